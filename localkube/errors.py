@@ -1,0 +1,28 @@
+"""The one error that the local cluster raises for something that a user can cause or mend.
+
+Everything else is a bug of ours and keeps its traceback.
+"""
+
+
+class LocalClusterError(Exception):
+    """Say what failed, on which object, and what to do next.
+
+    Args:
+        what: The failure, as a clause: ``the download was cut``.
+        about: The object it happened to: a file, an address, a cluster's name.
+        fix: The next thing to try.
+
+    Example:
+        >>> print(LocalClusterError("the port is taken", about="127.0.0.1:6443", fix="choose another with --port"))
+        the port is taken (127.0.0.1:6443): choose another with --port
+    """
+
+    def __init__(self, what: str, *, about: str, fix: str) -> None:
+        super().__init__(f"{what} ({about}): {fix}")
+        self.what = what
+        self.about = about
+        self.fix = fix
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the three parts, for a JSON line."""
+        return {"what": self.what, "about": self.about, "fix": self.fix}

@@ -1,0 +1,233 @@
+"""The Kubernetes API as the node agent needs it: requests, and one watch a resource.
+
+Hand-written on aiohttp because the agent's memory is part of every cluster: the generated clients cost
+more than the agent itself. Notebooks and the command line use the official client.
+"""
+
+import asyncio
+import json
+import logging
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+PATCHES = {
+    "strategic": "application/strategic-merge-patch+json",
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+}
+WATCH_LINE = 16 * 1024 * 1024
+RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+class ApiError(Exception):
+    """An answer of the API server that is not a success.
+
+    Args:
+        status: The HTTP status, 404 for one; 0 when no answer came.
+        reason: The API's machine-readable reason, ``NotFound`` for one.
+        message: The API server's own sentence.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+class Api:
+    """Requests to one API server, as one identity; an async context manager.
+
+    Example:
+        >>> async with Api("https://10.244.0.1:6443", ca_file=ca, cert_file=cert, key_file=key) as api:
+        ...     pods = await api.get("/api/v1/pods", fieldSelector="spec.nodeName=node-0")
+    """
+
+    def __init__(self, server: str, *, ca_file: Path, cert_file: Path, key_file: Path) -> None:
+        self.server = server.rstrip("/")
+        self._tls = ssl.create_default_context(cafile=str(ca_file))
+        self._tls.load_cert_chain(str(cert_file), str(key_file))
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "Api":
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._tls, limit=0, keepalive_timeout=300),
+            timeout=aiohttp.ClientTimeout(total=30),
+            read_bufsize=2**18,
+        )
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._session.close()
+
+    async def get(self, path: str, **params: str) -> Object:
+        """Return one object, or a list."""
+        return await self._call("GET", path, params=params)
+
+    async def post(self, path: str, body: Object) -> Object:
+        """Create an object."""
+        return await self._call("POST", path, body=body)
+
+    async def put(self, path: str, body: Object) -> Object:
+        """Replace an object."""
+        return await self._call("PUT", path, body=body)
+
+    async def delete(self, path: str, body: Object | None = None) -> Object:
+        """Delete an object; ``body`` holds DeleteOptions."""
+        return await self._call("DELETE", path, body=body)
+
+    async def patch(self, path: str, body: Any, *, kind: str = "strategic") -> Object:
+        """Change parts of an object; ``kind`` is strategic, merge or json."""
+        return await self._call("PATCH", path, body=body, content_type=PATCHES[kind])
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        params: dict[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": content_type} if data else {}
+        try:
+            async with self._session.request(
+                method, self.server + path, params=params, data=data, headers=headers
+            ) as answer:
+                raw = await answer.read()
+                if answer.status >= 400:
+                    raise _error(answer.status, raw)
+                return json.loads(raw)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiError(0, "Unreachable", f"{method} {path}: {error or type(error).__name__}") from error
+
+    def stream(self, path: str, params: dict[str, str]) -> Any:
+        """Return the request context of a watch: one JSON object a line, without an end."""
+        return self._session.get(
+            self.server + path,
+            params=params,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+            read_bufsize=WATCH_LINE,
+        )
+
+
+def _error(status: int, raw: bytes) -> ApiError:
+    try:
+        answer = json.loads(raw)
+    except ValueError:
+        return ApiError(status, "Unknown", raw[:500].decode(errors="replace"))
+    if not isinstance(answer, dict):
+        return ApiError(status, "Unknown", str(answer)[:500])
+    return ApiError(status, answer.get("reason", ""), answer.get("message", ""))
+
+
+Callback = Callable[[str, Object, Object | None], None]
+
+
+class Watch:
+    """A mirror of one resource, kept fresh by list and watch.
+
+    ``store`` maps (namespace, name) to the latest object. Callbacks get the kind of change (``ADDED``,
+    ``MODIFIED``, ``DELETED``), the object, and the object before it. What was deleted while the connection
+    was lost is reported as ``DELETED`` after the next list.
+    """
+
+    def __init__(
+        self, api: Api, path: str, *, field_selector: str | None = None, label_selector: str | None = None
+    ) -> None:
+        self.store: dict[tuple[str, str], Object] = {}
+        self.synced = asyncio.Event()
+        self._api = api
+        self._path = path
+        self._params = {
+            key: value
+            for key, value in (("fieldSelector", field_selector), ("labelSelector", label_selector))
+            if value
+        }
+        self._callbacks: list[Callback] = []
+        self._version = ""
+
+    def subscribe(self, callback: Callback) -> None:
+        """Call ``callback(change, object, before)`` for each change from now on."""
+        self._callbacks.append(callback)
+
+    async def run(self) -> None:
+        """List, then watch, for ever; a lost connection or an expired version starts over quietly."""
+        failures = 0
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                failures = 0
+                await self._watch()
+            except ApiError as error:
+                if error.status == 410:
+                    self._version = ""
+                    continue
+                delay = RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]
+                failures += 1
+                log.log(logging.DEBUG if failures < 4 else logging.WARNING, "watch %s: %s", self._path, error)
+                await asyncio.sleep(delay)
+
+    async def _list(self) -> None:
+        answer = await self._api.get(self._path, **self._params)
+        kind, version = answer["kind"].removesuffix("List"), answer["apiVersion"]
+        fresh = {}
+        for item in answer.get("items") or []:
+            item["kind"], item["apiVersion"] = kind, version
+            fresh[_key(item)] = item
+        for key in [key for key in self.store if key not in fresh]:
+            self._apply("DELETED", self.store[key])
+        for item in fresh.values():
+            self._apply("ADDED", item)
+        self._version = answer["metadata"]["resourceVersion"]
+        self.synced.set()
+
+    async def _watch(self) -> None:
+        params = self._params | {
+            "watch": "1",
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": "3000",
+        }
+        try:
+            async with self._api.stream(self._path, params) as answer:
+                if answer.status >= 400:
+                    raise _error(answer.status, await answer.read())
+                async for line in answer.content:
+                    self._event(json.loads(line))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise ApiError(0, "Unreachable", f"watch {self._path}: {error or type(error).__name__}") from error
+
+    def _event(self, event: Object) -> None:
+        change, item = event["type"], event["object"]
+        if change == "ERROR":
+            raise ApiError(item.get("code", 500), item.get("reason", ""), item.get("message", ""))
+        self._version = item["metadata"]["resourceVersion"]
+        if change != "BOOKMARK":
+            self._apply(change, item)
+
+    def _apply(self, change: str, item: Object) -> None:
+        key = _key(item)
+        before = self.store.get(key)
+        if change == "DELETED":
+            self.store.pop(key, None)
+        else:
+            if before and before["metadata"]["resourceVersion"] == item["metadata"]["resourceVersion"]:
+                return
+            change = "MODIFIED" if before else "ADDED"
+            self.store[key] = item
+        for callback in self._callbacks:
+            callback(change, item, before)
+
+
+def _key(item: Object) -> tuple[str, str]:
+    return item["metadata"].get("namespace", ""), item["metadata"]["name"]

@@ -1,0 +1,99 @@
+"""Where things lie on disk: the XDG directories, and the directory of one cluster.
+
+Directories are 0700 and files 0600, because certificates are among them.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from localkube.errors import LocalClusterError
+
+APPLICATION = "trainyard"
+
+
+def cache_dir() -> Path:
+    """Return the directory of things that can be obtained again (binaries)."""
+    return _xdg("XDG_CACHE_HOME", ".cache")
+
+
+def state_dir() -> Path:
+    """Return the directory of things that cannot: one folder a cluster."""
+    return _xdg("XDG_STATE_HOME", ".local/state")
+
+
+def private_dir(path: Path) -> Path:
+    """Create ``path`` and its parents, readable by this user alone.
+
+    Raises:
+        LocalClusterError: The disk is full or read-only, or the directory belongs to somebody else.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.chmod(path, 0o700)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    return path
+
+
+def unwritable(path: Path, error: OSError) -> LocalClusterError:
+    """Return the error to raise when ``path`` could not be written."""
+    return LocalClusterError(
+        f"cannot write: {error.strerror}",
+        about=str(path),
+        fix="free space there, or point XDG_STATE_HOME and XDG_CACHE_HOME at a directory that you can write",
+    )
+
+
+def _xdg(variable: str, default: str) -> Path:
+    base = os.environ.get(variable)
+    root = Path(base) if base and os.path.isabs(base) else Path.home() / default
+    return root / APPLICATION
+
+
+@dataclass(frozen=True)
+class ClusterPaths:
+    """The files of the cluster ``name``.
+
+    Example:
+        >>> ClusterPaths("lab").kubeconfig.name
+        'kubeconfig'
+    """
+
+    name: str
+
+    @property
+    def root(self) -> Path:
+        return state_dir() / "clusters" / self.name
+
+    @property
+    def record(self) -> Path:
+        return self.root / "cluster.json"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.root / "kubeconfig"
+
+    @property
+    def pki(self) -> Path:
+        return self.root / "pki"
+
+    @property
+    def etcd(self) -> Path:
+        return self.root / "etcd"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def pods(self) -> Path:
+        return self.root / "pods"
+
+    @property
+    def volumes(self) -> Path:
+        return self.root / "volumes"
+
+    @property
+    def socket(self) -> Path:
+        return self.root / "spawner.sock"
