@@ -1,0 +1,58 @@
+"""One message on a Unix SEQPACKET socket: a JSON object, and file descriptors beside it.
+
+Standard library only. An object that is too large for a packet (a ConfigMap in the environment may have a
+megabyte) travels as a memory file, whose descriptor comes first.
+"""
+
+import array
+import json
+import os
+import socket
+from typing import Any
+
+PACKET = 64 * 1024
+MAX_DESCRIPTORS = 16
+
+
+def encode(message: dict[str, Any], fds: list[int]) -> tuple[bytes, list[int], int | None]:
+    """Return the packet, the descriptors to send with it, and one to close afterwards."""
+    data = json.dumps(message).encode()
+    if len(data) <= PACKET:
+        return data, fds, None
+    memory = os.memfd_create("order", os.MFD_CLOEXEC)
+    with open(memory, "wb", closefd=False) as file:
+        file.write(data)
+    return b"memory", [memory, *fds], memory
+
+
+def decode(packet: bytes, fds: list[int]) -> tuple[dict[str, Any], list[int]]:
+    """Return the object and the descriptors that belong to it."""
+    if packet == b"memory":
+        memory, *fds = fds
+        with open(memory, "rb") as file:
+            file.seek(0)
+            packet = file.read()
+    return json.loads(packet), fds
+
+
+def send(sock: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
+    """Send one message, waiting for room."""
+    packet, fds, memory = encode(message, fds)
+    try:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        sock.sendmsg([packet], ancillary)
+    finally:
+        if memory is not None:
+            os.close(memory)
+
+
+def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Return one message, or None when the peer has closed. Its descriptors are closed on exec."""
+    room = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+    packet, ancillary, _, _ = sock.recvmsg(PACKET + 1024, room, socket.MSG_CMSG_CLOEXEC)
+    fds = array.array("i")
+    for _, _, data in ancillary:
+        fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    if not packet:
+        return None
+    return decode(packet, list(fds))

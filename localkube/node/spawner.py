@@ -1,0 +1,384 @@
+"""PID 1 of a site: makes its network, and starts, signals and reaps every process in it, on orders.
+
+A program of its own, run with ``python -S`` and the standard library alone, because a small parent forks
+quickly and because it must survive everything else: an agent that died finds here which containers still
+run, their output pipes with what they wrote meanwhile, and how the others ended. It decides nothing.
+The supervisor's end is its end, and its end is the end of every process in the site.
+
+Orders arrive on a Unix socket, one message each (see ``orders.py``). Its own helpers are beside it.
+"""
+
+import fcntl
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import struct
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from localkube.node import messages, sandbox
+from localkube.node.netlink import Netlink
+
+TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
+BRIDGE, TAP = "trainyard0", "trainyard-out"
+
+
+@dataclass
+class Entry:
+    """A process that was started here and whose end has not yet been acknowledged."""
+
+    identity: str
+    owner: str
+    pid: int
+    started: float
+    pipes: dict[str, int] = field(default_factory=dict)
+    status: int | None = None
+    ended: float | None = None
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "id": self.identity,
+            "owner": self.owner,
+            "pid": self.pid,
+            "started": self.started,
+            "status": self.status,
+            "ended": self.ended,
+        }
+
+
+class Spawner:
+    """Carries out orders, one after the other."""
+
+    def __init__(self, settings: dict[str, Any], listener: socket.socket) -> None:
+        self._settings = settings
+        self._selector = selectors.DefaultSelector()
+        self._listener = listener
+        self._clients: list[socket.socket] = []
+        self._entries: dict[str, Entry] = {}
+        self._by_pid: dict[int, Entry] = {}
+        self._pods: dict[str, dict[str, int]] = {}
+        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self._netlink = Netlink()
+        self._warm: socket.socket | None = None
+        self._warm_ready: dict[str, Any] | None = None
+        self._tap = make_network(self._netlink, settings)
+
+    def run(self) -> NoReturn:
+        wake_reader, wake_writer = socket.socketpair()
+        wake_reader.setblocking(False)
+        wake_writer.setblocking(False)
+        signal.set_wakeup_fd(wake_writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(wake_reader, selectors.EVENT_READ, lambda: wake_reader.recv(4096))
+        while True:
+            for key, _ in self._selector.select():
+                key.data()
+            self._reap()
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        self._clients.append(client)
+        self._selector.register(client, selectors.EVENT_READ, lambda: self._serve(client))
+
+    def _drop(self, client: socket.socket) -> None:
+        if client in self._clients:
+            self._clients.remove(client)
+            self._selector.unregister(client)
+            client.close()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            received = messages.receive(client)
+        except ConnectionError:
+            received = None
+        if received is None:
+            self._drop(client)
+            return
+        order, fds = received
+        try:
+            answer, answer_fds, done = getattr(self, "_do_" + order["op"])(order, fds)
+        except sandbox.LaunchError as error:
+            answer, answer_fds, done = {"error": error.message, "stage": error.stage}, [], []
+        except (OSError, KeyError) as error:
+            answer, answer_fds, done = {"error": f"{type(error).__name__}: {error}", "stage": "sandbox"}, [], []
+        finally:
+            for descriptor in fds:
+                os.close(descriptor)
+        self._send(client, {"answer": order["number"], **answer}, answer_fds)
+        for descriptor in done:
+            os.close(descriptor)
+
+    def _send(self, client: socket.socket, message: dict, fds: list[int] | None = None) -> None:
+        try:
+            messages.send(client, message, fds or [])
+        except ConnectionError:
+            self._drop(client)
+
+    def _do_hello(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Answer with the tap's descriptor, once: the gateway runs outside of the site."""
+        return {"egress": self._tap is not None}, [] if self._tap is None else [self._tap], []
+
+    def _do_socket(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Answer with a TCP socket of the site's network, for a client outside of it."""
+        descriptor = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC).detach()
+        return {}, [descriptor], [descriptor]
+
+    def _do_component(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Start a program of the site itself: its network and processes, the host's file system."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        output = os.open(order["log"], flags, 0o600)
+        try:
+            pid = self._fork_component(order, output, fds)
+        finally:
+            os.close(output)
+        return self._started(Entry(order["id"], "component", pid, time.time())), [], []
+
+    def _fork_component(self, order: dict, output: int, fds: list[int]) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            for number, descriptor in enumerate([self._null, output, output]):
+                os.dup2(descriptor, number)
+            for descriptor in fds:
+                os.set_inheritable(descriptor, True)
+            os.umask(0o077)
+            names = {f"FD_{position}": str(descriptor) for position, descriptor in enumerate(fds)}
+            os.execve(order["argv"][0], order["argv"], order["env"] | names)
+        except OSError as error:
+            os.write(2, f"cannot start {order['argv'][0]}: {error}\n".encode())
+        finally:
+            os._exit(127)
+
+    def _do_warm(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Start the process from which containers of the kit's Python are forked."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        output = os.open(order["log"], flags, 0o600)
+        pid = self._fork_component(order, output, [theirs.fileno()])
+        os.close(output)
+        theirs.close()
+        self._warm, self._warm_ready = ours, None
+        self._selector.register(ours, selectors.EVENT_READ, self._hear_warm)
+        return self._started(Entry(order["id"], "component", pid, time.time())), [], []
+
+    def _hear_warm(self) -> None:
+        try:
+            received = messages.receive(self._warm)
+        except ConnectionError:
+            received = None
+        if received is None:
+            self._lose_warm()
+        elif "ready" in received[0]:
+            self._warm_ready = received[0]
+
+    def _lose_warm(self) -> None:
+        self._selector.unregister(self._warm)
+        self._warm.close()
+        self._warm, self._warm_ready = None, None
+
+    def _do_sandbox(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Make the namespaces that the containers of a pod share."""
+        if order["pod"] not in self._pods:
+            self._pods[order["pod"]] = make_pod(self._netlink, order)
+        return {}, [], []
+
+    def _do_remove(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Forget a pod's namespaces; the kernel frees them with their last process."""
+        for descriptor in self._pods.pop(order["pod"], {}).values():
+            os.close(descriptor)
+        return {}, [], []
+
+    def _do_run(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Start a container; the answer carries the reading ends of its output."""
+        if order["id"] in self._entries:
+            return self._do_attach(order, fds)
+        pipes = {name: os.pipe2(os.O_CLOEXEC) for name in ("stdout", "stderr")}
+        given = {name: pair[1] for name, pair in pipes.items()} | {"stdin": self._null} | self._pods[order["pod"]]
+        try:
+            pid, warm = self._launch(order, given)
+        except BaseException:
+            for reader, _ in pipes.values():
+                os.close(reader)
+            raise
+        finally:
+            for _, writer in pipes.values():
+                os.close(writer)
+        readers = {name: pair[0] for name, pair in pipes.items()}
+        answer = self._started(Entry(order["id"], "container", pid, time.time(), readers))
+        return answer | {"warm": warm}, list(readers.values()), []
+
+    def _launch(self, order: dict, given: dict[str, int]) -> tuple[int, bool]:
+        order["scratch"] = self._settings["scratch"]
+        if order.get("warm") and self._warm_ready:
+            messages.send(self._warm, order | {"fds": list(given)}, list(given.values()))
+            received = messages.receive(self._warm)
+            if received is None:
+                self._lose_warm()
+            elif "pid" in received[0]:
+                return received[0]["pid"], True
+            else:
+                raise sandbox.LaunchError(received[0].get("stage", "exec"), received[0]["error"])
+        return sandbox.launch(order, given), False
+
+    def _started(self, entry: Entry) -> dict[str, Any]:
+        self._entries[entry.identity] = entry
+        self._by_pid[entry.pid] = entry
+        return entry.describe()
+
+    def _do_attach(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Answer with what is known of a process, and its output pipes."""
+        entry = self._entries[order["id"]]
+        return entry.describe(), list(entry.pipes.values()), []
+
+    def _do_kill(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        entry = self._entries.get(order["id"])
+        running = entry is not None and entry.status is None
+        if running:
+            os.kill(entry.pid, order["signal"])
+        return {"running": running}, [], []
+
+    def _do_list(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        entries = [entry.describe() for entry in self._entries.values()]
+        return {"entries": entries, "pods": list(self._pods), "warm": self._warm_ready is not None}, [], []
+
+    def _do_forget(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Drop a process that ended: its end was recorded elsewhere."""
+        entry = self._entries.get(order["id"])
+        if entry is not None and entry.status is not None:
+            del self._entries[order["id"]]
+            for reader in entry.pipes.values():
+                os.close(reader)
+        return {}, [], []
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            entry = self._by_pid.pop(pid, None)
+            if entry is not None:
+                entry.status, entry.ended = status, time.time()
+                for client in list(self._clients):
+                    self._send(client, {"event": "exit", **entry.describe()})
+
+
+def make_network(netlink: Netlink, settings: dict[str, Any]) -> int | None:
+    """Set up the site's bridge and addresses; return the tap's descriptor, or None where there is no /dev/net/tun."""
+    netlink.set_up("lo")
+    netlink.add_bridge(BRIDGE)
+    netlink.add_address(BRIDGE, settings["address"], settings["prefix"])
+    for address in settings["node_addresses"]:
+        netlink.add_address(BRIDGE, address, 32)
+    netlink.set_up(BRIDGE)
+    netlink.add_local_range(settings["services"], settings["services_prefix"])
+    try:
+        tap = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+        fcntl.ioctl(tap, TUNSETIFF, struct.pack("16sH", TAP.encode(), IFF_TAP | IFF_NO_PI))
+    except OSError as error:
+        print(f"no way out of the site: /dev/net/tun: {error}", file=sys.stderr, flush=True)
+        return None
+    netlink.set_up(TAP, master=socket.if_nametoindex(BRIDGE))
+    netlink.add_route("0.0.0.0", 0, name=BRIDGE, gateway=settings["gateway"])
+    return tap
+
+
+def make_pod(netlink: Netlink, order: dict[str, Any]) -> dict[str, int]:
+    """Make a pod's network, host name and IPC namespaces, and return their descriptors.
+
+    Args:
+        netlink: A route socket of the site.
+        order: ``hostname``, ``address``, ``prefix``, ``router`` (to the services), ``gateway`` (out), ``services``.
+    """
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            _enter_pod(netlink, order)
+            paths = [f"/proc/self/ns/{name}" for name in ("net", "uts", "ipc")]
+            descriptors = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
+            socket.send_fds(theirs, [b"ok"], descriptors)
+        except OSError as error:
+            theirs.send(str(error).encode())
+        finally:
+            os._exit(0)
+    theirs.close()
+    message, descriptors, _, _ = socket.recv_fds(ours, 4096, 3)
+    ours.close()
+    os.waitpid(child, 0)
+    if message != b"ok":
+        raise sandbox.LaunchError("sandbox", message.decode() or "the pod's namespaces could not be made")
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    return dict(zip(("net", "uts", "ipc"), descriptors, strict=True))
+
+
+def _enter_pod(netlink: Netlink, order: dict[str, Any]) -> None:
+    bridge = socket.if_nametoindex(BRIDGE)
+    sandbox.unshare(sandbox.CLONE_NEWNET | sandbox.CLONE_NEWUTS | sandbox.CLONE_NEWIPC)
+    socket.sethostname(order["hostname"])
+    # Named by the address's last two bytes, so that two pods never ask for the same name.
+    low = order["address"].split(".")[2:]
+    netlink.add_veth(f"pod{low[0]}-{low[1]}", peer="eth0", peer_pid=os.getpid(), master=bridge)
+    inside = Netlink()
+    inside.set_up("lo")
+    inside.add_address("eth0", order["address"], order["prefix"])
+    inside.set_up("eth0")
+    inside.add_route("0.0.0.0", 0, name="eth0", gateway=order["gateway"])
+    inside.add_route(order["services"], order["services_prefix"], name="eth0", gateway=order["router"])
+    inside.close()
+    netlink.set_up(f"pod{low[0]}-{low[1]}")
+
+
+def enter_site(settings: dict[str, Any]) -> None:
+    """Leave the host's namespaces and return as PID 1 of the site's; the caller's process stays as its parent."""
+    sandbox.die_with_parent()
+    user, group = os.getuid(), os.getgid()
+    if settings["user_namespace"]:
+        sandbox.unshare(sandbox.CLONE_NEWUSER)
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"0 {user} 1")
+        _write("/proc/self/gid_map", f"0 {group} 1")
+    spaces = sandbox.CLONE_NEWNET | sandbox.CLONE_NEWNS | sandbox.CLONE_NEWPID
+    sandbox.unshare(spaces | sandbox.CLONE_NEWUTS | sandbox.CLONE_NEWIPC)
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    sandbox.die_with_parent()
+    sandbox.mount(None, "/", None, sandbox.MS_REC | sandbox.MS_PRIVATE)
+    sandbox.mount("proc", "/proc", "proc", sandbox.MS_NOSUID | sandbox.MS_NODEV | sandbox.MS_NOEXEC)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def main() -> NoReturn:
+    settings = json.loads(sys.argv[1])
+    listener = socket.socket(fileno=settings["listener"])
+    os.set_inheritable(listener.fileno(), False)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    enter_site(settings)
+    Spawner(settings, listener).run()
+
+
+if __name__ == "__main__":
+    main()
