@@ -68,7 +68,7 @@ class LogWriter:
 
     def feed(self, stream: str, data: bytes) -> None:
         """Write what was just read from ``stream`` (stdout or stderr), all of it, in one system call."""
-        if not data or self._file < 0:
+        if not data or self.closed:
             return
         head = b"%s %s " % (timestamp(self._clock()), stream.encode())
         full, part = head + b"F ", head + b"P "
@@ -86,10 +86,14 @@ class LogWriter:
 
     def close(self) -> None:
         """End the file: followers get the rest and finish. Harmless when repeated."""
-        if self._file >= 0:
+        if not self.closed:
             os.close(self._file)
             self._file = -1
             self._changed()
+
+    @property
+    def closed(self) -> bool:
+        return self._file < 0
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -118,7 +122,7 @@ def _cut(line: bytes, part: bytes, entries: list[bytes]) -> bytes:
 
 
 class LogFiles:
-    """The log files that are being written, and those who wait for more; one for the agent, on its event loop.
+    """The log files that are being written, and those who wait for more; one object for the whole agent.
 
     Example:
         >>> writer = files.open(pods / uid / "logs" / "trainer" / "0.log")
@@ -158,7 +162,7 @@ class LogFiles:
 
     def _notify(self, path: Path) -> None:
         writer = self._writers.get(path)
-        if writer and writer._file < 0:
+        if writer and writer.closed:
             del self._writers[path]
         for event in self._followers.get(path, ()):
             event.set()
@@ -192,7 +196,8 @@ async def read_log(path: Path, *, files: LogFiles, options: LogOptions) -> Async
     Raises:
         FileNotFoundError: Nothing was ever written there.
     """
-    with open(path, "rb", buffering=0) as file, files.follow(path) as changed:
+    # Logs are in the page cache: a thread would cost more than the read.
+    with path.open("rb", buffering=0) as file, files.follow(path) as changed:  # noqa: ASYNC230
         end = None if options.follow else os.fstat(file.fileno()).st_size
         if options.tail_lines is not None:
             file.seek(tail_start(file, options.tail_lines))
@@ -254,6 +259,8 @@ def tail_start(file, lines: int) -> int:
         lines: 0 or more. The parts of a line count as one, and so does a last line without its end.
     """
     position = file.seek(0, os.SEEK_END)
+    if lines == 0:
+        return position
     found, newest, carry = 0, True, b""
     while position > 0:
         size = min(BLOCK, position)

@@ -141,7 +141,7 @@ def _container(order: dict, fds: dict, main: Callable | None, writer: int) -> No
     """Be PID 1 of the container."""
     try:
         with _stage(writer, "mount"):
-            mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+            enter_root(order["scratch"])
         with _stage(writer, "exec"):
             os.umask(0o022)
             for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -156,7 +156,7 @@ def _container(order: dict, fds: dict, main: Callable | None, writer: int) -> No
             if main is None:
                 program = find_program(order["argv"][0], order["env"], order["cwd"])
                 os.execve(program, order["argv"], order["env"])
-        os.closerange(3, 1024)
+        os.closerange(3, 1 << 20)
         main()
     finally:
         os._exit(126)
@@ -212,7 +212,7 @@ def _change_directory(path: str) -> None:
 
 
 def build_root(plan: dict[str, Any], scratch: str) -> None:
-    """Make the container's root file system and enter it.
+    """Make the container's root file system.
 
     The root is a tmpfs; the host's top-level directories are bound into it, read-only. A mount point that
     the host lacks is made by putting a tmpfs over its parent and binding the parent's entries into that,
@@ -234,12 +234,20 @@ def build_root(plan: dict[str, Any], scratch: str) -> None:
             mount("tmpfs", scratch + hidden, "tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, "mode=555,size=4k")
     for entry in plan["mounts"]:
         _mount_entry(entry, scratch)
+    if plan.get("read_only"):
+        mount(None, scratch, None, MS_REMOUNT | MS_BIND | MS_RDONLY)
+
+
+def enter_root(scratch: str) -> None:
+    """Make ``scratch`` the root, with a /proc of the calling process's own namespace.
+
+    /proc comes first: a user namespace may mount it only while an older one is still to be seen.
+    """
+    mount("proc", scratch + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     os.chdir(scratch)
     _check(_libc.syscall(SYS_PIVOT_ROOT, b".", b"."), "pivot_root")
     unmount(".")
     os.chdir("/")
-    if plan.get("read_only"):
-        mount(None, "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY)
 
 
 def _take_from_host(name: str, plan: dict, scratch: str) -> None:

@@ -8,6 +8,7 @@ The supervisor's end is its end, and its end is the end of every process in the 
 Orders arrive on a Unix socket, one message each (see ``orders.py``). Its own helpers are beside it.
 """
 
+import array
 import fcntl
 import json
 import os
@@ -26,8 +27,9 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspa
 from localkube.node import messages, sandbox
 from localkube.node.netlink import Netlink
 
-TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
-BRIDGE, TAP = "trainyard0", "trainyard-out"
+SIOCETHTOOL, ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO = 0x8946, 0x17, 0x1F, 0x24
+SOL_PACKET, PACKET_IGNORE_OUTGOING, ETH_P_ALL = 263, 23, 3
+BRIDGE, GATE = "trainyard0", ("gate-in", "gate-out")
 
 
 @dataclass
@@ -68,7 +70,7 @@ class Spawner:
         self._netlink = Netlink()
         self._warm: socket.socket | None = None
         self._warm_ready: dict[str, Any] | None = None
-        self._tap = make_network(self._netlink, settings)
+        self._gate = make_network(self._netlink, settings)
 
     def run(self) -> NoReturn:
         wake_reader, wake_writer = socket.socketpair()
@@ -123,8 +125,8 @@ class Spawner:
             self._drop(client)
 
     def _do_hello(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Answer with the tap's descriptor, once: the gateway runs outside of the site."""
-        return {"egress": self._tap is not None}, [] if self._tap is None else [self._tap], []
+        """Answer with the way out of the site: the gateway that serves it runs outside."""
+        return {}, [self._gate], []
 
     def _do_socket(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Answer with a TCP socket of the site's network, for a client outside of it."""
@@ -278,8 +280,8 @@ class Spawner:
                     self._send(client, {"event": "exit", **entry.describe()})
 
 
-def make_network(netlink: Netlink, settings: dict[str, Any]) -> int | None:
-    """Set up the site's bridge and addresses; return the tap's descriptor, or None where there is no /dev/net/tun."""
+def make_network(netlink: Netlink, settings: dict[str, Any]) -> int:
+    """Set up the site's bridge and addresses; return the way out, see ``open_gate``."""
     netlink.set_up("lo")
     netlink.add_bridge(BRIDGE)
     netlink.add_address(BRIDGE, settings["address"], settings["prefix"])
@@ -287,15 +289,33 @@ def make_network(netlink: Netlink, settings: dict[str, Any]) -> int | None:
         netlink.add_address(BRIDGE, address, 32)
     netlink.set_up(BRIDGE)
     netlink.add_local_range(settings["services"], settings["services_prefix"])
-    try:
-        tap = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
-        fcntl.ioctl(tap, TUNSETIFF, struct.pack("16sH", TAP.encode(), IFF_TAP | IFF_NO_PI))
-    except OSError as error:
-        print(f"no way out of the site: /dev/net/tun: {error}", file=sys.stderr, flush=True)
-        return None
-    netlink.set_up(TAP, master=socket.if_nametoindex(BRIDGE))
-    netlink.add_route("0.0.0.0", 0, name=BRIDGE, gateway=settings["gateway"])
-    return tap
+    return open_gate(netlink, settings["gateway"])
+
+
+def open_gate(netlink: Netlink, gateway: str) -> int:
+    """Return a packet socket that sees what the bridge sends to ``gateway``: the way out of the site.
+
+    A pair of interfaces and a packet socket, and no tap, because /dev/net/tun is often closed to users.
+    Checksums are computed in software on the way: nobody behind the socket would fill them in.
+    """
+    netlink.add_veth(GATE[0], peer=GATE[1], peer_pid=os.getpid(), master=socket.if_nametoindex(BRIDGE))
+    without_offload(GATE[0])
+    for name in GATE:
+        netlink.set_up(name)
+    netlink.add_route("0.0.0.0", 0, name=BRIDGE, gateway=gateway)
+    gate = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.htons(ETH_P_ALL))
+    gate.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+    gate.bind((GATE[1], ETH_P_ALL))
+    return gate.detach()
+
+
+def without_offload(name: str) -> None:
+    """Switch off checksum and segmentation offload for what leaves by an interface (ethtool's ioctl)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for command in (ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO):
+            value = array.array("I", [command, 0])
+            address, _ = value.buffer_info()
+            fcntl.ioctl(sock, SIOCETHTOOL, struct.pack("16sP", name.encode(), address))
 
 
 def make_pod(netlink: Netlink, order: dict[str, Any]) -> dict[str, int]:
