@@ -1,0 +1,207 @@
+"""What a container writes comes back byte for byte, whole or from the end, now or as it grows."""
+
+import asyncio
+import contextlib
+import os
+import random
+import re
+
+import pytest
+
+from localkube.node.logs import LONGEST, LogFiles, LogOptions, parse_timestamp, read_log, timestamp
+
+SECOND = 1_000_000_000
+AWKWARD = (
+    b"plain\n\xff\xfe invalid\n\x00nul\x00\n\n  spaces  \r\nprogress 1\rprogress 2\r"
+    + b"x" * 40_000
+    + b"\nlast, no end"
+)
+
+
+async def text_of(path, files, **options) -> bytes:
+    return b"".join([block async for block in read_log(path, files=files, options=LogOptions(**options))])
+
+
+def read(path, files=None, **options) -> bytes:
+    return asyncio.run(text_of(path, files or LogFiles(), **options))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "logs" / "trainer" / "0.log"
+
+
+@pytest.mark.parametrize("size", [1, 7, 4096, 65536])
+def test_output_is_the_same_however_it_was_cut_by_the_pipe(path, size):
+    files = LogFiles()
+    writer = files.open(path)
+    for start in range(0, len(AWKWARD), size):
+        writer.feed("stdout", AWKWARD[start : start + size])
+    writer.close()
+    assert read(path) == AWKWARD
+
+
+def test_every_entry_has_the_format_of_the_container_runtime_interface(path):
+    writer = LogFiles().open(path)
+    writer.feed("stdout", b"a\nb" + b"y" * (3 * LONGEST))
+    writer.feed("stderr", b"c\n")
+    for entry in path.read_bytes().split(b"\n")[:-1]:
+        assert re.fullmatch(
+            rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z (stdout|stderr) [FP] .*", entry, re.DOTALL
+        )
+        assert len(entry.split(b" ", 3)[3]) <= LONGEST
+
+
+def test_a_part_of_a_line_is_on_disk_before_the_line_ends(path):
+    writer = LogFiles().open(path)
+    writer.feed("stdout", b"50% ")
+    assert path.read_bytes().endswith(b" stdout P 50% \n")
+    assert read(path) == b"50% "
+    writer.feed("stdout", b"done\n")
+    assert read(path) == b"50% done\n"
+
+
+def test_only_the_owner_can_read_a_log(path):
+    LogFiles().open(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_an_entry_torn_by_a_killed_agent_does_not_spoil_the_next(path):
+    files = LogFiles()
+    files.open(path).feed("stdout", b"whole\n")
+    with path.open("ab") as file:
+        file.write(b"2026-01-01T00:00:00.0000")
+    adopted = LogFiles().open(path)
+    adopted.feed("stdout", b"after\n")
+    assert read(path) == b"whole\nafter\n"
+
+
+def test_a_full_disk_loses_output_but_does_not_raise(path, caplog):
+    writer = LogFiles().open(path)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, writer._file)
+    writer.feed("stdout", b"lost\n")
+    writer.feed("stdout", b"lost\n")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "No space left" in caplog.text
+    os.close(full)
+
+
+def reference_tail(text: bytes, lines: int) -> bytes:
+    pieces = text.splitlines(keepends=True) if b"\r" not in text else re.findall(rb"[^\n]*\n|[^\n]+$", text)
+    return b"".join(pieces[len(pieces) - lines :]) if lines < len(pieces) else text
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_tail_gives_what_the_program_tail_gives(path, seed):
+    dice = random.Random(seed)
+    writer = LogFiles().open(path)
+    written = b""
+    for _ in range(dice.randint(1, 60)):
+        piece = bytes(dice.choice(b"ab\n\n") for _ in range(dice.randint(1, 9))) * dice.choice(
+            [1, 1, 1, 5000]
+        )
+        writer.feed("stdout", piece)
+        written += piece
+    for lines in (0, 1, 2, 3, 10, 1000, 10**6):
+        assert read(path, tail_lines=lines) == reference_tail(written, lines), lines
+
+
+def test_timestamps_stand_once_at_the_beginning_of_a_line(path):
+    times = iter([SECOND, 2 * SECOND, 3 * SECOND])
+    writer = LogFiles().open(path)
+    writer._clock = lambda: next(times)
+    writer.feed("stdout", b"a")
+    writer.feed("stdout", b"b\nc\n")
+    writer.feed("stdout", b"d")
+    lines = read(path, timestamps=True).split(b"\n")
+    assert lines == [
+        b"1970-01-01T00:00:0%d.000000000Z %s" % line for line in [(1, b"ab"), (2, b"c"), (3, b"d")]
+    ]
+
+
+def test_since_leaves_out_what_is_older(path):
+    times = iter([SECOND, 2 * SECOND, 3 * SECOND])
+    writer = LogFiles().open(path)
+    writer._clock = lambda: next(times)
+    for line in (b"1\n", b"2\n", b"3\n"):
+        writer.feed("stderr", line)
+    assert read(path, since=timestamp(2 * SECOND)) == b"2\n3\n"
+    assert read(path, since=parse_timestamp("1970-01-01T01:00:03+01:00")) == b"3\n"
+
+
+def test_a_time_without_a_zone_is_refused():
+    with pytest.raises(ValueError, match="no time zone"):
+        parse_timestamp("2026-01-01T00:00:00")
+
+
+def test_the_byte_limit_cuts_in_the_middle_of_a_line(path):
+    writer = LogFiles().open(path)
+    writer.feed("stdout", b"one\ntwo\n")
+    assert read(path, limit_bytes=5) == b"one\nt"
+
+
+def test_a_missing_file_is_not_an_empty_log(path):
+    with pytest.raises(FileNotFoundError):
+        read(path)
+
+
+def test_without_follow_a_busy_log_ends_where_it_was_when_asked(path):
+    async def scenario():
+        files = LogFiles()
+        writer = files.open(path)
+        writer.feed("stdout", b"before\n")
+        reading = read_log(path, files=files, options=LogOptions())
+        seen = [await anext(reading)]
+        writer.feed("stdout", b"after\n")
+        seen += [block async for block in reading]
+        return b"".join(seen)
+
+    assert asyncio.run(scenario()) == b"before\n"
+
+
+def test_a_follower_sees_each_write_and_ends_with_the_container(path):
+    async def scenario():
+        files = LogFiles()
+        writer = files.open(path)
+        seen = []
+
+        async def follow():
+            async for block in read_log(path, files=files, options=LogOptions(follow=True, tail_lines=0)):
+                seen.append(block)
+
+        writer.feed("stdout", b"old\n")
+        task = asyncio.create_task(follow())
+        for piece in (b"a", b"b\n", b"c"):
+            await asyncio.sleep(0.01)
+            writer.feed("stdout", piece)
+        await asyncio.sleep(0.01)
+        writer.feed("stderr", b"at the very end")
+        writer.close()
+        await asyncio.wait_for(task, 5)
+        return seen
+
+    assert asyncio.run(scenario()) == [b"a", b"b\n", b"c", b"at the very end"]
+
+
+def test_a_follower_of_an_ended_container_does_not_wait(path):
+    files = LogFiles()
+    writer = files.open(path)
+    writer.feed("stdout", b"all\n")
+    writer.close()
+    assert read(path, files, follow=True) == b"all\n"
+
+
+def test_a_follower_that_leaves_is_forgotten(path):
+    async def scenario():
+        files = LogFiles()
+        files.open(path).feed("stdout", b"a\n")
+        async with contextlib.aclosing(
+            read_log(path, files=files, options=LogOptions(follow=True))
+        ) as reading:
+            await anext(reading)
+            assert files._followers
+        assert not files._followers
+
+    asyncio.run(scenario())
