@@ -1,0 +1,204 @@
+"""The kubelet's interface answers the API server, over TLS, with the kubelet's own sentences."""
+
+import asyncio
+import contextlib
+import ssl
+
+import aiohttp
+import pytest
+
+from localkube.node.logs import LogFiles
+from localkube.node.server import KubeletServer
+
+from .tls import Authority
+
+
+class OnePod:
+    """A node with one pod, ``default/train`` with container ``trainer``, and what a test says of it."""
+
+    def __init__(self, directory):
+        self.object = {
+            "metadata": {"namespace": "default", "name": "train"},
+            "spec": {"containers": [{"name": "trainer"}], "initContainers": [{"name": "fetch"}]},
+        }
+        self.directory = directory
+        self.paths = []
+        self.reason = "ContainerCreating"
+
+    def pod(self, namespace, name):
+        return self.object if (namespace, name) == ("default", "train") else None
+
+    def log_paths(self, pod, container):
+        return self.paths
+
+    def waiting_reason(self, pod, container):
+        return self.reason
+
+    def started(self, times):
+        self.paths = [self.directory / f"{number}.log" for number in range(times)]
+        return self.paths[-1]
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path, "ca")
+
+
+@pytest.fixture
+def view(tmp_path):
+    return OnePod(tmp_path / "logs")
+
+
+@pytest.fixture
+def files():
+    return LogFiles()
+
+
+@pytest.fixture
+async def server(view, files, authority):
+    serving = authority.issue("node")
+    async with KubeletServer(
+        view, files=files, cert_file=serving.cert, key_file=serving.key, client_ca_file=authority.cert
+    ) as server:
+        yield f"https://127.0.0.1:{await server.listen('127.0.0.1', 0)}"
+
+
+def session(authority, client):
+    tls = ssl.create_default_context(cafile=authority.cert)
+    if client:
+        tls.load_cert_chain(client.cert, client.key)
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls))
+
+
+@pytest.fixture
+async def client(authority):
+    async with session(authority, authority.issue("kube-apiserver-kubelet-client")) as client:
+        yield client
+
+
+async def answer(client, url, **query):
+    async with client.get(url, params=query) as response:
+        return response.status, await response.read()
+
+
+async def eventually(condition):
+    for _ in range(5000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it did not happen within five seconds")
+
+
+LOGS = "/containerLogs/default/train/trainer"
+
+
+async def test_a_container_that_has_not_started_is_said_to_wait(server, client):
+    expected = b'container "trainer" in pod "train" is waiting to start: ContainerCreating'
+    assert await answer(client, server + LOGS) == (400, expected)
+
+
+async def test_an_unknown_pod_or_container_is_not_found(server, client):
+    assert await answer(client, server + "/containerLogs/default/other/trainer") == (
+        404,
+        b'pod "other" does not exist',
+    )
+    assert await answer(client, server + "/containerLogs/default/train/other") == (
+        404,
+        b'container "other" not found in pod "train"',
+    )
+
+
+async def test_a_log_comes_as_it_was_written(server, client, view, files):
+    writer = files.open(view.started(1))
+    writer.feed("stdout", b"step 1\n\xff\x00")
+    assert await answer(client, server + LOGS) == (200, b"step 1\n\xff\x00")
+    writer.feed("stderr", b"\nTraceback\n")
+    assert await answer(client, server + LOGS, tailLines="1") == (200, b"Traceback\n")
+    assert await answer(client, server + LOGS, limitBytes="4") == (200, b"step")
+    assert await answer(client, server + LOGS, sinceSeconds="60", follow="false") == (
+        200,
+        b"step 1\n\xff\x00\nTraceback\n",
+    )
+    assert await answer(client, server + LOGS, sinceTime="2999-01-01T00:00:00Z") == (200, b"")
+
+
+async def test_the_log_of_the_start_before_is_kept(server, client, view, files):
+    files.open(view.started(1)).feed("stdout", b"first\n")
+    assert await answer(client, server + LOGS, previous="true") == (
+        400,
+        b'previous terminated container "trainer" in pod "train" not found',
+    )
+    files.open(view.started(2)).feed("stdout", b"second\n")
+    assert await answer(client, server + LOGS, previous="true") == (200, b"first\n")
+    assert await answer(client, server + LOGS) == (200, b"second\n")
+
+
+async def test_malformed_options_are_refused_by_name(server, client, view, files):
+    files.open(view.started(1))
+    status, text = await answer(client, server + LOGS, tailLines="-1")
+    assert (status, text) == (422, b"tailLines: Invalid value: -1: must be greater than or equal to 0")
+
+
+async def test_following_begins_at_once_and_ends_with_the_container(server, client, view, files):
+    writer = files.open(view.started(1))
+    async with client.get(server + LOGS, params={"follow": "true"}) as response:
+        assert response.status == 200
+        writer.feed("stdout", b"epoch 1")
+        assert await response.content.readany() == b"epoch 1"
+        writer.feed("stdout", b" done\nlast")
+        writer.close()
+        assert await asyncio.wait_for(response.content.read(), 5) == b" done\nlast"
+
+
+async def test_a_follower_that_hangs_up_is_let_go(server, client, view, files):
+    path = view.started(1)
+    files.open(path)
+    response = await client.get(server + LOGS, params={"follow": "true"})
+    await eventually(lambda: path in files._followers)
+    response.close()
+    await eventually(lambda: not files._followers)
+
+
+async def test_a_large_log_arrives_whole_at_a_slow_reader(server, client, view, files):
+    text = b"".join(b"%08d " % number * 10 + b"\n" for number in range(100_000))
+    files.open(view.started(1)).feed("stdout", text)
+    async with client.get(server + LOGS) as response:
+        await asyncio.sleep(0.2)
+        assert await response.read() == text
+
+
+async def test_only_the_api_server_may_call(server, authority, tmp_path):
+    async with session(authority, authority.issue("a-pod")) as client:
+        status, text = await answer(client, server + "/healthz")
+        assert (status, text) == (403, b"Forbidden (user=a-pod, verb=get, resource=nodes)")
+    async with session(authority, None) as client:
+        with pytest.raises(aiohttp.ClientError):
+            await answer(client, server + "/healthz")
+    stranger = Authority(tmp_path, "stranger").issue("kube-apiserver-kubelet-client")
+    async with session(authority, stranger) as client:
+        with pytest.raises(aiohttp.ClientError):
+            await answer(client, server + "/healthz")
+
+
+async def test_what_is_missing_says_so(server, client):
+    async with client.post(server + "/exec/default/train/trainer", params={"command": "ls"}) as response:
+        assert response.status == 501
+        assert "does not offer exec yet" in await response.text()
+    assert await answer(client, server + "/healthz") == (200, b"ok")
+
+
+async def test_shutting_down_does_not_wait_for_followers(view, files, authority):
+    serving = authority.issue("node")
+    async with contextlib.AsyncExitStack() as stack:
+        server = KubeletServer(
+            view, files=files, cert_file=serving.cert, key_file=serving.key, client_ca_file=authority.cert
+        )
+        await stack.enter_async_context(server)
+        port = await server.listen("127.0.0.1", 0)
+        client = await stack.enter_async_context(
+            session(authority, authority.issue("kube-apiserver-kubelet-client"))
+        )
+        files.open(view.started(1))
+        await client.get(f"https://127.0.0.1:{port}{LOGS}", params={"follow": "true"})
+        async with asyncio.timeout(3):
+            await server.__aexit__()

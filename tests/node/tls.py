@@ -1,0 +1,66 @@
+"""Throw-away certificates for tests of TLS servers: one CA, and leaves that it signs."""
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The files of a certificate and its key."""
+
+    cert: Path
+    key: Path
+
+
+class Authority:
+    """A CA in a directory.
+
+    Example:
+        >>> Authority(tmp_path, "ca").issue("kube-apiserver-kubelet-client").cert
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory = directory
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._builder(self._name, self._key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        )
+        self.cert = directory / f"{name}.crt"
+        self.cert.write_bytes(self._sign(certificate))
+
+    def issue(self, common_name: str) -> Pair:
+        """Sign a certificate for ``common_name``, valid for 127.0.0.1."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        pair = Pair(self._directory / f"{common_name}.crt", self._directory / f"{common_name}.key")
+        pair.cert.write_bytes(self._sign(self._builder(subject, key).add_extension(names, critical=False)))
+        pair.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return pair
+
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(days=1))
+        )
+
+    def _sign(self, builder: x509.CertificateBuilder) -> bytes:
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
