@@ -21,7 +21,9 @@ class FieldError(Exception):
     """The pod asks for something that the downward API does not have."""
 
 
-def field(pod: Mapping[str, Any], path: str, *, pod_ips: Sequence[str] = (), host_ips: Sequence[str] = ()) -> str:
+def field(
+    pod: Mapping[str, Any], path: str, *, pod_ips: Sequence[str] = (), host_ips: Sequence[str] = ()
+) -> str:
     """Return one field of a pod as a container sees it.
 
     Args:
@@ -58,7 +60,10 @@ def field(pod: Mapping[str, Any], path: str, *, pod_ips: Sequence[str] = (), hos
 
 
 def resource_field(
-    container: Mapping[str, Any], resource: str, divisor: str | int | None, node_allocatable: Mapping[str, str]
+    container: Mapping[str, Any],
+    resource: str,
+    divisor: str | int | None,
+    node_allocatable: Mapping[str, str],
 ) -> str:
     """Return a container's request or limit, divided and rounded up.
 
@@ -77,7 +82,9 @@ def resource_field(
         '1500'
     """
     group, _, name = resource.partition(".")
-    if group not in ("limits", "requests") or not (name in _FROM_ALLOCATABLE or name.startswith("hugepages-")):
+    if group not in ("limits", "requests") or not (
+        name in _FROM_ALLOCATABLE or name.startswith("hugepages-")
+    ):
         raise FieldError(f"unsupported container resource : {resource}")
     amounts = (container.get("resources") or {}).get(group) or {}
     amount = amounts.get(name)

@@ -40,11 +40,13 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
         >>> expand("$(A) $$(A) $(B) $A", {"A": "1"})
         '1 $(A) $(B) $A'
     """
-    return _REFERENCE.sub(lambda match: "$" if match["escape"] else variables.get(match["name"], match[0]), text)
+    return _REFERENCE.sub(
+        lambda match: "$" if match["escape"] else variables.get(match["name"], match[0]), text
+    )
 
 
 def references(pod: Object) -> tuple[set[str], set[str]]:
-    """Return the names of the ConfigMaps and of the Secrets that the pod's containers use in ``env``, ``envFrom``."""
+    """Return the names of the ConfigMaps and of the Secrets that the pod's ``env`` and ``envFrom`` use."""
     configmaps, secrets = set(), set()
     spec = pod["spec"]
     for container in [*spec["containers"], *(spec.get("initContainers") or [])]:
@@ -128,7 +130,9 @@ def container_environment(
     result = dict(base) | dict(service_env) | declared
     for name, value in result.items():
         if "\0" in value or "\0" in name or "=" in name or not name:
-            raise ConfigError(f"environment variable {name!r} cannot be passed to a process: it holds a NUL or '='")
+            raise ConfigError(
+                f"environment variable {name!r} cannot be passed to a process: it holds a NUL or '='"
+            )
     return result
 
 
@@ -168,7 +172,9 @@ class _Sources:
         name = reference.get("containerName")
         container = downward.find_container(self._pod, name) if name else self._container
         allocatable = (self._node.get("status") or {}).get("allocatable") or {}
-        return downward.resource_field(container, reference["resource"], reference.get("divisor"), allocatable)
+        return downward.resource_field(
+            container, reference["resource"], reference.get("divisor"), allocatable
+        )
 
     def _key(self, reference: Object, objects: Mapping[str, Object], word: str, kind: str) -> str | None:
         found = _find(reference, objects, word)
@@ -223,7 +229,9 @@ def _service_variables(service: Object) -> dict[str, str]:
     first = ports[0]
     variables = {f"{name}_SERVICE_HOST": address, f"{name}_SERVICE_PORT": str(first["port"])}
     variables |= {
-        f"{name}_SERVICE_PORT_{_variable(port['name'])}": str(port["port"]) for port in ports if port.get("name")
+        f"{name}_SERVICE_PORT_{_variable(port['name'])}": str(port["port"])
+        for port in ports
+        if port.get("name")
     }
     variables[f"{name}_PORT"] = _url(address, first)
     for port in ports:
