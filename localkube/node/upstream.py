@@ -1,0 +1,109 @@
+"""Questions that go to the name servers outside the cluster: UDP with retries, TCP for what is too long.
+
+Not here: caching (a laptop's own resolver does that), and choosing the servers.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+
+from dnslib import RR, DNSError, DNSRecord
+
+log = logging.getLogger(__name__)
+
+PATIENT, HASTY = (1.0, 2.0), (0.3,)
+SULK_SECONDS = 10
+AT_ONCE = 256
+
+
+class Upstream:
+    """Ask name servers in turn.
+
+    After a question that nobody answered, the next ones within ten seconds are given up after 0.3 s: a host
+    without a network must not make every lookup slow.
+
+    Args:
+        servers: Addresses (host, port); none is fine.
+    """
+
+    def __init__(self, servers: Sequence[tuple[str, int]]) -> None:
+        self.servers = tuple(servers)
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._failed_at = float("-inf")
+
+    async def ask(self, query: bytes, *, tcp: bool = False) -> bytes | None:
+        """Return the answer to a packet, None if nobody gives one in time (about three seconds a server)."""
+        waits = HASTY if time.monotonic() - self._failed_at < SULK_SECONDS else PATIENT
+        async with self._room:
+            for seconds in waits:
+                for server in self.servers:
+                    answer = await self._exchange(server, query, tcp, seconds)
+                    if answer:
+                        self._failed_at = float("-inf")
+                        return answer
+        if self.servers:
+            self._failed_at = time.monotonic()
+        return None
+
+    async def resolve(self, name: str, kind: str) -> list[RR]:
+        """Return the answer's records for a name, none if it has none or nobody answers."""
+        query = DNSRecord.question(name, kind).pack()
+        answer = await self.ask(query)
+        try:
+            parsed = DNSRecord.parse(answer) if answer else None
+            if parsed and parsed.header.tc:
+                answer = await self.ask(query, tcp=True)
+                parsed = DNSRecord.parse(answer) if answer else None
+        except DNSError as error:
+            log.warning("an upstream name server sent an answer that cannot be read: %s", error)
+            return []
+        return parsed.rr if parsed else []
+
+    async def _exchange(
+        self, server: tuple[str, int], query: bytes, tcp: bool, seconds: float
+    ) -> bytes | None:
+        sent = secrets.token_bytes(2) + query[2:]
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await (_over_tcp if tcp else _over_udp)(server, sent)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            log.debug("upstream %s:%d: %s", *server, error or type(error).__name__)
+            return None
+        return query[:2] + answer[2:]
+
+
+async def _over_udp(server: tuple[str, int], query: bytes) -> bytes:
+    """Send from a fresh port, and wait for an answer with the same number and question."""
+    loop = asyncio.get_running_loop()
+    exchange = _Exchange(query, loop.create_future())
+    transport, _ = await loop.create_datagram_endpoint(lambda: exchange, remote_addr=server)
+    try:
+        transport.sendto(query)
+        return await exchange.answer
+    finally:
+        transport.close()
+
+
+async def _over_tcp(server: tuple[str, int], query: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(*server)
+    try:
+        writer.write(len(query).to_bytes(2) + query)
+        return await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+    finally:
+        writer.close()
+
+
+class _Exchange(asyncio.DatagramProtocol):
+    def __init__(self, query: bytes, answer: asyncio.Future) -> None:
+        self.answer = answer
+        self._query = query
+
+    def datagram_received(self, data: bytes, _address: tuple[str, int]) -> None:
+        if len(data) >= 12 and data[:2] == self._query[:2] and data[2] & 0x80 and not self.answer.done():
+            self.answer.set_result(data)
+
+    def error_received(self, error: OSError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
