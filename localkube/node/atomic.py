@@ -1,8 +1,8 @@
 """Write a set of files into a directory so that a reader sees all of the old ones or all of the new ones.
 
-The layout is the kubelet's, because programs watch for it: the files lie in a directory with a timestamp as
-its name, ``..data`` is a symlink to that, and each visible name is a symlink into ``..data``. An update writes
-a new directory and renames a new ``..data`` over the old.
+The layout is the kubelet's, because programs watch for it: the files lie in a directory named by a timestamp,
+``..data`` is a symlink to that, and each visible name is a symlink into ``..data``. An update writes a new
+directory and renames a new ``..data`` over the old.
 """
 
 import os
@@ -50,14 +50,14 @@ def write(directory: Path, files: Mapping[str, File]) -> bool:
 
 def _current(directory: Path) -> Path | None:
     try:
-        return directory / os.readlink(directory / DATA)
+        return directory / (directory / DATA).readlink()
     except FileNotFoundError:
         return None
 
 
 def _same(current: Path, files: Mapping[str, File]) -> bool:
-    present = {os.path.join(root, name) for root, _, names in os.walk(current) for name in names}
-    if present != {str(current / path) for path in files}:
+    present = {path for path in current.rglob("*") if not path.is_dir()}
+    if present != {current / path for path in files}:
         return False
     return all(_unchanged(current / path, file) for path, file in files.items())
 
@@ -71,16 +71,16 @@ def _unchanged(path: Path, file: File) -> bool:
 
 def _write_file(path: Path, file: File) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as target:
+    with os.fdopen(descriptor, "wb") as target:
         target.write(file.content)
         os.fchmod(descriptor, file.mode)
 
 
 def _publish(directory: Path, names: set[str], *, keep: str) -> None:
     """Link each visible name into ``..data``, and drop what belongs to earlier writes."""
-    present = set(os.listdir(directory)) - {DATA, keep}
+    present = {path.name for path in directory.iterdir()} - {DATA, keep}
     for name in names - present:
-        (directory / name).symlink_to(os.path.join(DATA, name))
+        (directory / name).symlink_to(f"{DATA}/{name}")
     for name in present - names:
         path = directory / name
         if name.startswith("..") and not path.is_symlink():

@@ -1,7 +1,7 @@
 """ConfigMaps, Secrets and tokens for pods, fetched as seldom as is still right.
 
-All pods of a Job start at once and want the same objects, so requests for one object share one answer, for as
-long as nobody could tell the difference. Tokens belong to one pod each, and are kept until it is time to renew.
+All pods of a Job start at once and want the same objects, so requests for one object share one answer for a
+quarter of a second. Tokens belong to one pod each, and are kept until it is time to renew.
 """
 
 import asyncio

@@ -30,7 +30,7 @@ class PayloadError(Exception):
 
 
 def configmap_files(source: Object, configmap: Object | None, *, mode: int) -> Files:
-    """Return the files of a ``configMap`` volume or projection; none for an optional ConfigMap that is missing.
+    """Return the files of a ``configMap`` volume or projection; none when an optional one is missing.
 
     Args:
         source: With ``items`` and ``optional``.

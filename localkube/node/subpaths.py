@@ -1,10 +1,11 @@
 """Find, or make, a path inside a volume without ever leaving it.
 
-A container may have put symlinks into the volume. Every step is therefore taken from an open directory, never
-following a link that the kernel resolves for us: links are read and walked here, so that an absolute one, or a
-``..`` above the volume, is refused, whatever changes meanwhile.
+A container may have put symlinks into the volume. Every step is therefore taken from an open directory, and
+the kernel follows no link for us: links are read and walked here, so that an absolute one, or a ``..`` above
+the volume, is refused, whatever changes meanwhile.
 """
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -64,7 +65,7 @@ class _Walk:
                     pending += reversed([step for step in link.split("/") if step not in ("", ".")])
 
     def place(self) -> Path:
-        return Path(os.readlink(f"/proc/self/fd/{self._stack[-1]}"))
+        return Path(f"/proc/self/fd/{self._stack[-1]}").readlink()
 
     def close(self) -> None:
         for descriptor in self._stack:
@@ -92,10 +93,8 @@ class _Walk:
         except FileNotFoundError:
             if not self._create:
                 raise
-        try:
+        with contextlib.suppress(FileExistsError):  # another container of the volume was faster
             os.mkdir(part, 0o755, dir_fd=parent)
-        except FileExistsError:
-            pass  # another container of the same volume was faster
         return os.open(part, _NO_FOLLOW, dir_fd=parent)
 
     def _outside(self) -> SubPathError:

@@ -5,7 +5,7 @@ of a pod share it and a restarted container finds it again. An ``emptyDir`` in m
 mounted here, in the site's mount namespace. Claims are bound elsewhere (``provisioner``); the bytes of
 ConfigMap volumes come from ``payloads``; what a mount of a container looks like is in ``mounts``, below.
 
-Limits: ``sizeLimit`` holds for memory only; files belong to the user of the cluster, whatever ``fsGroup`` says.
+Limits: ``sizeLimit`` holds for memory only; ``fsGroup`` changes nothing, files belong to the cluster's user.
 
 Source: https://kubernetes.io/docs/concepts/storage/volumes/
 """
