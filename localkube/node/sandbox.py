@@ -26,6 +26,14 @@ CAPABILITY_VERSION_3 = 0x20080522
 KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31})
 LAST_CAPABILITY = 63
 
+DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+
 _libc = ctypes.CDLL(None, use_errno=True)
 if os.uname().machine == "aarch64":
     SYS_PIVOT_ROOT = 41
@@ -219,9 +227,9 @@ def build_root(plan: dict[str, Any], scratch: str) -> None:
     because an overlay over the host's root is refused in a user namespace.
 
     Args:
-        plan: ``skip``: top-level names that are not taken from the host; ``writable``: those bound writable;
-            ``hide``: paths covered by an empty directory; ``mounts``: a list of ``kind`` (bind, tmpfs),
-            ``source``, ``target``, ``read_only``, ``size`` (bytes), ``mode``, ``rprivate``.
+        plan: ``skip``: top-level names that are not taken from the host; ``devices``: names below /dev that are;
+            ``hide``: paths covered by an empty directory; ``read_only``: the root too; ``mounts``: a list of
+            ``kind`` (bind, tmpfs), ``source``, ``target``, ``read_only``, ``size`` (bytes), ``mode``.
         scratch: A directory on which the new root is mounted; containers share it without seeing each other.
     """
     mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1g")
@@ -229,6 +237,7 @@ def build_root(plan: dict[str, Any], scratch: str) -> None:
     for name in os.listdir("/"):
         _take_from_host(name, plan, scratch)
     os.mkdir(scratch + "/proc")
+    _make_devices(scratch + "/dev", plan["devices"])
     for hidden in plan.get("hide", ()):
         if os.path.isdir(scratch + hidden):
             mount("tmpfs", scratch + hidden, "tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, "mode=555,size=4k")
@@ -252,15 +261,30 @@ def enter_root(scratch: str) -> None:
 
 def _take_from_host(name: str, plan: dict, scratch: str) -> None:
     source, target = "/" + name, scratch + "/" + name
-    if name in plan["skip"] or name == "proc":
+    if name in plan["skip"] or name in ("dev", "proc"):
         return
     if os.path.islink(source):
         os.symlink(os.readlink(source), target)
     elif os.path.isdir(source):
         os.mkdir(target)
         mount(source, target, None, MS_BIND | MS_REC)
-        if name not in plan["writable"]:
-            make_read_only(target)
+        make_read_only(target)
+
+
+def _make_devices(directory: str, names: list[str]) -> None:
+    """Make a /dev with the host's device nodes of these names, and nothing of the host's to write on."""
+    os.mkdir(directory)
+    mount("tmpfs", directory, "tmpfs", MS_NOSUID, "mode=755,size=64k")
+    for name in names:
+        if os.path.exists("/dev/" + name):
+            is_file = not os.path.isdir("/dev/" + name)
+            target = mount_point(directory, name, is_file=is_file)
+            mount("/dev/" + name, target, None, MS_BIND | MS_REC)
+    for name, link in DEVICE_LINKS.items():
+        os.symlink(link, f"{directory}/{name}")
+    os.mkdir(directory + "/pts")
+    mount("devpts", directory + "/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
+    os.mkdir(directory + "/shm")
 
 
 def _mount_entry(entry: dict, scratch: str) -> None:

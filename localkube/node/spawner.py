@@ -66,6 +66,7 @@ class Spawner:
         self._entries: dict[str, Entry] = {}
         self._by_pid: dict[int, Entry] = {}
         self._pods: dict[str, dict[str, int]] = {}
+        self._addresses: dict[str, str] = {}
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._netlink = Netlink()
         self._warm: socket.socket | None = None
@@ -195,10 +196,12 @@ class Spawner:
         """Make the namespaces that the containers of a pod share."""
         if order["pod"] not in self._pods:
             self._pods[order["pod"]] = make_pod(self._netlink, order)
+            self._addresses[order["pod"]] = order["address"]
         return {}, [], []
 
     def _do_remove(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Forget a pod's namespaces; the kernel frees them with their last process."""
+        self._addresses.pop(order["pod"], None)
         for descriptor in self._pods.pop(order["pod"], {}).values():
             os.close(descriptor)
         return {}, [], []
@@ -254,7 +257,7 @@ class Spawner:
 
     def _do_list(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         entries = [entry.describe() for entry in self._entries.values()]
-        return {"entries": entries, "pods": list(self._pods), "warm": self._warm_ready is not None}, [], []
+        return {"entries": entries, "pods": self._addresses, "warm": self._warm_ready is not None}, [], []
 
     def _do_forget(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Drop a process that ended: its end was recorded elsewhere."""

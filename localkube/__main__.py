@@ -1,0 +1,95 @@
+"""``python -m localkube VERB``: the local cluster for programs; people use ``kit cluster VERB``.
+
+Answers are JSON lines on standard output: ``{"progress": …}`` while something goes on, at the end one
+``{"result": …}``, or ``{"error": {"what", "about", "fix"}}`` with exit status 1.
+"""
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+from localkube import cluster, machine
+from localkube.errors import LocalClusterError
+from localkube.paths import ClusterPaths
+from localkube.settings import Wanted, memory_bytes
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Carry out one verb and return the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        result = options.run(options)
+    except LocalClusterError as error:
+        _say({"error": error.as_dict()})
+        return 1
+    if result is not None:
+        _say({"result": result})
+    return 0
+
+
+def _create(options: argparse.Namespace) -> dict[str, Any]:
+    begun = time.monotonic()
+    wanted = Wanted(
+        nodes=options.nodes,
+        cpus=options.cpus,
+        memory=memory_bytes(options.memory) if options.memory else None,
+        gpus=options.gpus,
+        labels=dict(_pair(label) for label in options.label),
+        port=options.port,
+        warm=not options.no_warm,
+    )
+    return cluster.create(
+        options.name,
+        wanted=wanted,
+        report=lambda text: _say({"progress": text, "seconds": round(time.monotonic() - begun, 1)}),
+    )
+
+
+def _pair(label: str) -> tuple[str, str]:
+    key, equals, value = label.partition("=")
+    if not equals:
+        raise LocalClusterError("a label is KEY=VALUE", about=label, fix="write --label zone=a")
+    return key, value
+
+
+def _kubeconfig(options: argparse.Namespace) -> None:
+    path = ClusterPaths(options.name).kubeconfig
+    if not path.exists():
+        raise LocalClusterError("there is no such cluster", about=options.name, fix="see `kit cluster list`")
+    sys.stdout.write(path.read_text())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m localkube", description=__doc__)
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    create = verbs.add_parser("create", help="start a cluster")
+    create.add_argument("name")
+    create.add_argument("--nodes", type=int, default=4)
+    create.add_argument("--cpus", type=float, help="cores of each node")
+    create.add_argument("--memory", help="of each node, such as 2Gi")
+    create.add_argument("--gpus", type=int, help="GPUs that each node declares")
+    create.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
+    create.add_argument("--port", type=int, default=0, help="of the API on 127.0.0.1")
+    create.add_argument("--no-warm", action="store_true", help="start every container's Python afresh")
+    create.set_defaults(run=_create)
+    for verb, run in (
+        ("status", lambda options: cluster.status(options.name)),
+        ("delete", lambda options: cluster.delete(options.name)),
+        ("kubeconfig", _kubeconfig),
+    ):
+        named = verbs.add_parser(verb)
+        named.add_argument("name")
+        named.set_defaults(run=run)
+    verbs.add_parser("list").set_defaults(run=lambda options: [cluster.status(name) for name in cluster.names()])
+    verbs.add_parser("doctor").set_defaults(run=lambda options: machine.examine().as_dict())
+    return parser
+
+
+def _say(message: dict[str, Any]) -> None:
+    print(json.dumps(message), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

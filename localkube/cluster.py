@@ -1,0 +1,406 @@
+"""Create, look at and delete a local cluster: the verbs behind ``python -m localkube``.
+
+The supervisor does the work from then on. Everything of a cluster is in one directory, and its processes
+live in one PID namespace, so that deleting is killing one process and removing one folder.
+"""
+
+import asyncio
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from localkube import machine
+from localkube.controlplane import bake, binaries, certificates, components, kubeconfig
+from localkube.errors import LocalClusterError
+from localkube.node.api import Api, ApiError
+from localkube.node.launching import Site
+from localkube.paths import ClusterPaths, private_dir, state_dir, unwritable
+from localkube.settings import Wanted
+
+Report = Callable[[str], None]
+READY_SECONDS = 60
+STOP_SECONDS = 10
+POLL_SECONDS = 0.02
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+
+
+def create(name: str, *, wanted: Wanted, report: Report) -> dict[str, Any]:
+    """Start a cluster, or return the one of this name that runs already.
+
+    A stopped cluster is started again with the objects that it had.
+
+    Args:
+        name: Up to 40 lower-case letters, digits and hyphens.
+        wanted: Its nodes and the rest of its shape.
+        report: Called with a sentence at each step.
+
+    Returns:
+        The status, as ``status`` gives it.
+
+    Raises:
+        LocalClusterError: The request makes no sense, the machine refuses, or the cluster did not start.
+    """
+    check_name(name)
+    paths = ClusterPaths(name)
+    private_dir(paths.root.parent)
+    with locked(paths):
+        now = status(name)
+        if now["state"] == "running":
+            return _same(now, wanted)
+        if now["state"] == "broken":
+            raise LocalClusterError(
+                f"the cluster does not answer: {now['reason']}",
+                about=name,
+                fix=f"delete it (kit cluster delete {name}) and create it again",
+            )
+        return _start(paths, wanted, report, fresh=now["state"] == "absent")
+
+
+def _start(paths: ClusterPaths, wanted: Wanted, report: Report, *, fresh: bool) -> dict[str, Any]:
+    here = machine.examine()
+    if not here.namespaces.allowed:
+        raise LocalClusterError(
+            f"pods cannot be separated here: {here.namespaces.reason}", about="namespaces", fix=here.namespaces.fix
+        )
+    control_plane = binaries.obtain(report=report)
+    listener = host_socket(wanted.port)
+    port = listener.getsockname()[1]
+    try:
+        report("making certificates and settings")
+        nodes = wanted.node_settings(here)
+        _prepare(paths, nodes, port, control_plane, here, wanted, fresh=fresh)
+        report("starting the control plane")
+        _launch(paths, listener)
+        asyncio.run(_wait_ready(paths, port, len(nodes), report))
+    except BaseException as error:
+        _kill(paths)
+        if fresh:
+            shutil.rmtree(paths.root, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise unwritable(paths.root, error) from error
+        raise
+    finally:
+        listener.close()
+    return status(paths.name)
+
+
+def _prepare(paths, nodes, port, control_plane, here, wanted, *, fresh: bool) -> None:
+    """Write everything that the processes of the cluster read."""
+    for directory in (paths.root, paths.pki, paths.logs, paths.pods, paths.volumes, paths.root / "mnt"):
+        private_dir(directory)
+    site = Site()
+    addresses = [node.address for node in nodes]
+    certificates.issue(paths.pki, node_addresses=addresses)
+    kubeconfig.write(
+        paths.kubeconfig,
+        server=f"https://127.0.0.1:{port}",
+        ca=paths.pki / "ca.crt",
+        cert=paths.pki / "admin.crt",
+        key=paths.pki / "admin.key",
+        name=paths.name,
+    )
+    if fresh and (baked := bake.baked_etcd(control_plane, report=lambda text: None)):
+        shutil.copytree(baked, paths.etcd)
+    agent = {
+        "server": f"https://{site.address}:6443",
+        "pki": str(paths.pki),
+        "socket": str(paths.socket),
+        "pods": str(paths.pods),
+        "volumes": str(paths.volumes),
+        "hide": [str(state_dir())],
+        "version": control_plane.version,
+        "nodes": [asdict(node) for node in nodes],
+        "warm": wanted.warm,
+    }
+    _write(paths.root / "agent.json", agent)
+    plan = {
+        "site": {
+            "user_namespace": here.namespaces.user_namespace,
+            "scratch": str(paths.root / "mnt"),
+            "address": site.address,
+            "prefix": site.prefix,
+            "gateway": site.gateway,
+            "services": site.services,
+            "services_prefix": site.services_prefix,
+            "node_addresses": addresses,
+        },
+        "components": _components(paths, control_plane, wanted),
+        "gateway": _gateway(control_plane, site),
+    }
+    _write(paths.root / "plan.json", plan)
+    record = {
+        "name": paths.name,
+        "nodes": len(nodes),
+        "shape": wanted.as_dict(),
+        "mode": "namespaces",
+        "api_port": port,
+        "version": control_plane.version,
+        "origin": control_plane.origin,
+        "kubectl": control_plane.argv("kubectl"),
+        "created": time.time(),
+        "oversubscribed": sum(node.cpus for node in nodes) > here.cores,
+        "processes": {},
+    }
+    _write(paths.record, record)
+
+
+def _components(paths: ClusterPaths, control_plane: Any, wanted: Wanted) -> list[dict[str, Any]]:
+    """Return the programs of the site, as the supervisor reads them."""
+    found = []
+    for component in components.commands(paths, control_plane):
+        late = component.name in ("kube-controller-manager", "kube-scheduler")
+        found.append(_component(paths, component.name, list(component.argv), dict(component.env), late=late))
+    environment = python_environment()
+    agent = [sys.executable, "-m", "localkube.node", str(paths.root / "agent.json")]
+    found.append(_component(paths, "agent", agent, environment, late=False))
+    if wanted.warm:
+        warm = [sys.executable, "-m", "localkube.node.warm"]
+        found.append(_component(paths, "warm", warm, environment, late=True) | {"op": "warm"})
+    return found
+
+
+def _component(paths: ClusterPaths, name: str, argv: list[str], env: dict[str, str], *, late: bool) -> dict[str, Any]:
+    log = str(paths.logs / f"{name}.log")
+    return {"name": name, "argv": argv, "env": env, "log": log, "starts_after_api": late}
+
+
+def python_environment() -> dict[str, str]:
+    """Return what a Python process of ours needs of this one's environment, and no secrets of the user's."""
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    source = str(Path(__file__).resolve().parent.parent)
+    return environment | {"PYTHONPATH": source, "PYTHONUNBUFFERED": "1"}
+
+
+def _gateway(control_plane: Any, site: Site) -> list[str] | None:
+    if not control_plane.has("gateway"):
+        return None
+    network = f"10.244.0.0/{site.prefix}"
+    return control_plane.argv("gateway", "--packet-fd", "{fd}", "--subnet", network, "--address", site.gateway)
+
+
+def _launch(paths: ClusterPaths, listener: socket.socket) -> None:
+    command = [sys.executable, "-m", "localkube.supervisor", str(paths.root), str(listener.fileno())]
+    with open(paths.logs / "supervisor.log", "ab") as output:
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+            cwd="/",
+            env=python_environment(),
+        )
+
+
+async def _wait_ready(paths: ClusterPaths, port: int, nodes: int, report: Report) -> None:
+    """Wait until every node is registered and Ready."""
+    deadline = time.monotonic() + READY_SECONDS
+    state = "the API server has not answered yet"
+    api = Api(
+        f"https://127.0.0.1:{port}",
+        ca_file=paths.pki / "ca.crt",
+        cert_file=paths.pki / "admin.crt",
+        key_file=paths.pki / "admin.key",
+    )
+    async with api:
+        while time.monotonic() < deadline:
+            try:
+                items = (await api.get("/api/v1/nodes"))["items"]
+                ready = sum(map(_is_ready, items))
+                if ready == nodes:
+                    return
+                state = f"{ready} of {nodes} nodes are Ready"
+            except ApiError as error:
+                state = f"the API server has not answered yet: {error.message}"
+            if not _alive(paths) and time.monotonic() > deadline - READY_SECONDS + 3:
+                state = "the supervisor has ended"
+                break
+            await asyncio.sleep(POLL_SECONDS)
+    raise LocalClusterError(
+        f"the cluster did not start: {state}\n{_log_tail(paths)}",
+        about=paths.name,
+        fix="try again; if it stays, run `kit doctor` and look at the lines above",
+    )
+
+
+def _is_ready(node: dict[str, Any]) -> bool:
+    conditions = node["status"].get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def _log_tail(paths: ClusterPaths, lines: int = 6) -> str:
+    """Return the last lines of each log, those of the shortest-lived components first."""
+    found = []
+    for path in sorted(paths.logs.glob("*.log"), key=lambda path: path.stat().st_size):
+        text = path.read_text(errors="replace").splitlines()[-lines:]
+        found += [f"  {path.stem}: {line[:300]}" for line in text]
+    return "\n".join(found[-40:])
+
+
+def status(name: str) -> dict[str, Any]:
+    """Return how a cluster is: ``state`` is absent, stopped, broken or running."""
+    check_name(name)
+    paths = ClusterPaths(name)
+    try:
+        record = json.loads(paths.record.read_text())
+    except FileNotFoundError:
+        return {"name": name, "state": "absent", "reason": f"there is no cluster {name!r} on this machine"}
+    except (OSError, ValueError) as error:
+        return {"name": name, "state": "broken", "reason": f"its record cannot be read: {error}"}
+    answer = record | {
+        "server": f"https://127.0.0.1:{record['api_port']}",
+        "kubeconfig": str(paths.kubeconfig),
+        "state": "running",
+        "reason": "",
+    }
+    if not _alive(paths):
+        return answer | {"state": "stopped", "reason": "its supervisor has ended, and its processes with it"}
+    if problem := _api_problem(record["api_port"]):
+        return answer | {"state": "broken", "reason": problem}
+    return answer
+
+
+def names() -> list[str]:
+    """Return the names of the clusters that have a directory here."""
+    root = state_dir() / "clusters"
+    return sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+
+
+def delete(name: str) -> dict[str, Any]:
+    """End every process of a cluster and remove its directory; harmless when there is none."""
+    check_name(name)
+    paths = ClusterPaths(name)
+    if not paths.root.parent.is_dir():
+        return {"name": name, "state": "absent", "existed": False}
+    with locked(paths):
+        existed = paths.root.exists()
+        _kill(paths)
+        try:
+            if existed:
+                shutil.rmtree(paths.root)
+        except OSError as error:
+            raise unwritable(paths.root, error) from error
+    _lock_path(paths).unlink(missing_ok=True)
+    return {"name": name, "state": "absent", "existed": existed}
+
+
+def _kill(paths: ClusterPaths) -> None:
+    """End the supervisor and the site, and wait until they are gone."""
+    try:
+        processes = json.loads(paths.record.read_text())["processes"]
+    except (OSError, ValueError, KeyError):
+        return
+    alive = [p["pid"] for p in processes.values() if machine.start_time(p["pid"]) == p["start_time"]]
+    if processes.get("supervisor", {}).get("pid") in alive:
+        os.kill(processes["supervisor"]["pid"], signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SECONDS
+    while any(machine.start_time(p["pid"]) == p["start_time"] for p in processes.values()):
+        if time.monotonic() > deadline:
+            for pid in alive:
+                os.kill(pid, signal.SIGKILL)
+            deadline = time.monotonic() + STOP_SECONDS
+        time.sleep(POLL_SECONDS)
+
+
+def _alive(paths: ClusterPaths) -> bool:
+    """Tell whether a supervisor holds the cluster's lock."""
+    try:
+        descriptor = os.open(paths.root / "supervisor.lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _api_problem(port: int) -> str:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2):
+            return ""
+    except OSError as error:
+        return f"nothing answers on 127.0.0.1:{port}: {error}"
+
+
+def host_socket(port: int) -> socket.socket:
+    """Return a listening socket of the host's, on 127.0.0.1 alone; 0 takes a free port.
+
+    Raises:
+        LocalClusterError: The port is taken, or not allowed.
+    """
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise LocalClusterError(
+            f"the port cannot be used: {getattr(error, 'strerror', None) or error}",
+            about=f"127.0.0.1:{port}",
+            fix="choose another with --port, or leave it out and take a free one",
+        ) from error
+    listener.listen(128)
+    return listener
+
+
+def check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise LocalClusterError(
+            "a cluster's name has up to 40 lower-case letters, digits and hyphens",
+            about=repr(name),
+            fix="choose a name such as lab-1",
+        )
+
+
+def _same(now: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+    differing = [key for key, value in wanted.as_dict().items() if now["shape"].get(key) != value and key != "port"]
+    if differing:
+        had = ", ".join(f"{key}={now['shape'].get(key)!r}" for key in differing)
+        raise LocalClusterError(
+            f"a cluster of this name runs already, with {had}",
+            about=now["name"],
+            fix=f"ask for the same, choose another name, or delete it: kit cluster delete {now['name']}",
+        )
+    return now
+
+
+def _lock_path(paths: ClusterPaths) -> Path:
+    return paths.root.parent / f".{paths.name}.lock"
+
+
+@contextmanager
+def locked(paths: ClusterPaths) -> Iterator[None]:
+    """Keep two commands on one cluster apart; the second waits."""
+    try:
+        descriptor = os.open(_lock_path(paths), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise unwritable(paths.root.parent, error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, content: Any) -> None:
+    aside = path.with_suffix(".new")
+    aside.write_text(json.dumps(content, indent=1))
+    os.chmod(aside, 0o600)
+    aside.replace(path)

@@ -1,0 +1,172 @@
+"""What this machine can do: cores, memory, disk, GPUs, and whether it lets its users make namespaces."""
+
+import os
+import platform
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from localkube.node import sandbox
+from localkube.paths import state_dir
+
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of this machine; ``memory`` in bytes."""
+
+    index: str
+    name: str
+    memory: int
+
+
+@dataclass(frozen=True)
+class Namespaces:
+    """Whether pods can be separated; ``reason`` and ``fix`` say why not."""
+
+    allowed: bool
+    user_namespace: bool
+    reason: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The facts; ``memory`` and ``disk_free`` in bytes."""
+
+    system: str
+    python: str
+    cores: int
+    memory: int
+    disk_free: int
+    disk_path: str
+    gpus: tuple[Gpu, ...]
+    namespaces: Namespaces
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def examine() -> Machine:
+    """Look at this machine; takes a few milliseconds, more where there are GPUs."""
+    place = state_dir()
+    while not place.exists():
+        place = place.parent
+    return Machine(
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=f"{platform.python_version()} {sys.executable}",
+        cores=cores(),
+        memory=memory(),
+        disk_free=shutil.disk_usage(place).free,
+        disk_path=str(place),
+        gpus=gpus(),
+        namespaces=namespaces(),
+    )
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory() -> int:
+    """Return the bytes of memory that this process may use: the machine's, or its control group's."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in CGROUP_LIMITS:
+        if os.path.exists(path):
+            text = Path(path).read_text().strip()
+            if text.isdigit():
+                total = min(total, int(text))
+    return total
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """Return the NVIDIA GPUs that the driver shows to this process."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()
+    try:
+        found = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(
+            Gpu(str(index), pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+            for index, handle in enumerate(found)
+        )
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def namespaces() -> Namespaces:
+    """Try, in a child process, what a site needs: user, network, mount and PID namespaces, and mounts in them."""
+    user = os.getuid() != 0
+    if platform.system() != "Linux":
+        return Namespaces(False, user, f"{platform.system()} has no namespaces", "use Linux, or a Linux virtual machine")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _try_namespaces(user, writer)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        problem = pipe.read()
+    os.waitpid(child, 0)
+    if not problem:
+        return Namespaces(True, user)
+    return Namespaces(False, user, problem, remedy())
+
+
+def _try_namespaces(user: bool, writer: int) -> None:
+    """Report the first refusal on the pipe, and end."""
+    step = "a user namespace"
+    try:
+        ids = os.getuid(), os.getgid()
+        if user:
+            sandbox.unshare(sandbox.CLONE_NEWUSER)
+            step = "mapping the user"
+            for name, text in (("setgroups", "deny"), ("uid_map", f"0 {ids[0]} 1"), ("gid_map", f"0 {ids[1]} 1")):
+                with open(f"/proc/self/{name}", "w") as file:
+                    file.write(text)
+        step = "network, mount and PID namespaces"
+        sandbox.unshare(sandbox.CLONE_NEWNET | sandbox.CLONE_NEWNS | sandbox.CLONE_NEWPID | sandbox.CLONE_NEWUTS)
+        child = os.fork()
+        if child == 0:
+            step = "mounting /proc"
+            sandbox.mount(None, "/", None, sandbox.MS_REC | sandbox.MS_PRIVATE)
+            sandbox.mount("proc", "/proc", "proc", sandbox.MS_NOSUID | sandbox.MS_NODEV | sandbox.MS_NOEXEC)
+            os._exit(0)
+        os.waitpid(child, 0)
+    except OSError as error:
+        os.write(writer, f"{step} was refused: {error}".encode())
+    finally:
+        os._exit(0)
+
+
+def remedy() -> str:
+    """Return how an administrator allows namespaces here, from the settings that can deny them."""
+    switches = {
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": ("1", "kernel.apparmor_restrict_unprivileged_userns=0"),
+        "/proc/sys/kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone=1"),
+        "/proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces=15000"),
+    }
+    for path, (bad, cure) in switches.items():
+        if os.path.exists(path) and Path(path).read_text().strip() == bad:
+            return f"an administrator allows it with: sysctl -w {cure}"
+    if os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"):
+        return "start the container with: --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+    return "ask an administrator to allow unprivileged user namespaces (see docs/architecture.md)"
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a process started, in the kernel's ticks since boot; None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rsplit(b")", 1)[1].split()[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+

@@ -1,0 +1,17 @@
+"""``python -m localkube.node SETTINGS.json``: run the node agent; started by the supervisor, inside the site."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+from localkube.node.agent import Agent, AgentSettings
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    asyncio.run(Agent(AgentSettings.read(Path(sys.argv[1]))).run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""The node agent: one asyncio process behind every virtual node of a cluster.
+
+It registers the nodes, turns pods that are bound to them into processes, and serves what a node serves:
+logs, names, Services, volumes. Killed at any moment, it goes on where it was when it is started again.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localkube.node import nodes
+from localkube.node.adoption import adopt
+from localkube.node.api import Api, ApiError, Watch
+from localkube.node.containers import Host
+from localkube.node.events import Events
+from localkube.node.launching import Runtime
+from localkube.node.network import Network
+from localkube.node.nodes import NodePool, NodeSettings
+from localkube.node.orders import Orders
+from localkube.node.pods import PodWorker
+from localkube.node.tasks import start_task
+from localkube.node.volumes import Volumes
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """What the supervisor tells the agent, as a JSON file."""
+
+    server: str
+    pki: Path
+    socket: Path
+    pods: Path
+    volumes: Path
+    hide: tuple[str, ...]
+    version: str
+    nodes: tuple[NodeSettings, ...]
+    warm: bool
+
+    @classmethod
+    def read(cls, path: Path) -> "AgentSettings":
+        raw = json.loads(path.read_text())
+        places = {name: Path(raw[name]) for name in ("pki", "socket", "pods", "volumes")}
+        made = tuple(NodeSettings(**node | {"gpu_devices": tuple(node["gpu_devices"])}) for node in raw["nodes"])
+        return cls(**raw | places | {"nodes": made, "hide": tuple(raw["hide"])})
+
+
+class Agent:
+    """Serves the nodes of ``settings`` until the site ends."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        self._pools = {node.name: NodePool(node) for node in settings.nodes}
+        self._workers: dict[str, PodWorker] = {}
+        self._tasks: list[asyncio.Task] = []
+        self._runtime: Runtime | None = None
+
+    async def run(self) -> None:
+        settings = self._settings
+        orders = await Orders.connect(settings.socket, on_exit=self._exited)
+        api = Api(
+            settings.server,
+            ca_file=settings.pki / "ca.crt",
+            cert_file=settings.pki / "agent.crt",
+            key_file=settings.pki / "agent.key",
+        )
+        async with api, contextlib.AsyncExitStack() as stack:
+            await self._register(api)
+            pods = Watch(api, "/api/v1/pods")
+            network = await stack.enter_async_context(Network(api, settings, pods=pods, view=self))
+            files = network.logs
+            self._runtime = Runtime(
+                api=api,
+                orders=orders,
+                volumes=Volumes(api, settings.pods),
+                logs=files,
+                events=Events(api),
+                host=Host(hide=settings.hide),
+                pods=settings.pods,
+                services=network.services,
+                nodes=Watch(api, "/api/v1/nodes"),
+            )
+            self._start_warm()
+            for node in settings.nodes:
+                self._go(nodes.keep_alive(api, node, version=settings.version), f"heartbeat {node.name}")
+            self._go(self._runtime.events.run(), "events")
+            self._go(self._runtime.nodes.run(), "watch nodes")
+            self._go(self._follow(pods, orders), "watch pods")
+            await orders.gone
+
+    def _go(self, work: Any, name: str) -> None:
+        self._tasks.append(start_task(work, name=name))
+
+    async def _register(self, api: Api) -> None:
+        """Register the nodes as soon as the API server answers."""
+        waiting = list(self._settings.nodes)
+        while waiting:
+            try:
+                await nodes.register(api, waiting[0], version=self._settings.version)
+                waiting.pop(0)
+            except ApiError as error:
+                if error.status not in (0, 403, 429, 500, 503):
+                    raise
+                await asyncio.sleep(RETRY_SECONDS)
+
+    # Pods.
+
+    async def _follow(self, pods: Watch, orders: Orders) -> None:
+        watching = start_task(pods.run(), name="pods")
+        await pods.synced.wait()
+        answer, _ = await orders.ask("list")
+        entries = [entry for entry in answer["entries"] if entry["owner"] == "container"]
+        known = {pod["metadata"]["uid"] for pod in pods.store.values()}
+        for pod in list(pods.store.values()):
+            uid = pod["metadata"]["uid"]
+            mine = [entry for entry in entries if entry["id"].split(".")[0] == uid]
+            if worker := self._worker(pod):
+                await adopt(worker, mine, orders, address=answer["pods"].get(uid))
+                worker.start()
+                worker.changed(pod)
+        await self._sweep(orders, entries, set(answer["pods"]), known)
+        pods.subscribe(self._changed)
+        for pod in list(pods.store.values()):
+            self._changed("ADDED", pod, None)
+        await watching
+
+    async def _sweep(self, orders: Orders, entries: list[dict[str, Any]], sandboxes: set[str], known: set[str]) -> None:
+        """End what belongs to pods that were deleted while no agent ran."""
+        for entry in entries:
+            if entry["id"].split(".")[0] not in known:
+                await orders.ask("kill", id=entry["id"], signal=9)
+                await orders.ask("forget", id=entry["id"])
+        for uid in sandboxes - known:
+            await orders.ask("remove", pod=uid)
+
+    def _worker(self, pod: Mapping[str, Any]) -> PodWorker | None:
+        pool = self._pools.get(pod["spec"].get("nodeName", ""))
+        uid = pod["metadata"]["uid"]
+        if pool is None or uid in self._workers:
+            return None
+        worker = PodWorker(pod, pool=pool, runtime=self._runtime)
+        self._workers[uid] = worker
+        return worker
+
+    def _changed(self, change: str, pod: dict[str, Any], before: dict[str, Any] | None) -> None:
+        uid = pod["metadata"]["uid"]
+        if before and before["metadata"]["uid"] != uid:
+            self._gone(before["metadata"]["uid"])
+        if change == "DELETED":
+            self._gone(uid)
+        elif worker := self._worker(pod):
+            worker.start()
+            worker.changed(pod)
+        elif uid in self._workers:
+            self._workers[uid].changed(pod)
+
+    def _gone(self, uid: str) -> None:
+        if worker := self._workers.pop(uid, None):
+            start_task(worker.discard(), name=f"discard {uid}")
+
+    def _exited(self, entry: dict[str, Any]) -> None:
+        if entry["owner"] == "container" and (worker := self._workers.get(entry["id"].split(".")[0])):
+            worker.exited(entry)
+
+    def _start_warm(self) -> None:
+        if self._settings.warm:
+            from localkube.node.warm_command import plan
+
+            host = self._runtime.host
+            self._runtime.warm = lambda argv, env: plan(argv, env, python=host.python, path=env.get("PATH", ""))
+
+    # What the kubelet's API asks (server.NodeView).
+
+    def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        found = (worker.pod for worker in self._workers.values())
+        return next((p for p in found if (p["metadata"]["namespace"], p["metadata"]["name"]) == (namespace, name)), None)
+
+    def log_paths(self, pod: Mapping[str, Any], container: str) -> list[Path]:
+        directory = self._settings.pods / pod["metadata"]["uid"] / "logs" / container
+        return sorted(directory.glob("*.log"), key=lambda path: int(path.stem)) if directory.is_dir() else []
+
+    def waiting_reason(self, pod: Mapping[str, Any], container: str) -> str | None:
+        worker = self._workers.get(pod["metadata"]["uid"])
+        record = worker.records.get(container) if worker else None
+        if record is None:
+            return "ContainerCreating"
+        return record.reason if record.state == "waiting" and not record.last else None

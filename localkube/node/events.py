@@ -1,0 +1,87 @@
+"""Events on pods: what the agent did, in the kubelet's reasons, for ``kubectl describe``.
+
+They are posted one after the other behind everything else, so that a Job of many pods is not kept waiting.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from localkube.node.api import Api, ApiError
+from localkube.node.nodes import rfc3339
+
+log = logging.getLogger(__name__)
+
+QUEUE = 5000
+
+
+class Events:
+    """A queue of events; the same event again raises the count of the first."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._queue: asyncio.Queue[tuple[dict[str, Any], tuple]] = asyncio.Queue(QUEUE)
+        self._seen: dict[tuple, tuple[str, int]] = {}
+        self._numbers = itertools.count()
+
+    def record(self, pod: Mapping[str, Any], reason: str, message: str, *, warning: bool = False) -> None:
+        """Note that something happened to a pod."""
+        meta = pod["metadata"]
+        key = (meta["uid"], reason, message)
+        now = rfc3339()
+        body = {
+            "metadata": {
+                "name": f"{meta['name'][:200]}.{time.time_ns():x}{next(self._numbers) % 4096:03x}",
+                "namespace": meta["namespace"],
+            },
+            "involvedObject": {
+                "kind": "Pod",
+                "apiVersion": "v1",
+                "name": meta["name"],
+                "namespace": meta["namespace"],
+                "uid": meta["uid"],
+            },
+            "type": "Warning" if warning else "Normal",
+            "reason": reason,
+            "message": message[:1024],
+            "source": {"component": "node-agent", "host": pod["spec"].get("nodeName", "")},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        if self._queue.full():
+            log.warning("event dropped: %s %s", meta["name"], reason)
+            return
+        self._queue.put_nowait((body, key))
+
+    def forget(self, uid: str) -> None:
+        for key in [key for key in self._seen if key[0] == uid]:
+            del self._seen[key]
+
+    async def run(self) -> None:
+        """Post what is recorded, for ever."""
+        while True:
+            body, key = await self._queue.get()
+            try:
+                await self._post(body, key)
+            except ApiError as error:
+                # A namespace that is being deleted refuses events; nothing is lost that anybody could read.
+                log.debug("event %s: %s", body["reason"], error)
+
+    async def _post(self, body: dict[str, Any], key: tuple) -> None:
+        path = f"/api/v1/namespaces/{body['metadata']['namespace']}/events"
+        if key in self._seen:
+            name, count = self._seen[key]
+            change = {"count": count + 1, "lastTimestamp": body["lastTimestamp"]}
+            try:
+                await self._api.patch(f"{path}/{name}", change)
+                self._seen[key] = (name, count + 1)
+                return
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+        await self._api.post(path, body)
+        self._seen[key] = (body["metadata"]["name"], 1)

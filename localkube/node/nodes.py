@@ -1,0 +1,201 @@
+"""The virtual nodes: their objects, their leases, and the addresses and GPUs that their pods get.
+
+One process serves them all. A node's heartbeat is its lease; when this process dies, the node lifecycle
+controller finds the nodes NotReady as it would anywhere.
+"""
+
+import asyncio
+import logging
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from localkube.node.api import Api, ApiError
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS, RENEW_SECONDS, STATUS_SECONDS = 40, 10, 300
+KUBELET_PORT = 10250
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+MAX_PODS = 250
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """One node as its creator asked for it; ``cpus`` in cores, ``memory`` in bytes."""
+
+    name: str
+    index: int
+    cpus: float
+    memory: int
+    storage: int
+    gpus: int = 0
+    gpu_devices: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        return f"10.244.254.{self.index + 1}"
+
+    def allocatable(self) -> dict[str, str]:
+        """Return the quantities that the scheduler counts with."""
+        quantities = {
+            "cpu": f"{round(self.cpus * 1000)}m",
+            "memory": f"{self.memory // 1024}Ki",
+            "ephemeral-storage": f"{self.storage // 1024}Ki",
+            "pods": str(MAX_PODS),
+        }
+        return quantities | ({"nvidia.com/gpu": str(self.gpus)} if self.gpus else {})
+
+
+class NodePool:
+    """What a node hands out to its pods: addresses, and the devices behind ``nvidia.com/gpu``."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        self.settings = settings
+        self._addresses: dict[str, str] = {}
+        self._devices: dict[str, list[str]] = {}
+
+    def address(self, uid: str, *, wanted: str | None = None) -> str:
+        """Return the pod's address; ``wanted`` is one that it had before an agent's restart."""
+        if uid not in self._addresses:
+            taken = set(self._addresses.values())
+            prefix = f"10.244.{self.settings.index + 1}."
+            free = (prefix + str(last) for last in range(2, 255))
+            self._addresses[uid] = wanted or next(address for address in free if address not in taken)
+        return self._addresses[uid]
+
+    def devices(self, uid: str, container: str, count: int) -> list[str] | None:
+        """Return the real GPUs of a container; None when this node has none, and its GPUs are only declared."""
+        if not self.settings.gpu_devices:
+            return None
+        key = f"{uid}/{container}"
+        if key not in self._devices:
+            taken = {device for devices in self._devices.values() for device in devices}
+            free = [device for device in self.settings.gpu_devices if device not in taken]
+            self._devices[key] = free[:count]
+        return self._devices[key]
+
+    def release(self, uid: str) -> None:
+        self._addresses.pop(uid, None)
+        for key in [key for key in self._devices if key.startswith(uid + "/")]:
+            del self._devices[key]
+
+
+def node_object(settings: NodeSettings, *, version: str) -> dict[str, Any]:
+    """Return the Node as it is registered, Ready."""
+    labels = {
+        "kubernetes.io/hostname": settings.name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+        "node.kubernetes.io/instance-type": "local",
+        "topology.kubernetes.io/region": "local",
+        "topology.kubernetes.io/zone": f"local-{'abc'[settings.index % 3]}",
+        **settings.labels,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": settings.name, "labels": labels},
+        "spec": {"podCIDR": f"10.244.{settings.index + 1}.0/24", "providerID": f"trainyard://{settings.name}"},
+        "status": node_status(settings, version=version),
+    }
+
+
+def node_status(settings: NodeSettings, *, version: str) -> dict[str, Any]:
+    """Return a healthy NodeStatus."""
+    now = rfc3339()
+    problems = ("MemoryPressure", "DiskPressure", "PIDPressure")
+    conditions = [_condition(kind, "False", f"No{kind}", "the machine has room", now) for kind in problems]
+    conditions.append(_condition("Ready", "True", "AgentReady", "the node agent runs containers as processes", now))
+    return {
+        "addresses": [
+            {"type": "InternalIP", "address": settings.address},
+            {"type": "Hostname", "address": settings.name},
+        ],
+        "capacity": settings.allocatable(),
+        "allocatable": settings.allocatable(),
+        "conditions": conditions,
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": KUBELET_PORT}},
+        "nodeInfo": {
+            "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+            "bootID": _read("/proc/sys/kernel/random/boot_id"),
+            "containerRuntimeVersion": "trainyard://0.1.0",
+            "kernelVersion": platform.release(),
+            "kubeProxyVersion": "",
+            "kubeletVersion": version,
+            "machineID": settings.name,
+            "operatingSystem": "linux",
+            "osImage": "processes of " + platform.node(),
+            "systemUUID": settings.name,
+        },
+    }
+
+
+def _condition(kind: str, status: str, reason: str, message: str, now: str) -> dict[str, str]:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }
+
+
+async def register(api: Api, settings: NodeSettings, *, version: str) -> None:
+    """Create the Node, or bring an existing one's labels and status up to date."""
+    node = node_object(settings, version=version)
+    try:
+        await api.post("/api/v1/nodes", node)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        path = f"/api/v1/nodes/{settings.name}"
+        await api.patch(path, {"metadata": {"labels": node["metadata"]["labels"]}})
+        await api.patch(path + "/status", {"status": node["status"]})
+
+
+async def keep_alive(api: Api, settings: NodeSettings, *, version: str) -> None:
+    """Renew the node's lease every ten seconds and its status every five minutes, for ever."""
+    beats = 0
+    while True:
+        try:
+            await _renew(api, settings)
+            if beats % (STATUS_SECONDS // RENEW_SECONDS) == 0 and beats:
+                status = {"status": node_status(settings, version=version)}
+                await api.patch(f"/api/v1/nodes/{settings.name}/status", status)
+            beats += 1
+        except ApiError as error:
+            log.warning("heartbeat of %s: %s", settings.name, error)
+        await asyncio.sleep(RENEW_SECONDS)
+
+
+async def _renew(api: Api, settings: NodeSettings) -> None:
+    spec = {"holderIdentity": settings.name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": rfc3339(micro=True)}
+    try:
+        await api.patch(f"{LEASES}/{settings.name}", {"spec": spec}, kind="merge")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        await api.post(LEASES, {"metadata": {"name": settings.name}, "spec": spec})
+
+
+def rfc3339(seconds: float | None = None, *, micro: bool = False) -> str:
+    """Return a time as the API writes it; ``micro`` for MicroTime fields."""
+    moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read().strip()
+
+
+def disk_bytes(path: str) -> int:
+    """Return what a pod may fill: the space that is free under the cluster's directory."""
+    usage = os.statvfs(path)
+    return usage.f_bavail * usage.f_frsize

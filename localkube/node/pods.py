@@ -1,0 +1,434 @@
+"""The life of one pod on a virtual node: sandbox, volumes, containers, restarts, end, deletion.
+
+One task a pod walks through it; what happened is kept as container records, from which ``status.py`` makes
+the PodStatus. What survives this process is elsewhere: the containers at the spawner, the rest in the API.
+
+Not here: how a container's order is put together (``launching.py``), resuming after a restart (``adoption.py``).
+"""
+
+import asyncio
+import logging
+import shutil
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from localkube.node.api import ApiError
+from localkube.node.containers import network_files
+from localkube.node.environment import ConfigError
+from localkube.node.launching import Runtime, container_order
+from localkube.node.nodes import NodePool
+from localkube.node.orders import Refused, SpawnerGone, close_all
+from localkube.node.processes import Exit, Process
+from localkube.node.restarts import backoff, container_should_restart, crashes, is_sidecar, waiting_to_restart
+from localkube.node.status import (
+    DEADLINE_EXCEEDED,
+    TERMINAL,
+    ContainerRecord,
+    exit_reason,
+    pod_status,
+    status_patch,
+)
+from localkube.node.tasks import start_task
+from localkube.node.volumes import Volume, VolumeError
+
+log = logging.getLogger(__name__)
+
+START_FAILED = 128
+RETRY_SECONDS = 2.0
+
+
+class PodWorker:
+    """Brings one pod to what its specification says, and reports how it is."""
+
+    def __init__(self, pod: Mapping[str, Any], *, pool: NodePool, runtime: Runtime) -> None:
+        self.pod = pod
+        self.uid: str = pod["metadata"]["uid"]
+        self.records: dict[str, ContainerRecord] = {}
+        self.processes: dict[str, Process] = {}
+        self.address: str | None = None
+        self.finished = False
+        self._pool = pool
+        self._runtime = runtime
+        self._volumes: dict[str, Volume] = {}
+        self._stopping = asyncio.Event()
+        self._override: tuple[str, str, str] | None = None
+        self._acknowledge: list[str] = []
+        self._flush: asyncio.Task | None = None
+        self._dirty = False
+        self._task: asyncio.Task | None = None
+        self._crashes: dict[str, int] = {}
+        self._background: set[asyncio.Task] = set()
+        reported = pod.get("status", {}).get("startTime")
+        self._early: dict[str, dict[str, Any]] = {}
+        self._deleting: float | None = None
+        self._start_time = datetime.fromisoformat(reported).timestamp() if reported else time.time()
+
+    # What the agent calls.
+
+    def start(self) -> None:
+        """Begin, or go on where an earlier agent was."""
+        self._task = start_task(self._run(), name=f"pod {self._path}")
+
+    def changed(self, pod: Mapping[str, Any]) -> None:
+        """Take a newer version of the pod's object."""
+        self.pod = pod
+        if pod["metadata"].get("deletionTimestamp"):
+            grace = pod["metadata"].get("deletionGracePeriodSeconds", 30)
+            if self._deleting is None or grace < self._deleting:
+                self._deleting = grace
+                self._in_background(self._delete(grace))
+
+    def exited(self, entry: dict[str, Any]) -> None:
+        """Take the spawner's word on one of this pod's containers."""
+        for process in self.processes.values():
+            if process.identity == entry["id"]:
+                process.exited(entry)
+                return
+        # The end of a short process can overtake the answer to the order that started it.
+        self._early[entry["id"]] = entry
+
+    async def discard(self) -> None:
+        """Leave nothing: the object is gone from the API."""
+        await self.stop(grace=0)
+        if self._task:
+            await asyncio.wait([self._task])
+        await self._release()
+        self._runtime.events.forget(self.uid)
+        await self._runtime.volumes.remove(self.uid)
+        await asyncio.to_thread(shutil.rmtree, self._runtime.pod_directory(self.uid), ignore_errors=True)
+
+    async def stop(self, *, grace: float, override: tuple[str, str, str] | None = None) -> None:
+        """End all containers: SIGTERM, ``grace`` seconds, SIGKILL of the whole process tree."""
+        first = not self._stopping.is_set()
+        if override and first:
+            self._override = override
+        self._stopping.set()
+        running = [process for process in self.processes.values() if process.running]
+        if first and grace > 0:
+            await self._signal(running, signal.SIGTERM)
+        waits = [asyncio.create_task(process.wait()) for process in running]
+        if waits:
+            _, late = await asyncio.wait(waits, timeout=grace)
+            if late:
+                await self._signal(running, signal.SIGKILL)
+                await asyncio.wait(late)
+
+    # Its life.
+
+    async def _run(self) -> None:
+        try:
+            if self.pod.get("status", {}).get("phase") not in TERMINAL:
+                deadline = self._in_background(self._watch_deadline())
+                await self._live()
+                if deadline:
+                    deadline.cancel()
+            self.finished = True
+            await self._release()
+            self.publish()
+            if self._flush:
+                await asyncio.wait([self._flush])
+        except SpawnerGone:
+            log.info("pod %s: the site has ended", self._path)
+
+    async def _live(self) -> None:
+        if not await self._prepare():
+            return
+        if await self._initialise():
+            async with asyncio.TaskGroup() as group:
+                for container in self.pod["spec"]["containers"]:
+                    group.create_task(self._keep(container))
+
+    async def _prepare(self) -> bool:
+        """Make sandbox and volumes; False when the pod is stopped before that succeeds."""
+        self.address = self._pool.address(self.uid, wanted=self.address)
+        meta, spec = self.pod["metadata"], self.pod["spec"]
+        hostname = spec.get("hostname") or meta["name"][:63]
+        subdomain = spec.get("subdomain", "")
+        directory = self._runtime.pod_directory(self.uid)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        network_files(
+            directory,
+            hostname=hostname,
+            address=self.address,
+            subdomain=subdomain,
+            namespace=meta["namespace"],
+            pod=self.pod,
+        )
+        if spec.get("hostNetwork"):
+            message = "hostNetwork is not kept on a local node: the pod has a network of its own"
+            self._event("NotKept", message, warning=True)
+        return await self._until_done(lambda: self._sandbox(hostname))
+
+    async def _sandbox(self, hostname: str) -> None:
+        site = self._runtime.site
+        await self._runtime.orders.ask(
+            "sandbox", pod=self.uid, hostname=hostname, address=self.address, **site.pod_network()
+        )
+        self._volumes = await self._runtime.volumes.prepare(self.pod)
+
+    async def _until_done(self, attempt: Callable[[], Awaitable[None]]) -> bool:
+        delay = RETRY_SECONDS / 4
+        while not self._stopping.is_set():
+            try:
+                await attempt()
+                return True
+            except VolumeError as error:
+                self._event(error.reason, error.message, warning=True)
+            except Refused as error:
+                self._event("FailedCreatePodSandBox", error.message, warning=True)
+            except ApiError as error:
+                self._event("FailedMount", str(error), warning=True)
+            self.publish()
+            if await self._pause(delay):
+                break
+            delay = min(delay * 2, 60)
+        return False
+
+    async def _initialise(self) -> bool:
+        """Run the init containers one after the other; False when the pod ends with them."""
+        for container in self.pod["spec"].get("initContainers") or []:
+            if is_sidecar(container):
+                self._in_background(self._keep(container))
+                continue
+            await self._keep(container)
+            if self._stopping.is_set() or self.records[container["name"]].exit_code != 0:
+                return False
+        return not self._stopping.is_set()
+
+    async def _keep(self, container: Mapping[str, Any]) -> None:
+        """Start a container, and start it again for as long as its restart policy says so."""
+        name = container["name"]
+        while not self._stopping.is_set():
+            record = self.records.get(name)
+            if record is None or record.state == "waiting":
+                await self._start(container)
+            if name in self.processes:
+                if self._stopping.is_set():
+                    await self._signal([self.processes[name]], signal.SIGKILL)
+                self._ended(container, await self.processes[name].wait())
+                del self.processes[name]
+            record = self.records[name]
+            if self._stopping.is_set():
+                return
+            if record.state == "waiting":
+                await self._pause(RETRY_SECONDS)
+            elif container_should_restart(self.pod, container, record.exit_code):
+                await self._back_off(record)
+            else:
+                return
+
+    async def _back_off(self, record: ContainerRecord) -> None:
+        ran_for = record.finished_at - (record.started_at or record.finished_at)
+        self._crashes[record.name] = crashes(self._crashes.get(record.name, 0), ran_for=ran_for)
+        delay = backoff(self._crashes[record.name])
+        self.records[record.name] = waiting_to_restart(self.pod, record, delay)
+        if delay:
+            self._event("BackOff", f"Back-off restarting failed container {record.name}", warning=True)
+            self.publish()
+            await self._pause(delay)
+
+    async def _start(self, container: Mapping[str, Any]) -> None:
+        """Start once; what went wrong becomes the record."""
+        name = container["name"]
+        before = self.records.get(name)
+        last = before.last if before else None
+        count = before.restart_count if before else 0
+        if last and last.restart_count == count:
+            count += 1
+        identity = f"{self.uid}.{name}.{count}"
+        try:
+            order = await container_order(self, container, identity=identity, restart=count)
+            entry, descriptors = await self._runtime.orders.ask("run", **order)
+        except (ConfigError, ApiError) as error:
+            reason = getattr(error, "reason", "CreateContainerConfigError") or "CreateContainerConfigError"
+            self._wait(name, reason, str(error), count, last)
+        except Refused as error:
+            if error.stage != "exec":
+                self._wait(name, "CreateContainerError", error.message, count, last)
+                return
+            now = time.time()
+            self._event("Failed", f"Error: {error.message}", warning=True)
+            self.records[name] = ContainerRecord(
+                name=name,
+                state="terminated",
+                reason="StartError",
+                message=error.message,
+                started_at=now,
+                finished_at=now,
+                exit_code=START_FAILED,
+                restart_count=count,
+                container_id=identity,
+                last=last,
+            )
+            self.publish()
+        else:
+            self.running(name, entry, descriptors, count=count, last=last)
+            how = " from the warm parent" if entry.get("warm") else ""
+            self._event("Started", f"Container {name} started{how}")
+
+    def running(
+        self, name: str, entry: dict[str, Any], descriptors: list[int], *, count: int, last: ContainerRecord | None
+    ) -> None:
+        """Take over a process that the spawner has started."""
+        if name in self.processes:
+            close_all(descriptors)
+            return
+        path = self._runtime.log_path(self.uid, name, count)
+        process = Process(entry, descriptors, log_path=path, files=self._runtime.logs)
+        if early := self._early.pop(process.identity, None):
+            process.exited(early)
+        self.processes[name] = process
+        self.records[name] = ContainerRecord(
+            name=name,
+            state="running",
+            started_at=process.started,
+            restart_count=count,
+            container_id=process.identity,
+            ready=True,
+            started=True,
+            last=last,
+        )
+        self.publish()
+
+    def _wait(self, name: str, reason: str, message: str, count: int, last: ContainerRecord | None) -> None:
+        self._event("Failed", f"Error: {message}", warning=True)
+        self.records[name] = ContainerRecord(
+            name=name, state="waiting", reason=reason, message=message, restart_count=count, last=last
+        )
+        self.publish()
+
+    def _ended(self, container: Mapping[str, Any], result: Exit) -> None:
+        record = self.records[container["name"]]
+        out_of_memory = record.container_id in self._runtime.out_of_memory
+        self.records[record.name] = replace(
+            record,
+            state="terminated",
+            reason=exit_reason(result.code, result.signal, out_of_memory),
+            message=self._runtime.termination_message(self.uid, container, record.restart_count, result.code),
+            finished_at=result.ended,
+            exit_code=result.code,
+            signal=result.signal,
+            ready=False,
+            started=False,
+        )
+        self._acknowledge.append(record.container_id)
+        self.publish()
+
+    # Its end.
+
+    async def _watch_deadline(self) -> None:
+        seconds = self.pod["spec"].get("activeDeadlineSeconds")
+        if seconds is None:
+            return
+        await asyncio.sleep(max(0.0, self._start_time + seconds - time.time()))
+        self._event(*DEADLINE_EXCEEDED[1:])
+        await self.stop(grace=self._grace, override=DEADLINE_EXCEEDED)
+
+    async def _delete(self, grace: float) -> None:
+        """Stop, report the end, and let the API forget the pod."""
+        if not self.finished:
+            self._event("Killing", "Stopping the pod's containers")
+            await self.stop(grace=grace)
+        if self._task:
+            await asyncio.wait([self._task])
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
+        try:
+            await self._runtime.api.delete(self._path, body)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                log.warning("delete %s: %s", self._path, error)
+
+    async def _release(self) -> None:
+        if self.address:
+            await self._runtime.orders.ask("remove", pod=self.uid)
+            self._pool.release(self.uid)
+
+    # Its status.
+
+    def publish(self) -> None:
+        """Report the pod's status soon; changes until then go together."""
+        self._dirty = True
+        if self._flush is None or self._flush.done():
+            self._flush = start_task(self._publish(), name=f"status {self._path}")
+
+    async def _publish(self) -> None:
+        delay = 0.1
+        while self._dirty:
+            self._dirty = False
+            acknowledge, self._acknowledge = self._acknowledge, []
+            patch = status_patch(self.pod, self._status())
+            try:
+                if patch:
+                    self.pod = await self._runtime.api.patch(self._path + "/status", patch)
+            except ApiError as error:
+                if error.status in (404, 409, 422):
+                    log.info("status of %s: %s", self._path, error)
+                    return
+                self._dirty, self._acknowledge = True, acknowledge + self._acknowledge
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 5)
+                continue
+            for identity in acknowledge:
+                await self._runtime.orders.ask("forget", id=identity)
+
+    def _status(self) -> dict[str, Any]:
+        inits = {container["name"] for container in self.pod["spec"].get("initContainers") or []}
+        return pod_status(
+            self.pod,
+            records={name: record for name, record in self.records.items() if name not in inits},
+            init_records={name: record for name, record in self.records.items() if name in inits},
+            pod_ip=self.address,
+            host_ip=self._pool.settings.address,
+            start_time=self._start_time,
+            now=time.time(),
+            override=self._override,
+            terminal=self.finished,
+        )
+
+    # Small things.
+
+    @property
+    def _path(self) -> str:
+        meta = self.pod["metadata"]
+        return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+
+    @property
+    def _grace(self) -> float:
+        return self.pod["spec"].get("terminationGracePeriodSeconds", 30)
+
+    @property
+    def pool(self) -> NodePool:
+        return self._pool
+
+    @property
+    def runtime(self) -> Runtime:
+        return self._runtime
+
+    @property
+    def volumes(self) -> dict[str, Volume]:
+        return self._volumes
+
+    def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
+        self._runtime.events.record(self.pod, reason, message, warning=warning)
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait; True when the pod is being stopped."""
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _signal(self, processes: list[Process], number: int) -> None:
+        for process in processes:
+            await self._runtime.orders.ask("kill", id=process.identity, signal=int(number))
+
+    def _in_background(self, work: Any) -> asyncio.Task:
+        task = start_task(work, name=f"background {self._path}")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task

@@ -1,0 +1,85 @@
+"""What a caller may ask of a cluster, checked, and shared out over this machine."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from localkube.errors import LocalClusterError
+from localkube.machine import Machine
+from localkube.node.nodes import NodeSettings
+from localkube.node.quantity import parse
+
+MOST_NODES = 100
+MEMORY_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The shape of a cluster.
+
+    Attributes:
+        nodes: 1 to 100.
+        cpus: Cores of each node; None shares the machine's out, at least one each.
+        memory: Bytes of each node; None shares the machine's out.
+        gpus: GPUs that each node declares without having them; None offers the real ones.
+        labels: On every node.
+        port: Of the API on 127.0.0.1; 0 takes a free one.
+        warm: Keep a process with torch imported, from which training containers start at once.
+    """
+
+    nodes: int = 4
+    cpus: float | None = None
+    memory: int | None = None
+    gpus: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    port: int = 0
+    warm: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= MOST_NODES:
+            raise LocalClusterError(
+                f"a local cluster has 1 to {MOST_NODES} nodes, not {self.nodes}",
+                about="nodes",
+                fix=f"ask for --nodes between 1 and {MOST_NODES}; four are enough for the course",
+            )
+        for name, value in (("cpus", self.cpus), ("memory", self.memory)):
+            if value is not None and value <= 0:
+                raise LocalClusterError(f"{name} must be more than zero", about=str(value), fix=f"leave --{name} out")
+        if self.gpus is not None and not 0 <= self.gpus <= 64:
+            raise LocalClusterError("a node declares 0 to 64 GPUs", about=str(self.gpus), fix="correct --gpus")
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"labels": dict(self.labels)}
+
+    def node_settings(self, machine: Machine) -> list[NodeSettings]:
+        """Return the nodes; real GPUs are dealt out one by one."""
+        cpus = self.cpus or max(1.0, machine.cores / self.nodes)
+        memory = self.memory or int(machine.memory * MEMORY_SHARE / self.nodes)
+        settings = []
+        for index in range(self.nodes):
+            devices = tuple(gpu.index for gpu in machine.gpus[index :: self.nodes]) if self.gpus is None else ()
+            settings.append(
+                NodeSettings(
+                    name=f"node-{index}",
+                    index=index,
+                    cpus=cpus,
+                    memory=memory,
+                    storage=int(machine.disk_free * MEMORY_SHARE / self.nodes),
+                    gpus=len(devices) if self.gpus is None else self.gpus,
+                    gpu_devices=devices,
+                    labels=dict(self.labels),
+                )
+            )
+        return settings
+
+
+def memory_bytes(text: str) -> int:
+    """Return the bytes of a Kubernetes quantity, ``2Gi``.
+
+    Raises:
+        LocalClusterError: It is none.
+    """
+    try:
+        return int(parse(text))
+    except ValueError as error:
+        raise LocalClusterError("not a quantity of memory", about=text, fix="write it like 2Gi or 512Mi") from error

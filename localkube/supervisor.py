@@ -1,0 +1,223 @@
+"""The process that owns one cluster: it outlives the kernel that asked for it, and ends everything with itself.
+
+It starts the site, the control plane and the node agent, starts again what dies, lets the host reach the
+API on 127.0.0.1, and runs the gateway through which pods reach the outside. It is started by ``cluster.py``
+and holds the cluster's lock for as long as it lives; the kernel sees to it that the site ends with it.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from localkube.machine import start_time
+from localkube.node.orders import Orders, Refused, SpawnerGone, short_name
+from localkube.node.tasks import start_task
+
+log = logging.getLogger(__name__)
+
+SPAWNER = Path(__file__).parent / "node" / "spawner.py"
+API_IN_SITE = ("10.244.0.1", 6443)
+BLOCK = 256 * 1024
+RESTART_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
+STEADY_SECONDS = 60.0
+ANSWER_POLL_SECONDS = 0.02
+
+
+@dataclass
+class Component:
+    """A program of the site, and how often it has died of late."""
+
+    name: str
+    argv: list[str]
+    env: dict[str, str]
+    log: str
+    starts_after_api: bool
+    op: str = "component"
+    deaths: int = 0
+    started: float = 0.0
+    identity: str = field(default="")
+
+
+class Supervisor:
+    """Owns the cluster whose plan is ``root/plan.json``; see ``cluster.py`` for what is in it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._plan: dict[str, Any] = json.loads((root / "plan.json").read_text())
+        self._components = {raw["name"]: Component(**raw) for raw in self._plan["components"]}
+        self._orders: Orders | None = None
+        self._gateway: subprocess.Popen | None = None
+        self._stopping = asyncio.Event()
+
+    async def run(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        site = self._start_site()
+        try:
+            self._orders = await Orders.connect(self._root / "spawner.sock", on_exit=self._exited)
+            self._record(site)
+            if self._plan["gateway"]:
+                start_task(self._keep_gateway(), name="gateway")
+            for component in self._components.values():
+                if not component.starts_after_api:
+                    await self._start(component)
+            start_task(self._start_late(), name="late components")
+            start_task(self._serve(listener), name="forwarder")
+            stop = asyncio.create_task(self._stopping.wait())
+            await asyncio.wait([stop, self._orders.gone], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._stopping.set()
+            site.kill()
+            site.wait()
+            if self._gateway:
+                self._gateway.kill()
+                self._gateway.wait()
+
+    def _start_site(self) -> subprocess.Popen:
+        path = self._root / "spawner.sock"
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as orders:
+            with short_name(path) as name:
+                orders.bind(name)
+            orders.listen(8)
+            settings = self._plan["site"] | {"listener": orders.fileno()}
+            command = [sys.executable, "-S", "-s", "-E", str(SPAWNER), json.dumps(settings)]
+            return subprocess.Popen(command, pass_fds=[orders.fileno()], stdin=subprocess.DEVNULL)
+
+    def _record(self, site: subprocess.Popen) -> None:
+        """Add the processes to the cluster's record: by pid and start time, because pids are used again."""
+        path = self._root / "cluster.json"
+        record = json.loads(path.read_text())
+        record["processes"] = {
+            name: {"pid": pid, "start_time": start_time(pid)}
+            for name, pid in (("supervisor", os.getpid()), ("site", site.pid))
+        }
+        aside = path.with_suffix(".new")
+        aside.write_text(json.dumps(record, indent=1))
+        aside.replace(path)
+
+    # Components.
+
+    async def _start(self, component: Component) -> None:
+        component.identity = f"{component.name}.{component.deaths}"
+        component.started = asyncio.get_running_loop().time()
+        order = {"id": component.identity, "argv": component.argv, "env": component.env, "log": component.log}
+        await self._orders.ask(component.op, **order)
+
+    async def _start_late(self) -> None:
+        """Start what needs the API as soon as it answers at all."""
+        while not await self._api_answers():
+            await asyncio.sleep(ANSWER_POLL_SECONDS)
+        for component in self._components.values():
+            if component.starts_after_api:
+                await self._start(component)
+
+    async def _api_answers(self) -> bool:
+        try:
+            (await self._connect()).close()
+        except OSError:
+            return False
+        return True
+
+    def _exited(self, entry: dict[str, Any]) -> None:
+        name = entry["id"].rsplit(".", 1)[0]
+        component = self._components.get(name)
+        if entry["owner"] == "component" and component and not self._stopping.is_set():
+            start_task(self._restart(component, entry), name=f"restart {name}")
+
+    async def _restart(self, component: Component, entry: dict[str, Any]) -> None:
+        code = os.waitstatus_to_exitcode(entry["status"])
+        if asyncio.get_running_loop().time() - component.started > STEADY_SECONDS:
+            component.deaths = 0
+        delay = RESTART_DELAYS[min(component.deaths, len(RESTART_DELAYS) - 1)]
+        component.deaths += 1
+        log.warning("%s ended with %s; starting it again in %s s", component.name, code, delay)
+        with contextlib.suppress(SpawnerGone):
+            await self._orders.ask("forget", id=entry["id"])
+            await asyncio.sleep(delay)
+            await self._start(component)
+
+    async def _keep_gateway(self) -> None:
+        """Run the gateway in the host's network, and again when it dies."""
+        while not self._stopping.is_set():
+            _, descriptors = await self._orders.ask("hello")
+            gate = descriptors[0]
+            argv = [word.replace("{fd}", str(gate)) for word in self._plan["gateway"]]
+            output = os.open(self._root / "logs" / "gateway.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._gateway = subprocess.Popen(
+                argv, pass_fds=[gate], stdin=subprocess.PIPE, stdout=output, stderr=output
+            )
+            os.close(gate)
+            os.close(output)
+            code = await asyncio.to_thread(self._gateway.wait)
+            if not self._stopping.is_set():
+                log.warning("the gateway ended with %s; starting it again", code)
+                await asyncio.sleep(1)
+
+    # The API on the host.
+
+    async def _serve(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        while True:
+            client, _ = await loop.sock_accept(listener)
+            start_task(self._forward(client), name="connection")
+
+    async def _connect(self) -> socket.socket:
+        _, descriptors = await self._orders.ask("socket")
+        inside = socket.socket(fileno=descriptors[0])
+        inside.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(inside, API_IN_SITE)
+        except OSError:
+            inside.close()
+            raise
+        return inside
+
+    async def _forward(self, client: socket.socket) -> None:
+        with contextlib.closing(client):
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                inside = await self._connect()
+            except (OSError, Refused, SpawnerGone):
+                return
+            with contextlib.closing(inside):
+                await asyncio.gather(_pump(client, inside), _pump(inside, client))
+
+
+async def _pump(source: socket.socket, sink: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    try:
+        while data := await loop.sock_recv(source, BLOCK):
+            await loop.sock_sendall(sink, data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        # Either end went away; the other direction has nobody left to talk to.
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def main() -> None:
+    """``python -m localkube.supervisor ROOT LISTENER_FD``."""
+    root, listener = Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    lock = os.open(root / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    asyncio.run(Supervisor(root).run(listener))
+
+
+if __name__ == "__main__":
+    main()
