@@ -1,0 +1,56 @@
+"""Write constraints.txt: the exact version of everything that the project's requirements bring along.
+
+Run with the interpreter of an environment in which the tests pass: ``.venv/bin/python tools/pin.py``.
+The file holds versions alone, no addresses and no hashes, so that any mirror serves it.
+"""
+
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = "# Written by tools/pin.py: what the tests ran with. Ranges are in pyproject.toml.\n"
+
+
+def requirements(pyproject: Path = ROOT / "pyproject.toml") -> list[Requirement]:
+    """Return what the project declares, its ``dev`` extra included."""
+    project = tomllib.loads(pyproject.read_text())["project"]
+    return [Requirement(line) for line in project["dependencies"] + project["optional-dependencies"]["dev"]]
+
+
+def closure(wanted: Iterable[Requirement]) -> dict[str, str]:
+    """Return name and version of every installed distribution that ``wanted`` needs, directly or not."""
+    pins: dict[str, str] = {}
+    seen: set[tuple[str, frozenset[str]]] = set()
+    queue = list(wanted)
+    while queue:
+        requirement = queue.pop()
+        name = canonicalize_name(requirement.name)
+        key = (name, frozenset(requirement.extras))
+        if key in seen:
+            continue
+        seen.add(key)
+        found = metadata.distribution(name)
+        pins[name] = found.version
+        extras = requirement.extras | {""}
+        for line in found.requires or []:
+            child = Requirement(line)
+            if child.marker is None or any(child.marker.evaluate({"extra": extra}) for extra in extras):
+                queue.append(child)
+    return pins
+
+
+def render(pins: dict[str, str]) -> str:
+    """Return the text of a constraints file."""
+    return HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
+
+
+if __name__ == "__main__":
+    target = ROOT / "constraints.txt"
+    target.write_text(render(closure(requirements())))
+    sys.stdout.write(f"{target.name}: {len(target.read_text().splitlines()) - 1} pins\n")
