@@ -2,7 +2,7 @@
 //
 // It runs the component that its first argument names (or the name it was started under), with the remaining
 // arguments: five programs share one text, so they take a quarter of the disk and of the build that the five
-// official binaries would. Only the choice of the component is here; each component is the unchanged upstream one.
+// official binaries would. The sixth, the gateway, is ours. Only the choice of the component is here; each component is the unchanged upstream one.
 package main
 
 import (
@@ -28,6 +28,8 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+
+	"trainyard/controlplane/gateway"
 )
 
 // components maps a name to what runs it. Each finds its arguments in os.Args, its own name first.
@@ -37,6 +39,7 @@ var components = map[string]func(){
 	"kube-controller-manager": func() { exitWith(controllermanager.NewControllerManagerCommand()) },
 	"kube-scheduler":          func() { exitWith(scheduler.NewSchedulerCommand()) },
 	"kubectl":                 runKubectl,
+	"gateway":                 gateway.Main,
 	"version":                 func() { fmt.Println("Trainyard control plane: Kubernetes", version.Get().GitVersion) },
 }
 

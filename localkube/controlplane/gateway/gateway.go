@@ -1,9 +1,10 @@
 // Package gateway gives the pods of a site their way out to the world without any privilege on the host.
 //
-// It is a user-mode network: frames of the site's bridge arrive on a tap device, a TCP/IP stack in this process
-// ends their connections, and ordinary sockets of the host's network carry them on. Nothing listens on the host.
-// gVisor's stack is used directly and not through gvisor-tap-vsock: the gateway shares its link with the pods'
-// bridge (so it must stay silent about addresses that are not its own), and it must be able to refuse destinations.
+// It is a user-mode network: frames of the site's bridge arrive on an inherited packet socket, a TCP/IP stack in
+// this process ends their connections, and ordinary sockets of the host's network carry them on. Nothing listens on
+// the host. gVisor's stack is used directly and not through gvisor-tap-vsock: the gateway shares its link with the
+// pods' bridge (so it must stay silent about addresses that are not its own), it must refuse some destinations, and
+// the compiler has a quarter of the packages to read.
 package gateway
 
 import (
@@ -30,15 +31,15 @@ import (
 const nic tcpip.NICID = 1
 
 type settings struct {
-	tap, lifeline int
-	mtu           uint
-	subnet        netip.Prefix
-	address       netip.Addr
-	mac           net.HardwareAddr
-	refused       prefixes
+	link    int
+	mtu     uint
+	subnet  netip.Prefix
+	address netip.Addr
+	mac     net.HardwareAddr
+	refused prefixes
 }
 
-// Main runs the gateway until the site or the parent process is gone.
+// Main runs the gateway until the link, the parent process or standard input is gone.
 func Main() {
 	log.SetPrefix("gateway: ")
 	log.SetFlags(log.LstdFlags | log.Lmsgprefix)
@@ -58,8 +59,7 @@ func Main() {
 func parse(arguments []string) (settings, error) {
 	var s settings
 	flags := flag.NewFlagSet("gateway", flag.ContinueOnError)
-	flags.IntVar(&s.tap, "tap-fd", -1, "inherited descriptor of the tap device (IFF_NO_PI, no IFF_VNET_HDR)")
-	flags.IntVar(&s.lifeline, "lifeline-fd", -1, "inherited descriptor whose end of file ends the gateway")
+	flags.IntVar(&s.link, "packet-fd", -1, "inherited descriptor that reads and writes one Ethernet frame at a time")
 	flags.UintVar(&s.mtu, "mtu", 1500, "largest packet in bytes")
 	flags.TextVar(&s.subnet, "subnet", netip.MustParsePrefix("10.244.0.0/16"), "the pods' addresses")
 	flags.TextVar(&s.address, "address", netip.MustParseAddr("10.244.255.254"), "the gateway's own address, also of its DNS")
@@ -75,8 +75,8 @@ func parse(arguments []string) (settings, error) {
 		s.mac = net.HardwareAddr{0x0a, 0x58, 0x0a, 0xf4, 0xff, 0xfe}
 	}
 	switch {
-	case s.tap < 0:
-		return s, errors.New("--tap-fd is required")
+	case s.link < 0:
+		return s, errors.New("--packet-fd is required")
 	case !s.address.Is4() || !s.subnet.Contains(s.address):
 		return s, fmt.Errorf("--address %v must be an IPv4 address of --subnet %v", s.address, s.subnet)
 	case s.mtu < 576 || s.mtu > 65535:
@@ -91,9 +91,7 @@ func serve(s settings) error {
 		return err
 	}
 	ended := make(chan string, 2)
-	if s.lifeline >= 0 {
-		go watch(s.lifeline, ended)
-	}
+	go watch(os.Stdin, ended)
 	network, err := newStack(s, ended)
 	if err != nil {
 		return err
@@ -120,30 +118,34 @@ func dieWithParent() error {
 	return nil
 }
 
-func watch(descriptor int, ended chan<- string) {
-	_, _ = io.Copy(io.Discard, os.NewFile(uintptr(descriptor), "lifeline"))
-	ended <- "the lifeline was closed"
+// watch reports the end of the pipe that the parent holds open. The packet socket keeps the site's network alive, so
+// without this a gateway could outlive its site.
+func watch(lifeline io.Reader, ended chan<- string) {
+	_, _ = io.Copy(io.Discard, lifeline)
+	ended <- "standard input was closed"
 }
 
 func newStack(s settings, ended chan<- string) (*stack.Stack, error) {
-	tap, err := fdbased.New(&fdbased.Options{
-		FDs:            []int{s.tap},
+	link, err := fdbased.New(&fdbased.Options{
+		FDs:            []int{s.link},
 		MTU:            uint32(s.mtu),
 		EthernetHeader: true,
 		Address:        tcpip.LinkAddress(s.mac),
-		ClosedFunc:     func(err tcpip.Error) { ended <- "the tap device is gone: " + err.String() },
+		ClosedFunc:     func(err tcpip.Error) { ended <- "the link is gone: " + err.String() },
+		// Frames that never left this machine carry unfinished checksums.
+		RXChecksumOffload: true,
 		// One goroutine keeps the order of frames, and a laptop's pods need no more.
 		ProcessorsPerChannel: 1,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("tap descriptor %d: %w", s.tap, err)
+		return nil, fmt.Errorf("link descriptor %d: %w", s.link, err)
 	}
 	network := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
 	})
 	own := tcpip.AddrFrom4(s.address.As4())
-	if err := network.CreateNIC(nic, newOwnFrames(tap, own)); err != nil {
+	if err := network.CreateNIC(nic, newOwnFrames(link, own)); err != nil {
 		return nil, errors.New(err.String())
 	}
 	address := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: own.WithPrefix()}
