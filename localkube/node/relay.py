@@ -1,0 +1,259 @@
+"""Carrying bytes between a client of a Service and one of its endpoints: TCP connections and UDP flows.
+
+A relay keeps what a connection means: an end of data in one direction leaves the other open, a reset is
+passed on as a reset, and a slow reader slows the writer down rather than filling memory.
+
+Not here: which endpoint, and when to listen (``proxy.py``).
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable
+
+log = logging.getLogger(__name__)
+
+Backend = tuple[str, int]
+Choose = Callable[[str], Iterable[Backend]]
+
+CONNECT_SECONDS = 2.0
+BACKLOG = 1024
+BUFFER = 512 * 1024
+FLOW_SECONDS = 60
+FLOWS = 4096
+LARGEST_DATAGRAM = 65536
+RESET = struct.pack("ii", 1, 0)
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class TcpListener:
+    """Accept connections on an address, and connect each to the first backend that takes it.
+
+    Args:
+        address: Where to listen, (ip, port).
+        choose: Called with the client's IP address for each connection; the backends in the order to try.
+
+    Raises:
+        OSError: The address is taken, or not of this site.
+    """
+
+    def __init__(self, address: Backend, choose: Choose) -> None:
+        self._choose = choose
+        self._loop = asyncio.get_running_loop()
+        self._connecting: set[asyncio.Task] = set()
+        self._socket = _bound(socket.SOCK_STREAM, address)
+        self._socket.listen(BACKLOG)
+        self.address: Backend = self._socket.getsockname()
+        self._loop.add_reader(self._socket, self._accept)
+
+    def close(self) -> None:
+        """Refuse new connections from now on; established ones live on."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.warning("a Service cannot take more connections: %s", error)
+                if error.errno in EXHAUSTED:
+                    self._pause()
+                return
+            client.setblocking(False)
+            task = self._loop.create_task(self._connect(client, address[0]))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    def _pause(self) -> None:
+        """Leave waiting connections in the kernel's queue until descriptors may be free again."""
+        self._loop.remove_reader(self._socket)
+        self._loop.call_later(0.5, self._resume)
+
+    def _resume(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket, self._accept)
+
+    async def _connect(self, client: socket.socket, client_ip: str) -> None:
+        for host, port in self._choose(client_ip):
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    _, far = await self._loop.create_connection(_Half, host, port)
+            except (OSError, TimeoutError) as error:
+                log.debug("endpoint %s:%d: %s", host, port, error or type(error).__name__)
+                continue
+            try:
+                _, near = await self._loop.connect_accepted_socket(_Half, client)
+            except OSError:
+                far.transport.abort()
+                client.close()
+                return
+            near.join(far)
+            return
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        client.close()
+
+
+class _Half(asyncio.Protocol):
+    """One of the two connections of a relay."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self._peer: _Half | None = None
+        self._ended = False
+        self._lost: tuple[Exception | None] | None = None
+
+    def join(self, peer: "_Half") -> None:
+        """Begin to carry bytes both ways."""
+        self._peer, peer._peer = peer, self
+        for half in (self, peer):
+            if half._lost:
+                half.connection_lost(*half._lost)
+                return
+        for half in (self, peer):
+            half.transport.resume_reading()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        transport.set_write_buffer_limits(high=BUFFER)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        transport.pause_reading()
+
+    def data_received(self, data: bytes) -> None:
+        self._peer.transport.write(data)
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        if self._peer._ended:
+            self.transport.close()
+            self._peer.transport.close()
+        elif not self._peer.transport.is_closing():
+            self._peer.transport.write_eof()
+        return True
+
+    def pause_writing(self) -> None:
+        if not self._peer._ended:
+            self._peer.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if not self._peer.transport.is_closing():
+            self._peer.transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._peer is None:
+            self._lost = (error,)
+        elif error is None:
+            self._peer.transport.close()
+        elif not self._peer.transport.is_closing():
+            self._peer.transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, RESET
+            )
+            self._peer.transport.abort()
+
+
+class UdpListener:
+    """Pass datagrams of each client to one backend, and its answers back, until a minute of silence.
+
+    Args:
+        address: Where to listen, (ip, port).
+        choose: As for ``TcpListener``; called again when a client's backend is no longer among them.
+
+    Raises:
+        OSError: The address is taken, or not of this site.
+    """
+
+    def __init__(self, address: Backend, choose: Choose) -> None:
+        self._choose = choose
+        self._loop = asyncio.get_running_loop()
+        self._flows: dict[Backend, _Flow] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._socket = _bound(socket.SOCK_DGRAM, address)
+        self.address: Backend = self._socket.getsockname()
+        self._loop.add_reader(self._socket, self._receive)
+
+    def close(self) -> None:
+        """Stop; datagrams for this address are refused from now on."""
+        if self._sweeper:
+            self._sweeper.cancel()
+        for client in list(self._flows):
+            self._end(client)
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+
+    def forget(self, backends: Iterable[Backend]) -> None:
+        """End the flows to backends that are not among ``backends``: their clients get another."""
+        kept = set(backends)
+        for client in [client for client, flow in self._flows.items() if flow.backend not in kept]:
+            self._end(client)
+
+    def _receive(self) -> None:
+        try:
+            data, client = self._socket.recvfrom(LARGEST_DATAGRAM)
+            flow = self._flows.get(client) or self._begin(client)
+            if flow:
+                flow.used = time.monotonic()
+                flow.socket.send(data)
+        except OSError as error:
+            log.debug("a datagram to %s:%d is lost: %s", *self.address, error)
+
+    def _begin(self, client: Backend) -> "_Flow | None":
+        backend = next(iter(self._choose(client[0])), None)
+        if backend is None:
+            return None
+        if len(self._flows) >= FLOWS:
+            self._end(next(iter(self._flows)))
+        flow = self._flows[client] = _Flow(backend)
+        self._loop.add_reader(flow.socket, self._return, client, flow)
+        if not self._sweeper:
+            self._sweeper = self._loop.call_later(FLOW_SECONDS / 2, self._sweep)
+        return flow
+
+    def _return(self, client: Backend, flow: "_Flow") -> None:
+        try:
+            self._socket.sendto(flow.socket.recv(LARGEST_DATAGRAM), client)
+            flow.used = time.monotonic()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            log.debug("endpoint %s:%d: %s", *flow.backend, error)
+            self._end(client)
+
+    def _end(self, client: Backend) -> None:
+        flow = self._flows.pop(client, None)
+        if flow:
+            self._loop.remove_reader(flow.socket)
+            flow.socket.close()
+
+    def _sweep(self) -> None:
+        oldest = time.monotonic() - FLOW_SECONDS
+        for client in [client for client, flow in self._flows.items() if flow.used < oldest]:
+            self._end(client)
+        self._sweeper = self._loop.call_later(FLOW_SECONDS / 2, self._sweep) if self._flows else None
+
+
+class _Flow:
+    """The socket that stands for one client towards one backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.used = 0.0
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self.socket.connect(backend)
+
+
+def _bound(kind: socket.SocketKind, address: Backend) -> socket.socket:
+    made = socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except OSError:
+        made.close()
+        raise
+    return made
