@@ -4,7 +4,6 @@ Used for environment variables and for files; pure. Which fields are allowed whe
 server: https://kubernetes.io/docs/concepts/workloads/pods/downward-api/
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,17 @@ from localkube.node.quantity import parse
 
 _SUBSCRIPT = re.compile(r"(?P<path>metadata\.(?:labels|annotations))\['(?P<key>.*)'\]", re.DOTALL)
 _METADATA = frozenset({"name", "namespace", "uid"})
+_ESCAPES = {
+    "\a": r"\a",
+    "\b": r"\b",
+    "\f": r"\f",
+    "\n": r"\n",
+    "\r": r"\r",
+    "\t": r"\t",
+    "\v": r"\v",
+    '"': r"\"",
+    "\\": r"\\",
+}
 _FROM_ALLOCATABLE = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 
@@ -113,4 +123,16 @@ def _ips(status: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _quoted(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return '"' + "".join(_escaped(character) for character in value) + '"'
+
+
+def _escaped(character: str) -> str:
+    """Write a character as Go's quoted strings do, because programs read these files back with Go."""
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if code < 0x20 or code == 0x7F:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

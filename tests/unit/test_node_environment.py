@@ -1,0 +1,239 @@
+"""A container's environment, rule by rule."""
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localkube.node.environment import (
+    ConfigError,
+    container_environment,
+    expand,
+    references,
+    service_environment,
+)
+
+NODE = {"status": {"allocatable": {"cpu": "4", "memory": "8Gi"}}}
+
+
+def pod(container, **spec):
+    return {
+        "metadata": {
+            "name": "trainer-0",
+            "namespace": "course",
+            "uid": "u-1",
+            "labels": {"app": "trainer", "batch.kubernetes.io/job-completion-index": "3"},
+            "annotations": {"note": 'two\n"lines"'},
+        },
+        "spec": {"nodeName": "node-1", "serviceAccountName": "default", "containers": [container], **spec},
+        "status": {"podIP": "10.244.1.7", "podIPs": [{"ip": "10.244.1.7"}], "hostIP": "10.244.254.1"},
+    }
+
+
+def environment(container, **given_):
+    container = {"name": "main", **container}
+    inputs = {"configmaps": {}, "secrets": {}, "service_env": {}, "base": {}, "node": NODE} | given_
+    return container_environment(container, pod(container), **inputs)
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("$(A)", "1"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$1"),
+        ("$(A)$(B)", "12"),
+        ("$(MISSING)", "$(MISSING)"),
+        ("$A ${A} $", "$A ${A} $"),
+        ("$(A", "$(A"),
+        ("$($(A)", "$($(A)"),
+        ("$()", "$()"),
+        ("a$$b", "a$b"),
+    ],
+)
+def test_references_expand_as_kubernetes_documents(text, result):
+    assert expand(text, {"A": "1", "B": "2"}) == result
+
+
+@given(st.text().filter(lambda text: "$" not in text))
+def test_text_without_a_dollar_is_left_alone(text):
+    assert expand(text, {text: "x"}) == text
+
+
+@given(st.text())
+def test_a_doubled_dollar_always_protects(text):
+    assert expand(text.replace("$", "$$"), {"A": "1"}) == text
+
+
+def test_a_value_refers_to_what_was_declared_before_it():
+    result = environment(
+        {
+            "env": [
+                {"name": "EARLY", "value": "$(LATE)"},
+                {"name": "LATE", "value": "2"},
+                {"name": "BOTH", "value": "$(LATE)-$(HOST)-$(HOME)"},
+            ]
+        },
+        service_env={"HOST": "10.96.0.1"},
+        base={"HOME": "/root"},
+    )
+    assert result["EARLY"] == "$(LATE)"
+    assert result["BOTH"] == "2-10.96.0.1-$(HOME)"
+
+
+def test_env_wins_over_env_from_over_services_over_the_image():
+    result = environment(
+        {
+            "envFrom": [{"configMapRef": {"name": "one"}}, {"prefix": "P_", "secretRef": {"name": "two"}}],
+            "env": [{"name": "A", "value": "env"}, {"name": "EMPTY"}],
+        },
+        configmaps={"one": {"data": {"A": "map", "B": "map", "C": "map", "a.b-c": "dotted"}}},
+        secrets={"two": {"data": {"C": base64.b64encode(b"secret").decode()}}},
+        service_env={"B": "service", "S": "service"},
+        base={"A": "image", "S": "image", "PATH": "/bin"},
+    )
+    assert result == {
+        "A": "env",
+        "B": "map",
+        "C": "map",
+        "P_C": "secret",
+        "a.b-c": "dotted",
+        "S": "service",
+        "PATH": "/bin",
+        "EMPTY": "",
+    }
+
+
+def test_fields_and_resources_come_from_the_pod_and_its_node():
+    def from_field(path):
+        return {"name": path, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+    def from_resource(resource, divisor="0"):
+        source = {"resourceFieldRef": {"resource": resource, "divisor": divisor}}
+        return {"name": f"{resource}/{divisor}", "valueFrom": source}
+
+    index = "metadata.labels['batch.kubernetes.io/job-completion-index']"
+    result = environment(
+        {
+            "resources": {"limits": {"cpu": "1500m"}, "requests": {"memory": "100Mi"}},
+            "env": [
+                from_field(index),
+                from_field("metadata.name"),
+                from_field("metadata.annotations['absent']"),
+                from_field("spec.nodeName"),
+                from_field("status.podIPs"),
+                from_field("status.hostIP"),
+                from_resource("limits.cpu"),
+                from_resource("limits.cpu", "1m"),
+                from_resource("limits.memory", "1Mi"),
+                from_resource("requests.memory", "1Mi"),
+                from_resource("requests.cpu"),
+            ],
+        }
+    )
+    assert result == {
+        index: "3",
+        "metadata.name": "trainer-0",
+        "metadata.annotations['absent']": "",
+        "spec.nodeName": "node-1",
+        "status.podIPs": "10.244.1.7",
+        "status.hostIP": "10.244.254.1",
+        "limits.cpu/0": "2",
+        "limits.cpu/1m": "1500",
+        "limits.memory/1Mi": "8192",
+        "requests.memory/1Mi": "100",
+        "requests.cpu/0": "0",
+    }
+
+
+def test_addresses_that_are_newer_than_the_status_are_used():
+    container = {
+        "name": "main",
+        "env": [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+    }
+    result = environment(container, pod_ips=["10.244.9.9"])
+    assert result["IP"] == "10.244.9.9"
+
+
+@pytest.mark.parametrize(
+    ("container", "message"),
+    [
+        ({"envFrom": [{"configMapRef": {"name": "no"}}]}, 'configmap "no" not found'),
+        ({"envFrom": [{"secretRef": {"name": "no"}}]}, 'secret "no" not found'),
+        (
+            {"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "have", "key": "no"}}}]},
+            "couldn't find key no in ConfigMap course/have",
+        ),
+        (
+            {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.hostname"}}}]},
+            "unsupported fieldPath: spec.hostname",
+        ),
+        ({"env": [{"name": "A", "value": "nul\0"}]}, "cannot be passed"),
+    ],
+)
+def test_what_is_missing_is_named_as_the_kubelet_does(container, message):
+    with pytest.raises(ConfigError) as caught:
+        environment(container, configmaps={"have": {"data": {}}})
+    assert message in caught.value.message
+    assert caught.value.reason == "CreateContainerConfigError"
+
+
+def test_what_is_optional_may_be_missing():
+    def optional(kind):
+        source = {"name": "have", "key": "no", "optional": True}
+        return {"name": kind, "valueFrom": {kind: source}}
+
+    result = environment(
+        {
+            "envFrom": [{"configMapRef": {"name": "no", "optional": True}}],
+            "env": [optional("configMapKeyRef"), optional("secretKeyRef")],
+        },
+        configmaps={"have": {}},
+    )
+    assert result == {}
+
+
+def test_references_name_what_must_be_fetched():
+    container = {
+        "name": "main",
+        "envFrom": [{"configMapRef": {"name": "a"}}, {"secretRef": {"name": "b"}}],
+        "env": [
+            {"name": "X", "valueFrom": {"secretKeyRef": {"name": "c", "key": "k"}}},
+            {"name": "Y", "valueFrom": {"configMapKeyRef": {"name": "d", "key": "k"}}},
+            {"name": "Z", "value": "plain"},
+        ],
+    }
+    init = {"name": "init", "envFrom": [{"configMapRef": {"name": "e"}}]}
+    assert references(pod(container, initContainers=[init])) == ({"a", "d", "e"}, {"b", "c"})
+
+
+def service(namespace, name, ip, *ports):
+    return {
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"clusterIP": ip, "ports": list(ports)},
+    }
+
+
+def test_services_are_found_by_variables():
+    services = [
+        service("default", "kubernetes", "10.96.0.1", {"name": "https", "port": 443, "protocol": "TCP"}),
+        service(
+            "course",
+            "data-store",
+            "10.96.0.9",
+            {"name": "web", "port": 80},
+            {"name": "dns", "port": 53, "protocol": "UDP"},
+        ),
+        service("course", "headless", "None", {"port": 1}),
+        service("other", "hidden", "10.96.0.3", {"port": 1}),
+    ]
+    result = service_environment(pod({"name": "main"}), services)
+    assert result["KUBERNETES_SERVICE_HOST"] == "10.96.0.1"
+    assert result["KUBERNETES_SERVICE_PORT_HTTPS"] == "443"
+    assert result["DATA_STORE_SERVICE_PORT"] == "80"
+    assert result["DATA_STORE_PORT"] == "tcp://10.96.0.9:80"
+    assert result["DATA_STORE_PORT_53_UDP_PROTO"] == "udp"
+    assert not [name for name in result if name.startswith(("HIDDEN", "HEADLESS"))]
+    alone = service_environment(pod({"name": "main"}, enableServiceLinks=False), services)
+    assert {name.partition("_")[0] for name in alone} == {"KUBERNETES"}
