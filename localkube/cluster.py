@@ -181,7 +181,7 @@ def python_environment() -> dict[str, str]:
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     source = str(Path(__file__).resolve().parent.parent)
-    return environment | {"PYTHONPATH": source, "PYTHONUNBUFFERED": "1"}
+    return environment | {"PYTHONPATH": source + os.environ.get("STANDIN", ""), "PYTHONUNBUFFERED": "1"}
 
 
 def _gateway(control_plane: Any, site: Site) -> list[str] | None:
@@ -221,11 +221,15 @@ async def _wait_ready(paths: ClusterPaths, port: int, nodes: int, report: Report
             try:
                 items = (await api.get("/api/v1/nodes"))["items"]
                 ready = sum(map(_is_ready, items))
-                if ready == nodes:
-                    return
                 state = f"{ready} of {nodes} nodes are Ready"
+                if ready == nodes:
+                    # Pods are refused until the controller manager has made this one.
+                    state = "the default service account is not there yet"
+                    await api.get("/api/v1/namespaces/default/serviceaccounts/default")
+                    return
             except ApiError as error:
-                state = f"the API server has not answered yet: {error.message}"
+                if error.status != 404:
+                    state = f"the API server has not answered yet: {error.message}"
             if not _alive(paths) and time.monotonic() > deadline - READY_SECONDS + 3:
                 state = "the supervisor has ended"
                 break

@@ -76,12 +76,11 @@ class Agent:
             await self._register(api)
             pods = Watch(api, "/api/v1/pods")
             network = await stack.enter_async_context(Network(api, settings, pods=pods, view=self))
-            files = network.logs
             self._runtime = Runtime(
                 api=api,
                 orders=orders,
-                volumes=Volumes(api, settings.pods),
-                logs=files,
+                volumes=Volumes(api, pods=settings.pods, allocatable=self._allocatable),
+                logs=network.logs,
                 events=Events(api),
                 host=Host(hide=settings.hide),
                 pods=settings.pods,
@@ -95,6 +94,9 @@ class Agent:
             self._go(self._runtime.nodes.run(), "watch nodes")
             self._go(self._follow(pods, orders), "watch pods")
             await orders.gone
+
+    def _allocatable(self, node: str) -> Mapping[str, str]:
+        return self._pools[node].settings.allocatable()
 
     def _go(self, work: Any, name: str) -> None:
         self._tasks.append(start_task(work, name=name))

@@ -243,9 +243,10 @@ class PodWorker:
         try:
             order = await container_order(self, container, identity=identity, restart=count)
             entry, descriptors = await self._runtime.orders.ask("run", **order)
-        except (ConfigError, ApiError) as error:
-            reason = getattr(error, "reason", "CreateContainerConfigError") or "CreateContainerConfigError"
-            self._wait(name, reason, str(error), count, last)
+        except (ConfigError, VolumeError) as error:
+            self._wait(name, error.reason, error.message, count, last)
+        except ApiError as error:
+            self._wait(name, "CreateContainerConfigError", str(error), count, last)
         except Refused as error:
             if error.stage != "exec":
                 self._wait(name, "CreateContainerError", error.message, count, last)

@@ -1,0 +1,62 @@
+"""What the nodes serve on the site's network: names, Services, the API's own endpoint, logs, volumes for claims."""
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from localkube.node.api import Api, Watch
+from localkube.node.dns import DnsServer
+from localkube.node.endpoints import publish_api_server
+from localkube.node.launching import Site
+from localkube.node.logs import LogFiles
+from localkube.node.nodes import KUBELET_PORT
+from localkube.node.provisioner import Provisioner
+from localkube.node.proxy import ServiceProxy
+from localkube.node.server import KubeletServer, NodeView
+from localkube.node.tasks import start_task
+from localkube.node.zone import Zone
+
+if TYPE_CHECKING:
+    from localkube.node.agent import AgentSettings
+
+
+class Network:
+    """The agent's servers and controllers, started and stopped together; an async context manager."""
+
+    def __init__(self, api: Api, settings: "AgentSettings", *, pods: Watch, view: NodeView) -> None:
+        self.logs = LogFiles()
+        self.services = Watch(api, "/api/v1/services")
+        self._slices = Watch(api, "/apis/discovery.k8s.io/v1/endpointslices")
+        self._api, self._settings, self._pods, self._view = api, settings, pods, view
+        self._tasks: list[asyncio.Task] = []
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> "Network":
+        site, settings = Site(), self._settings
+        zone = Zone(services=self.services, slices=self._slices, pods=self._pods)
+        dns = await self._stack.enter_async_context(DnsServer(zone, upstreams=[(site.gateway, 53)]))
+        await dns.listen(site.address, 53)
+        await self._stack.enter_async_context(ServiceProxy(services=self.services, slices=self._slices))
+        server = KubeletServer(
+            self._view,
+            files=self.logs,
+            cert_file=settings.pki / "kubelet-serving.crt",
+            key_file=settings.pki / "kubelet-serving.key",
+            client_ca_file=settings.pki / "ca.crt",
+        )
+        await self._stack.enter_async_context(server)
+        await server.listen("0.0.0.0", KUBELET_PORT)
+        provisioner = Provisioner(self._api, directory=settings.volumes)
+        for work, name in (
+            (self.services.run(), "watch services"),
+            (self._slices.run(), "watch endpointslices"),
+            (provisioner.run(), "provisioner"),
+            (publish_api_server(self._api, address=site.address, port=6443), "endpoints of kubernetes"),
+        ):
+            self._tasks.append(start_task(work, name=name))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self._stack.aclose()
