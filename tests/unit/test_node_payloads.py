@@ -1,0 +1,64 @@
+"""From ConfigMaps, Secrets and the pod itself to files."""
+
+import base64
+
+import pytest
+
+from localkube.node.payloads import File, PayloadError, configmap_files, downward_files, secret_files
+
+BINARY = bytes(range(256))
+CONFIGMAP = {
+    "data": {"train.py": "print('é')\n", "empty": ""},
+    "binaryData": {"weights.bin": base64.b64encode(BINARY).decode()},
+}
+
+
+def test_all_keys_become_files():
+    assert configmap_files({}, CONFIGMAP, mode=0o644) == {
+        "train.py": File("print('é')\n".encode()),
+        "empty": File(b""),
+        "weights.bin": File(BINARY),
+    }
+
+
+def test_items_choose_keys_paths_and_modes():
+    items = [{"key": "train.py", "path": "code/main.py", "mode": 0o755}, {"key": "empty", "path": "none"}]
+    files = configmap_files({"items": items}, CONFIGMAP, mode=0o400)
+    assert {path: file.mode for path, file in files.items()} == {"code/main.py": 0o755, "none": 0o400}
+
+
+def test_a_missing_key_is_named_unless_it_is_optional():
+    wish = {"items": [{"key": "absent", "path": "x"}]}
+    with pytest.raises(PayloadError, match="configmap references non-existent config key: absent"):
+        configmap_files(wish, CONFIGMAP, mode=0o644)
+    with pytest.raises(PayloadError, match="references non-existent secret key: absent"):
+        secret_files(wish, {"data": {}}, mode=0o644)
+    assert configmap_files(wish | {"optional": True}, CONFIGMAP, mode=0o644) == {}
+    assert secret_files({"optional": True}, None, mode=0o644) == {}
+
+
+@pytest.mark.parametrize("path", ["../up", "/etc/passwd", "a/../b", "..data", "a//b", ""])
+def test_a_path_that_leads_out_is_refused(path):
+    with pytest.raises(PayloadError, match="out of the volume"):
+        configmap_files({"items": [{"key": "empty", "path": path}]}, CONFIGMAP, mode=0o644)
+
+
+def test_the_pod_describes_itself():
+    pod = {
+        "metadata": {"labels": {"app": "x"}},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "2"}}}]},
+    }
+    items = [
+        {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+        {
+            "path": "cpu",
+            "mode": 0o600,
+            "resourceFieldRef": {"containerName": "main", "resource": "limits.cpu"},
+        },
+        {"path": "memory", "resourceFieldRef": {"containerName": "main", "resource": "limits.memory"}},
+    ]
+    files = downward_files({"items": items}, pod, mode=0o644, allocatable={"memory": "1Ki"})
+    assert files == {"labels": File(b'app="x"'), "cpu": File(b"2", 0o600), "memory": File(b"1024")}
+    items[1]["resourceFieldRef"]["containerName"] = "other"
+    with pytest.raises(PayloadError, match="container other not found"):
+        downward_files({"items": items}, pod, mode=0o644, allocatable={})

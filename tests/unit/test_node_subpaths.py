@@ -1,0 +1,67 @@
+"""Paths inside a volume, and those that try to leave it."""
+
+import pytest
+
+from localkube.node.subpaths import SubPathError, inside
+
+
+@pytest.fixture
+def volume(tmp_path):
+    (tmp_path / "secret").write_text("outside")
+    volume = tmp_path / "volume"
+    (volume / "data").mkdir(parents=True)
+    (volume / "data" / "file").write_text("inside")
+    return volume
+
+
+def test_what_is_there_is_found(volume):
+    assert inside(volume, "data/file", create=False) == volume / "data" / "file"
+    assert inside(volume, "./data//", create=False) == volume / "data"
+
+
+def test_what_is_missing_is_made_as_directories_or_refused(volume):
+    with pytest.raises(SubPathError, match="No such file"):
+        inside(volume, "runs/7", create=False)
+    assert inside(volume, "runs/7", create=True) == volume / "runs" / "7"
+    assert (volume / "runs" / "7").is_dir()
+
+
+def test_links_that_stay_inside_are_followed(volume):
+    (volume / "..data").symlink_to("data")
+    (volume / "name").symlink_to("..data/file")
+    (volume / "data" / "back").symlink_to("../data")
+    assert inside(volume, "name", create=False) == volume / "data" / "file"
+    assert inside(volume, "data/back/file", create=False) == volume / "data" / "file"
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc", "data/../../secret", ".."])
+def test_a_path_that_climbs_is_refused(volume, path):
+    with pytest.raises(SubPathError, match="must be relative"):
+        inside(volume, path, create=True)
+
+
+@pytest.mark.parametrize("target", ["../secret", "/etc/hostname", "data/../../secret", ".."])
+def test_a_link_that_leads_out_is_refused(volume, target):
+    (volume / "trap").symlink_to(target)
+    with pytest.raises(SubPathError, match="leads out of the volume"):
+        inside(volume, "trap", create=True)
+    with pytest.raises(SubPathError, match="leads out of the volume"):
+        inside(volume, "trap/deeper", create=True)
+
+
+def test_a_link_to_itself_ends(volume):
+    (volume / "loop").symlink_to("loop")
+    with pytest.raises(SubPathError):
+        inside(volume, "loop", create=True)
+
+
+def test_a_dangling_link_is_not_created_outside(volume, tmp_path):
+    (volume / "dangling").symlink_to("../made")
+    with pytest.raises(SubPathError):
+        inside(volume, "dangling", create=True)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_file_is_no_directory(volume):
+    with pytest.raises(SubPathError, match="Not a directory"):
+        inside(volume, "data/file/deeper", create=True)
