@@ -1,0 +1,254 @@
+"""Find the control plane's programs, or obtain them: PATH, the cache, the official release, a build of our own.
+
+The order is fixed, and each step says what it chose or why it was passed over, because a wait of minutes
+needs a reason. What is obtained is written aside and renamed when whole: a cache never holds half a
+control plane. Downloading is in `download`, building in `build`. `TRAINYARD_CONTROLPLANE` forces one
+step: path, cache, download or build. Only the standard library is used, so that this can run before
+anything is installed.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from localkube.controlplane import build, download
+from localkube.controlplane.steps import KUBERNETES, Report, Skipped, target
+from localkube.errors import LocalClusterError
+from localkube.paths import cache_dir, private_dir, unwritable
+
+VERSION = KUBERNETES
+SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+COMPONENTS = ("etcd", *SERVERS, "kubectl")
+ORDER = ("path", "cache", "download", "build")
+FORCE = "TRAINYARD_CONTROLPLANE"
+LINKED = build.PROGRAM
+REMEDIES = (
+    "allow access to the release server (or name a mirror in TRAINYARD_KUBERNETES_URL and TRAINYARD_ETCD_URL), "
+    f"or install Go {build.go_version()} or newer, "
+    "or install conda-forge's kubernetes-server, kubernetes-client and etcd, then try again"
+)
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """The programs of one Kubernetes release.
+
+    Attributes:
+        version: The release, such as ``v1.36.3``.
+        origin: Where the programs come from: ``path``, ``cache``, ``download`` or ``build``.
+        programs: The command of each component, to which arguments are appended.
+    """
+
+    version: str
+    origin: str
+    programs: Mapping[str, tuple[str, ...]]
+
+    def argv(self, component: str, *args: str) -> list[str]:
+        """Return the command that runs ``component`` with ``args``.
+
+        Raises:
+            KeyError: There is no such component; see `has`.
+        """
+        return [*self.programs[component], *args]
+
+    def has(self, component: str) -> bool:
+        """Tell whether ``component`` was found. The gateway may be absent."""
+        return component in self.programs
+
+
+def obtain(*, report: Callable[[str], None]) -> ControlPlane:
+    """Return the control plane's programs, obtaining them if need be, which may take minutes.
+
+    Args:
+        report: Called with a line of text at each choice, and every few seconds during a long step.
+
+    Raises:
+        LocalClusterError: No step succeeded, a download was not what it should be, or the disk is full or
+            read-only. No step leaves half a control plane behind.
+
+    Example:
+        >>> obtain(report=print).argv("kubectl", "version")  # doctest: +SKIP
+    """
+    steps: dict[str, Callable[[Report], ControlPlane]] = {
+        "path": _from_path,
+        "cache": _from_cache,
+        "download": _from_download,
+        "build": _from_build,
+    }
+    forced = os.environ.get(FORCE)
+    if forced and forced not in steps:
+        raise LocalClusterError(
+            "unknown way to the control plane", about=f"{FORCE}={forced}", fix=f"use {', '.join(ORDER)}"
+        )
+    quick = [name for name in ("path", "cache") if forced in (None, "", name)]
+    slow = [name for name in ("download", "build") if forced in (None, "", name)]
+    reasons: list[str] = []
+    found = _first(quick, steps, report, reasons)
+    if found is None and slow:
+        with _alone(report) as waited:
+            # Another process may have been obtaining it while this one waited.
+            again = ["cache"] if waited and not forced else []
+            found = _first([*again, *slow], steps, report, reasons)
+    if found is None:
+        raise LocalClusterError("no control plane could be obtained", about="; ".join(reasons), fix=REMEDIES)
+    return found if found.has("gateway") else _with_gateway(found, report)
+
+
+def _first(
+    names: list[str],
+    steps: Mapping[str, Callable[[Report], ControlPlane]],
+    report: Report,
+    reasons: list[str],
+) -> ControlPlane | None:
+    for name in names:
+        try:
+            found = steps[name](report)
+        except Skipped as reason:
+            reasons.append(f"{name}: {reason}")
+            report(f"Control plane: not from {name}: {reason}")
+        else:
+            report(f"Control plane: Kubernetes {found.version} from {name}, {_place(found)}")
+            return found
+    return None
+
+
+def _place(found: ControlPlane) -> str:
+    return str(Path(found.programs["kube-apiserver"][0]).parent)
+
+
+def _from_path(report: Report) -> ControlPlane:
+    programs: dict[str, tuple[str, ...]] = {}
+    for name in COMPONENTS:
+        place = shutil.which(name)
+        if place is None:
+            raise Skipped(f"there is no {name}")
+        programs[name] = (place,)
+    versions = {name: _kubernetes_version(name, programs[name][0]) for name in (*SERVERS, "kubectl")}
+    minor = VERSION.rpartition(".")[0]
+    for name, version in versions.items():
+        if version.rpartition(".")[0] != minor:
+            raise Skipped(f"{programs[name][0]} is {version}, not {minor}")
+    if len(set(versions.values())) > 1:
+        raise Skipped(
+            "its programs are of several versions: " + ", ".join(f"{n} {v}" for n, v in versions.items())
+        )
+    etcd = _output([programs["etcd"][0], "--version"])
+    match = re.search(r"etcd Version: (\d+)\.(\d+)", etcd)
+    if match is None or not (3, 5) <= (int(match[1]), int(match[2])) < (4, 0):
+        raise Skipped(f"{programs['etcd'][0]} is not an etcd of version 3.5 or a later 3")
+    return ControlPlane(versions["kubectl"], "path", programs)
+
+
+def _kubernetes_version(name: str, place: str) -> str:
+    if name == "kubectl":
+        try:
+            return json.loads(_output([place, "version", "--client", "--output=json"]))["clientVersion"][
+                "gitVersion"
+            ]
+        except (ValueError, KeyError, TypeError):
+            return "not Kubernetes' kubectl"
+    words = _output([place, "--version"]).split()
+    return words[1] if words[:1] == ["Kubernetes"] and len(words) > 1 else "not Kubernetes"
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        return ""
+    return done.stdout
+
+
+def _from_cache(report: Report) -> ControlPlane:
+    built = _built() / LINKED
+    if _usable(built):
+        return _linked(built, "cache")
+    downloaded = _downloaded()
+    if all(_usable(downloaded / name) for name in COMPONENTS):
+        return _separate(downloaded, "cache")
+    raise Skipped(f"nothing of {VERSION} is there yet")
+
+
+def _from_download(report: Report) -> ControlPlane:
+    download.release(_downloaded(), report=report)
+    return _separate(_downloaded(), "download")
+
+
+def _from_build(report: Report) -> ControlPlane:
+    build.build(_built(), cache=_cache(), package=".", program=LINKED, report=report)
+    return _linked(_built() / LINKED, "build")
+
+
+def _with_gateway(found: ControlPlane, report: Report) -> ControlPlane:
+    """Return ``found`` with a gateway, which the official release does not have; without one if it cannot be."""
+    for place in (_built() / LINKED, _built(gateway=True) / build.GATEWAY):
+        if _usable(place):
+            command = (str(place), "gateway") if place.name == LINKED else (str(place),)
+            return ControlPlane(found.version, found.origin, {**found.programs, "gateway": command})
+    folder = _built(gateway=True)
+    try:
+        with _alone(report):
+            if not _usable(folder / build.GATEWAY):
+                build.build(
+                    folder, cache=_cache(), package="./gateway/command", program=build.GATEWAY, report=report
+                )
+    except (Skipped, LocalClusterError) as reason:
+        report(f"Gateway: pods will have no way out of the cluster: {reason}")
+        return found
+    return ControlPlane(
+        found.version, found.origin, {**found.programs, "gateway": (str(folder / build.GATEWAY),)}
+    )
+
+
+def _linked(place: Path, origin: str) -> ControlPlane:
+    programs = {name: (str(place), name) for name in (*COMPONENTS, "gateway")}
+    return ControlPlane(VERSION, origin, programs)
+
+
+def _separate(folder: Path, origin: str) -> ControlPlane:
+    return ControlPlane(VERSION, origin, {name: (str(folder / name),) for name in COMPONENTS})
+
+
+def _cache() -> Path:
+    return cache_dir() / "controlplane"
+
+
+def _built(*, gateway: bool = False) -> Path:
+    kind = "gateway-" if gateway else ""
+    return _cache() / f"{VERSION}-{kind}{build.fingerprint()}-{'-'.join(target())}"
+
+
+def _downloaded() -> Path:
+    return _cache() / f"{VERSION}-release-{'-'.join(target())}"
+
+
+def _usable(program: Path) -> bool:
+    return program.is_file() and os.access(program, os.X_OK)
+
+
+@contextlib.contextmanager
+def _alone(report: Report) -> Iterator[bool]:
+    """Hold the cache's lock; yield whether another process had it first."""
+    folder = private_dir(_cache())
+    try:
+        lock = open(folder / "lock", "w", encoding="utf-8")  # noqa: SIM115
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    with lock:
+        waited = False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waited = True
+            report("Control plane: another process is obtaining it; waiting for that one to finish")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield waited

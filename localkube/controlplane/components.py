@@ -1,0 +1,279 @@
+"""Say how each component of the control plane is started, tuned for a laptop.
+
+One place holds the flags, because most of them are there for a reason that was measured: see the
+comments, and `docs/architecture.md`. Nothing is started here; no key or token appears in an argument,
+only the names of files.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from localkube.controlplane import kubeconfig
+from localkube.controlplane.binaries import ControlPlane
+from localkube.paths import ClusterPaths, private_dir, unwritable
+
+# A garbage collector that runs twice as often costs little at rest and saves a third of the memory. (A hard limit,
+# GOMEMLIMIT, ends in a spiral of collections.)
+GO_ENVIRONMENT = {"GOGC": "50"}
+ANONYMOUS_PATHS = ("/livez", "/readyz", "/healthz")
+QPS, BURST = 2000, 4000
+FEATURES_OFF = ("APIServerIdentity", "UnknownVersionInteroperabilityProxy")
+
+# What the objects of the course need. Left out: signing of certificate requests, cloud and node address
+# management, attaching of block devices, dynamic resource claims and the migration of stored versions.
+CONTROLLERS = (
+    "clusterrole-aggregation-controller",
+    "cronjob-controller",
+    "daemonset-controller",
+    "deployment-controller",
+    "disruption-controller",
+    "endpoints-controller",
+    "endpointslice-controller",
+    "endpointslice-mirroring-controller",
+    "ephemeral-volume-controller",
+    "garbage-collector-controller",
+    "horizontal-pod-autoscaler-controller",
+    "job-controller",
+    "namespace-controller",
+    "node-lifecycle-controller",
+    "persistentvolume-binder-controller",
+    "persistentvolume-protection-controller",
+    "persistentvolumeclaim-protection-controller",
+    "pod-garbage-collector-controller",
+    "replicaset-controller",
+    "replicationcontroller-controller",
+    "resourcequota-controller",
+    "root-ca-certificate-publisher-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+    "statefulset-controller",
+    "taint-eviction-controller",
+    "ttl-after-finished-controller",
+    "ttl-controller",
+)
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the components listen. The defaults are those inside a site, whose network nobody else is in."""
+
+    api_bind: str = "0.0.0.0"
+    api_port: int = 6443
+    advertise: str = "10.244.0.1"
+    etcd_port: int = 2379
+    etcd_peer_port: int = 2380
+    services: str = "10.96.0.0/12"
+
+    @property
+    def api(self) -> str:
+        return f"https://127.0.0.1:{self.api_port}"
+
+    @property
+    def etcd(self) -> str:
+        return f"https://127.0.0.1:{self.etcd_port}"
+
+    @property
+    def etcd_peer(self) -> str:
+        return f"https://127.0.0.1:{self.etcd_peer_port}"
+
+
+@dataclass(frozen=True)
+class Component:
+    """How one component is started.
+
+    Attributes:
+        name: The component.
+        argv: The command, free of secrets.
+        env: Variables to add to the environment.
+        health: A URL that answers 200 without credentials when the component is ready, if it has one.
+        starts_after: Components whose `health` must answer at all, whatever the status, before this one is
+            started: waiting for readiness costs a second, and starting all at once is slower still on two cores.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=lambda: dict(GO_ENVIRONMENT))
+    health: str | None = None
+    starts_after: tuple[str, ...] = ()
+
+
+def commands(
+    paths: ClusterPaths, control_plane: ControlPlane, *, addresses: Addresses | None = None
+) -> list[Component]:
+    """Write the components' configuration files and return how each component is started, in order.
+
+    The certificates must have been issued.
+
+    Args:
+        paths: The cluster's files.
+        control_plane: The binaries.
+        addresses: Where to listen; by default as in a site.
+
+    Raises:
+        LocalClusterError: The configuration cannot be written.
+
+    Example:
+        >>> for component in commands(paths, obtain(report=print)):  # doctest: +SKIP
+        ...     start(component.argv, component.env)
+    """
+    at = addresses or Addresses()
+    files = _write_configuration(paths, at)
+
+    def argv(name: str, flags: Mapping[str, object]) -> tuple[str, ...]:
+        return tuple(control_plane.argv(name, *(f"--{flag}={value}" for flag, value in flags.items())))
+
+    after = ("kube-apiserver",)
+    return [
+        Component("etcd", argv("etcd", _etcd(paths, at))),
+        Component(
+            "kube-apiserver", argv("kube-apiserver", _api_server(paths, at, files)), health=f"{at.api}/readyz"
+        ),
+        Component(
+            "kube-controller-manager",
+            argv("kube-controller-manager", _controller_manager(paths, files)),
+            starts_after=after,
+        ),
+        Component("kube-scheduler", argv("kube-scheduler", _scheduler(files)), starts_after=after),
+    ]
+
+
+def _etcd(paths: ClusterPaths, at: Addresses) -> dict[str, object]:
+    pki = paths.pki
+    certificate, key, authority = pki / "etcd-server.crt", pki / "etcd-server.key", pki / "etcd-ca.crt"
+    return {
+        "name": "trainyard",
+        "data-dir": paths.etcd,
+        "listen-client-urls": at.etcd,
+        "advertise-client-urls": at.etcd,
+        "listen-peer-urls": at.etcd_peer,
+        "initial-advertise-peer-urls": at.etcd_peer,
+        "initial-cluster": f"trainyard={at.etcd_peer}",
+        "client-cert-auth": "true",
+        "cert-file": certificate,
+        "key-file": key,
+        "trusted-ca-file": authority,
+        "peer-client-cert-auth": "true",
+        "peer-cert-file": certificate,
+        "peer-key-file": key,
+        "peer-trusted-ca-file": authority,
+        # A power cut may lose a learner's cluster; every write would otherwise wait for the disk.
+        "unsafe-no-fsync": "true",
+        "snapshot-count": 5000,
+        "log-level": "warn",
+    }
+
+
+def _api_server(paths: ClusterPaths, at: Addresses, files: Mapping[str, Path]) -> dict[str, object]:
+    pki = paths.pki
+    return {
+        "bind-address": at.api_bind,
+        "secure-port": at.api_port,
+        "advertise-address": at.advertise,
+        # The agent writes the endpoints of the Service `kubernetes`.
+        "endpoint-reconciler-type": "none",
+        "service-cluster-ip-range": at.services,
+        "allow-privileged": "true",
+        "authorization-mode": "Node,RBAC",
+        "authentication-config": files["authentication"],
+        "client-ca-file": pki / "ca.crt",
+        "tls-cert-file": pki / "apiserver.crt",
+        "tls-private-key-file": pki / "apiserver.key",
+        "etcd-servers": at.etcd,
+        "etcd-cafile": pki / "etcd-ca.crt",
+        "etcd-certfile": pki / "apiserver-etcd-client.crt",
+        "etcd-keyfile": pki / "apiserver-etcd-client.key",
+        "service-account-issuer": "https://kubernetes.default.svc.cluster.local",
+        "service-account-key-file": pki / "sa.pub",
+        "service-account-signing-key-file": pki / "sa.key",
+        "kubelet-certificate-authority": pki / "ca.crt",
+        "kubelet-client-certificate": pki / "apiserver-kubelet-client.crt",
+        "kubelet-client-key": pki / "apiserver-kubelet-client.key",
+        "kubelet-preferred-address-types": "InternalIP",
+        "requestheader-client-ca-file": pki / "front-proxy-ca.crt",
+        "requestheader-allowed-names": "front-proxy-client",
+        "requestheader-username-headers": "X-Remote-User",
+        "requestheader-group-headers": "X-Remote-Group",
+        "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+        "proxy-client-cert-file": pki / "front-proxy-client.crt",
+        "proxy-client-key-file": pki / "front-proxy-client.key",
+        "enable-aggregator-routing": "true",
+        # One user shares one machine: queues and limits meant for tenants only cost time and idle work.
+        "enable-priority-and-fairness": "false",
+        "max-requests-inflight": 0,
+        "max-mutating-requests-inflight": 0,
+        "profiling": "false",
+        "etcd-count-metric-poll-period": "0",
+        "etcd-db-metric-poll-interval": "0",
+        "feature-gates": ",".join(f"{feature}=false" for feature in FEATURES_OFF),
+    }
+
+
+def _controller_manager(paths: ClusterPaths, files: Mapping[str, Path]) -> dict[str, object]:
+    return {
+        "kubeconfig": files["controller-manager"],
+        "secure-port": 0,
+        "leader-elect": "false",
+        "controllers": ",".join(CONTROLLERS),
+        "use-service-account-credentials": "true",
+        "root-ca-file": paths.pki / "ca.crt",
+        "service-account-private-key-file": paths.pki / "sa.key",
+        "cluster-name": paths.name,
+        "kube-api-qps": QPS,
+        "kube-api-burst": BURST,
+        "kube-api-content-type": "application/vnd.kubernetes.protobuf",
+        "profiling": "false",
+    }
+
+
+def _scheduler(files: Mapping[str, Path]) -> dict[str, object]:
+    return {"config": files["scheduler-settings"], "secure-port": 0}
+
+
+def _write_configuration(paths: ClusterPaths, at: Addresses) -> dict[str, Path]:
+    folder = private_dir(paths.root / "config")
+    files = {
+        "authentication": folder / "authentication.json",
+        "scheduler-settings": folder / "scheduler.json",
+        "controller-manager": folder / "controller-manager.kubeconfig",
+        "scheduler": folder / "scheduler.kubeconfig",
+    }
+    for name in ("controller-manager", "scheduler"):
+        kubeconfig.write(
+            files[name],
+            server=at.api,
+            ca=paths.pki / "ca.crt",
+            cert=paths.pki / f"{name}.crt",
+            key=paths.pki / f"{name}.key",
+            name=paths.name,
+        )
+    _write_json(
+        files["authentication"],
+        {
+            "apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "AuthenticationConfiguration",
+            "anonymous": {"enabled": True, "conditions": [{"path": path} for path in ANONYMOUS_PATHS]},
+        },
+    )
+    _write_json(
+        files["scheduler-settings"],
+        {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": str(files["scheduler"]), "qps": QPS, "burst": BURST},
+            "leaderElection": {"leaderElect": False},
+            "enableProfiling": False,
+        },
+    )
+    return files
+
+
+def _write_json(path: Path, content: dict[str, object]) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+    except OSError as error:
+        raise unwritable(path, error) from error

@@ -1,0 +1,191 @@
+"""Download the official release: Kubernetes' programs one by one, and etcd's archive, each checked by its SHA-256.
+
+A download that was cut is continued where it stopped, in this run or the next. Nothing carries its final
+name before its checksum was right, and the folder is renamed when all of it is there. The checksums come
+from the same server as the programs, over HTTPS: they tell a broken download from a whole one.
+"""
+
+import contextlib
+import errno
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from localkube.controlplane.steps import ETCD, KUBERNETES, Report, Skipped, duration, target
+from localkube.errors import LocalClusterError
+from localkube.paths import private_dir, unwritable
+
+KUBERNETES_URL = "https://dl.k8s.io"
+ETCD_URL = "https://github.com/etcd-io/etcd/releases/download"
+PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+REACH_SECONDS = 5
+STALL_SECONDS = 30
+ATTEMPTS = 3
+REPORT_SECONDS = 5
+CHUNK = 1 << 18
+AGAIN = "try again, or build the control plane with TRAINYARD_CONTROLPLANE=build"
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a release: where it is, and where its checksum is (alone, or in a list by name)."""
+
+    url: str
+    checksum_url: str
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
+
+
+def release(folder: Path, *, report: Report) -> None:
+    """Download the release for this machine into ``folder``, which appears when it is complete.
+
+    Raises:
+        Skipped: The server cannot be reached, refuses, or cuts every attempt.
+        LocalClusterError: What came is not what was announced, or it cannot be written.
+    """
+    system, machine = target()
+    if system != "linux":
+        raise Skipped(f"there is no release of the servers for {system}")
+    kubernetes = os.environ.get("TRAINYARD_KUBERNETES_URL", KUBERNETES_URL).rstrip("/")
+    etcd = os.environ.get("TRAINYARD_ETCD_URL", ETCD_URL).rstrip("/")
+    base = f"{kubernetes}/{KUBERNETES}/bin/{system}/{machine}"
+    files = [File(f"{base}/{name}", f"{base}/{name}.sha256") for name in PROGRAMS]
+    archive = File(f"{etcd}/{ETCD}/etcd-{ETCD}-{system}-{machine}.tar.gz", f"{etcd}/{ETCD}/SHA256SUMS")
+    partial = private_dir(folder.with_name(f"{folder.name}.partial"))
+    # Both servers are asked before the first large file, so that an unreachable one costs seconds.
+    checksums = {file: _checksum(file) for file in (*files, archive)}
+    with _writing(partial):
+        for file, wanted in checksums.items():
+            if not (partial / file.name).exists():
+                _fetch(file, wanted, partial, report)
+        _extract(partial / archive.name, partial / "etcd")
+        for name in (*PROGRAMS, "etcd"):
+            (partial / name).chmod(0o700)
+        (partial / archive.name).unlink()
+        partial.rename(folder)
+
+
+def _checksum(file: File) -> str:
+    try:
+        with urllib.request.urlopen(file.checksum_url, timeout=REACH_SECONDS) as answer:
+            text = answer.read(1 << 20).decode("ascii", "replace")
+    except (OSError, http.client.HTTPException) as error:
+        raise Skipped(f"{file.checksum_url}: {_reason(error)}") from error
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    for words in lines:
+        named = len(words) == 1 and len(lines) == 1 or len(words) == 2 and words[1].lstrip("*") == file.name
+        if named and len(words[0]) == hashlib.sha256().digest_size * 2:
+            return words[0].lower()
+    raise LocalClusterError("this is no SHA-256 checksum", about=file.checksum_url, fix=AGAIN)
+
+
+def _fetch(file: File, wanted: str, folder: Path, report: Report) -> None:
+    part = folder / f"{file.name}.part"
+    for attempt in range(1, ATTEMPTS + 1):
+        resumed = part.exists() and part.stat().st_size > 0
+        try:
+            _continue(file, part, report)
+        except urllib.error.HTTPError as error:
+            raise Skipped(f"{file.url}: {_reason(error)}") from error
+        except (TimeoutError, urllib.error.URLError, ConnectionError, http.client.HTTPException) as error:
+            if attempt == ATTEMPTS:
+                kept = f"{part.stat().st_size:,} bytes are kept" if part.exists() else "nothing came"
+                raise Skipped(f"{file.url}: cut {ATTEMPTS} times ({_reason(error)}); {kept}") from error
+            report(f"Download of {file.name}: {_reason(error)}; continuing")
+            continue
+        if _sha256(part) == wanted:
+            part.rename(folder / file.name)
+            return
+        part.unlink()
+        if not resumed:
+            break
+        # What had been kept may be of another release; the whole file gets one more chance.
+        report(f"Download of {file.name}: what had been kept of it does not fit; starting again")
+    raise LocalClusterError("the download has the wrong checksum and was deleted", about=file.url, fix=AGAIN)
+
+
+def _continue(file: File, part: Path, report: Report) -> None:
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(file.url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        answer = urllib.request.urlopen(request, timeout=STALL_SECONDS)
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
+            return  # it is all here already; the checksum decides
+        raise
+    with answer:
+        appending = answer.status == http.HTTPStatus.PARTIAL_CONTENT
+        have = have if appending else 0
+        length = answer.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        with part.open("ab" if appending else "wb") as out:
+            _copy(answer, out, file.name, have, total, report)
+            out.flush()
+            os.fsync(out.fileno())
+        if total is not None and part.stat().st_size < total:
+            raise ConnectionError(f"ended after {part.stat().st_size:,} of {total:,} bytes")
+
+
+def _copy(answer, out, name: str, have: int, total: int | None, report: Report) -> None:
+    started = spoke = time.monotonic()
+    first = have
+    while chunk := answer.read1(CHUNK):
+        out.write(chunk)
+        have += len(chunk)
+        now = time.monotonic()
+        if now - spoke >= REPORT_SECONDS:
+            spoke = now
+            rate = (have - first) / (now - started)
+            left = f", {duration((total - have) / rate)} left" if total else ""
+            of = f" of {total / 1e6:.0f}" if total else ""
+            report(f"Download of {name}: {have / 1e6:.0f}{of} MB{left}")
+    report(f"Download of {name}: {have / 1e6:.1f} MB in {duration(time.monotonic() - started)}")
+
+
+def _extract(archive: Path, etcd: Path) -> None:
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            if member.isfile() and member.name.rpartition("/")[2] == "etcd":
+                source = tar.extractfile(member)
+                assert source is not None, "a regular file has content"
+                with source, etcd.open("wb") as out:
+                    shutil.copyfileobj(source, out)
+                return
+    raise LocalClusterError("the archive has no etcd in it", about=archive.name, fix=AGAIN)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"the server says {error.code} {error.reason}"
+    cause = getattr(error, "reason", error)
+    return str(cause) or type(cause).__name__
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except tarfile.TarError as error:
+        raise LocalClusterError(
+            f"the archive cannot be read: {error}", about=str(folder), fix=AGAIN
+        ) from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            # A disk that is full for us is full for others: give back what cannot be used.
+            shutil.rmtree(folder, ignore_errors=True)
+        raise unwritable(folder, error) from error
