@@ -226,7 +226,12 @@ def _failure(question: DNSRecord, code: str) -> bytes:
 
 def _packed(question: DNSRecord, answer: DNSRecord, tcp: bool) -> bytes:
     packet = answer.pack()
-    return packet if tcp or len(packet) <= _room(question) else answer.truncate().pack()
+    if tcp or len(packet) <= _room(question):
+        return packet
+    # Not dnslib's truncate(): it leaves out the question, and glibc ignores an answer without it.
+    short = question.reply(ra=1, aa=1)
+    short.header.tc = 1
+    return short.pack()
 
 
 def _edns(question: DNSRecord) -> RR | None:

@@ -5,6 +5,8 @@ view of its address is not the pods'. What is written is what its lease reconcil
 EndpointSlice, and the older Endpoints object beside it, marked not to be mirrored.
 """
 
+import asyncio
+import logging
 from typing import Any
 
 from localkube.node.api import Api, ApiError
@@ -12,16 +14,35 @@ from localkube.node.api import Api, ApiError
 NAMESPACE = "/api/v1/namespaces/default"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 NAME = "kubernetes"
+NOT_READY = (0, 403, 429, 500, 503, 504)
+RETRY_SECONDS = 0.2
+
+log = logging.getLogger(__name__)
 
 
 async def publish_api_server(api: Api, *, address: str, port: int) -> bool:
     """Make ``default/kubernetes`` lead to ``address``; return whether anything had to be written.
 
-    Harmless to repeat: what is right already is left alone. Call it once the API server is ready.
+    Harmless to repeat: what is right already is left alone. An API server that is not ready is waited for.
 
     Raises:
-        ApiError: The API server refused, or did not answer; try again later.
+        ApiError: The API server refused for a reason that does not pass.
     """
+    while True:
+        try:
+            written = [
+                await _ensure(api, collection, wanted) for collection, wanted in _objects(address, port)
+            ]
+            return any(written)
+        except ApiError as error:
+            if error.status not in NOT_READY:
+                raise
+            log.debug("the endpoints of the API server are not written yet: %s", error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+def _objects(address: str, port: int) -> list[tuple[str, dict[str, Any]]]:
+    """Return the collection and the content of each object."""
     ports = [{"name": "https", "port": port, "protocol": "TCP"}]
     piece = {
         "apiVersion": "discovery.k8s.io/v1",
@@ -45,8 +66,7 @@ async def publish_api_server(api: Api, *, address: str, port: int) -> bool:
         },
         "subsets": [{"addresses": [{"ip": address}], "ports": ports}],
     }
-    written = [await _ensure(api, SLICES, piece), await _ensure(api, f"{NAMESPACE}/endpoints", whole)]
-    return any(written)
+    return [(SLICES, piece), (f"{NAMESPACE}/endpoints", whole)]
 
 
 async def _ensure(api: Api, collection: str, wanted: dict[str, Any]) -> bool:

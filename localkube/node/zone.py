@@ -109,15 +109,28 @@ class Zone:
         pods.subscribe(self._pod_changed)
 
     def owns(self, name: str) -> bool:
-        """Tell whether ``name`` (lower case, no last dot) is answered here and never asked elsewhere."""
-        return name == self.domain or name.endswith("." + self.domain) or self._reverse(name) is not None
+        """Tell whether ``name`` (lower case, no last dot) is answered here and never asked elsewhere.
+
+        Besides the zone these are the short forms ``<host>.<headless Service>`` and ``….svc``, which a pod's
+        resolver tries as they stand after its search list: a rank that asks for a peer too early must get its
+        denial at once, also on a host without a network.
+        """
+        labels = name.split(".")
+        return (
+            self._in_domain(name)
+            or labels[-1] == "svc"
+            or (len(labels) == 2 and self._is_headless(labels[1]))
+            or self._reverse(name) is not None
+        )
 
     def lookup(self, name: str, kind: str) -> Answer:
         """Return what the zone has for a name that it owns."""
         address = self._reverse(name)
         if address is not None:
             return _answer(self._pointers(name, address), kind)
-        labels = name.removesuffix(self.domain).removesuffix(".").split(".") if name != self.domain else []
+        if not self._in_domain(name):
+            return NOTHING
+        labels = name[: -len(self.domain) - 1].split(".") if name != self.domain else []
         match labels:
             case [] | ["svc"] | ["pod"]:
                 return Answer(exists=True)
@@ -131,6 +144,13 @@ class Zone:
                 names = self._names((namespace, service))
                 return self._service(name, kind, names, tuple(host)) if names else NOTHING
         return NOTHING
+
+    def _in_domain(self, name: str) -> bool:
+        return name == self.domain or name.endswith("." + self.domain)
+
+    def _is_headless(self, name: str) -> bool:
+        services = self._services.store.items()
+        return any(key[1] == name and item["spec"].get("clusterIP") == "None" for key, item in services)
 
     def _service(self, name: str, kind: str, names: _Names, host: tuple[str, ...]) -> Answer:
         owner = ".".join(name.split(".")[len(host) :])

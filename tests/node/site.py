@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
 SETUP = (
     "link set lo up",
     "address add 10.244.0.1/16 dev lo",
@@ -59,15 +59,21 @@ def _child(test, args, kwargs, pipe) -> int:
 
 
 def enter_site() -> None:
-    """Move this process into a new network namespace, and a user namespace if it is not root's."""
+    """Move this process into new network and mount namespaces, and a user namespace if it is not root's."""
     user, group = os.getuid(), os.getgid()
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNET | (CLONE_NEWUSER if user else 0)):
+    if libc.unshare(CLONE_NEWNET | CLONE_NEWNS | (CLONE_NEWUSER if user else 0)):
         code = ctypes.get_errno()
         raise OSError(code, f"unshare: {os.strerror(code)}")
     if user:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"0 {user} 1")
         Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    mount("--make-rprivate", "/")
     for line in SETUP:
         subprocess.run(["ip", *line.split()], check=True)
+
+
+def mount(*arguments: str | Path) -> None:
+    """Run ``mount``; what it does is seen in this namespace alone."""
+    subprocess.run(["mount", *map(str, arguments)], check=True)

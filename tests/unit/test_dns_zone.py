@@ -167,6 +167,14 @@ def test_foreign_names_are_not_the_zone_s(zone):
     assert zone.owns("example.org.cluster.local")
 
 
+def test_short_names_of_peers_are_denied_here_rather_than_asked_outside(zone):
+    for name in ("ddp-0.ddp", "web.default.svc", "default.svc"):
+        assert zone.owns(name)
+        assert values(zone, name) is None
+    for name in ("ddp", "example.web", "ddp-0.ddp.org"):
+        assert not zone.owns(name)
+
+
 def test_the_zone_tells_its_schema(zone):
     assert values(zone, "dns-version.cluster.local", "TXT") == ["1.1.0"]
 
