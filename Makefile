@@ -1,0 +1,43 @@
+# Trainyard: `make help` lists what can be asked for.
+.DEFAULT_GOAL := help
+VENV ?= .venv
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+BIN = $(VENV)/bin
+NOTEBOOKS ?=
+PYTEST = $(BIN)/python -m pytest
+
+.PHONY: help setup run lab lint test test-all bench pins clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## make the environment and obtain Kubernetes; keeps what is there
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later on PATH: install one, or say make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) tools/setup.py --venv $(VENV)
+
+run: setup  ## run the notebooks on a local cluster; leaves reports/index.html
+	@$(BIN)/python tools/run_notebooks.py --output reports $(NOTEBOOKS)
+
+lab: setup  ## open JupyterLab on the notebooks
+	$(BIN)/jupyter lab --notebook-dir notebooks
+
+lint: setup  ## style, and the import contract
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+test: lint  ## lint, then unit, node, cluster and notebook tests
+	$(PYTEST) tests/unit tests/node
+	$(PYTEST) tests/cluster tests/notebooks
+
+test-all: test  ## the tests once more, those marked slow or in need of root or a GPU included
+	$(PYTEST) tests --run-all
+
+bench: setup  ## measure this kit beside its peers, in one run
+	$(BIN)/python -m bench
+
+pins: setup  ## write constraints.txt anew from the environment
+	$(BIN)/python tools/pin.py
+
+clean:  ## delete the environment, the reports and the caches of tools; clusters and the control plane stay
+	rm -rf $(VENV) reports build .pytest_cache .ruff_cache .import_linter_cache *.egg-info
