@@ -1,4 +1,4 @@
-"""Find the control plane's programs, or obtain them: PATH, the cache, the official release, a build of our own.
+"""Find the control plane's programs, or obtain them: PATH, cache, official release, or a build of our own.
 
 The order is fixed, and each step says what it chose or why it was passed over, because a wait of minutes
 needs a reason. What is obtained is written aside and renamed when whole: a cache never holds half a
@@ -30,8 +30,8 @@ ORDER = ("path", "cache", "download", "build")
 FORCE = "TRAINYARD_CONTROLPLANE"
 LINKED = build.PROGRAM
 REMEDIES = (
-    "allow access to the release server (or name a mirror in TRAINYARD_KUBERNETES_URL and TRAINYARD_ETCD_URL), "
-    f"or install Go {build.go_version()} or newer, "
+    "allow access to the release server (or name a mirror in TRAINYARD_KUBERNETES_URL and "
+    f"TRAINYARD_ETCD_URL), or install Go {build.go_version()} or newer, "
     "or install conda-forge's kubernetes-server, kubernetes-client and etcd, then try again"
 )
 
@@ -63,6 +63,9 @@ class ControlPlane:
         return component in self.programs
 
 
+Step = Callable[[Report], ControlPlane]
+
+
 def obtain(*, report: Callable[[str], None]) -> ControlPlane:
     """Return the control plane's programs, obtaining them if need be, which may take minutes.
 
@@ -76,7 +79,7 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlane:
     Example:
         >>> obtain(report=print).argv("kubectl", "version")  # doctest: +SKIP
     """
-    steps: dict[str, Callable[[Report], ControlPlane]] = {
+    steps: dict[str, Step] = {
         "path": _from_path,
         "cache": _from_cache,
         "download": _from_download,
@@ -103,7 +106,7 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlane:
 
 def _first(
     names: list[str],
-    steps: Mapping[str, Callable[[Report], ControlPlane]],
+    steps: Mapping[str, Step],
     report: Report,
     reasons: list[str],
 ) -> ControlPlane | None:
@@ -189,7 +192,7 @@ def _from_build(report: Report) -> ControlPlane:
 
 
 def _with_gateway(found: ControlPlane, report: Report) -> ControlPlane:
-    """Return ``found`` with a gateway, which the official release does not have; without one if it cannot be."""
+    """Return ``found`` with a gateway, which no release has; without one when it cannot be built."""
     for place in (_built() / LINKED, _built(gateway=True) / build.GATEWAY):
         if _usable(place):
             command = (str(place), "gateway") if place.name == LINKED else (str(place),)
@@ -240,7 +243,7 @@ def _alone(report: Report) -> Iterator[bool]:
     """Hold the cache's lock; yield whether another process had it first."""
     folder = private_dir(_cache())
     try:
-        lock = open(folder / "lock", "w", encoding="utf-8")  # noqa: SIM115
+        lock = (folder / "lock").open("w", encoding="utf-8")
     except OSError as error:
         raise unwritable(folder, error) from error
     with lock:

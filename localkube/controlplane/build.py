@@ -184,7 +184,6 @@ def _check_space(go: str, cache: Path, program: str, environment: dict[str, str]
     for place in places:
         existing = next(parent for parent in (place, *place.parents) if parent.exists())
         free = shutil.disk_usage(existing).free
-        # Once the modules and most packages are compiled far less is needed, but nobody can know how far that is.
         if free < FREE_BYTES[program] and not _warm(place):
             raise LocalClusterError(
                 f"only {free / 1e9:.1f} GB are free, and a build needs {FREE_BYTES[program] / 1e9:.0f}",
@@ -222,12 +221,12 @@ def _run(go: str, package: str, program: Path, environment: dict[str, str], repo
     raise LocalClusterError(
         f"the build failed; its last lines are:\n{text}\n",
         about=f"{go} build in {SOURCES}",
-        fix="if modules cannot be fetched, set GOPROXY to a server you can reach; otherwise report this as a bug",
+        fix="if modules cannot be fetched, set GOPROXY to a server that you can reach; otherwise report it",
     )
 
 
 def _follow(process: subprocess.Popen, name: str, expected: str, report: Report) -> list[str]:
-    """Read the build's lines, tell now and then how far it is, and return the last lines that are no progress."""
+    """Read the build's lines, report now and then, and return the last lines that are no progress."""
     assert process.stderr is not None, "standard error is a pipe"
     started = spoke = time.monotonic()
     packages = modules = 0

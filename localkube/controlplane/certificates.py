@@ -1,4 +1,4 @@
-"""Issue a cluster's certificates and keys: one authority for clients and servers, one for etcd, one for front proxies.
+"""Issue a cluster's certificates and keys: an authority for the API, one for etcd, one for front proxies.
 
 Every cluster has its own authorities, so nothing that leaks from one opens another. All keys are ECDSA
 P-256: they are made in a millisecond. `issue` may be called as often as one likes; it keeps what is
@@ -231,7 +231,7 @@ def _write_pair(pki: Path, name: str, certificate: x509.Certificate, key: ec.Ell
 def _write(path: Path, content: bytes) -> None:
     aside = path.with_name(f".{path.name}.new")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "wb") as file:
+    with os.fdopen(descriptor, "wb") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(content)
     aside.rename(path)

@@ -15,8 +15,8 @@ from localkube.controlplane import kubeconfig
 from localkube.controlplane.binaries import ControlPlane
 from localkube.paths import ClusterPaths, private_dir, unwritable
 
-# A garbage collector that runs twice as often costs little at rest and saves a third of the memory. (A hard limit,
-# GOMEMLIMIT, ends in a spiral of collections.)
+# A garbage collector that runs twice as often costs little at rest and saves a third of the memory.
+# A hard limit, GOMEMLIMIT, ends in a spiral of collections.
 GO_ENVIRONMENT = {"GOGC": "50"}
 ANONYMOUS_PATHS = ("/livez", "/readyz", "/healthz")
 QPS, BURST = 2000, 4000
@@ -89,8 +89,8 @@ class Component:
         argv: The command, free of secrets.
         env: Variables to add to the environment.
         health: A URL that answers 200 without credentials when the component is ready, if it has one.
-        starts_after: Components whose `health` must answer at all, whatever the status, before this one is
-            started: waiting for readiness costs a second, and starting all at once is slower still on two cores.
+        starts_after: Components whose `health` must answer at all, whatever the status, before this one
+            is started: readiness comes a second later, and all at once is slower still on two cores.
     """
 
     name: str
@@ -273,7 +273,7 @@ def _write_configuration(paths: ClusterPaths, at: Addresses) -> dict[str, Path]:
 def _write_json(path: Path, content: dict[str, object]) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(content, file, indent=2)
     except OSError as error:
         raise unwritable(path, error) from error

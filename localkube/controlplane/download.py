@@ -1,4 +1,4 @@
-"""Download the official release: Kubernetes' programs one by one, and etcd's archive, each checked by its SHA-256.
+"""Download the official release, each file checked by its SHA-256.
 
 A download that was cut is continued where it stopped, in this run or the next. Nothing carries its final
 name before its checksum was right, and the folder is renamed when all of it is there. The checksums come

@@ -1,4 +1,4 @@
-"""Write a kubeconfig file: one cluster, one user, everything embedded, so that the one file may be handed around.
+"""Write a kubeconfig file: one cluster, one user, everything embedded in the one file.
 
 `~/.kube/config` is never touched: the kubeconfig of a cluster is its own file.
 """
@@ -26,8 +26,8 @@ def write(path: Path, *, server: str, ca: Path, cert: Path, key: Path, name: str
         LocalClusterError: The file cannot be written.
 
     Example:
-        >>> write(paths.kubeconfig, server="https://127.0.0.1:6443", ca=pki / "ca.crt", cert=pki / "admin.crt",
-        ...       key=pki / "admin.key", name="lab")  # doctest: +SKIP
+        >>> write(paths.kubeconfig, server="https://127.0.0.1:6443", name="lab", ca=pki / "ca.crt",
+        ...       cert=pki / "admin.crt", key=pki / "admin.key")  # doctest: +SKIP
     """
     user = f"{name}-{cert.stem}"
     content = {
@@ -48,7 +48,7 @@ def write(path: Path, *, server: str, ca: Path, cert: Path, key: Path, name: str
     aside = path.with_name(f".{path.name}.new")
     try:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             os.fchmod(file.fileno(), 0o600)
             # JSON is YAML, and needs no library to be written right.
             json.dump(content, file, indent=2)

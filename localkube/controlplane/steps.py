@@ -1,4 +1,4 @@
-"""What the ways to the control plane share: the versions, this machine's kind, and how a way says that it is none."""
+"""What the ways to the control plane share: versions, this machine's kind, and how a way is passed over."""
 
 import platform
 from collections.abc import Callable
