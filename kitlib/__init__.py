@@ -1,0 +1,34 @@
+"""Trainyard's helper library: make a cluster, train on its nodes, look at what happens, clean up.
+
+    >>> import kitlib as kit
+    >>> cluster = kit.create_cluster("local", nodes=4)
+    >>> run = kit.launch(kit.IndexedJob("trainers/digits_ddp.py", nodes=4), cluster=cluster)
+    >>> run.wait()
+    >>> run.plot()
+    >>> cluster.delete()
+
+These are all the names that notebooks need; the modules behind them are for those who want to know.
+"""
+
+from kitlib.cleanup import clean_up
+from kitlib.clusters import Cluster, connect, create_cluster, list_clusters
+from kitlib.doctor import machine
+from kitlib.errors import ClusterNotFound, KitError, RunFailed
+from kitlib.jobs import IndexedJob, launch
+from kitlib.runs import Run
+
+__version__ = "0.1.0"
+__all__ = [
+    "Cluster",
+    "ClusterNotFound",
+    "IndexedJob",
+    "KitError",
+    "Run",
+    "RunFailed",
+    "clean_up",
+    "connect",
+    "create_cluster",
+    "launch",
+    "list_clusters",
+    "machine",
+]

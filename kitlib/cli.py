@@ -1,0 +1,192 @@
+"""``kit``: the library's verbs for a terminal.
+
+Results go to stdout, progress and errors to stderr, so that ``kit cluster kubeconfig lab > file`` holds a
+kubeconfig and nothing else. An error is a few lines and exit status 1. Only this module prints.
+"""
+
+import logging
+import sys
+
+import click
+
+from kitlib import clusters, settings
+from kitlib.errors import KitError
+
+CLUSTER = click.option(
+    "--cluster", "-c", default=settings.DEFAULT_CLUSTER, show_default=True, help="Its name."
+)
+
+
+class Errors(click.Group):
+    """A group of commands that shows the kit's errors as they are, without a traceback."""
+
+    def invoke(self, ctx: click.Context):
+        try:
+            return super().invoke(ctx)
+        except KitError as error:
+            click.echo(f"{click.style(type(error).__name__, fg='red', bold=True)}: {error}", err=True)
+            ctx.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+@click.group(cls=Errors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="trainyard", prog_name="kit")
+def main() -> None:
+    """Train on a real Kubernetes cluster: on this machine, or on any that you have."""
+    if not sys.stderr.isatty():  # progress goes to the log where no line can be rewritten
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+
+
+@main.group()
+def cluster() -> None:
+    """Create, see and delete clusters."""
+
+
+@cluster.command()
+@click.argument("name", default=settings.DEFAULT_CLUSTER)
+@click.option("--provider", default="local", show_default=True, help="Who makes it.")
+@click.option("--nodes", default=4, show_default=True, help="How many nodes.")
+@click.option("--cpus", type=float, help="Cores of each node.")
+@click.option("--memory", help="Memory of each node, such as 4Gi.")
+@click.option("--gpus", type=int, help="GPUs that each node declares.")
+@click.option("--port", type=int, help="Port of the API on 127.0.0.1 (local only).")
+@click.option("--recreate", is_flag=True, help="Delete a cluster of this name first.")
+def create(name: str, provider: str, port: int | None, **shape) -> None:
+    """Create the cluster NAME, or find it running."""
+    options = {} if port is None else {"port": port}
+    made = clusters.create_cluster(provider, name=name, **shape, **options)
+    click.echo(made.nodes())
+    click.echo(f"\nTry: kit kubectl -c {name} get pods -A", err=True)
+
+
+@cluster.command("list")
+def list_() -> None:
+    """List the clusters."""
+    click.echo(clusters.list_clusters())
+
+
+@cluster.command()
+@click.argument("name", default=settings.DEFAULT_CLUSTER)
+def status(name: str) -> None:
+    """Show how the cluster NAME is; exit status 1 if it cannot be used."""
+    found = clusters.connect(name)
+    click.echo(found)
+    click.echo(found.nodes())
+    click.echo(found.runs())
+
+
+@cluster.command()
+@click.argument("name", default=settings.DEFAULT_CLUSTER)
+def kubeconfig(name: str) -> None:
+    """Print the kubeconfig of the cluster NAME."""
+    click.echo(clusters.connect(name).kubeconfig.read_text(), nl=False)
+
+
+@cluster.command()
+@click.argument("name", default=settings.DEFAULT_CLUSTER)
+def delete(name: str) -> None:
+    """Delete the cluster NAME and all that is in it; harmless when there is none."""
+    clusters.LocalCluster(name).delete()
+
+
+@main.group()
+def run() -> None:
+    """See and delete runs."""
+
+
+@run.command("list")
+@CLUSTER
+def list_runs(cluster: str) -> None:
+    """List the runs in a cluster."""
+    click.echo(clusters.connect(cluster).runs())
+
+
+@run.command("status")
+@click.argument("name")
+@CLUSTER
+def run_status(name: str, cluster: str) -> None:
+    """Show how the run NAME is, with its pods."""
+    found = clusters.connect(cluster).run(name)
+    click.echo(found.status)
+    click.echo(found.pods())
+
+
+@run.command()
+@click.argument("name")
+@CLUSTER
+@click.option("--rank", type=int, help="Of one rank only.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until it ends.")
+def logs(name: str, cluster: str, rank: int | None, follow: bool) -> None:
+    """Print what the run NAME has written."""
+    written = clusters.connect(cluster).run(name).logs(rank=rank, follow=follow)
+    if not follow:
+        click.echo(repr(written))
+        return
+    for line in written:
+        click.echo(line)
+
+
+@run.command("wait")
+@click.argument("name")
+@CLUSTER
+@click.option("--timeout", default=3600.0, show_default=True, help="Seconds.")
+def wait_run(name: str, cluster: str, timeout: float) -> None:
+    """Wait until the run NAME has succeeded; exit status 1 and the first traceback if it fails."""
+    clusters.connect(cluster).run(name).wait(timeout=timeout)
+
+
+@run.command("delete")
+@click.argument("name")
+@CLUSTER
+def delete_run(name: str, cluster: str) -> None:
+    """Delete the run NAME; harmless when there is none."""
+    from kitlib.runs import Run
+
+    Run(clusters.connect(cluster).kube, name).delete()
+
+
+@main.command()
+@click.argument("trainer")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@CLUSTER
+@click.option("--nodes", default=4, show_default=True, help="How many pods.")
+@click.option("--cpu", help="Cores of each pod.")
+@click.option("--memory", help="Memory of each pod.")
+@click.option("--gpus", default=0, help="GPUs of each pod.")
+@click.option("--name", help="Of the run; by default the trainer's and a suffix.")
+@click.option("--dry-run", is_flag=True, help="Print the manifest and launch nothing.")
+def launch(trainer: str, args: tuple[str, ...], cluster: str, dry_run: bool, **job) -> None:
+    """Train with TRAINER on several nodes and follow it; ARGS after -- are the trainer's."""
+    from kitlib import jobs
+
+    made = jobs.IndexedJob(trainer, args=args, **job)
+    if dry_run:
+        click.echo(made.manifest, nl=False)
+        return
+    started = jobs.launch(made, cluster=cluster)
+    for line in started.logs(follow=True):
+        click.echo(line)
+    started.wait()
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True)
+@CLUSTER
+def kubectl(words: tuple[str, ...], cluster: str) -> None:
+    """Run kubectl on a cluster: kit kubectl get pods -A."""
+    import os
+
+    found = clusters.connect(cluster)
+    command = found.kubectl_command()
+    os.execvpe(command[0], [*command, *words], os.environ | {"KUBECONFIG": str(found.kubeconfig)})
+
+
+@main.command()
+def doctor() -> None:
+    """Say what this machine can do."""
+    from kitlib.doctor import machine
+
+    click.echo(machine())
+
+
+if __name__ == "__main__":
+    main()

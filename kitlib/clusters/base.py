@@ -1,0 +1,274 @@
+"""What a cluster is to the kit, whoever provides it: the contract, and all that goes by the Kubernetes API
+alone.
+
+How a provider makes, finds and deletes a cluster is in the modules beside this.
+"""
+
+import os
+import shlex
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import ClassVar
+
+from kitlib import manifests, pods, settings
+from kitlib.errors import BadInput, CommandFailed, KitError, Rejected, RunNotFound
+from kitlib.kube import Kube, title
+from kitlib.manifests import Object
+from kitlib.progress import progress
+from kitlib.quantities import check as check_quantity
+from kitlib.quantities import check_count, cores, readable
+from kitlib.runs import Run, events_table, runs_table
+from kitlib.tables import Table, Text, age
+from kitlib.waiting import wait
+from kitlib.watches import Selection, Snapshot, snapshots
+
+MOST_NODES = 100
+GPU = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a new cluster is; checked before anything is started.
+
+    Attributes:
+        nodes: How many.
+        cpus: Cores of each; None lets the provider choose.
+        memory: Of each, as "4Gi"; None lets the provider choose.
+        gpus: Of each; None takes those that there are.
+        options: What only one provider understands.
+    """
+
+    nodes: int
+    cpus: float | None = None
+    memory: str | None = None
+    gpus: int | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_count(self.nodes, what="nodes", least=1, most=MOST_NODES)
+        check_quantity(self.cpus, what="cpus", example="1")
+        check_quantity(self.memory, what="memory", example='"4Gi"')
+        if self.gpus is not None:
+            check_count(self.gpus, what="gpus", least=0, most=64)
+
+    def check_options(self, known: Mapping[str, str], provider: str) -> None:
+        """Refuse options that the provider does not know; ``known`` says what each is."""
+        unknown = sorted(set(self.options) - set(known))
+        if unknown:
+            raise BadInput(
+                f"the provider {provider} has no option {', '.join(unknown)}",
+                about=f'create_cluster("{provider}", {unknown[0]}=…)',
+                fix="its own options: " + ("; ".join(f"{k}: {v}" for k, v in known.items()) or "none"),
+            )
+
+
+class Cluster(AbstractContextManager, ABC):
+    """A Kubernetes cluster.
+
+    Contract for providers: `create` is idempotent (a healthy cluster of this name and shape is returned as
+    it is); `find` returns None for a name it does not have; `delete` is idempotent and touches only what the
+    provider made for this cluster; nobody's ``~/.kube/config`` is written.
+
+    As a context manager it is deleted at the end.
+    """
+
+    provider: ClassVar[str]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @classmethod
+    @abstractmethod
+    def create(cls, name: str, shape: Shape, *, recreate: bool) -> "Cluster":
+        """Make a cluster, or return the one that is there."""
+
+    @classmethod
+    @abstractmethod
+    def find(cls, name: str) -> "Cluster | None":
+        """Return an existing cluster, in whatever state, or None."""
+
+    @classmethod
+    @abstractmethod
+    def existing(cls) -> list[dict[str, object]]:
+        """Return a row for each cluster of this provider: name, provider, state, nodes, version."""
+
+    @property
+    @abstractmethod
+    def kubeconfig(self) -> Path:
+        """The file with which kubectl and the kit reach it."""
+
+    @abstractmethod
+    def kubectl_command(self) -> list[str]:
+        """Return how kubectl is started for it, without arguments."""
+
+    @abstractmethod
+    def delete(self) -> None:
+        """Delete it and wait until it is gone; one that is gone is fine."""
+
+    @abstractmethod
+    def explain(self, words: str) -> KitError:
+        """Return the error to raise when its API server does not answer; ``words`` are the connection's."""
+
+    @cached_property
+    def kube(self) -> Kube:
+        """Its API."""
+        return Kube(self.kubeconfig, cluster=self.name, explain=self.explain)
+
+    # Looking
+
+    def nodes(self) -> Table:
+        """Return its nodes, with what is allocatable on each."""
+        rows = []
+        for node in sorted(self.kube.get_all("Node"), key=lambda each: each["metadata"]["name"]):
+            has = node["status"].get("allocatable") or {}
+            rows.append(
+                (
+                    node["metadata"]["name"],
+                    "Ready" if is_ready(node) else "NotReady",
+                    cores(has.get("cpu")),
+                    readable(has.get("memory")),
+                    has.get(GPU, "0"),
+                    (node["status"].get("nodeInfo") or {}).get("kubeletVersion"),
+                    age(node["metadata"]["creationTimestamp"]),
+                )
+            )
+        return Table(("node", "status", "cpu", "memory", "gpus", "version", "age"), rows, empty="no nodes")
+
+    def pods(self) -> Table:
+        """Return the pods of its namespace."""
+        return pods.table(self.kube.get_all("Pod"))
+
+    def events(self) -> Table:
+        """Return what Kubernetes has said of late, oldest first."""
+        return events_table(self.kube.get_all("Event"))
+
+    def runs(self) -> Table:
+        """Return the kit's runs, whoever launched them."""
+        return runs_table(self.kube)
+
+    def run(self, name: str) -> Run:
+        """Return a run that was launched before, perhaps elsewhere.
+
+        Raises:
+            RunNotFound: There is none of this name.
+        """
+        if self.kube.find("Job", name) is None:
+            known = ", ".join(str(each["run"]) for each in self.runs()) or "none"
+            raise RunNotFound(
+                "there is no such run",
+                about=f'run "{name}" in cluster "{self.name}"',
+                fix=f"take one of those that there are: {known}",
+            )
+        return Run(self.kube, name)
+
+    # Acting
+
+    def kubectl(self, command: str) -> Text:
+        """Run kubectl on this cluster and return what it prints.
+
+        Raises:
+            CommandFailed: kubectl ended with an error; the error has its words.
+
+        Example:
+            >>> cluster.kubectl("get pods -o wide")
+        """
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise BadInput(
+                f"the command cannot be split into words: {error}", about=command, fix="close its quotes"
+            ) from error
+        words = words[1:] if words[:1] == ["kubectl"] else words
+        done = subprocess.run(
+            [*self.kubectl_command(), *words],
+            env=os.environ | {"KUBECONFIG": str(self.kubeconfig)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode:
+            raise CommandFailed(
+                (done.stderr or done.stdout).strip() or f"exit status {done.returncode}",
+                about=f'kubectl {shlex.join(words)}, in cluster "{self.name}"',
+                fix=f"read what it says; kubectl {words[0] if words else ''} --help lists the options",
+            )
+        return Text(done.stdout or done.stderr)
+
+    def apply(self, path: str | Path) -> Table:
+        """Create the objects of a YAML file, or bring them to its shape.
+
+        Raises:
+            LaunchRejected: The API server refused one; the error has its words and the line.
+        """
+        path = settings.find(path)
+        text = manifests.read_text(path)
+        applied = []
+        for document, each in enumerate(manifests.parse(text, about=str(path))):
+            try:
+                applied.append(self.kube.apply(each))
+            except Rejected as error:
+                raise manifests.refusal(error, text, document=document, fix=f"mend {path}") from error
+        return Table(
+            ("object", "namespace"),
+            [(title(each), each["metadata"].get("namespace")) for each in applied],
+            empty="no objects in the file",
+        )
+
+    def wait_ready(self, *, timeout: float = 300) -> "Cluster":
+        """Wait until every node is Ready.
+
+        Raises:
+            WaitTimeout: One is not; the error says how many are.
+        """
+        with progress(f"cluster {self.name}") as line:
+            wait(
+                snapshots(self.kube, Selection("Node")),
+                timeout=timeout,
+                what="the nodes to be Ready",
+                until=lambda seen: bool(seen["Node"]) and all(map(is_ready, seen["Node"].values())),
+                about=f'cluster "{self.name}"',
+                resume="cluster.wait_ready() goes on waiting",
+                describe=_readiness,
+                report=line.update,
+            )
+        return self
+
+    # Showing
+
+    def __repr__(self) -> str:
+        return f'Cluster "{self.name}" ({self.provider}): {self._summary()}'
+
+    def _repr_html_(self) -> str:
+        return f"<b>Cluster</b> <code>{escape(self.name)}</code> ({self.provider}): {escape(self._summary())}"
+
+    def _summary(self) -> str:
+        try:
+            nodes = self.nodes()
+            ready = sum(each["status"] == "Ready" for each in nodes)
+            return f"{ready} of {len(nodes)} nodes Ready, Kubernetes {self.kube.version()}"
+        except KitError as error:  # showing an object never fails
+            return error.what
+
+    def __exit__(self, *exception) -> None:
+        self.delete()
+
+
+def is_ready(node: Object) -> bool:
+    """Return whether a node takes pods."""
+    return any(
+        each["type"] == "Ready" and each["status"] == "True"
+        for each in (node.get("status") or {}).get("conditions") or []
+    )
+
+
+def _readiness(seen: Snapshot) -> str:
+    nodes = seen["Node"].values()
+    return f"{sum(map(is_ready, nodes))} of {len(nodes)} nodes are Ready"

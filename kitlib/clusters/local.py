@@ -1,0 +1,258 @@
+"""Clusters on this machine: a real control plane, and nodes whose containers are processes.
+
+The package `localkube` makes them. It is started as a program that answers in JSON lines, and never
+imported: the kit would work with another one that has the same verbs.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+
+from kitlib import names
+from kitlib.clusters.base import Cluster, Shape
+from kitlib.errors import (
+    BadInput,
+    ClusterBroken,
+    ClusterNotFound,
+    ClusterUnreachable,
+    Interrupted,
+    KitError,
+    ProviderFailed,
+)
+from kitlib.progress import progress
+from kitlib.settings import REPOSITORY
+
+LONGEST_NAME = 40
+OPTIONS = {
+    "port": "of the API on 127.0.0.1; by default a free one",
+    "labels": "a dict of labels for every node",
+    "warm": "False starts every container's Python afresh",
+}
+STOP_SECONDS = 10
+
+
+class LocalCluster(Cluster):
+    """A cluster on this machine.
+
+    Args:
+        name: Its name.
+        status: What ``python -m localkube status`` said; asked for when it is needed, by default.
+    """
+
+    provider = "local"
+
+    def __init__(self, name: str, status: dict | None = None) -> None:
+        super().__init__(name)
+        if status is not None:
+            self.status = status
+
+    @cached_property
+    def status(self) -> dict:
+        """What is known of it: state, version, files."""
+        return ask("status", self.name)
+
+    @classmethod
+    def create(cls, name: str, shape: Shape, *, recreate: bool = False) -> "LocalCluster":
+        """Start a cluster, or return the healthy one of this name and shape.
+
+        Raises:
+            BadInput: The name or an option cannot be used; nothing was started.
+            ClusterBroken: There is one that does not answer.
+            ProviderFailed: It could not be started; the error says why.
+        """
+        names.check(name, kind="cluster", longest=LONGEST_NAME)
+        arguments = _arguments(shape)
+        with progress(f"cluster {name}") as line:
+            if recreate:
+                line.update("deleting the old one")
+                ask("delete", name)
+            try:
+                status = ask("create", name, *arguments, report=line.update)
+            except ProviderFailed as error:
+                now = ask("status", name)
+                if now["state"] == "broken":
+                    raise broken(name, now) from error
+                raise
+            except KeyboardInterrupt as error:
+                raise Interrupted(
+                    "stopped waiting for the cluster to start",
+                    about=f'cluster "{name}"',
+                    fix="call create_cluster again: it goes on where this ended",
+                ) from error
+            line.done(f"{status['nodes']} nodes are Ready, Kubernetes {status['version']}")
+        return cls(name, status)
+
+    @classmethod
+    def find(cls, name: str) -> "LocalCluster | None":
+        """Return the cluster of this name, in whatever state, or None."""
+        names.check(name, kind="cluster", longest=LONGEST_NAME)
+        status = ask("status", name)
+        return None if status["state"] == "absent" else cls(name, status)
+
+    @classmethod
+    def existing(cls) -> list[dict[str, object]]:
+        """Return a row for each cluster of this machine."""
+        return [
+            {
+                "cluster": each["name"],
+                "provider": cls.provider,
+                "state": each["state"],
+                "nodes": each.get("nodes"),
+                "version": each.get("version"),
+                "why": each.get("reason"),
+            }
+            for each in ask("list")
+        ]
+
+    def check_running(self) -> "LocalCluster":
+        """Return it, if it runs.
+
+        Raises:
+            ClusterBroken: It does not; the error says why, and how to get it back.
+        """
+        if self.status["state"] != "running":
+            raise broken(self.name, self.status)
+        return self
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Its own file; no other is ever written."""
+        return Path(self._known("kubeconfig"))
+
+    def kubectl_command(self) -> list[str]:
+        """Return the kubectl that came with the control plane."""
+        return list(self._known("kubectl"))
+
+    def delete(self) -> None:
+        """End all its processes and remove its files; one that is gone is fine."""
+        with progress(f"cluster {self.name}") as line:
+            line.update("deleting it")
+            ask("delete", self.name)
+            line.done("deleted")
+
+    def explain(self, words: str) -> KitError:
+        """Return why it does not answer, as its files and processes tell."""
+        now = ask("status", self.name)
+        if now["state"] == "running":
+            return ClusterUnreachable(
+                f"its API server does not answer: {words}",
+                about=f'cluster "{self.name}"',
+                fix="try again: its supervisor runs, and restarts what died",
+            )
+        if now["state"] == "absent":
+            return not_found(self.name)
+        return broken(self.name, now)
+
+    def _known(self, what: str):
+        if what not in self.status:
+            raise not_found(self.name) if self.status["state"] == "absent" else broken(self.name, self.status)
+        return self.status[what]
+
+
+def broken(name: str, status: dict) -> ClusterBroken:
+    """Return the error for a cluster that is there and cannot be used."""
+    fix = f'kit.create_cluster("local", name="{name}", nodes={status.get("nodes", 4)}'
+    if status["state"] == "stopped":
+        fix += ") starts it again, with the objects that it had"
+    else:
+        fix += ", recreate=True) makes it anew"
+    return ClusterBroken(
+        f"the cluster is {status['state']}: {status.get('reason') or 'no reason is known'}",
+        about=f'cluster "{name}"',
+        fix=fix,
+    )
+
+
+def not_found(name: str) -> ClusterNotFound:
+    """Return the error for a name that no cluster has."""
+    known = ", ".join(str(each["cluster"]) for each in LocalCluster.existing())
+    return ClusterNotFound(
+        "there is no such cluster",
+        about=f'cluster "{name}"',
+        fix=f'kit.create_cluster("local", name="{name}")'
+        + (f", or take one that there is: {known}" if known else ""),
+    )
+
+
+def machine() -> dict[str, object]:
+    """Return the facts about this machine that matter for a local cluster."""
+    return ask("doctor")
+
+
+def ask(*arguments: str, report: Callable[[str], None] = lambda text: None):
+    """Carry out one verb of the local cluster and return its result.
+
+    Raises:
+        ProviderFailed: It could not; the error has its words.
+    """
+    command = [sys.executable, "-m", "localkube", *arguments]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        start_new_session=True,
+    ) as process:  # a Ctrl-C is for us, and we pass it on
+        try:
+            answer = {}
+            for line in process.stdout:
+                answer = _message(line)
+                if "progress" in answer:
+                    report(answer["progress"])
+            said = process.stderr.read()
+        except BaseException:
+            process.terminate()
+            process.wait(STOP_SECONDS)
+            raise
+    if "error" in answer:
+        error = answer["error"]
+        raise ProviderFailed(error["what"], about=error["about"], fix=error["fix"])
+    if "result" not in answer:
+        raise ProviderFailed(
+            f"the local cluster's program ended with status {process.returncode}, without an answer\n"
+            + said[-2000:].strip(),
+            about=f"python -m localkube {' '.join(arguments)}",
+            fix="try again; if it stays, run: kit doctor",
+        )
+    return answer["result"]
+
+
+def _message(line: str) -> dict:
+    try:
+        message = json.loads(line)
+    except json.JSONDecodeError:
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+def _arguments(shape: Shape) -> list[str]:
+    shape.check_options(OPTIONS, "local")
+    given = {
+        "nodes": shape.nodes,
+        "cpus": shape.cpus,
+        "memory": shape.memory,
+        "gpus": shape.gpus,
+        "port": _port(shape.options.get("port")),
+    }
+    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    labels = shape.options.get("labels") or {}
+    if not isinstance(labels, dict):
+        raise BadInput("labels are a dict", about=f"labels={labels!r}", fix='labels={"zone": "a"}')
+    words += [f"--label={key}={value}" for key, value in labels.items()]
+    return words + (["--no-warm"] if shape.options.get("warm") is False else [])
+
+
+def _port(port: object) -> int | None:
+    usable = isinstance(port, int) and not isinstance(port, bool) and 0 < port < 65536
+    if port is not None and not usable:
+        raise BadInput(
+            "a port is a whole number from 1 to 65535",
+            about=f"port={port!r}",
+            fix="leave it out, and a free one is taken",
+        )
+    return port

@@ -1,0 +1,45 @@
+"""What this machine can do for a cluster of its own, as a table; nothing is changed by asking."""
+
+from kitlib.clusters.local import machine as facts
+from kitlib.quantities import readable
+from kitlib.tables import Table
+
+LITTLE_DISK, LITTLE_MEMORY = 2 * 2**30, 3 * 2**30
+
+
+def machine() -> Table:
+    """Return the cores, memory, disk, GPUs and rights of this machine, each with a word on what follows.
+
+    Example:
+        >>> machine()
+    """
+    found = facts()
+    cores, memory, disk = found["cores"], found["memory"], found["disk_free"]
+    rows = [
+        ("system", found["system"], ""),
+        ("python", found["python"], ""),
+        ("cores", cores, "pods take turns: speed-ups will not show" if cores < 2 else ""),
+        ("memory", readable(memory), "too little for four nodes" if memory < LITTLE_MEMORY else ""),
+        (
+            "disk",
+            f"{readable(disk)} free in {found['disk_path']}",
+            "too little" if disk < LITTLE_DISK else "",
+        ),
+        (
+            "gpus",
+            ", ".join(each["name"] for each in found["gpus"]) or "none",
+            "" if found["gpus"] else "training runs on the CPU",
+        ),
+        _namespaces(found["namespaces"]),
+    ]
+    return Table(("what", "found", "note"), rows)
+
+
+def _namespaces(found: dict) -> tuple[str, str, str]:
+    if found["allowed"]:
+        return (
+            "namespaces",
+            "allowed",
+            "pods are separated" + (", without root" if found["user_namespace"] else ""),
+        )
+    return "namespaces", f"refused: {found['reason']}", found["fix"]

@@ -1,0 +1,6 @@
+"""The ways to train, one module each, and `launch`."""
+
+from kitlib.jobs.base import Job, launch
+from kitlib.jobs.indexed_job import IndexedJob
+
+__all__ = ["IndexedJob", "Job", "launch"]

@@ -1,0 +1,158 @@
+"""What all ways to train share: objects that can be seen, saved and patched; and launching them.
+
+A job is data until it is launched; then a `Run` follows it. The shapes of the jobs are in the modules beside
+this.
+"""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+
+from kitlib import manifests, names
+from kitlib.clusters import Cluster, connect
+from kitlib.errors import BadInput, KitError, Rejected, RunExists
+from kitlib.kube import Kube, title
+from kitlib.manifests import Manifest, Object
+from kitlib.runs import Run
+from kitlib.settings import DEFAULT_CLUSTER
+
+
+class Job(ABC):
+    """A way to train, as Kubernetes objects.
+
+    Contract: `build` returns the objects in the order in which they are created, the one that runs the pods
+    last; all carry the kit's labels, and nothing in the cluster is touched before `launch`.
+    """
+
+    name: str
+    patches: tuple[Mapping, ...] = ()
+
+    @abstractmethod
+    def build(self) -> list[Object]:
+        """Return the objects, before patches."""
+
+    @property
+    def objects(self) -> list[Object]:
+        """The objects that `launch` creates."""
+        *others, main = self.build()
+        for patch in self.patches:
+            main = manifests.merge(main, patch)
+        return [*others, main]
+
+    @property
+    def manifest(self) -> Manifest:
+        """The objects as YAML, in colours in a notebook; ``kubectl apply -f`` takes it."""
+        return manifests.write(self.objects)
+
+    def part(self, kind: str) -> Manifest:
+        """Return the objects of one kind as YAML: ``job.part("Job")`` leaves out the trainer's source.
+
+        Raises:
+            BadInput: There is none of this kind.
+        """
+        chosen = [each for each in self.objects if each["kind"] == kind]
+        if not chosen:
+            kinds = ", ".join(each["kind"] for each in self.objects)
+            raise BadInput("this job has no object of that kind", about=f"{kind!r}", fix=f"one of {kinds}")
+        return manifests.write(chosen)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the manifest to a file, for ``kubectl apply -f`` or for version control.
+
+        Raises:
+            BadInput: The file cannot be written.
+        """
+        try:
+            Path(path).write_text(self.manifest, encoding="utf-8")
+        except OSError as error:
+            raise BadInput(
+                f"the manifest cannot be written: {error.strerror}",
+                about=str(path),
+                fix="give a path that you can write",
+            ) from error
+        return Path(path)
+
+    def patch(self, overrides: Mapping) -> "Job":
+        """Return a copy whose Job object has ``overrides`` merged into it; for all that is no argument.
+
+        Dicts merge, None removes, lists of things with a name merge by it.
+
+        Example:
+            >>> job = IndexedJob("trainers/digits_ddp.py", name="digits")
+            >>> job = job.patch({"spec": {"activeDeadlineSeconds": 600}})
+        """
+        if not isinstance(overrides, Mapping):
+            raise BadInput("a patch is a dict", about=repr(overrides), fix='job.patch({"spec": {…}})')
+        other = copy.copy(self)
+        other.patches = (*self.patches, copy.deepcopy(dict(overrides)))
+        return other
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__} "{self.name}": {", ".join(title(each) for each in self.objects)}'
+
+
+def launch(job: Job, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Run:
+    """Create a job's objects in a cluster and return the run.
+
+    Args:
+        job: What to run.
+        cluster: Where, or the name of where.
+
+    Raises:
+        RunExists: A run of this name is there already.
+        LaunchRejected: The API server refused an object; nothing was left behind.
+
+    Example:
+        >>> run = launch(IndexedJob("trainers/digits_ddp.py", nodes=4))
+        >>> run.wait()
+    """
+    if not isinstance(job, Job):
+        raise BadInput(
+            "this is no job", about=repr(job), fix='kit.launch(kit.IndexedJob("trainers/digits_ddp.py"))'
+        )
+    kube = (connect(cluster) if isinstance(cluster, str) else cluster).kube
+    objects = job.objects
+    main = objects[-1]
+    if kube.find(main["kind"], job.name) is not None:
+        raise RunExists(
+            "a run of this name is there already",
+            about=f'run "{job.name}" in cluster "{kube.cluster}"',
+            fix=f'delete it, cluster.run("{job.name}").delete(), or give this one another name=',
+        )
+    run = Run(kube, job.name)
+    try:
+        for index, each in enumerate(objects):  # all are checked before the first is made
+            document = index
+            kube.create(each, dry_run=True) if each is main else _create(kube, each, job.name, dry_run=True)
+        for index, each in enumerate(objects):
+            document = index
+            kube.create(each) if each is main else _create(kube, each, job.name)
+    except Rejected as error:
+        run.delete()
+        raise manifests.refusal(
+            error,
+            job.manifest,
+            document=document,
+            fix="mend what is named, in job.patch(…) or in the arguments; job.manifest shows it all",
+        ) from error
+    except (KitError, KeyboardInterrupt):
+        run.delete()
+        raise
+    return run
+
+
+def _create(kube: Kube, item: Object, run: str, *, dry_run: bool = False) -> None:
+    """Create an object, or take over one that an earlier run of the same name left behind."""
+    old = kube.find(item["kind"], item["metadata"]["name"])
+    if old is None:
+        kube.create(item, dry_run=dry_run)
+    elif (old["metadata"].get("labels") or {}).get(names.RUN) != run:
+        raise RunExists(
+            "something else has the name of this run",
+            fix="give the run another name=",
+            about=f'{title(old)} in cluster "{kube.cluster}"',
+        )
+    elif not dry_run:
+        kube.delete(item["kind"], item["metadata"]["name"])
+        kube.create(item)

@@ -1,0 +1,345 @@
+"""The Kubernetes API, in dicts: get, list, create, apply, delete, and streams. The only importer of
+`kubernetes`.
+
+That library reads kubeconfigs and knows how each cloud's credentials are had; the requests are made here,
+because its generated models drop fields that they do not know, and its errors name neither the object nor a
+remedy. Following changes is in `watches`, following output in `logs`.
+"""
+
+import json
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import urllib3
+
+from kitlib.errors import BadInput, ClusterUnreachable, KitError, Rejected
+from kitlib.manifests import Object
+
+FIELD_MANAGER = "trainyard"
+CONNECT_SECONDS, READ_SECONDS = 5, 60
+# Where the kinds are that the kit asks for by name; other kinds come with their apiVersion.
+API_VERSIONS = {
+    "Job": "batch/v1",
+    "StorageClass": "storage.k8s.io/v1",
+    "EndpointSlice": "discovery.k8s.io/v1",
+}
+
+
+@dataclass(frozen=True)
+class _Resource:
+    base: str
+    plural: str
+    namespaced: bool
+
+
+class Stream:
+    """The lines of a response that goes on; iterate over it in one thread, close it from any."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+        self._closed = threading.Event()
+
+    def __iter__(self) -> Iterator[str]:
+        rest = b""
+        try:
+            for chunk in self._response.stream(2**16):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield line.decode("utf-8", "replace")
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError):
+            if not self._closed.is_set():  # cut by the other side: whoever follows connects again
+                return
+        finally:
+            self._response.close()
+        if rest and not self._closed.is_set():
+            yield rest.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """End the iteration, wherever it is."""
+        if not self._closed.is_set():
+            self._closed.set()
+            try:
+                self._response.shutdown()
+            except (ValueError, RuntimeError, OSError):  # it had ended already
+                return
+
+
+class Kube:
+    """One cluster's API, as one user.
+
+    Args:
+        kubeconfig: Read, and never written.
+        cluster: The cluster's name, for errors.
+        context: One of the kubeconfig's contexts; by default its current one.
+        namespace: Where objects without a namespace belong; by default the context's.
+        explain: Makes the error to raise when nobody answers, from the client's words.
+
+    Raises:
+        BadInput: The kubeconfig cannot be read, or has no such context.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: Path,
+        *,
+        cluster: str,
+        context: str | None = None,
+        namespace: str | None = None,
+        explain: Callable[[str], KitError] | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.kubeconfig = Path(kubeconfig)
+        self._explain = explain or self._unreachable
+        self._client, own_namespace = _load(self.kubeconfig, context, cluster)
+        self.namespace = namespace or own_namespace or "default"
+        self._resources: dict[tuple[str, str], _Resource] = {}
+
+    # Objects
+
+    def get(self, kind: str, name: str) -> Object:
+        """Return one object.
+
+        Raises:
+            Rejected: There is none (``reason`` is NotFound), or the user may not see it.
+        """
+        return self._json("GET", self.path(kind, name), about=f'{kind} "{name}"')
+
+    def find(self, kind: str, name: str) -> Object | None:
+        """Return one object, or None."""
+        try:
+            return self.get(kind, name)
+        except Rejected as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def get_all(
+        self, kind: str, *, labels: str = "", fields: str = "", everywhere: bool = False
+    ) -> list[Object]:
+        """Return the objects that match the selectors, of this namespace or of all."""
+        return self.get_all_at(kind, labels=labels, fields=fields, everywhere=everywhere)[0]
+
+    def get_all_at(
+        self, kind: str, *, labels: str = "", fields: str = "", everywhere: bool = False
+    ) -> tuple[list[Object], str]:
+        """Return objects, and the version from which a watch goes on."""
+        answer = self._json(
+            "GET",
+            self.path(kind, everywhere=everywhere),
+            about=f"{kind}s",
+            params={"labelSelector": labels, "fieldSelector": fields},
+        )
+        return answer.get("items") or [], answer["metadata"]["resourceVersion"]
+
+    def create(self, item: Object, *, dry_run: bool = False) -> Object:
+        """Create an object; a field that Kubernetes does not know is an error."""
+        return self._json(
+            "POST",
+            self._path_of(item, named=False),
+            body=item,
+            about=title(item),
+            params={
+                "fieldManager": FIELD_MANAGER,
+                "fieldValidation": "Strict",
+                "dryRun": "All" if dry_run else "",
+            },
+        )
+
+    def apply(self, item: Object) -> Object:
+        """Create an object or bring it to this shape (server-side apply); unknown fields are an error."""
+        return self._json(
+            "PATCH",
+            self._path_of(item),
+            body=item,
+            about=title(item),
+            content_type="application/apply-patch+yaml",
+            params={"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict", "force": "true"},
+        )
+
+    def delete(self, kind: str, name: str) -> None:
+        """Delete an object with what it owns; one that is not there is fine."""
+        try:
+            self._json(
+                "DELETE",
+                self.path(kind, name),
+                body={"propagationPolicy": "Background"},
+                about=f'{kind} "{name}"',
+            )
+        except Rejected as error:
+            if error.status != 404:
+                raise
+
+    def version(self) -> str:
+        """Return the API server's version: ``v1.36.3``."""
+        return self._json("GET", "/version", about="the version")["gitVersion"]
+
+    # Streams
+
+    def watch(
+        self, kind: str, version: str, *, labels: str = "", fields: str = "", everywhere: bool = False
+    ) -> Stream:
+        """Return the changes since ``version``, a JSON line each; the server ends it after a while."""
+        return self.stream(
+            self.path(kind, everywhere=everywhere),
+            about=f"{kind}s",
+            params={
+                "watch": "1",
+                "resourceVersion": version,
+                "labelSelector": labels,
+                "fieldSelector": fields,
+                "timeoutSeconds": READ_SECONDS - 10,
+            },
+        )
+
+    def stream(self, path: str, *, about: str, params: Mapping[str, object]) -> Stream:
+        """Return a response that goes on, line by line."""
+        return Stream(self._request("GET", path, params=params, about=about))
+
+    # Requests
+
+    def path(self, kind: str, name: str | None = None, *, everywhere: bool = False) -> str:
+        """Return the path of an object, or of a collection."""
+        resource = self._resource(API_VERSIONS.get(kind, "v1"), kind)
+        return _join(resource, None if everywhere else self.namespace, name)
+
+    def _path_of(self, item: Object, *, named: bool = True) -> str:
+        meta = item["metadata"]
+        resource = self._resource(item["apiVersion"], item["kind"])
+        return _join(resource, meta.get("namespace") or self.namespace, meta["name"] if named else None)
+
+    def _resource(self, api_version: str, kind: str) -> _Resource:
+        if (api_version, kind) not in self._resources:
+            base = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+            for each in self._json("GET", base, about=f"{api_version}, the API of {kind}")["resources"]:
+                if "/" not in each["name"]:
+                    self._resources[api_version, each["kind"]] = _Resource(
+                        base, each["name"], each["namespaced"]
+                    )
+        try:
+            return self._resources[api_version, kind]
+        except KeyError as error:
+            raise Rejected(
+                f"the cluster has no kind {kind} in {api_version}",
+                about=self._place(kind),
+                fix="correct kind or apiVersion, or install what defines it",
+                status=404,
+                reason="NotFound",
+            ) from error
+
+    def _json(self, method: str, path: str, **request) -> Object:
+        response = self._request(method, path, **request)
+        try:
+            return json.loads(response.data)
+        except urllib3.exceptions.HTTPError as error:
+            raise self._explain(_words(error)) from error
+        finally:
+            response.release_conn()
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        about: str,
+        params: Mapping[str, object] | None = None,
+        body: Object | None = None,
+        content_type: str = "application/json",
+    ) -> urllib3.BaseHTTPResponse:
+        query = urlencode({key: value for key, value in (params or {}).items() if value not in ("", None)})
+        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "trainyard"}
+        self._client.update_params_for_auth(headers, [], ["BearerToken"])
+        try:
+            response = self._client.rest_client.pool_manager.request(
+                method,
+                f"{self._client.configuration.host}{path}{'?' if query else ''}{query}",
+                body=None if body is None else json.dumps(body),
+                headers=headers,
+                preload_content=False,
+                retries=False,
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS),
+            )
+            if response.status >= 400:
+                raise self._rejected(response, about)
+        except (urllib3.exceptions.HTTPError, ssl.SSLError, OSError) as error:
+            raise self._explain(_words(error)) from error
+        return response
+
+    # Errors
+
+    def _rejected(self, response: urllib3.BaseHTTPResponse, about: str) -> Rejected:
+        body = response.data.decode("utf-8", "replace")
+        try:
+            answer = json.loads(body)
+        except json.JSONDecodeError:
+            answer = {}
+        words = answer.get("message") if isinstance(answer, dict) else None
+        reason = answer.get("reason", "") if isinstance(answer, dict) else ""
+        return Rejected(
+            words or body.strip() or f"HTTP status {response.status}",
+            about=self._place(about),
+            fix=_fix(response.status, reason),
+            status=response.status,
+            reason=reason,
+        )
+
+    def _unreachable(self, words: str) -> KitError:
+        return ClusterUnreachable(
+            f"its API server does not answer: {words}",
+            about=f'cluster "{self.cluster}"',
+            fix=f"see that {self._client.configuration.host} can be reached from here",
+        )
+
+    def _place(self, about: str) -> str:
+        return f'{about} in cluster "{self.cluster}"'
+
+
+def title(item: Object) -> str:
+    """Return how people call an object: ``Job "digits"``."""
+    return f'{item["kind"]} "{item["metadata"].get("name", "")}"'
+
+
+def _load(kubeconfig: Path, context: str | None, cluster: str):
+    """Return a client that has the credentials, and the namespace of the context."""
+    from kubernetes import config  # half a second, and not needed for `kit --help`
+    from kubernetes.config.config_exception import ConfigException
+
+    try:
+        contexts, current = config.list_kube_config_contexts(str(kubeconfig))
+        chosen = next((each for each in contexts if each["name"] == context), None) if context else current
+        client = config.new_client_from_config(str(kubeconfig), context=context, persist_config=False)
+    except (ConfigException, OSError, TypeError, AttributeError, KeyError, ValueError) as error:
+        raise BadInput(
+            f"the kubeconfig cannot be used: {error}",
+            about=f'{kubeconfig}, for cluster "{cluster}"',
+            fix="give another kubeconfig=, or another context=",
+        ) from error
+    return client, (chosen or {}).get("context", {}).get("namespace")
+
+
+def _join(resource: _Resource, namespace: str | None, name: str | None) -> str:
+    inside = f"/namespaces/{quote(namespace)}" if resource.namespaced and namespace else ""
+    return f"{resource.base}{inside}/{resource.plural}" + (f"/{quote(name)}" if name else "")
+
+
+def _words(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    text = str(reason if isinstance(reason, Exception) else error)
+    return text.rsplit(": ", 1)[-1] if "Connection refused" in text else text
+
+
+def _fix(status: int, reason: str) -> str:
+    if reason == "AlreadyExists":
+        return "choose another name, or delete the old one first"
+    known = {
+        400: "mend what is named, and send it again",
+        422: "mend the field that is named, and send it again",
+        401: "the credentials are not accepted: get a new kubeconfig",
+        403: "ask the cluster's administrator for that right",
+        404: "see what there is, as with: kubectl get all",
+        409: "read the object again, and try again",
+    }
+    return known.get(status, "try again; if it stays, look at the logs of the control plane")

@@ -1,0 +1,75 @@
+"""Names and labels: what Kubernetes allows, what is unique, and how the kit marks what it made.
+
+Pure. Whether a name is taken already is for the cluster to say, and so is not here.
+"""
+
+import getpass
+import re
+import secrets
+from datetime import UTC, datetime, timedelta
+
+from kitlib.errors import BadInput
+
+KIT = "trainyard/kit"
+RUN = "trainyard/run"
+WORKSHOP = "trainyard/workshop"
+OWNER = "trainyard/owner"
+EXPIRES = "trainyard/expires"
+JOB_NAME = "batch.kubernetes.io/job-name"
+
+MAX_RUN_NAME = 52  # leaves room in 63 characters for the pods' "-<index>-<suffix>"
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_UNAMBIGUOUS = "bcdfghjkmnpqrstvwxz2456789"
+
+
+def check(name: object, *, kind: str, longest: int = 63) -> str:
+    """Return ``name`` if it is a DNS label (RFC 1123), as Kubernetes wants names to be.
+
+    Raises:
+        BadInput: It is not; the error proposes one that is.
+    """
+    if not isinstance(name, str):
+        raise BadInput(
+            f"a {kind}'s name is text, not {type(name).__name__}", about=repr(name), fix=f'name="{kind}-1"'
+        )
+    if _DNS_LABEL.fullmatch(name) and len(name) <= longest:
+        return name
+    raise BadInput(
+        f"a {kind}'s name has only a-z, 0-9 and -, begins and ends with a letter or digit, "
+        f"and is at most {longest} characters long",
+        about=f'name "{name}"',
+        fix=f'name="{slug(name, longest) or kind}"',
+    )
+
+
+def slug(text: str, longest: int = 63) -> str:
+    """Return ``text`` made into a DNS label, or an empty string if nothing of it can stay."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:longest].rstrip("-")
+
+
+def unique(stem: str) -> str:
+    """Return a run name that begins with ``stem`` and is, in practice, not taken.
+
+    The suffix has no vowel, so it spells no word, and no pair of characters that look alike.
+    """
+    suffix = "".join(secrets.choice(_UNAMBIGUOUS) for _ in range(5))
+    return f"{slug(stem, MAX_RUN_NAME - 6) or 'run'}-{suffix}"
+
+
+def labels(*, run: str, workshop: str, lifetime: timedelta, now: datetime | None = None) -> dict[str, str]:
+    """Return the labels of one run: by them, and only by them, the kit finds and deletes things."""
+    expires = (now or datetime.now(UTC)) + lifetime
+    return {
+        KIT: "true",
+        RUN: run,
+        WORKSHOP: slug(workshop) or "none",
+        OWNER: slug(_user()) or "unknown",
+        EXPIRES: expires.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ"),
+    }
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return "unknown"

@@ -1,0 +1,34 @@
+"""What the kit made in a cluster: all that carries its label, and nothing else; found, and deleted."""
+
+from kitlib import names
+from kitlib.kube import Kube
+from kitlib.runs import KINDS, Run
+from kitlib.tables import Table, age
+
+OWNED = (*KINDS, "Pod")
+
+
+def owned(kube: Kube) -> Table:
+    """Return every object in the cluster that is the kit's, with its run and its owner."""
+    rows = []
+    for kind in OWNED:
+        for each in kube.get_all(kind, labels=names.KIT):
+            meta = each["metadata"]
+            rows.append(
+                (
+                    f"{kind}/{meta['name']}",
+                    meta["labels"].get(names.RUN),
+                    meta["labels"].get(names.OWNER),
+                    meta["labels"].get(names.EXPIRES),
+                    age(meta["creationTimestamp"]),
+                )
+            )
+    return Table(("object", "run", "owner", "expires", "age"), rows, empty="nothing of the kit is left")
+
+
+def delete_runs(kube: Kube) -> Table:
+    """Delete every run of the kit in a cluster, and return what is left: an empty table."""
+    found = {str(each["run"]) for each in owned(kube) if each["run"]}
+    for name in sorted(found):
+        Run(kube, name).delete()
+    return owned(kube)

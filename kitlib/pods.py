@@ -1,0 +1,115 @@
+"""Reading a pod: its rank, what it is doing in kubectl's words, and why it does not run. Pure."""
+
+from collections.abc import Iterable
+
+from kitlib.manifests import Object
+from kitlib.tables import Table, age
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+def node_rank(pod: Object) -> int | None:
+    """Return the pod's number among those of its run, from its completion index."""
+    meta = pod["metadata"]
+    index = (meta.get("labels") or {}).get(INDEX, (meta.get("annotations") or {}).get(INDEX))
+    return int(index) if index is not None else None
+
+
+def phase(pod: Object) -> str:
+    """Return Pending, Running, Succeeded, Failed or Unknown."""
+    return (pod.get("status") or {}).get("phase", "Pending")
+
+
+def finished(pod: Object) -> bool:
+    """Return whether its containers have run for the last time."""
+    return phase(pod) in ("Succeeded", "Failed")
+
+
+def containers(pod: Object) -> list[Object]:
+    """Return the statuses of its containers, initial ones first."""
+    status = pod.get("status") or {}
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+
+
+def started(pod: Object) -> bool:
+    """Return whether its main container runs, or has run: whether there may be a log."""
+    states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or []]
+    return any("running" in state or "terminated" in state for state in states)
+
+
+def word(pod: Object) -> str:
+    """Return one word on the pod, as in the STATUS column of ``kubectl get pods``."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    for each in containers(pod):
+        state = each.get("state") or {}
+        waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+        if waiting.get("reason") not in (None, "PodInitializing"):
+            return waiting["reason"]
+        if ended and ended.get("exitCode") != 0:
+            return ended.get("reason") or "Error"
+    if phase(pod) == "Succeeded":
+        return "Completed"
+    return (pod.get("status") or {}).get("reason") or phase(pod)
+
+
+def why(pod: Object) -> str:
+    """Return why a pod does not run, in the words of whoever holds it up; empty if nobody does."""
+    if not finished(pod):
+        for condition in (pod.get("status") or {}).get("conditions") or []:
+            if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                return condition.get("message") or condition.get("reason") or ""
+    for each in containers(pod):
+        state = each.get("state") or {}
+        waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+        if waiting and waiting.get("message"):
+            return f"{waiting.get('reason', 'Waiting')}: {waiting['message']}"
+        if ended and ended.get("exitCode") != 0:
+            return _ended(ended)
+    return (pod.get("status") or {}).get("message") or ""
+
+
+def finished_at(pod: Object) -> str:
+    """Return when its first container failed, or the last one ended: RFC 3339, or an empty text."""
+    ended = [
+        state["terminated"] for each in containers(pod) if "terminated" in (state := each.get("state") or {})
+    ]
+    bad = [each.get("finishedAt") or "" for each in ended if each.get("exitCode") != 0]
+    return min(bad) if bad else max((each.get("finishedAt") or "" for each in ended), default="")
+
+
+def table(pods: Iterable[Object]) -> Table:
+    """Return pods as a table, those of a run by their rank."""
+    ordered = sorted(
+        pods, key=lambda pod: (-1 if node_rank(pod) is None else node_rank(pod), pod["metadata"]["name"])
+    )
+    ranked = any(node_rank(pod) is not None for pod in ordered)
+    columns = ["pod", *(["rank"] if ranked else []), "status", "restarts", "node", "ip", "age", "why"]
+    rows = [
+        [
+            pod["metadata"]["name"],
+            *([node_rank(pod)] if ranked else []),
+            word(pod),
+            _restarts(pod),
+            pod["spec"].get("nodeName"),
+            (pod.get("status") or {}).get("podIP"),
+            age(pod["metadata"].get("creationTimestamp")),
+            why(pod),
+        ]
+        for pod in ordered
+    ]
+    if not any(row[-1] for row in rows):  # nobody waits
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return Table(columns, rows, empty="no pods")
+
+
+def _restarts(pod: Object) -> int:
+    return sum(
+        each.get("restartCount", 0) for each in (pod.get("status") or {}).get("containerStatuses") or []
+    )
+
+
+def _ended(ended: Object) -> str:
+    reason, code = ended.get("reason") or "Error", ended.get("exitCode")
+    message = (ended.get("message") or "").strip()
+    return f"{reason}, exit code {code}" + (f": {message}" if message else "")

@@ -1,0 +1,107 @@
+"""Showing how far a wait has come: one line that changes, in a terminal or in a notebook, else the log.
+
+A script without a terminal gets a record of the logger ``trainyard`` for each change, which `kit` writes to
+stderr. Charts and tables that live are not here.
+"""
+
+import logging
+import sys
+import time
+from contextlib import AbstractContextManager
+from html import escape
+
+log = logging.getLogger("trainyard")
+
+
+class Progress(AbstractContextManager):
+    """A line of text that says what happens now; used as a context manager.
+
+    Example:
+        >>> with progress("cluster lab") as line:
+        ...     line.update("starting etcd")
+    """
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.began = time.monotonic()
+        self.last = ""
+
+    def update(self, text: str) -> None:
+        """Show ``text`` in place of what was shown before."""
+        if text != self.last:
+            self.last = text
+            self.show(text)
+
+    def done(self, text: str) -> None:
+        """Show how it ended, for good."""
+        self.last = text
+        self.finish(f"{text} ({time.monotonic() - self.began:.1f} s)")
+
+    def show(self, text: str) -> None:
+        log.info("%s: %s", self.title, text)
+
+    def finish(self, text: str) -> None:
+        log.info("%s: %s", self.title, text)
+
+    def __exit__(self, *exception) -> None:
+        return None
+
+
+class TerminalProgress(Progress):
+    """A spinner with a line, on stderr."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(title)
+        from rich.console import Console  # only where there is a terminal
+        from rich.markup import escape as plain
+
+        self.console, self.plain = Console(stderr=True, highlight=False), plain
+        self.status = self.console.status(plain(title))
+
+    def __enter__(self):
+        self.status.start()
+        return self
+
+    def show(self, text: str) -> None:
+        self.status.update(f"[bold]{self.plain(self.title)}[/]: {self.plain(text)}")
+
+    def finish(self, text: str) -> None:
+        self.status.stop()
+        self.console.print(f"[bold]{self.plain(self.title)}[/]: {self.plain(text)}")
+
+    def __exit__(self, *exception) -> None:
+        self.status.stop()
+
+
+class NotebookProgress(Progress):
+    """One output of a cell, updated in place; the executed notebook keeps its last state."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(title)
+        self.handle = None
+
+    def show(self, text: str) -> None:
+        from IPython.display import display
+
+        line = f"{self.title}: {text}"
+        bundle = {"text/plain": line, "text/html": f"<code>{escape(line)}</code>"}
+        if self.handle is None:
+            self.handle = display(bundle, raw=True, display_id=True)
+        else:
+            self.handle.update(bundle, raw=True)
+
+    finish = show
+
+
+def progress(title: str) -> Progress:
+    """Return the kind of progress that can be seen here."""
+    if in_notebook():
+        return NotebookProgress(title)
+    return TerminalProgress(title) if sys.stderr.isatty() else Progress(title)
+
+
+def in_notebook() -> bool:
+    """Return whether a Jupyter kernel runs this."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return shell is not None and getattr(shell, "kernel", None) is not None

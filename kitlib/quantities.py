@@ -1,0 +1,85 @@
+"""Kubernetes's quantities, ``500m`` and ``2Gi``: checked before they are sent, and made readable in tables.
+Pure.
+"""
+
+import re
+
+from kitlib.errors import BadInput
+
+_SUFFIXES = {
+    "": 1,
+    "m": 1e-3,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+
+
+def number(quantity: str | int | float) -> float:
+    """Return the number a quantity stands for.
+
+    Example:
+        >>> number("500m"), number("2Gi")
+        (0.5, 2147483648.0)
+    """
+    match = _QUANTITY.fullmatch(str(quantity))
+    if match is None:
+        raise ValueError(f"not a Kubernetes quantity: {quantity!r}")
+    return float(match[1]) * _SUFFIXES[match[2] or ""]
+
+
+def check(value: object, *, what: str, example: str) -> str | None:
+    """Return a quantity as text, None for none.
+
+    Raises:
+        BadInput: It is none, or not above 0.
+    """
+    if value is None:
+        return None
+    usable = isinstance(value, str | int | float) and not isinstance(value, bool)
+    match = _QUANTITY.fullmatch(str(value)) if usable else None
+    if match is None or number(str(value)) <= 0:
+        raise BadInput(
+            f"{what} is an amount above 0, in Kubernetes's way of writing",
+            about=f"{what}={value!r}",
+            fix=f"{what}={example}",
+        )
+    return str(value)
+
+
+def check_count(value: object, *, what: str, least: int, most: int) -> int:
+    """Return a whole number that is in range.
+
+    Raises:
+        BadInput: It is of another type, or out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise BadInput(
+            f"{what} is a whole number from {least} to {most}",
+            about=f"{what}={value!r}",
+            fix=f"{what}={max(least, min(4, most))}",
+        )
+    return value
+
+
+def readable(bytes_: str | int | float | None) -> str:
+    """Return an amount of memory as people write it: ``7.8 GiB``."""
+    if bytes_ is None:
+        return "-"
+    size = number(bytes_)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} TiB"
+
+
+def cores(quantity: str | int | float | None) -> str:
+    """Return an amount of CPU as a number of cores: ``0.5``."""
+    return "-" if quantity is None else f"{number(quantity):g}"

@@ -1,0 +1,371 @@
+"""A run: one launched job, followed through the Kubernetes API by its label, from this kernel or from a
+fresh one.
+
+It keeps no state that the cluster does not have, but for the logs of a failure that it happened to see. How
+pods are judged is in `status`, what their output means in `metrics` and `tracebacks`, the picture in
+`widgets`.
+"""
+
+from collections.abc import Iterator, Mapping
+from html import escape
+
+from kitlib import logs, metrics, names, pods, tracebacks
+from kitlib.errors import BadInput, KitError, RunFailed, RunNotFound
+from kitlib.kube import Kube
+from kitlib.manifests import Object
+from kitlib.progress import progress
+from kitlib.status import DELETED, FAILED, RunStatus, judge
+from kitlib.tables import Table, Text, age
+from kitlib.tracebacks import Line
+from kitlib.waiting import wait
+from kitlib.watches import Selection, Snapshot, snapshots
+
+KINDS = ("Job", "Service", "ConfigMap")  # what a run may consist of; pods belong to the Job
+DELETE_SECONDS = 90
+LAST_LINES = 20
+
+
+class Run:
+    """A launched job.
+
+    Args:
+        kube: The cluster's API.
+        name: The run's name, which is its label.
+
+    Example:
+        >>> run = kit.connect("trainyard").run("digits")
+        >>> run.status
+        Running: 4 of 4 pods
+    """
+
+    def __init__(self, kube: Kube, name: str) -> None:
+        self.kube = kube
+        self.name = name
+        self._evidence: dict[int, list[Line]] = {}
+
+    # Looking
+
+    @property
+    def status(self) -> RunStatus:
+        """How it is now: phase, and the reason for it."""
+        warnings = self.kube.get_all("Event", fields=self._warnings)
+        return judge(self.kube.find("Job", self.name), self._pods(), warnings)
+
+    def pods(self) -> Table:
+        """Return its pods: rank, status, node, and why they do not run."""
+        return pods.table(self._pods())
+
+    def events(self) -> Table:
+        """Return what Kubernetes has said about the Job and its pods, oldest first."""
+        ours = {self.name, *(each["metadata"]["name"] for each in self._pods())}
+        return events_table(
+            each for each in self.kube.get_all("Event") if each["involvedObject"].get("name") in ours
+        )
+
+    def logs(
+        self, *, rank: int | None = None, follow: bool = False, timeout: float = 3600
+    ) -> "Text | LogStream":
+        """Return what the pods have written: text that shows itself, or with ``follow`` lines as they come.
+
+        Args:
+            rank: Number of the pod; by default all, in order of time, each line with its rank.
+            follow: Wait for the pods, saying why they do not run yet, and go on until they end.
+            timeout: Seconds to wait for the pods to start.
+
+        Raises:
+            BadInput: There is no such rank.
+
+        Example:
+            >>> for line in run.logs(rank=0, follow=True):
+            ...     print(line)
+        """
+        if follow:
+            return LogStream(self, rank, timeout)
+        chosen = self._ranks(rank)
+        written = {number: logs.read(self.kube, pod) for number, pod in chosen.items()}
+        if not any(written.values()):
+            return _Nothing("", f"(no output yet. {self.status})")
+        return Text("\n".join(_prefixed(number, line, rank) for number, line in logs.merge(written)))
+
+    def metrics(self, event: str | None = None):
+        """Return what the trainer reported, a row a JSON line, as a pandas DataFrame.
+
+        Args:
+            event: Only lines of this kind: ``step``, ``epoch``, ``eval`` …
+
+        Returns:
+            Columns event, time, rank, world_size, and those of the trainer: ``loss``, ``accuracy`` …
+        """
+        import pandas  # half a second, and seldom needed
+
+        columns = ["event", "time", "rank", "world_size"]
+        frame = pandas.DataFrame(metrics.rows(self._reported(), event))
+        return frame if len(frame) else pandas.DataFrame(columns=columns)
+
+    def plot(self):
+        """Return a picture of the loss by rank."""
+        from kitlib.widgets import loss  # matplotlib takes half a second
+
+        return loss.picture(self._reported(), title=self.name)
+
+    # Acting
+
+    def wait(self, *, timeout: float = 3600) -> RunStatus:
+        """Wait until it has succeeded, showing what it does.
+
+        Args:
+            timeout: Seconds.
+
+        Raises:
+            RunFailed: It failed; the error has the traceback of the rank that failed first.
+            RunNotFound: It was deleted.
+            WaitTimeout: It took longer.
+        """
+        with progress(f"run {self.name}") as line:
+            status = wait(
+                self._states(),
+                until=lambda state: state.finished,
+                timeout=timeout,
+                what="the run to end",
+                about=self._about,
+                resume=f"run.wait() goes on waiting, run.delete() ends it; from "
+                f'another kernel: kit.connect("{self.kube.cluster}").run("{self.name}")',
+                report=line.update,
+            )
+            line.done(status.phase)
+        if status.phase == FAILED:
+            raise self._failure(status)
+        if status.phase == DELETED:
+            raise RunNotFound(status.reason, about=self._about, fix="launch it again")
+        return status
+
+    def delete(self) -> None:
+        """Delete the Job, its pods and all else that carries its label, and wait until the pods are gone."""
+        selector = f"{names.RUN}={self.name}"
+        for kind in KINDS:
+            for each in self.kube.get_all(kind, labels=selector):
+                self.kube.delete(kind, each["metadata"]["name"])
+        if not self._pods():
+            return
+        wait(
+            snapshots(self.kube, Selection("Pod", labels=selector)),
+            until=lambda state: not state["Pod"],
+            timeout=DELETE_SECONDS,
+            what="the pods to end",
+            about=self._about,
+            resume="run.delete() again",
+            describe=lambda state: f"{len(state['Pod'])} pods are still there",
+        )
+
+    # Showing
+
+    def __repr__(self) -> str:
+        return f'Run "{self.name}" in cluster "{self.kube.cluster}": {self._shown_status()}'
+
+    def _repr_html_(self) -> str:
+        return f"<b>Run</b> <code>{escape(self.name)}</code>: {escape(self._shown_status())}"
+
+    def _shown_status(self) -> str:
+        try:
+            return str(self.status)
+        except KitError as error:  # showing an object never fails
+            return error.what
+
+    # Inside
+
+    @property
+    def _about(self) -> str:
+        return f'run "{self.name}" in cluster "{self.kube.cluster}"'
+
+    @property
+    def _warnings(self) -> str:
+        return f"involvedObject.kind=Job,involvedObject.name={self.name},type=Warning"
+
+    def _pods(self) -> list[Object]:
+        return self.kube.get_all("Pod", labels=f"{names.RUN}={self.name}")
+
+    def _ranks(self, rank: int | None) -> dict[int, Object]:
+        """Return the newest pod of each rank that is asked for."""
+        by_age = sorted(self._pods(), key=lambda pod: pod["metadata"]["creationTimestamp"])
+        found = {pods.node_rank(each) or 0: each for each in by_age}
+        if rank is None:
+            return dict(sorted(found.items()))
+        job = self.kube.find("Job", self.name)
+        if job is None:
+            raise RunNotFound("it was deleted, or never launched", about=self._about, fix="launch it again")
+        ranks = job["spec"].get("completions") or 1
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < ranks:
+            raise BadInput(
+                f"the pods of this run have the ranks 0 to {ranks - 1}", about=f"rank={rank!r}", fix="rank=0"
+            )
+        return {rank: found[rank]} if rank in found else {}
+
+    def _reported(self) -> list["metrics.Event"]:
+        written = [line.text for pod in self._ranks(None).values() for line in logs.read(self.kube, pod)]
+        return list(metrics.parse(written))
+
+    def _watched(self) -> Iterator[Snapshot]:
+        return snapshots(
+            self.kube,
+            Selection("Job", fields=f"metadata.name={self.name}"),
+            Selection("Pod", labels=f"{names.RUN}={self.name}"),
+            Selection("Event", fields=self._warnings),
+        )
+
+    def _states(self) -> Iterator[RunStatus]:
+        for seen in self._watched():
+            if any(pods.phase(each) == "Failed" for each in seen["Pod"].values()):
+                self._keep_evidence(seen["Pod"])
+            yield judge(seen["Job"].get(self.name), seen["Pod"].values(), seen["Event"].values())
+
+    def _keep_evidence(self, seen: Mapping[str, Object]) -> None:
+        """Read all logs once, at the first failure: the Job then deletes the pods that still run."""
+        if not self._evidence:
+            self._evidence = {pods.node_rank(pod) or 0: logs.read(self.kube, pod) for pod in seen.values()}
+
+    def _failure(self, status: RunStatus) -> RunFailed:
+        """Return the error that explains why it failed."""
+        ranks = self._ranks(None)
+        later = {rank: logs.read(self.kube, pod) for rank, pod in ranks.items()}
+        written = {
+            rank: max(later.get(rank, []), self._evidence.get(rank, []), key=len)
+            for rank in later.keys() | self._evidence.keys()
+        }
+        fix = "mend it and launch again; run.logs(rank=…) has all that a rank wrote"
+        found = tracebacks.first(written)
+        if found is not None:
+            return RunFailed(
+                f"rank {found.rank} failed first: {found.error}",
+                about=self._about,
+                fix=fix,
+                detail=found.text,
+                rank=found.rank,
+            )
+        failed = sorted(
+            (each for each in ranks.values() if pods.phase(each) == "Failed"), key=pods.finished_at
+        )
+        rank = pods.node_rank(failed[0]) if failed else None
+        last = written.get(rank, [])[-LAST_LINES:]
+        return RunFailed(
+            status.reason or "the Job failed",
+            about=self._about,
+            fix=fix,
+            rank=rank,
+            detail="\n".join(line.text for line in last),
+        )
+
+
+class LogStream:
+    """Lines of a run as they are written; iterate over it, or let a notebook show it."""
+
+    def __init__(self, run: Run, rank: int | None, timeout: float) -> None:
+        self.run, self.rank, self.timeout = run, rank, timeout
+
+    def __iter__(self) -> Iterator[str]:
+        followers = logs.Followers()
+        try:
+            for rank, pod in self._wait_for_pods().items():
+                followers.add(rank, logs.Follower(self.run.kube, pod, lambda pod=pod: self._ended(pod)))
+            alive = True
+            while alive:
+                alive = followers.alive()  # asked first: what they put in before they ended is taken below
+                for rank, line in followers.take(1.0 if alive else 0.0):
+                    yield _prefixed(rank, line, self.rank)
+        finally:
+            followers.close()
+
+    def _wait_for_pods(self) -> dict[int, Object]:
+        """Wait until the pods that are asked for have started, saying why they have not."""
+        run = self.run
+        run._ranks(self.rank)  # a wrong rank is an error now, not after a wait
+
+        def begun(seen: Snapshot) -> bool:
+            status = self._judged(seen)
+            there = {pods.node_rank(each) or 0 for each in seen["Pod"].values() if pods.started(each)}
+            return status.finished or (
+                self.rank in there if self.rank is not None else len(there) >= status.wanted
+            )
+
+        with progress(f"run {run.name}") as line:
+            wait(
+                run._watched(),
+                until=begun,
+                timeout=self.timeout,
+                what="the pods to start",
+                about=run._about,
+                resume="follow the logs again, or run.delete()",
+                describe=lambda seen: str(self._judged(seen)),
+                report=line.update,
+            )
+        return run._ranks(self.rank)
+
+    def _judged(self, seen: Snapshot) -> RunStatus:
+        return judge(seen["Job"].get(self.run.name), seen["Pod"].values(), seen["Event"].values())
+
+    def _ended(self, pod: Object) -> bool:
+        now = self.run.kube.find("Pod", pod["metadata"]["name"])
+        return now is None or pods.finished(now)
+
+    def _ipython_display_(self) -> None:
+        for line in self:
+            print(line, flush=True)  # this is the notebook printing: it asked to be shown the lines
+
+    def __repr__(self) -> str:
+        return f'<lines of run "{self.run.name}" as they come: iterate over them>'
+
+
+class _Nothing(Text):
+    """An empty text that says why it is empty."""
+
+    def __new__(cls, text: str, note: str):
+        made = super().__new__(cls, text)
+        made.note = note
+        return made
+
+    def __repr__(self) -> str:
+        return self.note
+
+
+def runs_table(kube: Kube) -> Table:
+    """Return the kit's runs in a cluster, newest last."""
+    jobs = sorted(kube.get_all("Job", labels=names.RUN), key=lambda job: job["metadata"]["creationTimestamp"])
+    by_run: dict[str, list[Object]] = {}
+    for each in kube.get_all("Pod", labels=names.RUN):
+        by_run.setdefault(each["metadata"]["labels"][names.RUN], []).append(each)
+    rows = []
+    for job in jobs:
+        labels = job["metadata"]["labels"]
+        status = judge(job, by_run.get(labels[names.RUN], []))
+        rows.append(
+            (
+                labels[names.RUN],
+                status.phase,
+                status.wanted,
+                labels.get(names.OWNER),
+                age(job["metadata"]["creationTimestamp"]),
+            )
+        )
+    return Table(("run", "status", "pods", "owner", "age"), rows, empty="no runs")
+
+
+def events_table(events: Iterator[Object]) -> Table:
+    """Return events as a table, oldest first."""
+
+    def moment(event: Object) -> str:
+        return event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+
+    rows = [
+        (
+            age(moment(each)),
+            each.get("type"),
+            each.get("reason"),
+            f"{each['involvedObject'].get('kind', '')}/{each['involvedObject'].get('name', '')}",
+            each.get("message", ""),
+        )
+        for each in sorted(events, key=moment)
+    ]
+    return Table(("age", "type", "reason", "object", "message"), rows, empty="no events")
+
+
+def _prefixed(rank: int, line: Line, only: int | None) -> str:
+    return line.text if only is not None else f"[rank {rank}] {line.text}"

@@ -1,0 +1,90 @@
+"""The few settings that come from the environment, and the folders that come with the kit.
+
+Read when they are asked for, never at import. What belongs to one cluster or one run is an argument, and not
+here.
+"""
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from kitlib.errors import BadInput
+
+DEFAULT_CLUSTER = "trainyard"
+DEFAULT_IMAGE = "pytorch/pytorch:2.15.0"  # the local cluster runs its own Python environment in its stead
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment says.
+
+    Attributes:
+        image: Image of the training container (``TRAINYARD_IMAGE``).
+        workshop: Whose objects these are, when many share a cluster (``TRAINYARD_WORKSHOP``).
+        lifetime: After how long a run may be cleaned up (``TRAINYARD_LIFETIME_HOURS``).
+    """
+
+    image: str
+    workshop: str
+    lifetime: timedelta
+
+
+def read(environment: dict[str, str] | None = None) -> Settings:
+    """Return the settings of this process.
+
+    Raises:
+        BadInput: A variable has a value that cannot be used.
+    """
+    env = os.environ if environment is None else environment
+    hours = env.get("TRAINYARD_LIFETIME_HOURS", "24")
+    try:
+        lifetime = timedelta(hours=float(hours))
+    except (ValueError, OverflowError) as error:
+        raise BadInput(
+            "this is not a number of hours",
+            about=f"TRAINYARD_LIFETIME_HOURS={hours}",
+            fix="set it to a number, such as 24, or unset it",
+        ) from error
+    return Settings(
+        image=env.get("TRAINYARD_IMAGE") or DEFAULT_IMAGE,
+        workshop=env.get("TRAINYARD_WORKSHOP") or "self-paced",
+        lifetime=lifetime,
+    )
+
+
+def manifests(*parts: str) -> Path:
+    """Return a file of ``manifests/``, which lies beside the package in a clone.
+
+    Raises:
+        BadInput: The package was copied away from its clone.
+    """
+    path = REPOSITORY.joinpath("manifests", *parts)
+    if not path.exists():
+        raise BadInput(
+            "a file of the kit is missing",
+            about=str(path),
+            fix="install the kit from its clone: pip install -e .",
+        )
+    return path
+
+
+def find(path: str | os.PathLike) -> Path:
+    """Return an existing file: as seen from here, or else from the root of the repository.
+
+    Notebooks run in their own folder under one tool and in the caller's under another.
+
+    Raises:
+        BadInput: It is in neither place.
+    """
+    given = Path(path).expanduser()
+    for candidate in (given, REPOSITORY / given):
+        if candidate.is_file():
+            return candidate.resolve()
+    places = f"{Path.cwd()} and {REPOSITORY}"
+    raise BadInput(
+        "there is no such file",
+        about=f"{given}, looked for in {places}",
+        fix="give the path of an existing file, such as trainers/digits_ddp.py",
+    )

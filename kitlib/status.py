@@ -1,0 +1,116 @@
+"""What a run is doing, judged from its Job, its pods and the warnings about it. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kitlib import pods as pod_facts
+from kitlib.manifests import Object
+
+PENDING, RUNNING, SUCCEEDED, FAILED, DELETED = "Pending", "Running", "Succeeded", "Failed", "Deleted"
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How a run is.
+
+    Attributes:
+        phase: Pending, Running, Succeeded, Failed or Deleted. A run whose ranks are not all there is
+            pending: those that are wait for the others.
+        reason: Why, in the words of whoever knows: the scheduler, the node, the Job; empty when all is well.
+        wanted: How many pods it has when complete.
+        running: How many run now.
+        succeeded: How many ended well.
+        failed: How many did not.
+    """
+
+    phase: str
+    reason: str = ""
+    wanted: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.phase in (SUCCEEDED, FAILED, DELETED)
+
+    def __str__(self) -> str:
+        if self.phase == RUNNING:
+            done = f", {self.succeeded} done" if self.succeeded else ""
+            return f"Running: {self.running} of {self.wanted} pods{done}"
+        if self.phase == SUCCEEDED:
+            return f"Succeeded: {self.succeeded} of {self.wanted} pods"
+        return f"{self.phase}: {self.reason}" if self.reason else self.phase
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def judge(job: Object | None, pods: Iterable[Object], warnings: Iterable[Object] = ()) -> RunStatus:
+    """Return the status of a run.
+
+    Args:
+        job: Its Job; None if there is none (any more).
+        pods: Its pods.
+        warnings: Events of type Warning about the Job.
+    """
+    if job is None:
+        return RunStatus(DELETED, "it was deleted, or never launched")
+    pods = [
+        each for each in pods if not each["metadata"].get("deletionTimestamp") or pod_facts.finished(each)
+    ]
+    phases = [pod_facts.phase(each) for each in pods]
+    wanted = job["spec"].get("completions") or job["spec"].get("parallelism") or 1
+    counts = {
+        "wanted": wanted,
+        "running": phases.count("Running"),
+        "succeeded": phases.count("Succeeded"),
+        "failed": phases.count("Failed"),
+    }
+    state = {
+        each["type"]: each
+        for each in (job.get("status") or {}).get("conditions") or []
+        if each["status"] == "True"
+    }
+    if "Complete" in state or "SuccessCriteriaMet" in state:
+        return RunStatus(
+            SUCCEEDED, **counts | {"succeeded": max(counts["succeeded"], _count(job, "succeeded"))}
+        )
+    if "Failed" in state or "FailureTarget" in state:
+        condition = state.get("Failed") or state["FailureTarget"]
+        return RunStatus(
+            FAILED, _failure(pods) or condition.get("message") or condition.get("reason", ""), **counts
+        )
+    if "Suspended" in state:
+        return RunStatus(PENDING, "it is suspended", **counts)
+    if counts["running"] + counts["succeeded"] + counts["failed"] >= wanted:
+        return RunStatus(RUNNING, **counts)
+    return RunStatus(PENDING, _held_up(pods, wanted, counts["running"], warnings), **counts)
+
+
+def _count(job: Object, what: str) -> int:
+    return (job.get("status") or {}).get(what) or 0
+
+
+def _failure(pods: Iterable[Object]) -> str:
+    failed = sorted((each for each in pods if pod_facts.phase(each) == "Failed"), key=pod_facts.finished_at)
+    if not failed:
+        return ""
+    return f"rank {pod_facts.node_rank(failed[0])}: {pod_facts.why(failed[0])}"
+
+
+def _held_up(pods: list[Object], wanted: int, running: int, warnings: Iterable[Object]) -> str:
+    """Return why a run is not complete; one reason for all pods that give the same."""
+    reasons: dict[str, list[Object]] = {}
+    for each in pods:
+        if pod_facts.phase(each) == "Pending":
+            reasons.setdefault(pod_facts.why(each), []).append(each)
+    told = [words for words in reasons if words]
+    if not told and len(pods) < wanted:
+        told = [each.get("message", "") for each in warnings][-1:]
+    there = f"{running} of {wanted} pods run" if running else ""
+    if not told:
+        waiting = {pod_facts.word(each) for each in pods} - {"Pending", "Running"}
+        return there or ", ".join(sorted(waiting)) or "its pods are being made"
+    return "; ".join(filter(None, [there, *told]))
