@@ -1,0 +1,151 @@
+"""A cluster's certificates: who may do what, what is kept, and what is issued anew."""
+
+import stat
+
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from localkube.controlplane import certificates, kubeconfig
+from localkube.errors import LocalClusterError
+
+NODES = ["10.244.254.1", "10.244.254.2"]
+CLIENTS = {
+    "admin": ("kubernetes-admin", "system:masters"),
+    "agent": ("trainyard:node-agent", "system:masters"),
+    "apiserver-kubelet-client": ("kube-apiserver-kubelet-client", "system:masters"),
+    "controller-manager": ("system:kube-controller-manager", None),
+    "scheduler": ("system:kube-scheduler", None),
+}
+
+
+@pytest.fixture
+def pki(tmp_path):
+    folder = tmp_path / "pki"
+    certificates.issue(folder, node_addresses=NODES)
+    return folder
+
+
+def load(path):
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def names(certificate):
+    extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return {str(name.value) for name in extension}
+
+
+def content(pki):
+    return {path.name: path.read_bytes() for path in pki.iterdir()}
+
+
+def test_every_file_is_readable_by_its_owner_alone(pki):
+    assert stat.S_IMODE(pki.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in pki.iterdir()} == {0o600}
+
+
+def test_clients_carry_the_users_that_kubernetes_knows(pki):
+    for file, (user, group) in CLIENTS.items():
+        subject = load(pki / f"{file}.crt").subject
+        assert [part.value for part in subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)] == [user]
+        groups = [part.value for part in subject.get_attributes_for_oid(x509.NameOID.ORGANIZATION_NAME)]
+        assert groups == ([group] if group else [])
+
+
+def test_a_client_certificate_cannot_serve(pki):
+    for file in CLIENTS:
+        usage = load(pki / f"{file}.crt").extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        assert ExtendedKeyUsageOID.SERVER_AUTH not in usage
+
+
+def test_the_api_server_is_known_by_all_its_names(pki):
+    assert names(load(pki / "apiserver.crt")) == set(certificates.API_NAMES)
+
+
+def test_the_kubelet_api_is_known_by_the_nodes_addresses(pki):
+    assert names(load(pki / "kubelet-serving.crt")) == {"127.0.0.1", *NODES}
+
+
+def test_etcd_and_the_front_proxy_have_authorities_of_their_own(pki):
+    authorities = {name: load(pki / f"{name}.crt") for name in ("ca", "etcd-ca", "front-proxy-ca")}
+    signed = {"apiserver-etcd-client": "etcd-ca", "front-proxy-client": "front-proxy-ca", "admin": "ca"}
+    for file, authority in signed.items():
+        load(pki / f"{file}.crt").verify_directly_issued_by(authorities[authority])
+    with pytest.raises(ValueError, match="Issuer"):
+        load(pki / "admin.crt").verify_directly_issued_by(authorities["etcd-ca"])
+
+
+def test_issuing_again_changes_nothing(pki):
+    before = content(pki)
+    certificates.issue(pki, node_addresses=NODES)
+    assert content(pki) == before
+
+
+def test_a_new_node_renews_the_kubelets_certificate_and_no_other(pki):
+    before = content(pki)
+    certificates.issue(pki, node_addresses=[*NODES, "10.244.254.3"])
+    changed = {name for name, bytes_ in content(pki).items() if bytes_ != before[name]}
+    assert changed == {"kubelet-serving.crt", "kubelet-serving.key"}
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a certificate"])
+def test_a_damaged_certificate_is_issued_anew(pki, damage):
+    (pki / "admin.crt").write_bytes(damage)
+    certificates.issue(pki, node_addresses=NODES)
+    load(pki / "admin.crt").verify_directly_issued_by(load(pki / "ca.crt"))
+
+
+def test_a_key_that_does_not_fit_its_certificate_is_replaced_with_it(pki):
+    (pki / "admin.key").write_bytes((pki / "agent.key").read_bytes())
+    certificates.issue(pki, node_addresses=NODES)
+    assert (pki / "admin.key").read_bytes() != (pki / "agent.key").read_bytes()
+
+
+def test_a_lost_authority_takes_its_certificates_with_it(pki):
+    before = content(pki)
+    (pki / "etcd-ca.key").unlink()
+    certificates.issue(pki, node_addresses=NODES)
+    changed = {name for name, bytes_ in content(pki).items() if bytes_ != before[name]}
+    assert changed == {
+        f"{name}.{kind}"
+        for name in ("etcd-ca", "etcd-server", "apiserver-etcd-client")
+        for kind in ("crt", "key")
+    }
+
+
+def test_a_certificate_about_to_expire_is_renewed(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(certificates, "LEAF_DAYS", certificates.RENEW_DAYS - 1)
+        certificates.issue(tmp_path / "pki", node_addresses=NODES)
+    before = load(tmp_path / "pki" / "admin.crt")
+    certificates.issue(tmp_path / "pki", node_addresses=NODES)
+    assert load(tmp_path / "pki" / "admin.crt").not_valid_after_utc > before.not_valid_after_utc
+
+
+def test_a_directory_that_cannot_be_made_is_explained(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(LocalClusterError, match="cannot write") as error:
+        certificates.issue(tmp_path / "file" / "pki", node_addresses=NODES)
+    assert str(tmp_path / "file" / "pki") in error.value.about
+
+
+def test_a_kubeconfig_holds_all_it_needs_and_is_private(pki, tmp_path):
+    import base64
+    import json
+
+    path = tmp_path / "kubeconfig"
+    kubeconfig.write(
+        path,
+        server="https://127.0.0.1:6443",
+        ca=pki / "ca.crt",
+        cert=pki / "admin.crt",
+        key=pki / "admin.key",
+        name="lab",
+    )
+    written = json.loads(path.read_text())
+    cluster = written["clusters"][0]["cluster"]
+    assert cluster["server"] == "https://127.0.0.1:6443"
+    assert base64.b64decode(cluster["certificate-authority-data"]) == (pki / "ca.crt").read_bytes()
+    assert written["current-context"] == "lab"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()].count(".kubeconfig.new") == 0

@@ -1,0 +1,90 @@
+"""How the components are started: nothing secret in a command, nothing open to strangers."""
+
+import json
+import re
+import stat
+
+import pytest
+
+from localkube.controlplane import certificates, components
+from localkube.controlplane.binaries import COMPONENTS, ControlPlane
+from localkube.paths import ClusterPaths
+
+PROGRAM = "/opt/trainyard-kubernetes"
+
+
+@pytest.fixture
+def paths(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    paths = ClusterPaths("lab")
+    certificates.issue(paths.pki, node_addresses=["10.244.254.1"])
+    return paths
+
+
+@pytest.fixture
+def started(paths):
+    control_plane = ControlPlane("v1.36.3", "cache", {name: (PROGRAM, name) for name in COMPONENTS})
+    return {component.name: component for component in components.commands(paths, control_plane)}
+
+
+def flags(component):
+    return dict(re.fullmatch(r"--([^=]+)=(.*)", text).groups() for text in component.argv[2:])
+
+
+def test_the_components_come_in_the_order_of_their_start(started):
+    assert list(started) == ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
+    assert started["kube-scheduler"].starts_after == ("kube-apiserver",)
+    assert started["kube-apiserver"].argv[:2] == (PROGRAM, "kube-apiserver")
+
+
+def test_no_secret_stands_in_a_command(started, paths):
+    words = " ".join(word for component in started.values() for word in component.argv)
+    assert "PRIVATE KEY" not in words
+    assert not re.search(r"--(token|password|client-key-data)", words)
+
+
+def test_every_file_that_is_named_is_there(started, paths):
+    named = [
+        text.partition("=")[2]
+        for component in started.values()
+        for text in component.argv
+        if text.partition("=")[2].startswith("/") and "data-dir" not in text
+    ]
+    assert len(named) > 20
+    assert [path for path in named if not paths.root.joinpath(path).exists()] == []
+
+
+def test_only_health_is_open_to_strangers(started, paths):
+    assert "anonymous-auth" not in flags(started["kube-apiserver"])
+    file = paths.root / flags(started["kube-apiserver"])["authentication-config"]
+    allowed = json.loads(file.read_text())["anonymous"]["conditions"]
+    assert {entry["path"] for entry in allowed} == {"/livez", "/readyz", "/healthz"}
+
+
+def test_etcd_listens_for_certified_clients_on_the_loopback_only(started):
+    etcd = flags(started["etcd"])
+    listening = [value for flag, value in etcd.items() if flag.startswith("listen-")]
+    assert len(listening) == 2
+    assert all(value.startswith("https://127.0.0.1:") for value in listening)
+    assert etcd["client-cert-auth"] == etcd["peer-client-cert-auth"] == "true"
+
+
+def test_the_controllers_of_the_course_are_on(started):
+    on = flags(started["kube-controller-manager"])["controllers"].split(",")
+    for kind in ("job", "cronjob", "deployment", "statefulset", "daemonset", "horizontal-pod-autoscaler", "disruption"):
+        assert f"{kind}-controller" in on
+    assert "*" not in on
+
+
+def test_the_ports_can_be_chosen(paths):
+    control_plane = ControlPlane("v1.36.3", "cache", {name: (PROGRAM, name) for name in COMPONENTS})
+    at = components.Addresses(api_bind="127.0.0.1", api_port=7001, etcd_port=7002, etcd_peer_port=7003)
+    etcd, server, *_ = components.commands(paths, control_plane, addresses=at)
+    assert server.health == "https://127.0.0.1:7001/readyz"
+    assert flags(etcd)["listen-client-urls"] == flags(server)["etcd-servers"] == "https://127.0.0.1:7002"
+
+
+def test_the_configuration_is_private(started, paths):
+    folder = paths.root / "config"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
