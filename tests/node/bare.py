@@ -1,0 +1,159 @@
+"""A control plane without nodes on this machine's loopback: the real servers, for tests of the agent's parts.
+
+Nothing of the site is here: no namespaces, no agent, no scheduler.
+"""
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from localkube.controlplane import certificates, kubeconfig
+from localkube.controlplane.binaries import ControlPlane
+from localkube.controlplane.components import Addresses, Component, commands
+from localkube.node.api import Api
+from localkube.node.sandbox import die_with_parent
+from localkube.paths import ClusterPaths, private_dir
+
+COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager")
+START_SECONDS, STOP_SECONDS = 90.0, 10.0
+
+
+@dataclass(frozen=True)
+class TestPaths(ClusterPaths):
+    """A cluster's files in a directory of the test's own."""
+
+    __test__ = False
+    directory: Path = Path()
+
+    @property
+    def root(self) -> Path:
+        return self.directory
+
+
+@dataclass(frozen=True)
+class BareControlPlane:
+    """A running API server, and what is needed to speak to it as an administrator."""
+
+    server: str
+    paths: ClusterPaths
+    kubectl: tuple[str, ...]
+
+    @property
+    def ca(self) -> Path:
+        return self.paths.pki / "ca.crt"
+
+    @property
+    def cert(self) -> Path:
+        return self.paths.pki / "admin.crt"
+
+    @property
+    def key(self) -> Path:
+        return self.paths.pki / "admin.key"
+
+    def api(self) -> Api:
+        """Return a client, to be entered by the test that uses it."""
+        return Api(self.server, ca_file=self.ca, cert_file=self.cert, key_file=self.key)
+
+    def run(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl and return what it prints."""
+        command = [*self.kubectl, *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        return done.stdout
+
+
+@contextlib.contextmanager
+def bare(
+    directory: Path, control_plane: ControlPlane, *, components: tuple[str, ...] = COMPONENTS
+) -> Iterator[BareControlPlane]:
+    """Run the named components, yield when the API server is ready, and stop them.
+
+    Args:
+        directory: For certificates, data and logs.
+        control_plane: The binaries.
+        components: Which to start.
+    """
+    paths = TestPaths("bare", directory)
+    api_port, etcd_port, peer_port = _free_ports(3)
+    addresses = Addresses(
+        api_bind="127.0.0.1",
+        api_port=api_port,
+        advertise="127.0.0.1",
+        etcd_port=etcd_port,
+        etcd_peer_port=peer_port,
+    )
+    certificates.issue(paths.pki, node_addresses=[])
+    private_dir(paths.etcd)
+    private_dir(paths.logs)
+    pki = paths.pki
+    kubeconfig.write(
+        paths.kubeconfig,
+        server=addresses.api,
+        ca=pki / "ca.crt",
+        cert=pki / "admin.crt",
+        key=pki / "admin.key",
+        name="bare",
+    )
+    wanted = [c for c in commands(paths, control_plane, addresses=addresses) if c.name in components]
+    with contextlib.ExitStack() as stack:
+        for component in wanted:
+            stack.enter_context(_running(component, paths))
+            if component.health:
+                _wait_until_ready(component, paths)
+        kubectl = control_plane.argv("kubectl", "--kubeconfig", str(paths.kubeconfig))
+        yield BareControlPlane(addresses.api, paths, tuple(kubectl))
+
+
+@contextlib.contextmanager
+def _running(component: Component, paths: ClusterPaths) -> Iterator[None]:
+    with _log(component, paths).open("wb") as log:
+        process = subprocess.Popen(
+            component.argv,
+            env=dict(component.env),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=die_with_parent,
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_ready(component: Component, paths: ClusterPaths) -> None:
+    tls = ssl.create_default_context(cafile=str(paths.pki / "ca.crt"))
+    deadline, last = time.monotonic() + START_SECONDS, "no answer yet"
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(component.health, context=tls, timeout=5):
+                return
+        except (urllib.error.URLError, OSError) as error:
+            last = str(error)
+        time.sleep(0.05)
+    tail = _log(component, paths).read_text(errors="replace")[-2000:]
+    raise TimeoutError(f"{component.name} is not ready: {last}\n{tail}")
+
+
+def _log(component: Component, paths: ClusterPaths) -> Path:
+    return paths.logs / f"{component.name}.log"
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for taken in sockets:
+            taken.bind(("127.0.0.1", 0))
+        return [taken.getsockname()[1] for taken in sockets]

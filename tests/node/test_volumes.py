@@ -1,0 +1,320 @@
+"""Volumes of every kind, with the objects and tokens of a real API server."""
+
+import asyncio
+import base64
+import itertools
+import json
+import os
+import stat
+
+import pytest
+
+from localkube.node.api import ApiError
+from localkube.node.objects import Objects, Tokens
+from localkube.node.volumes import Volume, VolumeError, Volumes, mounts
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+async def api(bare_control_plane):
+    async with bare_control_plane.api() as client:
+        yield client
+
+
+@pytest.fixture
+async def namespace(api):
+    name = f"volumes-{os.getpid()}-{next(NUMBERS)}"
+    await api.post("/api/v1/namespaces", {"metadata": {"name": name}})
+    yield name
+    await api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def volumes(api, tmp_path):
+    return Volumes(api, pods=tmp_path / "pods", allocatable=lambda node: {"cpu": "4"})
+
+
+@pytest.fixture
+def create(api, namespace):
+    async def create(kind, name, **body):
+        return await api.post(f"/api/v1/namespaces/{namespace}/{kind}", {"metadata": {"name": name}} | body)
+
+    return create
+
+
+@pytest.fixture
+def make_pod(create):
+    """Create a pod that no scheduler ever binds, so that tokens can be bound to it."""
+
+    async def make_pod(*specs, name="pod", **container):
+        main = {"name": "main", "image": "python", **container}
+        spec = {"containers": [main], "volumes": list(specs), "automountServiceAccountToken": False}
+        return await create("pods", name, spec=spec)
+
+    return make_pod
+
+
+async def test_a_configmap_becomes_files_and_follows_changes(api, namespace, create, make_pod, volumes):
+    binary = base64.b64encode(bytes(range(256))).decode()
+    await create("configmaps", "code", data={"train.py": "print(1)\n"}, binaryData={"blob": binary})
+    items = [{"key": "train.py", "path": "src/main.py", "mode": 0o755}, {"key": "blob", "path": "blob"}]
+    pod = await make_pod({"name": "v", "configMap": {"name": "code", "items": items, "defaultMode": 0o440}})
+    volume = (await volumes.prepare(pod))["v"]
+    assert volume.read_only
+    assert (volume.source / "src" / "main.py").read_text() == "print(1)\n"
+    assert (volume.source / "blob").read_bytes() == bytes(range(256))
+    modes = [stat.S_IMODE((volume.source / path).stat().st_mode) for path in ("src/main.py", "blob")]
+    assert modes == [0o755, 0o440]
+
+    assert not await volumes.refresh(pod)
+    await api.patch(f"/api/v1/namespaces/{namespace}/configmaps/code", {"data": {"train.py": "print(2)\n"}})
+    await asyncio.sleep(0.3)  # the time for which one answer serves all pods
+    assert await volumes.refresh(pod)
+    assert (volume.source / "src" / "main.py").read_text() == "print(2)\n"
+
+
+async def test_a_configmap_of_a_megabyte_fits(create, make_pod, volumes):
+    text = "x" * (1024 * 1024 - 100)
+    await create("configmaps", "large", data={"text": text})
+    pod = await make_pod({"name": "v", "configMap": {"name": "large"}})
+    assert ((await volumes.prepare(pod))["v"].source / "text").read_text() == text
+
+
+async def test_what_is_missing_is_said_and_appears_when_it_is_there(create, make_pod, volumes):
+    pod = await make_pod(
+        {"name": "c", "configMap": {"name": "later"}},
+        {"name": "o", "configMap": {"name": "never", "optional": True}},
+    )
+    with pytest.raises(VolumeError) as caught:
+        await volumes.prepare(pod)
+    assert caught.value.reason == "FailedMount"
+    assert caught.value.message == 'MountVolume.SetUp failed for volume "c" : configmap "later" not found'
+    await create("configmaps", "later", data={"a": "1"})
+    ready = await volumes.prepare(pod)
+    assert (ready["c"].source / "a").read_text() == "1"
+    assert [path.name for path in ready["o"].source.iterdir() if not path.name.startswith("..")] == []
+
+
+async def test_a_secret_is_decoded_and_kept_from_others(create, make_pod, volumes):
+    await create("secrets", "login", stringData={"password": "pässword"})
+    pod = await make_pod({"name": "v", "secret": {"secretName": "login", "defaultMode": 0o400}})
+    path = (await volumes.prepare(pod))["v"].source / "password"
+    assert path.read_text() == "pässword"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o400
+
+
+async def test_the_api_server_accepts_the_projected_token_for_its_pod(
+    api, namespace, bare_control_plane, make_pod, volumes
+):
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+    ]
+    pod = await make_pod({"name": "api", "projected": {"sources": sources}})
+    source = (await volumes.prepare(pod))["api"].source
+    assert (source / "namespace").read_text() == namespace
+    assert (source / "ca.crt").read_text() == bare_control_plane.ca.read_text()
+    token = (source / "token").read_text()
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+    status = (await api.post("/apis/authentication.k8s.io/v1/tokenreviews", review))["status"]
+    assert status["user"]["username"] == f"system:serviceaccount:{namespace}:default"
+    assert status["user"]["extra"]["authentication.kubernetes.io/pod-uid"] == [pod["metadata"]["uid"]]
+
+
+async def test_a_token_for_another_audience_names_it(make_pod, volumes):
+    token = {"path": "vault", "audience": "vault.example", "expirationSeconds": 600}
+    pod = await make_pod({"name": "v", "projected": {"sources": [{"serviceAccountToken": token}]}})
+    text = ((await volumes.prepare(pod))["v"].source / "vault").read_text()
+    payload = text.split(".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    assert claims["aud"] == ["vault.example"]
+    assert claims["exp"] - claims["iat"] == 600
+
+
+async def test_a_token_is_renewed_when_a_fifth_of_its_life_is_left(api, make_pod):
+    pod = await make_pod()
+    now = [1_000.0]
+    real = Tokens(api)
+    issued = []
+
+    class Requests:
+        async def post(self, path, body):
+            answer = await api.post(path, body)
+            issued.append(answer["status"]["token"])
+            answer["status"]["expirationTimestamp"] = "1970-01-01T00:26:40Z"  # 600 s after 1,000
+            return answer
+
+    tokens = Tokens(Requests(), clock=lambda: now[0])
+    first = await tokens.get(pod, audience="", seconds=600)
+    now[0] += 479
+    assert await tokens.get(pod, audience="", seconds=600) == first
+    now[0] += 2
+    await tokens.get(pod, audience="", seconds=600)
+    assert len(issued) == 2
+    assert (await real.get(pod, audience="", seconds=600)).count(".") == 2
+
+
+async def test_a_token_still_holds_while_the_api_server_is_away(make_pod, api):
+    pod = await make_pod()
+    now = [1_000.0]
+
+    class Away:
+        def __init__(self):
+            self.gone = False
+
+        async def post(self, path, body):
+            if self.gone:
+                raise ApiError(0, "Unreachable", "connection refused")
+            return {"status": {"token": "t", "expirationTimestamp": "1970-01-01T00:26:40Z"}}
+
+    server = Away()
+    tokens = Tokens(server, clock=lambda: now[0])
+    assert await tokens.get(pod, audience="", seconds=600) == "t"
+    server.gone = True
+    now[0] = 1_599
+    assert await tokens.get(pod, audience="", seconds=600) == "t"
+    now[0] = 1_601
+    with pytest.raises(ApiError):
+        await tokens.get(pod, audience="", seconds=600)
+
+
+async def test_pods_that_start_together_share_one_request(api, create, namespace):
+    await create("configmaps", "shared", data={"a": "1"})
+    asked = []
+
+    class Counting:
+        async def get(self, path):
+            asked.append(path)
+            return await api.get(path)
+
+    objects = Objects(Counting())
+    answers = await asyncio.gather(*(objects.configmap(namespace, "shared") for _ in range(200)))
+    assert len(asked) == 1
+    assert all(answer["data"] == {"a": "1"} for answer in answers)
+    assert await objects.secret(namespace, "absent") is None
+
+
+async def test_labels_that_change_reach_the_file(make_pod, volumes):
+    items = [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]
+    limit = {"containerName": "main", "resource": "limits.cpu"}
+    pod = await make_pod(
+        {"name": "v", "downwardAPI": {"items": [*items, {"path": "cpu", "resourceFieldRef": limit}]}}
+    )
+    source = (await volumes.prepare(pod))["v"].source
+    assert ((source / "labels").read_text(), (source / "cpu").read_text()) == ("", "4")
+    pod["metadata"]["labels"] = {"epoch": "3"}
+    assert await volumes.refresh(pod)
+    assert (source / "labels").read_text() == 'epoch="3"'
+
+
+async def test_an_empty_dir_keeps_its_files_until_the_pod_goes(make_pod, volumes, tmp_path):
+    pod = await make_pod({"name": "v", "emptyDir": {}})
+    source = (await volumes.prepare(pod))["v"].source
+    (source / "file").write_text("kept")
+    assert (await volumes.prepare(pod))["v"] == Volume(source)
+    assert (source / "file").read_text() == "kept"
+    assert stat.S_IMODE(source.stat().st_mode) == 0o777
+    await volumes.remove(pod["metadata"]["uid"])
+    assert not source.exists()
+    await volumes.remove(pod["metadata"]["uid"])
+
+
+async def test_memory_is_limited_by_the_volume_and_by_the_containers(api, make_pod, tmp_path):
+    mounted = []
+    volumes = Volumes(api, pods=tmp_path, mount=lambda *arguments: mounted.append(arguments))
+    resources = {"limits": {"memory": "1Mi"}}
+    specs = [
+        {"name": "small", "emptyDir": {"medium": "Memory", "sizeLimit": "64Ki"}},
+        {"name": "large", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+    ]
+    pod = await make_pod(*specs, resources=resources)
+    await volumes.prepare(pod)
+    assert [arguments[4] for arguments in mounted] == ["mode=777,size=65536", "mode=777,size=1048576"]
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts outside of a user namespace")
+async def test_memory_is_a_file_system_of_its_own_that_goes_with_the_pod(make_pod, volumes):
+    pod = await make_pod({"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "64Ki"}})
+    source = (await volumes.prepare(pod))["v"].source
+    assert source.is_mount()
+    with pytest.raises(OSError, match="No space left"):
+        (source / "file").write_bytes(bytes(128 * 1024))
+    await volumes.prepare(pod)
+    await volumes.remove(pod["metadata"]["uid"])
+    assert not source.exists()
+
+
+async def test_a_host_path_is_checked(make_pod, volumes, tmp_path):
+    (tmp_path / "file").touch()
+    path = str(tmp_path / "file")
+    pod = await make_pod({"name": "v", "hostPath": {"path": path, "type": "File"}})
+    assert (await volumes.prepare(pod))["v"] == Volume(tmp_path / "file")
+    pod["spec"]["volumes"][0]["hostPath"]["type"] = "Directory"
+    with pytest.raises(VolumeError, match=f"hostPath type check failed: {path} is not a directory"):
+        await volumes.prepare(pod)
+
+
+async def test_what_needs_a_driver_is_refused_by_name(make_pod, volumes):
+    pod = await make_pod({"name": "v", "nfs": {"server": "files", "path": "/"}})
+    with pytest.raises(VolumeError, match="of kind nfs need a driver .* use a persistentVolumeClaim"):
+        await volumes.prepare(pod)
+
+
+async def test_a_claim_must_exist_and_be_bound(create, make_pod, volumes):
+    pod = await make_pod({"name": "v", "persistentVolumeClaim": {"claimName": "data"}})
+    with pytest.raises(VolumeError, match='persistentvolumeclaim "data" not found'):
+        await volumes.prepare(pod)
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+        "storageClassName": "",
+    }
+    await create("persistentvolumeclaims", "data", spec=spec)
+    with pytest.raises(VolumeError, match='persistentvolumeclaim "data" is not bound yet'):
+        await volumes.prepare(pod)
+
+
+def test_mounts_bind_outer_directories_first(tmp_path):
+    (tmp_path / "data").mkdir()
+    container = {
+        "volumeMounts": [
+            {"name": "v", "mountPath": "/data/runs/", "subPathExpr": "runs/$(RANK)"},
+            {"name": "v", "mountPath": "/data", "readOnly": True},
+            {"name": "c", "mountPath": "/etc/train.py", "subPath": "train.py"},
+        ]
+    }
+    (tmp_path / "train.py").touch()
+    ready = {
+        "v": Volume(tmp_path / "data"),
+        "c": Volume(tmp_path, read_only=True, managed=True),
+    }
+    assert mounts(container, ready, environment={"RANK": "3"}) == [
+        {"kind": "bind", "source": str(tmp_path / "data"), "target": "/data", "read_only": True},
+        {"kind": "bind", "source": f"{tmp_path}/data/runs/3", "target": "/data/runs", "read_only": False},
+        {"kind": "bind", "source": str(tmp_path / "train.py"), "target": "/etc/train.py", "read_only": True},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ({"subPath": "trap/passwd"}, "leads out of the volume"),
+        ({"subPathExpr": "$(UP)"}, "must be relative"),
+    ],
+)
+def test_a_sub_path_that_leads_out_stops_the_container(tmp_path, wish, message):
+    (tmp_path / "trap").symlink_to("/etc")
+    container = {"volumeMounts": [{"name": "v", "mountPath": "/data", **wish}]}
+    with pytest.raises(VolumeError, match=message) as caught:
+        mounts(container, {"v": Volume(tmp_path)}, environment={"UP": "../.."})
+    assert caught.value.reason == "CreateContainerConfigError"
+
+
+def test_a_missing_key_as_sub_path_is_not_made_a_directory(tmp_path):
+    container = {"volumeMounts": [{"name": "c", "mountPath": "/x", "subPath": "absent"}]}
+    with pytest.raises(VolumeError, match="No such file"):
+        mounts(container, {"c": Volume(tmp_path, read_only=True, managed=True)})
+    assert not (tmp_path / "absent").exists()

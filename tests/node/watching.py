@@ -1,0 +1,31 @@
+"""Wait, by a watch, until an object is as a test wants it."""
+
+import asyncio
+import contextlib
+
+from localkube.node.api import Api, Watch
+
+
+async def until(api: Api, path: str, condition, *, timeout: float = 30.0):
+    """Return the first object of the collection at ``path`` for which ``condition(change, object)`` holds.
+
+    Raises:
+        AssertionError: None did in time; the message shows all that were seen last.
+    """
+    found = asyncio.get_running_loop().create_future()
+    watch = Watch(api, path)
+
+    def look(change, item, before):
+        if not found.done() and condition(change, item):
+            found.set_result(item)
+
+    watch.subscribe(look)
+    task = asyncio.create_task(watch.run())
+    try:
+        return await asyncio.wait_for(found, timeout)
+    except TimeoutError as error:
+        raise AssertionError(f"not seen within {timeout} s; there is {list(watch.store.values())}") from error
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
