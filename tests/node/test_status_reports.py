@@ -1,0 +1,70 @@
+"""The API server accepts every status that is reported, and gives it back as it was sent."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from localkube.node.api import ApiError
+from localkube.node.status import ContainerRecord, pod_status, status_patch
+
+CASES = sorted((Path(__file__).parents[1] / "unit" / "pod_status").glob("*.yaml"))
+NODE = "node-of-a-test"
+
+
+@pytest.fixture
+async def api(bare_control_plane):
+    async with bare_control_plane.api() as client:
+        yield client
+
+
+def record(name, fields):
+    last = record(name, fields["last"]) if fields.get("last") else None
+    return ContainerRecord(name, **(fields | {"last": last}))
+
+
+def report(pod, case):
+    arguments = {"host_ip": "10.244.254.1", "start_time": 1000, "now": 1010} | case["arguments"]
+    if arguments.get("override"):
+        arguments["override"] = tuple(arguments["override"])
+    runs = {
+        kind: {name: record(name, fields) for name, fields in case[kind].items()}
+        for kind in ("records", "init_records")
+    }
+    return pod_status(pod, **runs, **arguments)
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+async def test_a_report_is_accepted_and_read_back_unchanged(api, path):
+    case = yaml.safe_load(path.read_text())
+    spec = case["pod"]["spec"] | {"nodeName": NODE, "automountServiceAccountToken": False}
+    body = {"metadata": {"name": path.stem.lower().replace("_", "-")}, "spec": spec}
+    pod = await api.post("/api/v1/namespaces/default/pods", body)
+    url = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
+    try:
+        early = pod_status(
+            pod, records={}, init_records={}, pod_ip=None, host_ip="10.244.254.1", start_time=999, now=999
+        )
+        pod = await api.patch(f"{url}/status", status_patch(pod, early))
+        change = status_patch(pod, report(pod, case))
+        pod = await api.patch(f"{url}/status", change) if change else pod
+        assert status_patch(pod, report(pod, case)) is None
+        reported = report(pod, case)
+        assert {key: pod["status"][key] for key in reported} == reported
+    finally:
+        await api.delete(url, {"gracePeriodSeconds": 0})
+
+
+async def test_a_patch_for_a_pod_that_was_replaced_is_refused(api):
+    body = {
+        "metadata": {"name": "twin"},
+        "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "x"}]},
+    }
+    first = await api.post("/api/v1/namespaces/default/pods", body)
+    await api.delete("/api/v1/namespaces/default/pods/twin", {"gracePeriodSeconds": 0})
+    await api.post("/api/v1/namespaces/default/pods", body)
+    status = pod_status(
+        first, records={}, init_records={}, pod_ip=None, host_ip="10.0.0.1", start_time=1, now=1
+    )
+    with pytest.raises(ApiError, match="422 Invalid: .* metadata.uid"):
+        await api.patch("/api/v1/namespaces/default/pods/twin/status", status_patch(first, status))
