@@ -32,14 +32,12 @@ def inside(root: Path, path: str, *, create: bool) -> Path:
     parts = path.split("/")
     if path.startswith("/") or ".." in parts:
         raise SubPathError(f"subPath {path!r} must be relative and must not contain '..'")
-    walk = _Walk(root, path, create=create)
     try:
-        walk.follow([part for part in parts if part not in ("", ".")])
-        return walk.place()
+        with contextlib.closing(_Walk(root, path, create=create)) as walk:
+            walk.follow([part for part in parts if part not in ("", ".")])
+            return walk.place()
     except OSError as error:
         raise SubPathError(f"subPath {path!r}: {error.strerror}") from error
-    finally:
-        walk.close()
 
 
 class _Walk:

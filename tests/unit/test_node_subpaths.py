@@ -65,3 +65,8 @@ def test_a_dangling_link_is_not_created_outside(volume, tmp_path):
 def test_a_file_is_no_directory(volume):
     with pytest.raises(SubPathError, match="Not a directory"):
         inside(volume, "data/file/deeper", create=True)
+
+
+def test_a_volume_that_is_gone_is_said(tmp_path):
+    with pytest.raises(SubPathError, match="No such file"):
+        inside(tmp_path / "gone", "a", create=True)
