@@ -82,7 +82,9 @@ def _parser() -> argparse.ArgumentParser:
         named = verbs.add_parser(verb)
         named.add_argument("name")
         named.set_defaults(run=run)
-    verbs.add_parser("list").set_defaults(run=lambda options: [cluster.status(name) for name in cluster.names()])
+    verbs.add_parser("list").set_defaults(
+        run=lambda options: [cluster.status(name) for name in cluster.names()]
+    )
     verbs.add_parser("doctor").set_defaults(run=lambda options: machine.examine().as_dict())
     return parser
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube import machine
-from localkube.controlplane import bake, binaries, certificates, components, kubeconfig
+from localkube.controlplane import binaries, certificates, components, kubeconfig
 from localkube.errors import LocalClusterError
 from localkube.node.api import Api, ApiError
 from localkube.node.launching import Site
@@ -72,10 +72,12 @@ def _start(paths: ClusterPaths, wanted: Wanted, report: Report, *, fresh: bool) 
     here = machine.examine()
     if not here.namespaces.allowed:
         raise LocalClusterError(
-            f"pods cannot be separated here: {here.namespaces.reason}", about="namespaces", fix=here.namespaces.fix
+            f"pods cannot be separated here: {here.namespaces.reason}",
+            about="namespaces",
+            fix=here.namespaces.fix,
         )
     control_plane = binaries.obtain(report=report)
-    listener = host_socket(wanted.port)
+    listener = _listener(paths, wanted.port)
     port = listener.getsockname()[1]
     try:
         report("making certificates and settings")
@@ -111,8 +113,6 @@ def _prepare(paths, nodes, port, control_plane, here, wanted, *, fresh: bool) ->
         key=paths.pki / "admin.key",
         name=paths.name,
     )
-    if fresh and (baked := bake.baked_etcd(control_plane, report=lambda text: None)):
-        shutil.copytree(baked, paths.etcd)
     agent = {
         "server": f"https://{site.address}:6443",
         "pki": str(paths.pki),
@@ -171,7 +171,9 @@ def _components(paths: ClusterPaths, control_plane: Any, wanted: Wanted) -> list
     return found
 
 
-def _component(paths: ClusterPaths, name: str, argv: list[str], env: dict[str, str], *, late: bool) -> dict[str, Any]:
+def _component(
+    paths: ClusterPaths, name: str, argv: list[str], env: dict[str, str], *, late: bool
+) -> dict[str, Any]:
     log = str(paths.logs / f"{name}.log")
     return {"name": name, "argv": argv, "env": env, "log": log, "starts_after_api": late}
 
@@ -181,14 +183,16 @@ def python_environment() -> dict[str, str]:
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     source = str(Path(__file__).resolve().parent.parent)
-    return environment | {"PYTHONPATH": source + os.environ.get("STANDIN", ""), "PYTHONUNBUFFERED": "1"}
+    return environment | {"PYTHONPATH": source, "PYTHONUNBUFFERED": "1"}
 
 
 def _gateway(control_plane: Any, site: Site) -> list[str] | None:
     if not control_plane.has("gateway"):
         return None
     network = f"10.244.0.0/{site.prefix}"
-    return control_plane.argv("gateway", "--packet-fd", "{fd}", "--subnet", network, "--address", site.gateway)
+    return control_plane.argv(
+        "gateway", "--packet-fd", "{fd}", "--subnet", network, "--address", site.gateway
+    )
 
 
 def _launch(paths: ClusterPaths, listener: socket.socket) -> None:
@@ -304,20 +308,26 @@ def delete(name: str) -> dict[str, Any]:
 
 def _kill(paths: ClusterPaths) -> None:
     """End the supervisor and the site, and wait until they are gone."""
-    try:
-        processes = json.loads(paths.record.read_text())["processes"]
-    except (OSError, ValueError, KeyError):
-        return
-    alive = [p["pid"] for p in processes.values() if machine.start_time(p["pid"]) == p["start_time"]]
-    if processes.get("supervisor", {}).get("pid") in alive:
+    processes = _record(paths).get("processes", {})
+    if "supervisor" in processes and _runs(processes["supervisor"]):
         os.kill(processes["supervisor"]["pid"], signal.SIGTERM)
-    deadline = time.monotonic() + STOP_SECONDS
-    while any(machine.start_time(p["pid"]) == p["start_time"] for p in processes.values()):
-        if time.monotonic() > deadline:
-            for pid in alive:
-                os.kill(pid, signal.SIGKILL)
-            deadline = time.monotonic() + STOP_SECONDS
-        time.sleep(POLL_SECONDS)
+    for patience in (STOP_SECONDS, STOP_SECONDS):
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            if not any(map(_runs, processes.values())):
+                return
+            time.sleep(POLL_SECONDS)
+        for process in filter(_runs, processes.values()):
+            os.kill(process["pid"], signal.SIGKILL)
+    raise LocalClusterError(
+        "its processes do not end",
+        about=f"{paths.name}: {processes}",
+        fix="look at them with ps, and try again",
+    )
+
+
+def _runs(process: dict[str, int]) -> bool:
+    return machine.start_time(process["pid"]) == process["start_time"]
 
 
 def _alive(paths: ClusterPaths) -> bool:
@@ -341,6 +351,24 @@ def _api_problem(port: int) -> str:
             return ""
     except OSError as error:
         return f"nothing answers on 127.0.0.1:{port}: {error}"
+
+
+def _listener(paths: ClusterPaths, port: int) -> socket.socket:
+    """Return the cluster's socket on the host: the port asked for, the one that it had, or a free one."""
+    had = _record(paths).get("api_port", 0)
+    if port or not had:
+        return host_socket(port)
+    try:
+        return host_socket(had)
+    except LocalClusterError:
+        return host_socket(0)
+
+
+def _record(paths: ClusterPaths) -> dict[str, Any]:
+    try:
+        return json.loads(paths.record.read_text())
+    except (OSError, ValueError):
+        return {}
 
 
 def host_socket(port: int) -> socket.socket:
@@ -374,7 +402,9 @@ def check_name(name: str) -> None:
 
 
 def _same(now: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
-    differing = [key for key, value in wanted.as_dict().items() if now["shape"].get(key) != value and key != "port"]
+    differing = [
+        key for key, value in wanted.as_dict().items() if now["shape"].get(key) != value and key != "port"
+    ]
     if differing:
         had = ", ".join(f"{key}={now['shape'].get(key)!r}" for key in differing)
         raise LocalClusterError(

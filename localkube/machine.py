@@ -102,10 +102,12 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def namespaces() -> Namespaces:
-    """Try, in a child process, what a site needs: user, network, mount and PID namespaces, and mounts in them."""
+    """Try what a site needs in a child process: user, network, mount and PID namespaces, and mounts."""
     user = os.getuid() != 0
     if platform.system() != "Linux":
-        return Namespaces(False, user, f"{platform.system()} has no namespaces", "use Linux, or a Linux virtual machine")
+        return Namespaces(
+            False, user, f"{platform.system()} has no namespaces", "use Linux, or a Linux virtual machine"
+        )
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -128,11 +130,17 @@ def _try_namespaces(user: bool, writer: int) -> None:
         if user:
             sandbox.unshare(sandbox.CLONE_NEWUSER)
             step = "mapping the user"
-            for name, text in (("setgroups", "deny"), ("uid_map", f"0 {ids[0]} 1"), ("gid_map", f"0 {ids[1]} 1")):
+            for name, text in (
+                ("setgroups", "deny"),
+                ("uid_map", f"0 {ids[0]} 1"),
+                ("gid_map", f"0 {ids[1]} 1"),
+            ):
                 with open(f"/proc/self/{name}", "w") as file:
                     file.write(text)
         step = "network, mount and PID namespaces"
-        sandbox.unshare(sandbox.CLONE_NEWNET | sandbox.CLONE_NEWNS | sandbox.CLONE_NEWPID | sandbox.CLONE_NEWUTS)
+        sandbox.unshare(
+            sandbox.CLONE_NEWNET | sandbox.CLONE_NEWNS | sandbox.CLONE_NEWPID | sandbox.CLONE_NEWUTS
+        )
         child = os.fork()
         if child == 0:
             step = "mounting /proc"
@@ -149,7 +157,10 @@ def _try_namespaces(user: bool, writer: int) -> None:
 def remedy() -> str:
     """Return how an administrator allows namespaces here, from the settings that can deny them."""
     switches = {
-        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": ("1", "kernel.apparmor_restrict_unprivileged_userns=0"),
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
+            "1",
+            "kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
         "/proc/sys/kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone=1"),
         "/proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces=15000"),
     }
@@ -157,16 +168,16 @@ def remedy() -> str:
         if os.path.exists(path) and Path(path).read_text().strip() == bad:
             return f"an administrator allows it with: sysctl -w {cure}"
     if os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"):
-        return "start the container with: --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+        options = "--security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+        return f"start the container with: {options}"
     return "ask an administrator to allow unprivileged user namespaces (see docs/architecture.md)"
 
 
 def start_time(pid: int) -> int | None:
-    """Return when a process started, in the kernel's ticks since boot; None when there is no such process."""
+    """Return when a process started, in ticks since boot; None when there is none, or only a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rsplit(b")", 1)[1].split()[19])
+            fields = file.read().rsplit(b")", 1)[1].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-
-
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -44,9 +44,13 @@ class Wanted:
             )
         for name, value in (("cpus", self.cpus), ("memory", self.memory)):
             if value is not None and value <= 0:
-                raise LocalClusterError(f"{name} must be more than zero", about=str(value), fix=f"leave --{name} out")
+                raise LocalClusterError(
+                    f"{name} must be more than zero", about=str(value), fix=f"leave --{name} out"
+                )
         if self.gpus is not None and not 0 <= self.gpus <= 64:
-            raise LocalClusterError("a node declares 0 to 64 GPUs", about=str(self.gpus), fix="correct --gpus")
+            raise LocalClusterError(
+                "a node declares 0 to 64 GPUs", about=str(self.gpus), fix="correct --gpus"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"labels": dict(self.labels)}
@@ -57,7 +61,9 @@ class Wanted:
         memory = self.memory or int(machine.memory * MEMORY_SHARE / self.nodes)
         settings = []
         for index in range(self.nodes):
-            devices = tuple(gpu.index for gpu in machine.gpus[index :: self.nodes]) if self.gpus is None else ()
+            devices = (
+                tuple(gpu.index for gpu in machine.gpus[index :: self.nodes]) if self.gpus is None else ()
+            )
             settings.append(
                 NodeSettings(
                     name=f"node-{index}",
@@ -82,4 +88,6 @@ def memory_bytes(text: str) -> int:
     try:
         return int(parse(text))
     except ValueError as error:
-        raise LocalClusterError("not a quantity of memory", about=text, fix="write it like 2Gi or 512Mi") from error
+        raise LocalClusterError(
+            "not a quantity of memory", about=text, fix="write it like 2Gi or 512Mi"
+        ) from error

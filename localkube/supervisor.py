@@ -1,4 +1,4 @@
-"""The process that owns one cluster: it outlives the kernel that asked for it, and ends everything with itself.
+"""The process that owns one cluster: it outlives the kernel that asked, and ends everything with itself.
 
 It starts the site, the control plane and the node agent, starts again what dies, lets the host reach the
 API on 127.0.0.1, and runs the gateway through which pods reach the outside. It is started by ``cluster.py``
@@ -117,7 +117,7 @@ class Supervisor:
 
     async def _start_late(self) -> None:
         """Start what needs the API as soon as it answers at all."""
-        while not await self._api_answers():
+        while not await self._api_answers():  # noqa: ASYNC110: a listener's birth cannot be watched
             await asyncio.sleep(ANSWER_POLL_SECONDS)
         for component in self._components.values():
             if component.starts_after_api:
@@ -154,8 +154,10 @@ class Supervisor:
             _, descriptors = await self._orders.ask("hello")
             gate = descriptors[0]
             argv = [word.replace("{fd}", str(gate)) for word in self._plan["gateway"]]
-            output = os.open(self._root / "logs" / "gateway.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            self._gateway = subprocess.Popen(
+            output = os.open(
+                self._root / "logs" / "gateway.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+            )
+            self._gateway = subprocess.Popen(  # noqa: ASYNC220: a fork, and no wait
                 argv, pass_fds=[gate], stdin=subprocess.PIPE, stdout=output, stderr=output
             )
             os.close(gate)

@@ -22,7 +22,9 @@ def records(pod: Mapping[str, Any]) -> dict[str, ContainerRecord]:
     return {item["name"]: _record(item) for item in statuses if _has_run(item)}
 
 
-async def adopt(worker: PodWorker, entries: Iterable[Mapping[str, Any]], orders: Orders, *, address: str | None) -> None:
+async def adopt(
+    worker: PodWorker, entries: Iterable[Mapping[str, Any]], orders: Orders, *, address: str | None
+) -> None:
     """Give a worker its pod's past, before it is started.
 
     Args:

@@ -19,16 +19,18 @@ from localkube.node.api import Api, ApiError, Watch
 from localkube.node.containers import Host
 from localkube.node.events import Events
 from localkube.node.launching import Runtime
+from localkube.node.memory import MemoryWatch
 from localkube.node.network import Network
 from localkube.node.nodes import NodePool, NodeSettings
 from localkube.node.orders import Orders
 from localkube.node.pods import PodWorker
 from localkube.node.tasks import start_task
-from localkube.node.volumes import Volumes
+from localkube.node.volumes import VolumeError, Volumes
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.05
+REFRESH_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ class AgentSettings:
     def read(cls, path: Path) -> "AgentSettings":
         raw = json.loads(path.read_text())
         places = {name: Path(raw[name]) for name in ("pki", "socket", "pods", "volumes")}
-        made = tuple(NodeSettings(**node | {"gpu_devices": tuple(node["gpu_devices"])}) for node in raw["nodes"])
+        made = tuple(
+            NodeSettings(**node | {"gpu_devices": tuple(node["gpu_devices"])}) for node in raw["nodes"]
+        )
         return cls(**raw | places | {"nodes": made, "hide": tuple(raw["hide"])})
 
 
@@ -87,11 +91,14 @@ class Agent:
                 services=network.services,
                 nodes=Watch(api, "/api/v1/nodes"),
             )
+            self._runtime.memory = MemoryWatch(self._out_of_memory)
             self._start_warm()
             for node in settings.nodes:
                 self._go(nodes.keep_alive(api, node, version=settings.version), f"heartbeat {node.name}")
             self._go(self._runtime.events.run(), "events")
             self._go(self._runtime.nodes.run(), "watch nodes")
+            self._go(self._runtime.memory.run(), "memory")
+            self._go(self._refresh_volumes(), "volumes")
             self._go(self._follow(pods, orders), "watch pods")
             await orders.gone
 
@@ -112,6 +119,21 @@ class Agent:
                 if error.status not in (0, 403, 429, 500, 503):
                     raise
                 await asyncio.sleep(RETRY_SECONDS)
+
+    def _out_of_memory(self, identity: str) -> None:
+        self._runtime.out_of_memory.add(identity)
+        start_task(self._runtime.orders.ask("kill", id=identity, signal=9), name=f"out of memory {identity}")
+
+    async def _refresh_volumes(self) -> None:
+        """Bring files from ConfigMaps, Secrets and tokens up to date once a minute, as the kubelet does."""
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            for worker in list(self._workers.values()):
+                try:
+                    if not worker.finished and worker.volumes:
+                        await self._runtime.volumes.refresh(worker.pod)
+                except VolumeError as error:
+                    self._runtime.events.record(worker.pod, error.reason, error.message, warning=True)
 
     # Pods.
 
@@ -134,7 +156,9 @@ class Agent:
             self._changed("ADDED", pod, None)
         await watching
 
-    async def _sweep(self, orders: Orders, entries: list[dict[str, Any]], sandboxes: set[str], known: set[str]) -> None:
+    async def _sweep(
+        self, orders: Orders, entries: list[dict[str, Any]], sandboxes: set[str], known: set[str]
+    ) -> None:
         """End what belongs to pods that were deleted while no agent ran."""
         for entry in entries:
             if entry["id"].split(".")[0] not in known:
@@ -177,13 +201,18 @@ class Agent:
             from localkube.node.warm_command import plan
 
             host = self._runtime.host
-            self._runtime.warm = lambda argv, env: plan(argv, env, python=host.python, path=env.get("PATH", ""))
+            self._runtime.warm = lambda argv, env: plan(
+                argv, env, python=host.python, path=env.get("PATH", "")
+            )
 
     # What the kubelet's API asks (server.NodeView).
 
     def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         found = (worker.pod for worker in self._workers.values())
-        return next((p for p in found if (p["metadata"]["namespace"], p["metadata"]["name"]) == (namespace, name)), None)
+        return next(
+            (p for p in found if (p["metadata"]["namespace"], p["metadata"]["name"]) == (namespace, name)),
+            None,
+        )
 
     def log_paths(self, pod: Mapping[str, Any], container: str) -> list[Path]:
         directory = self._settings.pods / pod["metadata"]["uid"] / "logs" / container

@@ -205,7 +205,9 @@ class Watch:
                 async for line in answer.content:
                     self._event(json.loads(line))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise ApiError(0, "Unreachable", f"watch {self._path}: {error or type(error).__name__}") from error
+            raise ApiError(
+                0, "Unreachable", f"watch {self._path}: {error or type(error).__name__}"
+            ) from error
 
     def _event(self, event: Object) -> None:
         change, item = event["type"], event["object"]

@@ -39,7 +39,7 @@ class Host:
         return [*DEVICES, *graphics]
 
     def root_mounts(self) -> list[dict[str, Any]]:
-        """Return the writable places of every container, and the kit's Python where one of them would hide it."""
+        """Return every container's writable places, and the kit's Python where one would hide it."""
         mounts = [{"kind": "tmpfs", "target": target, "mode": "1777"} for target in SCRATCH]
         mounts.append({"kind": "tmpfs", "target": "/dev/shm", "mode": "1777", "size": SHARED_MEMORY_BYTES})
         prefixes = {os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)}
@@ -55,7 +55,9 @@ def threads(container: Mapping[str, Any], node_cpus: float) -> int:
     return max(1, math.ceil(float(parse(limit)) if limit else node_cpus))
 
 
-def base_environment(container: Mapping[str, Any], *, host: Host, hostname: str, node_cpus: float) -> dict[str, str]:
+def base_environment(
+    container: Mapping[str, Any], *, host: Host, hostname: str, node_cpus: float
+) -> dict[str, str]:
     """Return the environment that an image would have given, before the pod's own."""
     count = str(threads(container, node_cpus))
     return {
@@ -105,7 +107,9 @@ def order(
     }
 
 
-def network_files(directory: Path, *, hostname: str, address: str, subdomain: str, namespace: str, pod: Mapping) -> None:
+def network_files(
+    directory: Path, *, hostname: str, address: str, subdomain: str, namespace: str, pod: Mapping
+) -> None:
     """Write the pod's /etc/hosts, /etc/hostname and /etc/resolv.conf into ``directory``."""
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     full = f"{hostname}.{subdomain}.{namespace}.svc.cluster.local\t" if subdomain else ""

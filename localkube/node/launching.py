@@ -12,6 +12,7 @@ from localkube.node.environment import ConfigError, container_environment, refer
 from localkube.node.events import Events
 from localkube.node.images import command_line, stand_in
 from localkube.node.logs import LogFiles
+from localkube.node.memory import MemoryWatch
 from localkube.node.orders import Orders
 from localkube.node.volumes import Volumes, mounts
 
@@ -59,6 +60,7 @@ class Runtime:
     nodes: Watch
     site: Site = field(default_factory=Site)
     warm: Callable[[list[str], Mapping[str, str]], Any] = lambda argv, env: None
+    memory: MemoryWatch = field(default_factory=lambda: MemoryWatch(lambda identity: None))
     out_of_memory: set[str] = field(default_factory=set)
 
     def pod_directory(self, uid: str) -> Path:
@@ -98,7 +100,9 @@ async def container_order(
             reason="CreateContainerError",
         )
     if not stand_in(image).known:
-        runtime.events.record(pod, "Pulled", f'Image "{image}" is not pulled: the host\'s file system stands in for it')
+        runtime.events.record(
+            pod, "Pulled", f'Image "{image}" is not pulled: the host\'s file system stands in for it'
+        )
     environment = await _environment(worker, container)
     annotations = pod["metadata"].get("annotations") or {}
     prepared = order(
@@ -130,7 +134,9 @@ async def _environment(worker: "PodWorker", container: Mapping[str, Any]) -> dic
     return container_environment(
         container,
         pod,
-        node=runtime.nodes.store.get(("", settings.name), {"status": {"allocatable": settings.allocatable()}}),
+        node=runtime.nodes.store.get(
+            ("", settings.name), {"status": {"allocatable": settings.allocatable()}}
+        ),
         configmaps=await _fetch(runtime.api, namespace, "configmaps", configmaps),
         secrets=await _fetch(runtime.api, namespace, "secrets", secrets),
         service_env=service_environment(pod, list(runtime.services.store.values())),

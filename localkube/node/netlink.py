@@ -39,9 +39,11 @@ class Netlink:
         self._link(_attribute(IFLA_IFNAME, _text(name)) + _kind("bridge"))
 
     def add_veth(self, name: str, *, peer: str, peer_pid: int, master: int, mtu: int = 1500) -> None:
-        """Create a pair: ``name`` here as a port of the bridge ``master``, ``peer`` in the namespace of a process."""
+        """Create a pair: ``name`` here, a port of the bridge ``master``; ``peer`` in a process's namespace."""
         inner = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, 0, 0)
-        inner += _attribute(IFLA_IFNAME, _text(peer)) + _attribute(IFLA_NET_NS_PID, struct.pack("=I", peer_pid))
+        inner += _attribute(IFLA_IFNAME, _text(peer)) + _attribute(
+            IFLA_NET_NS_PID, struct.pack("=I", peer_pid)
+        )
         inner += _attribute(IFLA_MTU, struct.pack("=I", mtu))
         attributes = _attribute(IFLA_IFNAME, _text(name)) + _attribute(IFLA_MASTER, struct.pack("=I", master))
         attributes += _attribute(IFLA_MTU, struct.pack("=I", mtu))
@@ -57,7 +59,9 @@ class Netlink:
 
     def add_address(self, name: str, address: str, prefix: int) -> None:
         packed = socket.inet_aton(address)
-        header = struct.pack("=BBBBI", socket.AF_INET, prefix, 0, RT_SCOPE_UNIVERSE, socket.if_nametoindex(name))
+        header = struct.pack(
+            "=BBBBI", socket.AF_INET, prefix, 0, RT_SCOPE_UNIVERSE, socket.if_nametoindex(name)
+        )
         body = header + _attribute(IFA_LOCAL, packed) + _attribute(IFA_ADDRESS, packed)
         self._ask(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, body)
 

@@ -1,4 +1,4 @@
-"""What the nodes serve on the site's network: names, Services, the API's own endpoint, logs, volumes for claims."""
+"""What the nodes serve on the site's network: names, Services, the API's endpoint, logs, volumes."""
 
 import asyncio
 import contextlib

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from localkube.node.api import Api, ApiError
+from localkube.node.quantity import whole
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class NodePool:
         return self._addresses[uid]
 
     def devices(self, uid: str, container: str, count: int) -> list[str] | None:
-        """Return the real GPUs of a container; None when this node has none, and its GPUs are only declared."""
+        """Return a container's real GPUs; None when this node has none, and only declares them."""
         if not self.settings.gpu_devices:
             return None
         key = f"{uid}/{container}"
@@ -90,7 +91,9 @@ def node_object(settings: NodeSettings, *, version: str) -> dict[str, Any]:
     labels = {
         "kubernetes.io/hostname": settings.name,
         "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+        "kubernetes.io/arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(
+            platform.machine(), platform.machine()
+        ),
         "node.kubernetes.io/instance-type": "local",
         "topology.kubernetes.io/region": "local",
         "topology.kubernetes.io/zone": f"local-{'abc'[settings.index % 3]}",
@@ -100,7 +103,10 @@ def node_object(settings: NodeSettings, *, version: str) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": settings.name, "labels": labels},
-        "spec": {"podCIDR": f"10.244.{settings.index + 1}.0/24", "providerID": f"trainyard://{settings.name}"},
+        "spec": {
+            "podCIDR": f"10.244.{settings.index + 1}.0/24",
+            "providerID": f"trainyard://{settings.name}",
+        },
         "status": node_status(settings, version=version),
     }
 
@@ -110,7 +116,9 @@ def node_status(settings: NodeSettings, *, version: str) -> dict[str, Any]:
     now = rfc3339()
     problems = ("MemoryPressure", "DiskPressure", "PIDPressure")
     conditions = [_condition(kind, "False", f"No{kind}", "the machine has room", now) for kind in problems]
-    conditions.append(_condition("Ready", "True", "AgentReady", "the node agent runs containers as processes", now))
+    conditions.append(
+        _condition("Ready", "True", "AgentReady", "the node agent runs containers as processes", now)
+    )
     return {
         "addresses": [
             {"type": "InternalIP", "address": settings.address},
@@ -121,7 +129,9 @@ def node_status(settings: NodeSettings, *, version: str) -> dict[str, Any]:
         "conditions": conditions,
         "daemonEndpoints": {"kubeletEndpoint": {"Port": KUBELET_PORT}},
         "nodeInfo": {
-            "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+            "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(
+                platform.machine(), platform.machine()
+            ),
             "bootID": _read("/proc/sys/kernel/random/boot_id"),
             "containerRuntimeVersion": "trainyard://0.1.0",
             "kernelVersion": platform.release(),
@@ -175,13 +185,25 @@ async def keep_alive(api: Api, settings: NodeSettings, *, version: str) -> None:
 
 
 async def _renew(api: Api, settings: NodeSettings) -> None:
-    spec = {"holderIdentity": settings.name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": rfc3339(micro=True)}
+    spec = {
+        "holderIdentity": settings.name,
+        "leaseDurationSeconds": LEASE_SECONDS,
+        "renewTime": rfc3339(micro=True),
+    }
     try:
         await api.patch(f"{LEASES}/{settings.name}", {"spec": spec}, kind="merge")
     except ApiError as error:
         if error.status != 404:
             raise
         await api.post(LEASES, {"metadata": {"name": settings.name}, "spec": spec})
+
+
+def memory_limit(pod: Mapping[str, Any], container: str) -> int | None:
+    """Return the bytes that a container of a pod may use; None when it has no limit."""
+    spec = pod["spec"]
+    named = [c for c in [*spec["containers"], *(spec.get("initContainers") or [])] if c["name"] == container]
+    limit = (named[0].get("resources", {}).get("limits") or {}).get("memory") if named else None
+    return whole(limit) if limit else None
 
 
 def rfc3339(seconds: float | None = None, *, micro: bool = False) -> str:

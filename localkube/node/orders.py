@@ -31,7 +31,7 @@ class Orders:
     """A connection to the spawner of a site.
 
     Args:
-        on_exit: Called with each ``exit`` event: ``id``, ``owner``, ``pid``, ``status`` as of waitpid, ``ended``.
+        on_exit: Called with each ``exit`` event: ``id``, ``owner``, ``pid``, ``status`` (waitpid's), ``ended``.
 
     Example:
         >>> orders = await Orders.connect(paths.socket, on_exit=print)
@@ -56,7 +56,9 @@ class Orders:
             sock.connect(name)
         return cls(sock, on_exit)
 
-    async def ask(self, op: str, *, fds: tuple[int, ...] = (), **order: Any) -> tuple[dict[str, Any], list[int]]:
+    async def ask(
+        self, op: str, *, fds: tuple[int, ...] = (), **order: Any
+    ) -> tuple[dict[str, Any], list[int]]:
         """Send an order and return its answer and the descriptors that came with it.
 
         Raises:

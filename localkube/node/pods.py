@@ -3,7 +3,7 @@
 One task a pod walks through it; what happened is kept as container records, from which ``status.py`` makes
 the PodStatus. What survives this process is elsewhere: the containers at the spawner, the rest in the API.
 
-Not here: how a container's order is put together (``launching.py``), resuming after a restart (``adoption.py``).
+Not here: a container's order (``launching.py``), going on after a restart (``adoption.py``).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from localkube.node.api import ApiError
 from localkube.node.containers import network_files
 from localkube.node.environment import ConfigError
 from localkube.node.launching import Runtime, container_order
-from localkube.node.nodes import NodePool
+from localkube.node.nodes import NodePool, memory_limit
 from localkube.node.orders import Refused, SpawnerGone, close_all
 from localkube.node.processes import Exit, Process
 from localkube.node.restarts import backoff, container_should_restart, crashes, is_sidecar, waiting_to_restart
@@ -272,7 +272,13 @@ class PodWorker:
             self._event("Started", f"Container {name} started{how}")
 
     def running(
-        self, name: str, entry: dict[str, Any], descriptors: list[int], *, count: int, last: ContainerRecord | None
+        self,
+        name: str,
+        entry: dict[str, Any],
+        descriptors: list[int],
+        *,
+        count: int,
+        last: ContainerRecord | None,
     ) -> None:
         """Take over a process that the spawner has started."""
         if name in self.processes:
@@ -283,6 +289,8 @@ class PodWorker:
         if early := self._early.pop(process.identity, None):
             process.exited(early)
         self.processes[name] = process
+        if limit := memory_limit(self.pod, name):
+            self._runtime.memory.add(process.identity, pid=process.pid, limit=limit)
         self.records[name] = ContainerRecord(
             name=name,
             state="running",
@@ -304,7 +312,9 @@ class PodWorker:
 
     def _ended(self, container: Mapping[str, Any], result: Exit) -> None:
         record = self.records[container["name"]]
+        self._runtime.memory.remove(record.container_id)
         out_of_memory = record.container_id in self._runtime.out_of_memory
+        self._runtime.out_of_memory.discard(record.container_id)
         self.records[record.name] = replace(
             record,
             state="terminated",

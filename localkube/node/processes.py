@@ -35,7 +35,9 @@ class Process:
         files: The agent's log files.
     """
 
-    def __init__(self, entry: dict[str, Any], descriptors: list[int], *, log_path: Path, files: LogFiles) -> None:
+    def __init__(
+        self, entry: dict[str, Any], descriptors: list[int], *, log_path: Path, files: LogFiles
+    ) -> None:
         self.identity: str = entry["id"]
         self.pid: int = entry["pid"]
         self.started: float = entry["started"]

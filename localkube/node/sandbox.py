@@ -101,7 +101,7 @@ def launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoRetu
     The process becomes a child of the site's PID 1, which reaps it.
 
     Args:
-        order: ``argv``, ``env``, ``cwd``, ``root`` (see ``build_root``), ``scratch`` (a directory to mount the root on).
+        order: ``argv``, ``env``, ``cwd``, ``root`` (see ``build_root``), ``scratch`` (where to mount the root).
         fds: ``stdin``, ``stdout``, ``stderr``, and ``net``, ``uts``, ``ipc``: the pod's namespaces.
         main: Called in place of the command, when the caller has already loaded it.
 
@@ -227,8 +227,8 @@ def build_root(plan: dict[str, Any], scratch: str) -> None:
     because an overlay over the host's root is refused in a user namespace.
 
     Args:
-        plan: ``skip``: top-level names that are not taken from the host; ``devices``: names below /dev that are;
-            ``hide``: paths covered by an empty directory; ``read_only``: the root too; ``mounts``: a list of
+        plan: ``skip``: top-level names that are not taken from the host; ``devices``: names below /dev
+            that are; ``hide``: paths covered by an empty directory; ``read_only``: the root too; ``mounts``: a list of
             ``kind`` (bind, tmpfs), ``source``, ``target``, ``read_only``, ``size`` (bytes), ``mode``.
         scratch: A directory on which the new root is mounted; containers share it without seeing each other.
     """
@@ -283,7 +283,9 @@ def _make_devices(directory: str, names: list[str]) -> None:
     for name, link in DEVICE_LINKS.items():
         os.symlink(link, f"{directory}/{name}")
     os.mkdir(directory + "/pts")
-    mount("devpts", directory + "/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
+    mount(
+        "devpts", directory + "/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"
+    )
     os.mkdir(directory + "/shm")
 
 

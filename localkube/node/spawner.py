@@ -111,7 +111,11 @@ class Spawner:
         except sandbox.LaunchError as error:
             answer, answer_fds, done = {"error": error.message, "stage": error.stage}, [], []
         except (OSError, KeyError) as error:
-            answer, answer_fds, done = {"error": f"{type(error).__name__}: {error}", "stage": "sandbox"}, [], []
+            answer, answer_fds, done = (
+                {"error": f"{type(error).__name__}: {error}", "stage": "sandbox"},
+                [],
+                [],
+            )
         finally:
             for descriptor in fds:
                 os.close(descriptor)
@@ -211,7 +215,9 @@ class Spawner:
         if order["id"] in self._entries:
             return self._do_attach(order, fds)
         pipes = {name: os.pipe2(os.O_CLOEXEC) for name in ("stdout", "stderr")}
-        given = {name: pair[1] for name, pair in pipes.items()} | {"stdin": self._null} | self._pods[order["pod"]]
+        given = (
+            {name: pair[1] for name, pair in pipes.items()} | {"stdin": self._null} | self._pods[order["pod"]]
+        )
         try:
             pid, warm = self._launch(order, given)
         except BaseException:
@@ -326,7 +332,7 @@ def make_pod(netlink: Netlink, order: dict[str, Any]) -> dict[str, int]:
 
     Args:
         netlink: A route socket of the site.
-        order: ``hostname``, ``address``, ``prefix``, ``router`` (to the services), ``gateway`` (out), ``services``.
+        order: ``hostname``, ``address``, ``prefix``, ``router`` (to ``services``), ``gateway`` (out).
     """
     ours, theirs = socket.socketpair()
     child = os.fork()
@@ -369,7 +375,7 @@ def _enter_pod(netlink: Netlink, order: dict[str, Any]) -> None:
 
 
 def enter_site(settings: dict[str, Any]) -> None:
-    """Leave the host's namespaces and return as PID 1 of the site's; the caller's process stays as its parent."""
+    """Return as PID 1 of the site's namespaces; the caller's process stays outside as its parent."""
     sandbox.die_with_parent()
     user, group = os.getuid(), os.getgid()
     if settings["user_namespace"]:
