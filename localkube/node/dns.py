@@ -73,13 +73,14 @@ class DnsServer:
             OSError: The address is taken, or not of this site.
             ValueError: The address is one of the upstreams: questions would go round for ever.
         """
+        if (host, port) in self._upstream.servers:
+            raise ValueError(f"{host}:{port} is its own upstream")
+        server = await asyncio.start_server(self._stream, host, port)
+        self._closers.append(server)
+        port = server.sockets[0].getsockname()[1]
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), local_addr=(host, port))
         self._closers.append(transport)
-        port = transport.get_extra_info("sockname")[1]
-        if (host, port) in self._upstream.servers:
-            raise ValueError(f"{host}:{port} is its own upstream")
-        self._closers.append(await asyncio.start_server(self._stream, host, port))
         return port
 
     def serve(self, query: bytes, *, tcp: bool, reply: Reply) -> None:

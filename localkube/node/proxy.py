@@ -13,16 +13,13 @@ ExternalName Services need names only (``zone.py``). Carrying the bytes is ``rel
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
+from localkube.node.names import Key, Mirror, Object, cluster_ips, owner, slices_of
 from localkube.node.relay import Backend, TcpListener, UdpListener
-from localkube.node.zone import OWNER, Mirror
 
 log = logging.getLogger(__name__)
 
-Object = Mapping[str, Any]
-Key = tuple[str, str]
 Front = tuple[str, int, str]
 LISTENERS = {"TCP": TcpListener, "UDP": UdpListener}
 AFFINITY_SECONDS = 10800
@@ -123,9 +120,8 @@ class ServiceProxy:
 
     def _slice_changed(self, _change: str, item: Object, before: Object | None) -> None:
         for version in (item, before):
-            owner = ((version or {}).get("metadata", {}).get("labels") or {}).get(OWNER)
-            if owner:
-                self._mark((version["metadata"]["namespace"], owner))
+            if version and owner(version)[1]:
+                self._mark(owner(version))
 
     def _mark(self, key: Key) -> None:
         self._changed.add(key)
@@ -172,15 +168,15 @@ class ServiceProxy:
     def _wanted(self, key: Key) -> dict[Front, tuple[list[Backend], float | None]]:
         """Return the endpoints and the affinity of each address of a Service."""
         service = self._services.store.get(key)
-        spec = service["spec"] if service else {}
-        ips = [ip for ip in spec.get("clusterIPs") or () if ip != "None" and ":" not in ip]
-        if not ips or spec.get("type") == "ExternalName":
+        ips = cluster_ips(service) if service else []
+        if not ips or service["spec"].get("type") == "ExternalName":
             return {}
+        spec = service["spec"]
         seconds = None
         if spec.get("sessionAffinity") == "ClientIP":
             config = (spec.get("sessionAffinityConfig") or {}).get("clientIP") or {}
             seconds = config.get("timeoutSeconds", AFFINITY_SECONDS)
-        slices = [item for item in self._slices.store.values() if _owner(item) == key]
+        slices = slices_of(key, self._slices)
         wanted = {}
         for port in spec.get("ports") or ():
             protocol = port.get("protocol", "TCP")
@@ -202,7 +198,7 @@ def _backends(slices: Sequence[Object], port: Object, protocol: str) -> list[Bac
             and entry.get("protocol", "TCP") == protocol
             and entry.get("port")
         ]
-        for endpoint in item.get("endpoints") or () if item.get("addressType") == "IPv4" else ():
+        for endpoint in item.get("endpoints") or ():
             conditions = endpoint.get("conditions") or {}
             found = [(address, number) for address in endpoint["addresses"][:1] for number in numbers]
             if conditions.get("ready") is not False:
@@ -214,7 +210,3 @@ def _backends(slices: Sequence[Object], port: Object, protocol: str) -> list[Bac
 
 def _key(item: Object) -> Key:
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
-
-
-def _owner(item: Object) -> Key:
-    return item["metadata"].get("namespace", ""), (item["metadata"].get("labels") or {}).get(OWNER, "")

@@ -233,10 +233,10 @@ class Outside(asyncio.DatagramProtocol):
         writer.close()
 
     async def listen(self, host="127.0.0.1", port=0):
-        loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=(host, port))
-        port = transport.get_extra_info("sockname")[1]
         self.server = await asyncio.start_server(self.stream, host, port)
+        port = self.server.sockets[0].getsockname()[1]
+        loop = asyncio.get_running_loop()
+        await loop.create_datagram_endpoint(lambda: self, local_addr=(host, port))
         return port
 
     def close(self):
