@@ -233,6 +233,7 @@ def _scheduler(files: Mapping[str, Path]) -> dict[str, object]:
 
 
 def _write_configuration(paths: ClusterPaths, at: Addresses) -> dict[str, Path]:
+    private_dir(paths.root)
     folder = private_dir(paths.root / "config")
     files = {
         "authentication": folder / "authentication.json",

@@ -31,6 +31,8 @@ STALL_SECONDS = 30
 ATTEMPTS = 3
 REPORT_SECONDS = 5
 CHUNK = 1 << 18
+FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_ERRORS = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EFBIG)
 AGAIN = "try again, or build the control plane with TRAINYARD_CONTROLPLANE=build"
 
 
@@ -97,7 +99,9 @@ def _fetch(file: File, wanted: str, folder: Path, report: Report) -> None:
             _continue(file, part, report)
         except urllib.error.HTTPError as error:
             raise Skipped(f"{file.url}: {_reason(error)}") from error
-        except (TimeoutError, urllib.error.URLError, ConnectionError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+                raise
             if attempt == ATTEMPTS:
                 kept = f"{part.stat().st_size:,} bytes are kept" if part.exists() else "nothing came"
                 raise Skipped(f"{file.url}: cut {ATTEMPTS} times ({_reason(error)}); {kept}") from error
@@ -185,7 +189,7 @@ def _writing(folder: Path) -> Iterator[None]:
             f"the archive cannot be read: {error}", about=str(folder), fix=AGAIN
         ) from error
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL:
             # A disk that is full for us is full for others: give back what cannot be used.
             shutil.rmtree(folder, ignore_errors=True)
         raise unwritable(folder, error) from error

@@ -1,0 +1,109 @@
+"""A small release server for tests: it speaks real HTTP, and can refuse, cut and lie."""
+
+import contextlib
+import hashlib
+import http.server
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from localkube.controlplane.steps import ETCD, KUBERNETES, target
+
+SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+
+
+def program(name: str, *, size: int = 200_000) -> bytes:
+    """Return a program that says its name, padded to ``size`` so that it can be cut."""
+    text = f"#!/bin/sh\necho I am {name}\nexit 0\n"
+    return (text + "#" * (size - len(text))).encode()
+
+
+@dataclass
+class Release:
+    """What a server serves and how it misbehaves.
+
+    Attributes:
+        files: The content by path.
+        statuses: A status to answer instead, by path.
+        cuts: After how many bytes an answer breaks off, by path: one entry is used up a request.
+        ranges: False to ignore requests for a part.
+        requests: What was asked for: the path and the Range header.
+    """
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    statuses: dict[str, int] = field(default_factory=dict)
+    cuts: dict[str, list[int]] = field(default_factory=dict)
+    ranges: bool = True
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
+
+    def kubernetes(self, name: str) -> str:
+        system, machine = target()
+        return f"/{KUBERNETES}/bin/{system}/{machine}/{name}"
+
+    def etcd(self) -> str:
+        system, machine = target()
+        return f"/{ETCD}/etcd-{ETCD}-{system}-{machine}.tar.gz"
+
+
+def whole_release() -> Release:
+    """Return a release as the official servers lay it out, with tiny programs."""
+    release = Release()
+    for name in SERVERS:
+        content = program(name)
+        release.files[release.kubernetes(name)] = content
+        release.files[release.kubernetes(f"{name}.sha256")] = hashlib.sha256(content).hexdigest().encode()
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        for name in ("README.md", "etcd", "etcdctl"):
+            content = program(name, size=1000)
+            member = tarfile.TarInfo(f"etcd-{ETCD}/{name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    content = archive.getvalue()
+    release.files[release.etcd()] = content
+    archive_name = release.etcd().rpartition("/")[2]
+    sums = f"{'0' * 64}  other.tar.gz\n{hashlib.sha256(content).hexdigest()}  {archive_name}\n"
+    release.files[f"/{ETCD}/SHA256SUMS"] = sums.encode()
+    return release
+
+
+@contextlib.contextmanager
+def serving(release: Release) -> Iterator[str]:
+    """Serve ``release`` and yield the server's URL."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = self.headers.get("Range")
+            release.requests.append((self.path, asked))
+            status = release.statuses.get(self.path, 200 if self.path in release.files else 404)
+            if status != 200:
+                self.send_error(status)
+                return
+            content, first = release.files[self.path], 0
+            if asked and release.ranges:
+                first = int(asked.removeprefix("bytes=").rstrip("-"))
+                if first >= len(content):
+                    self.send_error(416)
+                    return
+            self.send_response(206 if first else 200)
+            self.send_header("Content-Length", str(len(content) - first))
+            self.end_headers()
+            cuts = release.cuts.get(self.path)
+            self.wfile.write(content[first : first + cuts.pop(0)] if cuts else content[first:])
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="release-server"
+    )
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

