@@ -13,8 +13,8 @@ class LocalClusterError(Exception):
         fix: The next thing to try.
 
     Example:
-        >>> print(LocalClusterError("the port is taken", about="127.0.0.1:80", fix="choose another with --port"))
-        the port is taken (127.0.0.1:80): choose another with --port
+        >>> print(LocalClusterError("the port is taken", about="port 80", fix="choose another"))
+        the port is taken (port 80): choose another
     """
 
     def __init__(self, what: str, *, about: str, fix: str) -> None:

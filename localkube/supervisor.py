@@ -117,7 +117,7 @@ class Supervisor:
 
     async def _start_late(self) -> None:
         """Start what needs the API as soon as it answers at all."""
-        while not await self._api_answers():  # noqa: ASYNC110: a listener's birth cannot be watched
+        while not await self._api_answers():  # noqa: ASYNC110 - a listener's birth cannot be watched
             await asyncio.sleep(ANSWER_POLL_SECONDS)
         for component in self._components.values():
             if component.starts_after_api:
@@ -157,7 +157,7 @@ class Supervisor:
             output = os.open(
                 self._root / "logs" / "gateway.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
             )
-            self._gateway = subprocess.Popen(  # noqa: ASYNC220: a fork, and no wait
+            self._gateway = subprocess.Popen(  # noqa: ASYNC220 - a fork, and no wait
                 argv, pass_fds=[gate], stdin=subprocess.PIPE, stdout=output, stderr=output
             )
             os.close(gate)

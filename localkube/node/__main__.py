@@ -1,4 +1,4 @@
-"""``python -m localkube.node SETTINGS.json``: run the node agent; the supervisor starts it inside the site."""
+"""``python -m localkube.node SETTINGS.json``: run the node agent; the supervisor starts it in the site."""
 
 import asyncio
 import logging

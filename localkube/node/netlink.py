@@ -39,7 +39,7 @@ class Netlink:
         self._link(_attribute(IFLA_IFNAME, _text(name)) + _kind("bridge"))
 
     def add_veth(self, name: str, *, peer: str, peer_pid: int, master: int, mtu: int = 1500) -> None:
-        """Create a pair: ``name`` here, a port of the bridge ``master``; ``peer`` in a process's namespace."""
+        """Create a pair: ``name``, a port of the bridge ``master``; ``peer`` in a process's namespace."""
         inner = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, 0, 0)
         inner += _attribute(IFLA_IFNAME, _text(peer)) + _attribute(
             IFLA_NET_NS_PID, struct.pack("=I", peer_pid)

@@ -31,7 +31,7 @@ class Orders:
     """A connection to the spawner of a site.
 
     Args:
-        on_exit: Called with each ``exit`` event: ``id``, ``owner``, ``pid``, ``status`` (waitpid's), ``ended``.
+        on_exit: Called with each exit: ``id``, ``owner``, ``pid``, ``status`` (waitpid's), ``ended``.
 
     Example:
         >>> orders = await Orders.connect(paths.socket, on_exit=print)

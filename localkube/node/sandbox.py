@@ -101,7 +101,7 @@ def launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoRetu
     The process becomes a child of the site's PID 1, which reaps it.
 
     Args:
-        order: ``argv``, ``env``, ``cwd``, ``root`` (see ``build_root``), ``scratch`` (where to mount the root).
+        order: ``argv``, ``env``, ``cwd``, ``root`` (see ``build_root``), ``scratch`` (a mount point).
         fds: ``stdin``, ``stdout``, ``stderr``, and ``net``, ``uts``, ``ipc``: the pod's namespaces.
         main: Called in place of the command, when the caller has already loaded it.
 
@@ -228,8 +228,9 @@ def build_root(plan: dict[str, Any], scratch: str) -> None:
 
     Args:
         plan: ``skip``: top-level names that are not taken from the host; ``devices``: names below /dev
-            that are; ``hide``: paths covered by an empty directory; ``read_only``: the root too; ``mounts``: a list of
-            ``kind`` (bind, tmpfs), ``source``, ``target``, ``read_only``, ``size`` (bytes), ``mode``.
+            that are; ``hide``: paths covered by an empty directory; ``read_only``: the root as well;
+            ``mounts``: dicts of ``kind`` (bind, tmpfs), ``source``, ``target``, ``read_only``, ``size``
+            (bytes) and ``mode``.
         scratch: A directory on which the new root is mounted; containers share it without seeing each other.
     """
     mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1g")

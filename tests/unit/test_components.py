@@ -71,7 +71,15 @@ def test_etcd_listens_for_certified_clients_on_the_loopback_only(started):
 
 def test_the_controllers_of_the_course_are_on(started):
     on = flags(started["kube-controller-manager"])["controllers"].split(",")
-    for kind in ("job", "cronjob", "deployment", "statefulset", "daemonset", "horizontal-pod-autoscaler", "disruption"):
+    for kind in (
+        "job",
+        "cronjob",
+        "deployment",
+        "statefulset",
+        "daemonset",
+        "horizontal-pod-autoscaler",
+        "disruption",
+    ):
         assert f"{kind}-controller" in on
     assert "*" not in on
 
