@@ -103,8 +103,9 @@ def read_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray]:
         dist.barrier()
         parts = [MNIST(folder, train=train) for train in (True, False)]
     except (OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
         raise SystemExit(
-            f"MNIST is neither in {folder} nor can it be downloaded ({error}); "
+            f"MNIST is neither in {folder} nor can it be downloaded ({reason}); "
             "try --dataset digits, which needs no network"
         ) from error
     pixels = np.concatenate([part.data.numpy() for part in parts]).astype(np.float32) / 255

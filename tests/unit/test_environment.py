@@ -1,0 +1,91 @@
+"""pyproject.toml, constraints.txt and environment.yml say the same, and name what the code imports."""
+
+import ast
+import re
+import runpy
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+CONDA_NAMES = {"torch": "pytorch", "kubernetes": "python-kubernetes"}
+NO_PYTHON = {"kubernetes-server", "kubernetes-client", "etcd", "python", "pip"}
+CONTROL_PLANE = {"kubernetes-server": "1.36.3", "kubernetes-client": "1.36.3"}
+
+
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def requirements():
+    lines = project()["dependencies"] + project()["optional-dependencies"]["dev"]
+    return {canonicalize_name(Requirement(line).name): Requirement(line) for line in lines}
+
+
+def constraints():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def conda():
+    entries = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    return {re.split("[=<>]", entry)[0]: re.split("[=<>]+", entry)[-1] for entry in entries}
+
+
+def test_constraints_pin_every_requirement_within_its_range():
+    pins = constraints()
+    for name, requirement in requirements().items():
+        assert requirement.specifier.contains(pins[name]), requirement
+
+
+def test_constraints_hold_exact_versions_alone():
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            assert Requirement(line).url is None
+            assert "+" not in line, f"{line}: a local version is on no index"
+
+
+def test_constraints_cover_what_is_installed_for_the_requirements():
+    pin = runpy.run_path(str(ROOT / "tools" / "pin.py"))
+    wanted = pin["closure"](requirements().values())
+    pins = constraints()
+    assert set(wanted) <= set(pins), "run `make pins`"
+
+
+def test_conda_users_get_the_same_versions():
+    pins, theirs = constraints(), conda()
+    ours = {CONDA_NAMES.get(name, name): pins[name] for name in requirements()}
+    assert {name: version for name, version in theirs.items() if name not in NO_PYTHON} == ours
+
+
+def test_conda_users_get_the_control_plane_ready_made():
+    theirs = conda()
+    assert {name: theirs[name] for name in CONTROL_PLANE} == CONTROL_PLANE
+    assert "etcd" in theirs
+
+
+def test_every_import_is_a_requirement():
+    providers = metadata.packages_distributions()
+    declared = set(requirements())
+    ours = {"kitlib", "localkube", "bench"} | {path.stem for path in (ROOT / "tools").glob("*.py")}
+    for folder in ("kitlib", "localkube", "trainers", "tools"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for module in imported(path) - ours - set(sys.stdlib_module_names):
+                names = {canonicalize_name(name) for name in providers.get(module, [])}
+                assert names & declared, f"{path.relative_to(ROOT)} imports {module}"
+
+
+def imported(path):
+    """Return the top-level modules that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add(node.module.split(".")[0])
+    return found

@@ -1,0 +1,124 @@
+"""The rules that every notebook keeps, held against the files as they are stored."""
+
+import re
+import statistics
+from pathlib import Path
+
+import nbformat
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+CHECKED = "nbval-check-output"
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def notebook(request):
+    """Each notebook in turn, checked against the format's schema."""
+    found = nbformat.read(request.param, as_version=nbformat.NO_CONVERT)
+    nbformat.validate(found)
+    return found
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def tags(cell):
+    return cell.metadata.get("tags", [])
+
+
+def test_the_four_first_notebooks_are_there():
+    names = {path.stem for path in NOTEBOOKS}
+    assert names >= {"00_start", "01_create_a_cluster", "05_indexed_job", "11_clean_up"}
+
+
+def test_cells_have_ids_of_their_own(notebook):
+    ids = [cell.id for cell in notebook.cells]
+    assert notebook.nbformat == 4
+    assert notebook.nbformat_minor >= 5
+    assert len(ids) == len(set(ids))
+
+
+def test_the_first_cell_says_goal_time_cost_and_needs(notebook):
+    first = notebook.cells[0]
+    assert first.cell_type == "markdown"
+    assert first.source.startswith("# ")
+    assert all(word in first.source for word in ("The goal:", "| Time |", "| Cost |", "| Needs |"))
+
+
+def test_the_second_cell_has_literal_parameters_alone(notebook):
+    second = notebook.cells[1]
+    assert "parameters" in tags(second)
+    literal = re.compile(r'\w+ = ("[^"]*"|[\d.]+|True|False|None)')
+    assert all(literal.fullmatch(line) for line in second.source.splitlines())
+    assert [cell for cell in notebook.cells if "parameters" in tags(cell)] == [second]
+
+
+def test_the_third_cell_imports_the_kit(notebook):
+    assert notebook.cells[2].source.splitlines()[0] == "import kitlib as kit"
+
+
+def test_cells_are_few_and_short(notebook):
+    lengths = [len(cell.source.splitlines()) for cell in code_cells(notebook)]
+    assert 20 <= len(notebook.cells) <= 40
+    assert statistics.median(lengths) <= 3
+    assert max(lengths) <= 15
+
+
+def test_the_text_is_neither_thin_nor_long(notebook):
+    words = sum(len(cell.source.split()) for cell in notebook.cells if cell.cell_type == "markdown")
+    assert 800 <= words <= 1800
+
+
+def test_outputs_are_none_or_checked_ones(notebook):
+    for cell in code_cells(notebook):
+        if CHECKED in tags(cell):
+            assert isinstance(cell.execution_count, int), f"nbval would skip {cell.id}: no execution count"
+            assert cell.outputs, f"nbval would skip {cell.id}: no output to compare with"
+        else:
+            assert cell.execution_count is None, f"{cell.id} has an execution count; clear it"
+            assert not cell.outputs, f"{cell.id} has outputs; clear them, or tag the cell {CHECKED}"
+
+
+def test_an_exercise_is_followed_by_its_hidden_solution_which_ends_with_an_assert(notebook):
+    cells = notebook.cells
+    exercises = [index for index, cell in enumerate(cells) if "exercise" in tags(cell)]
+    assert exercises
+    for index in exercises:
+        solution = cells[index + 1]
+        assert "solution" in tags(solution)
+        assert solution.metadata.jupyter.source_hidden
+        assert solution.source.splitlines()[-1].startswith("assert ")
+
+
+def test_it_says_what_happened_and_what_goes_wrong(notebook):
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert "## The question" in text
+    assert "## What just happened?" in text
+    assert "## When it goes wrong" in text
+
+
+def test_it_ends_with_cleaning_up_and_a_link(notebook):
+    *_, heading, clean_up, link = notebook.cells
+    assert "## Clean up" in heading.source
+    assert clean_up.cell_type == "code"
+    assert re.search(r"\]\(\d\d_\w+\.ipynb\)", link.source)
+
+
+def test_links_lead_to_files(notebook):
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (NOTEBOOKS[0].parent / target).exists(), target
+
+
+def test_nothing_is_installed_or_pasted(notebook):
+    text = "\n".join(cell.source for cell in code_cells(notebook))
+    assert "pip install" not in text
+    assert "loss.backward" not in text, "show training code from trainers/"
+    assert not re.search(r"^\s*[!%]", text, flags=re.MULTILINE), "no shell escapes and no magics"
+
+
+def test_metadata_names_no_machine(notebook):
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert "version" not in notebook.metadata.language_info

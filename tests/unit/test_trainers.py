@@ -1,0 +1,126 @@
+"""The trainers: what they say, that ranks share the data exactly, and that they fail with a clear word."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DistributedSampler, TensorDataset
+
+ROOT = Path(__file__).parents[2]
+TRAINERS = ROOT / "trainers"
+DDP = TRAINERS / "digits_ddp.py"
+
+
+@pytest.fixture(scope="module")
+def ddp():
+    """The trainer as a module; importing it does nothing."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("digits_ddp", DDP)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def train(*command, **environment):
+    """Run a command to its end and return it with the events that it printed."""
+    clean = {key: value for key, value in os.environ.items() if key not in {"RANK", "WORLD_SIZE"}}
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=clean | environment, timeout=240, check=False
+    )
+    events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return done, events
+
+
+@pytest.mark.parametrize("path", sorted(TRAINERS.glob("*.py")), ids=lambda path: path.stem)
+def test_a_trainer_knows_nothing_of_the_kit_and_says_how_to_start_it(path):
+    tree = ast.parse(path.read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not any(name.split(".")[0] in {"kitlib", "localkube"} for name in names)
+    assert f"trainers/{path.name}" in ast.get_docstring(tree)
+
+
+def test_the_digits_are_those_of_scikit_learn(ddp):
+    from sklearn.datasets import load_digits
+
+    images, labels = ddp.read_digits()
+    assert np.array_equal(images * 16, load_digits().images)
+    assert np.array_equal(labels, load_digits().target)
+
+
+def test_the_test_set_is_a_fifth_and_shares_no_image_with_the_training_set(ddp):
+    images = np.arange(1797, dtype=np.float32).reshape(-1, 1, 1)
+    training, test = ddp.split(images, np.zeros(1797, dtype=np.int64), 0)
+    ids = [set(part.tensors[0].flatten().tolist()) for part in (training, test)]
+    assert len(test) >= 0.2 * 1797
+    assert not ids[0] & ids[1]
+    assert len(ids[0] | ids[1]) == 1797
+
+
+def test_the_split_depends_on_the_seed_alone(ddp):
+    arrays = ddp.read_digits()
+    first, again, other = (ddp.split(*arrays, seed)[1].tensors[1] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_ranks_train_on_different_images_and_together_on_all():
+    data = TensorDataset(torch.arange(1000))
+    shares = [set(DistributedSampler(data, num_replicas=4, rank=rank, seed=3)) for rank in range(4)]
+    assert sum(map(len, shares)) == len(set().union(*shares)) == 1000
+
+
+@pytest.mark.timeout(250)
+def test_one_process_without_torchrun_reads_the_digits():
+    done, events = train(sys.executable, str(DDP))
+    assert done.returncode == 0, done.stderr
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "start"
+    assert kinds[-2:] == ["eval", "end"]
+    assert kinds.count("epoch") == 10
+    assert all({"event", "time", "rank", "world_size"} <= set(event) for event in events)
+    assert events[-2]["accuracy"] >= 0.97
+
+
+@pytest.mark.timeout(250)
+def test_two_ranks_count_every_test_image_once_and_agree_with_one():
+    flags = [str(DDP), "--epochs", "2", "--log-every", "1"]
+    alone, single = train(sys.executable, *flags)
+    done, events = train(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *flags)
+    assert alone.returncode == done.returncode == 0, done.stderr
+    (evaluation,) = [event for event in events if event["event"] == "eval"]
+    assert evaluation["images"] == 360
+    assert evaluation["rank"] == 0
+    assert evaluation["accuracy"] == pytest.approx(evaluation["correct"] / 360, abs=1e-4)
+    assert {event["rank"] for event in events if event["event"] == "end"} == {0, 1}
+    steps = [sum(event["event"] == "step" for event in found) for found in (single, events)]
+    assert steps[1] == 2 * steps[0], "as many steps, each reported by both ranks"
+
+
+def test_the_sample_holds_pictures_that_can_be_drawn():
+    _, events = train(sys.executable, str(DDP), "--epochs", "1")
+    (evaluation,) = [event for event in events if event["event"] == "eval"]
+    assert len(evaluation["sample"]) == 16
+    for digit in evaluation["sample"]:
+        assert np.array(digit["pixels"]).shape == (8, 8)
+        assert 0 <= np.min(digit["pixels"]) <= np.max(digit["pixels"]) <= 15
+        assert digit["label"] in range(10)
+        assert digit["prediction"] in range(10)
+    assert len(json.dumps(evaluation)) < 8192
+
+
+def test_mnist_out_of_reach_is_a_clear_error(tmp_path):
+    nowhere = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+    flags = ["--dataset", "mnist", "--data-dir", str(tmp_path / "data")]
+    done, _ = train(sys.executable, str(DDP), *flags, **nowhere)
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert "MNIST is neither in" in last
+    assert "--dataset digits" in last

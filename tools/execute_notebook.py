@@ -1,0 +1,71 @@
+"""Execute one notebook with papermill, in a process of its own, and say which cell it is at.
+
+A process of its own, because nbclient takes over the signal handlers of the one that it runs in; so the
+caller, ``run_notebooks.py``, keeps its own and can always clean up.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import papermill
+from papermill.engines import NBClientEngine, papermill_engines
+from papermill.exceptions import PapermillExecutionError
+
+CELL_SECONDS = 600
+
+
+class TellingEngine(NBClientEngine):
+    """papermill's own engine, which prints a line when a cell of code begins."""
+
+    @classmethod
+    def execute_managed_notebook(cls, nb_man, kernel_name, **options):
+        """Execute the notebook that ``nb_man`` holds."""
+        began, cells, start = time.monotonic(), nb_man.nb.cells, nb_man.cell_start
+
+        def tell(cell, *args, **kwargs):
+            if cell.cell_type == "code" and cell.source.strip():
+                minutes, seconds = divmod(int(time.monotonic() - began), 60)
+                first = cell.source.strip().splitlines()[0]
+                number = f"{cells.index(cell) + 1}/{len(cells)}"
+                print(f"  {minutes}:{seconds:02d}  cell {number:<6} {first[:84]}", flush=True)
+            return start(cell, *args, **kwargs)
+
+        nb_man.cell_start = tell
+        return super().execute_managed_notebook(nb_man, kernel_name, **options)
+
+
+def execute(notebook: Path, output: Path, parameters: dict[str, object]) -> int:
+    """Write the executed notebook to ``output``; return 1 if a cell failed, and 0 otherwise."""
+    papermill_engines.register("telling", TellingEngine)
+    try:
+        papermill.execute_notebook(
+            notebook,
+            output,
+            parameters=parameters,
+            engine_name="telling",
+            kernel_name="python3",
+            cwd=notebook.parent,
+            progress_bar=False,
+            execution_timeout=CELL_SECONDS,
+        )
+    except PapermillExecutionError as error:
+        print(f"{notebook.name}: {error.ename}: {error.evalue}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def main() -> int:
+    """Read the command line: ``execute_notebook.py IN OUT name=value …`` (values are text)."""
+    parser = argparse.ArgumentParser(description="Execute one notebook.")
+    parser.add_argument("notebook", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("parameters", nargs="*", metavar="name=value")
+    arguments = parser.parse_args()
+    pairs = (text.split("=", 1) for text in arguments.parameters)
+    return execute(arguments.notebook.absolute(), arguments.output.absolute(), dict(pairs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

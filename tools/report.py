@@ -1,0 +1,136 @@
+"""Read executed notebooks and write them as HTML, with an index page: how long, how good, what failed.
+
+What happened is read from the executed notebooks alone, so a report can be written again.
+Executing them is ``run_notebooks.py``'s work.
+"""
+
+import os
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+import nbformat
+from nbconvert import HTMLExporter
+from nbformat import NotebookNode
+
+ACCURACY_TAG = "result-accuracy"
+PICTURE_TAG = "result-picture"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that a cell tagged ``result-picture`` left, with the words for those who cannot see it."""
+
+    data: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The cell that failed: its number in the stored notebook, its first line, the error's last words."""
+
+    cell: int
+    source: str
+    error: str
+
+    def __str__(self) -> str:
+        return f"cell {self.cell} (`{self.source}`): {self.error}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an executed notebook says about itself."""
+
+    name: str
+    title: str
+    goal: str
+    seconds: float
+    accuracy: float | None
+    failure: Failure | None
+    finished: bool
+    pictures: tuple[Picture, ...]
+
+    @property
+    def verdict(self) -> str:
+        """Return ``passed``, ``failed`` or ``not finished``."""
+        return "failed" if self.failure else "passed" if self.finished else "not finished"
+
+
+def read(executed: Path, *, original: Path) -> Result:
+    """Return what ``executed`` says; ``original`` gives the cells their numbers.
+
+    Example:
+        >>> read(Path("reports/00_start.ipynb"), original=Path("notebooks/00_start.ipynb")).verdict
+        'passed'
+    """
+    notebook = nbformat.read(executed, as_version=4)
+    numbers = {cell.id: number for number, cell in enumerate(nbformat.read(original, as_version=4).cells, 1)}
+    cells = [cell for cell in notebook.cells if cell.id in numbers]
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    states = [cell.metadata.get("papermill", {}).get("status") for cell in code]
+    heading = cells[0].source.strip().splitlines()
+    return Result(
+        name=original.stem,
+        title=heading[0].lstrip("# "),
+        goal=next((line.strip() for line in heading[1:] if line.strip()), ""),
+        seconds=notebook.metadata.get("papermill", {}).get("duration") or 0.0,
+        accuracy=_accuracy(code),
+        failure=next((found for cell in code if (found := _failure(cell, numbers[cell.id]))), None),
+        finished=all(state == "completed" for state in states),
+        pictures=tuple(picture for cell in code for picture in _pictures(cell)),
+    )
+
+
+def _tags(cell: NotebookNode) -> list[str]:
+    return cell.metadata.get("tags", [])
+
+
+def _failure(cell: NotebookNode, number: int) -> Failure | None:
+    source = (cell.source.strip().splitlines() or [""])[0]
+    for output in cell.outputs:
+        if output.output_type == "error":
+            return Failure(number, source, f"{output.ename}: {output.evalue}".strip())
+    if cell.metadata.get("papermill", {}).get("status") in {"running", "failed"}:
+        return Failure(number, source, "did not come to an end")
+    return None
+
+
+def _accuracy(code: list[NotebookNode]) -> float | None:
+    for cell in code:
+        if ACCURACY_TAG in _tags(cell):
+            for output in cell.outputs:
+                if output.output_type == "execute_result":
+                    return float(output.data["text/plain"])
+    return None
+
+
+def _pictures(cell: NotebookNode) -> list[Picture]:
+    if PICTURE_TAG not in _tags(cell):
+        return []
+    found = [output.data["image/png"] for output in cell.outputs if "image/png" in output.get("data", {})]
+    text = cell.metadata.get("trainyard", {}).get("alt", cell.source)
+    return [Picture("".join(data.split()), text) for data in found]
+
+
+def write(results: list[Result], *, folder: Path, seconds: float, planned: int) -> Path:
+    """Write the notebooks' pages and ``index.html`` into ``folder``; return the index's path."""
+    exporter = HTMLExporter(template_name="lab", exclude_input_prompt=True, exclude_output_prompt=True)
+    for result in results:
+        page, _ = exporter.from_filename(str(folder / f"{result.name}.ipynb"))
+        (folder / f"{result.name}.html").write_text(page, encoding="utf-8")
+    templates = jinja2.FileSystemLoader(Path(__file__).parent)
+    template = jinja2.Environment(loader=templates, autoescape=True).get_template("report.html.j2")
+    index = folder / "index.html"
+    page = template.render(
+        results=results,
+        pictures=[picture for result in results for picture in result.pictures],
+        seconds=seconds,
+        planned=planned,
+        passed=sum(result.verdict == "passed" for result in results),
+        machine=f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}",
+        date=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    )
+    index.write_text(page, encoding="utf-8")
+    return index
