@@ -75,10 +75,11 @@ class LogWriter:
         lines = data.split(b"\n")
         rest = lines.pop()
         entries = [b"\n"] if self._torn else []
-        for line in lines:
-            if len(line) > LONGEST:
-                line = _cut(line, part, entries)
-            entries += (full, line, b"\n")
+        if lines and max(map(len, lines)) <= LONGEST:
+            entries += (full, (b"\n" + full).join(lines), b"\n")
+        else:
+            for line in lines:
+                entries += (full, _cut(line, part, entries), b"\n")
         if rest:
             entries += (part, _cut(rest, part, entries), b"\n")
         self._write(b"".join(entries))
