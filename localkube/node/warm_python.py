@@ -1,0 +1,296 @@
+"""Make a fork of the warm parent look like an interpreter that has just started, and run the program in it.
+
+What differs from a cold start, because it cannot be otherwise: ``sys.modules`` has more in it, so the modules
+that the warm parent imported run none of their code again (their warnings appear in its log, their filters
+are in ``warnings.filters`` before the program imports them); all forks of one parent hash strings alike; objects that
+the parent made are frozen for the garbage collector. A program that would notice more than that, and a
+container that mounts something over what the parent has loaded, starts cold from here, in its own sandbox.
+"""
+
+import codecs
+import faulthandler
+import io
+import linecache
+import locale
+import multiprocessing.process
+import os
+import platform
+import random
+import runpy
+import signal
+import site
+import stat
+import sys
+import time
+import types
+from collections.abc import Callable, Mapping
+from importlib.machinery import BuiltinImporter
+from typing import Any, NoReturn
+
+from localkube.node import warm_native
+from localkube.node.warm_command import WarmPlan
+
+COLD_FILES = (b"PK\x03\x04", b"\xa7\r\r\n")  # archives and byte code that carry a script's name
+
+
+class Fresh:
+    """What the warm parent looked like before it imported anything for others.
+
+    Args:
+        modules: The names in ``sys.modules`` at that time.
+    """
+
+    def __init__(self, modules: set[str]) -> None:
+        inherited = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(":") if entry]
+        self.modules = {name.partition(".")[0] for name in modules}
+        # Without the directory of ``python -m``, and without what only the parent was given.
+        self.path = [entry for entry in sys.path[1:] if entry not in inherited]
+        self.interpreter = os.stat(sys.executable)
+
+    def user_site_differs(self, home: str) -> bool:
+        """Tell whether the packages in a user's home are others than the parent's."""
+        below = os.path.relpath(site.getusersitepackages(), os.path.expanduser("~"))
+        return site.getusersitepackages() in self.path or os.path.isdir(os.path.join(home, below))
+
+    def added(self) -> set[str]:
+        """Return the top-level names that a cold start would still have to find."""
+        return {name.partition(".")[0] for name in sys.modules} - self.modules - {"localkube"}
+
+
+def run(plan: WarmPlan, argv: list[str], env: dict[str, str], fresh: Fresh, *, last: Callable[[], None]) -> NoReturn:
+    """Become the program of ``plan``; the calling process is a fork with its descriptors 0, 1 and 2 in place.
+
+    Args:
+        plan: What to run.
+        argv: The container's own command, for the case that it must start cold after all.
+        env: Its environment.
+        fresh: The parent's record of itself.
+        last: Called when everything is set up, immediately before the program.
+
+    Raises:
+        warm_native.Become: Always, but for a cold start; nothing may catch it.
+    """
+    variables = _with_locale(env)
+    if variables is None or not _can_run(plan, env, fresh):
+        _start_cold(plan, argv, env)
+    os.environ.clear()
+    os.environ.update(variables)
+    time.tzset()
+    locale.setlocale(locale.LC_CTYPE, "")
+    _set_signals()
+    _set_flags(plan, env, coerced=variables != env)
+    _set_paths(plan, env, fresh)
+    _set_streams(plan, env, surrogates=variables != env or _locale_name(env) in ("C.UTF-8", "C.utf8"))
+    _forget_parent(plan)
+    warm_native.set_threads(env)
+    # The kernel shows what execve got: the locale that Python adds is not in it.
+    warm_native.set_title(plan["comm"], plan["argv"], env)
+    last()
+    warm_native.become(_program(plan), before=_forget_become)
+
+
+def _locale_name(env: Mapping[str, str]) -> str:
+    return env.get("LC_ALL") or env.get("LC_CTYPE") or env.get("LANG") or "C"
+
+
+def _with_locale(env: dict[str, str]) -> dict[str, str] | None:
+    """Return the environment as Python leaves it (PEP 538), None for a locale that a fork cannot have."""
+    before = locale.setlocale(locale.LC_CTYPE)
+    try:
+        locale.setlocale(locale.LC_CTYPE, _locale_name(env))
+        if _locale_name(env) not in ("C", "POSIX"):
+            return env
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+    except locale.Error:
+        return None
+    finally:
+        locale.setlocale(locale.LC_CTYPE, before)
+    return env | {"LC_CTYPE": "C.UTF-8"}
+
+
+def _can_run(plan: WarmPlan, env: Mapping[str, str], fresh: Fresh) -> bool:
+    """Look around in the container: is everything that the parent has loaded still what would be loaded here?"""
+    try:
+        interpreter = os.stat(plan["executable"])
+        if not os.path.samestat(interpreter, fresh.interpreter):
+            return False
+        if plan["kind"] == "script" and not _is_plain_script(plan["target"]):
+            return False
+        codecs.lookup(env.get("PYTHONIOENCODING", "").partition(":")[0] or "utf-8")
+    except (OSError, LookupError):
+        return False
+    if site.ENABLE_USER_SITE and fresh.user_site_differs(env.get("HOME", "")):
+        return False
+    searched = [_first_path(plan), *_python_path(env)]
+    hidden = fresh.added() | {"sitecustomize", "usercustomize"}
+    return not any(_provides(directory, hidden) for directory in searched)
+
+
+def _is_plain_script(path: str) -> bool:
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        return False
+    with open(path, "rb") as file:
+        return not file.read(4).startswith(COLD_FILES)
+
+
+def _provides(directory: str, names: set[str]) -> bool:
+    """Tell whether an import of one of ``names`` could find something in ``directory``."""
+    try:
+        entries = os.listdir(directory or ".")
+    except OSError:
+        return False
+    return any(entry.partition(".")[0] in names for entry in entries)
+
+
+def _start_cold(plan: WarmPlan, argv: list[str], env: dict[str, str]) -> NoReturn:
+    try:
+        os.execve(plan["program"], argv, env)
+    except OSError as error:
+        os.write(2, f"cannot start {plan['program']}: {error.strerror}\n".encode())
+        os._exit(127)
+
+
+def _set_signals() -> None:
+    """Handle signals as a starting interpreter does; the caller has reset them all."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _set_flags(plan: WarmPlan, env: Mapping[str, str], *, coerced: bool) -> None:
+    sys.dont_write_bytecode = plan["no_bytecode"]
+    warm_native.set_flag("dont_write_bytecode", int(plan["no_bytecode"]))
+    warm_native.set_flag("utf8_mode", int(coerced))
+    if env.get("PYTHONFAULTHANDLER"):
+        faulthandler.enable()
+
+
+def _python_path(env: Mapping[str, str]) -> list[str]:
+    value = env.get("PYTHONPATH", "")
+    return [os.path.abspath(entry) for entry in value.split(":")] if value else []
+
+
+def _first_path(plan: WarmPlan) -> str:
+    """Return what the interpreter puts first into sys.path."""
+    if plan["kind"] == "script":
+        return os.path.dirname(os.path.realpath(plan["target"]))
+    return os.getcwd() if plan["kind"] == "module" else ""
+
+
+def _set_paths(plan: WarmPlan, env: Mapping[str, str], fresh: Fresh) -> None:
+    first = {"script": plan["target"], "module": "-m", "command": "-c"}[plan["kind"]]
+    sys.argv = [first, *plan["arguments"]]
+    sys.orig_argv = list(plan["argv"])
+    sys.executable = plan["executable"]
+    sys.path[:] = [_first_path(plan), *dict.fromkeys([*_python_path(env), *fresh.path])]
+    sys.path_importer_cache.clear()
+
+
+def _set_streams(plan: WarmPlan, env: Mapping[str, str], *, surrogates: bool) -> None:
+    """Open sys.stdin, stdout and stderr as the interpreter does (create_stdio in CPython's pylifecycle.c)."""
+    encoding, _, errors = env.get("PYTHONIOENCODING", "").partition(":")
+    errors = errors or ("strict" if encoding or not surrogates else "surrogateescape")
+    old = sys.stderr
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = _open_stream(
+            number,
+            f"<{name}>",
+            encoding=encoding or "utf-8",
+            errors="backslashreplace" if name == "stderr" else errors,
+            unbuffered=plan["unbuffered"],
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    if plan["unbuffered"]:
+        warm_native.unbuffer_streams()
+    _redirect_logging(old, sys.stderr)
+
+
+def _open_stream(number: int, name: str, *, encoding: str, errors: str, unbuffered: bool) -> io.TextIOWrapper | None:
+    try:
+        os.fstat(number)
+    except OSError:
+        return None
+    mode = "r" if number == 0 else "w"
+    raw = io.FileIO(number, mode, closefd=False)
+    raw.name = name
+    interactive = raw.isatty()
+    buffer: Any = raw
+    if number == 0:
+        buffer = io.BufferedReader(raw)
+    elif not unbuffered:
+        buffer = io.BufferedWriter(raw)
+    stream = io.TextIOWrapper(
+        buffer,
+        encoding=encoding,
+        errors=errors,
+        newline="\n",
+        line_buffering=not unbuffered and (interactive or number == 2),
+        write_through=unbuffered,
+    )
+    stream.mode = mode
+    return stream
+
+
+def _redirect_logging(old: Any, new: Any) -> None:
+    """Let the handlers that imported modules made write to the new stream."""
+    logging = sys.modules.get("logging")
+    for reference in list(logging._handlerList) if logging else ():
+        handler = reference()
+        if getattr(handler, "stream", None) is old and isinstance(handler, logging.StreamHandler):
+            handler.setStream(new)
+
+
+def _forget_parent(plan: WarmPlan) -> None:
+    """Remove what modules remember of the process that imported them, above all what is random."""
+    main = types.ModuleType("__main__")
+    main.__loader__, main.__builtins__, main.__annotations__ = BuiltinImporter, sys.modules["builtins"], {}
+    sys.modules["__main__"] = main
+    for name in [name for name in sys.modules if name.partition(".")[0] == "localkube"]:
+        del sys.modules[name]
+    linecache.clearcache()
+    platform._uname_cache = None  # it has the host's name
+    platform._platform_cache.clear()
+    multiprocessing.process.current_process().authkey = os.urandom(32)
+    random.seed()
+    if spawn := sys.modules.get("multiprocessing.spawn"):
+        spawn.set_executable(plan["executable"])
+    if logging := sys.modules.get("logging"):
+        logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()
+    if os.environ.get("TORCH_DISTRIBUTED_DEBUG") and (distributed := sys.modules.get("torch.distributed")):
+        distributed.set_debug_level_from_env()
+
+
+def _forget_become() -> None:
+    """Restore what brought the program to the interpreter's top level."""
+    sys.excepthook = sys.__excepthook__
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
+
+
+def _program(plan: WarmPlan) -> Callable[[], object]:
+    if plan["kind"] == "script":
+        return warm_native.script(plan["target"])
+    if plan["kind"] == "command":
+        return warm_native.command(plan["target"])
+    return lambda: _run_module(plan["target"])
+
+
+def _run_module(name: str) -> None:
+    """Do as ``python -m``; its own frames are in a traceback there, too, but not this one."""
+    try:
+        runpy._run_module_as_main(name)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        trace = error.__traceback__.tb_next
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        if isinstance(error, KeyboardInterrupt):
+            warm_native.mark_interrupted()
+        return
+    raise SystemExit(0)

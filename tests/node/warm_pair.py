@@ -1,0 +1,151 @@
+"""Run a command both ways, as a new interpreter and as a fork of the warm parent, and keep what it did."""
+
+import ctypes
+import itertools
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from localkube.node import messages
+from localkube.node.warm_command import plan
+
+PR_SET_CHILD_SUBREAPER = 36
+REPOSITORY = Path(__file__).parent.parent.parent
+PYTHON = str(Path(sys.prefix) / "bin" / "python")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a process wrote, and its status as of ``subprocess``."""
+
+    stdout: str
+    stderr: str
+    code: int
+
+    def without_addresses(self) -> "Outcome":
+        return Outcome(*(re.sub(r"0x[0-9a-f]{6,}", "0x", text) for text in (self.stdout, self.stderr)), self.code)
+
+
+class Process:
+    """A running container: its pid, and the reading ends of its output."""
+
+    def __init__(self, pid: int, stdout: int, stderr: int) -> None:
+        self.pid = pid
+        self._readers = {stdout: bytearray(), stderr: bytearray()}
+        self._open = {stdout, stderr}
+
+    def read_until(self, text: str, *, timeout: float = 60) -> str:
+        """Return the standard output so far, once ``text`` is in it."""
+        output = next(iter(self._readers.values()))
+        self._pump(timeout, lambda: text.encode() in output)
+        return output.decode()
+
+    def finish(self, *, timeout: float = 120) -> Outcome:
+        self._pump(timeout, lambda: False)
+        for reader in self._readers:
+            os.close(reader)
+        _, status = os.waitpid(self.pid, 0)
+        stdout, stderr = (bytes(data).decode(errors="replace") for data in self._readers.values())
+        return Outcome(stdout, stderr, os.waitstatus_to_exitcode(status))
+
+    def _pump(self, timeout: float, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + timeout
+        while self._open and not done():
+            ready, _, _ = select.select(list(self._open), [], [], max(0, deadline - time.monotonic()))
+            if not ready:
+                os.kill(self.pid, signal.SIGKILL)
+                raise TimeoutError(f"still running after {timeout} s: {self._readers}")
+            for reader in ready:
+                data = os.read(reader, 65536)
+                self._readers[reader] += data
+                if not data:
+                    self._open.discard(reader)
+
+
+class Pair:
+    """A warm parent, and the way to start commands with and without it.
+
+    Example:
+        >>> with Pair() as pair:
+        ...     cold, warm = pair.both(["python", "-c", "print(1)"])
+    """
+
+    def __init__(self, *, modules: Sequence[str] = ()) -> None:
+        self._modules = modules
+        self._numbers = itertools.count()
+
+    def __enter__(self) -> Self:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        flags = [word for name in self._modules for word in ("--module", name)]
+        self.process = subprocess.Popen(
+            [PYTHON, str(Path(__file__).with_name("warm_parent.py")), "--fd", str(theirs.fileno()), *flags],
+            pass_fds=[theirs.fileno()],
+            env={"PATH": os.environ["PATH"], "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONPATH": str(REPOSITORY)},
+        )
+        theirs.close()
+        self.ready = messages.receive(self._socket)[0]
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._socket.close()
+        self.process.wait(timeout=10)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        path = f"{os.path.dirname(PYTHON)}:/usr/bin:/bin"
+        base = {"PATH": path, "HOME": "/tmp", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        return base | {"OPENBLAS_NUM_THREADS": "1"} | more
+
+    def order(self, order: dict, fds: Sequence[int]) -> dict:
+        """Send an order as it is, and return the answer."""
+        messages.send(self._socket, order, list(fds))
+        return messages.receive(self._socket)[0]
+
+    def warm(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: int | None = -3) -> Process:
+        """Start a command from the warm parent, and fail if it may not be."""
+        chosen = plan(argv, env, python=PYTHON, path=env["PATH"])
+        assert chosen is not None, f"{argv} would start cold"
+        null = os.open(os.devnull, os.O_RDONLY)
+        pipes = [os.pipe(), os.pipe()]
+        given = {"stdout": pipes[0][1], "stderr": pipes[1][1]}
+        if stdin is not None:
+            given["stdin"] = null if stdin == subprocess.DEVNULL else stdin
+        order = {"argv": list(argv), "env": dict(env), "cwd": str(cwd), "warm": chosen, "fds": list(given)}
+        answer = self.order(order, list(given.values()))
+        for descriptor in (null, pipes[0][1], pipes[1][1]):
+            os.close(descriptor)
+        assert "pid" in answer, answer
+        return Process(answer["pid"], pipes[0][0], pipes[1][0])
+
+    def cold(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: int | None = -3) -> Process:
+        """Start a command as the sandbox does without a warm parent."""
+        pipes = [os.pipe(), os.pipe()]
+        wrapper = [] if stdin is not None else ["sh", "-c", 'exec "$@" <&-', "sh"]
+        process = subprocess.Popen(
+            [*wrapper, *argv],
+            env=env,
+            cwd=cwd,
+            stdin=stdin,
+            stdout=pipes[0][1],
+            stderr=pipes[1][1],
+            start_new_session=True,
+        )
+        os.close(pipes[0][1])
+        os.close(pipes[1][1])
+        process.returncode = 0  # Process waits for it
+        return Process(process.pid, pipes[0][0], pipes[1][0])
+
+    def both(self, argv: Sequence[str], *, cwd: Path = Path("/"), **env: str) -> tuple[Outcome, Outcome]:
+        """Run a command to its end, cold and warm."""
+        environment = self.environment(**env)
+        cold = self.cold(argv, env=environment, cwd=cwd).finish()
+        return cold, self.warm(argv, env=environment, cwd=cwd).finish()

@@ -1,0 +1,52 @@
+"""The warm parent with a stand-in for the sandbox: a fork that leaves its caller, and no namespaces."""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from localkube.node import sandbox, warm
+
+
+def launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn]) -> int:
+    """Fork twice, as the sandbox does, so that whoever adopts orphans becomes the container's parent."""
+    reader, writer = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        try:
+            os.setsid()
+            pid = os.fork()
+            if pid == 0:
+                _container(order, fds, main)
+            os.write(writer, str(pid).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(middle, 0)
+    answer = os.read(reader, 32)
+    os.close(reader)
+    if not answer:
+        raise sandbox.LaunchError("sandbox", "no answer")
+    return int(answer)
+
+
+def _container(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn]) -> NoReturn:
+    try:
+        os.chdir(order["cwd"])
+        os.umask(0o022)
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            if name in fds:
+                os.dup2(fds[name], number)
+            else:
+                os.close(number)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            if signal.getsignal(number) is not None:
+                signal.signal(number, signal.SIG_DFL)
+        os.closerange(3, 1 << 20)
+        main()
+    finally:
+        os._exit(126)
+
+
+if __name__ == "__main__":
+    warm.main(launch=launch)
