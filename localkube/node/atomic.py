@@ -28,18 +28,19 @@ def write(directory: Path, files: Mapping[str, File]) -> bool:
     Raises:
         OSError: The disk refuses.
     """
-    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    _make_directory(directory)
     current = _current(directory)
     if current is not None and _same(current, files):
         return False
     now = datetime.now(UTC).strftime("..%Y_%m_%d_%H_%M_%S.")
     fresh = directory / (now + secrets.token_hex(5))
-    fresh.mkdir(mode=0o755)
+    _make_directory(fresh)
     for path, file in files.items():
-        target = fresh / path
         if "/" in path:
-            target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _write_file(target, file)
+            for parent in reversed(Path(path).parents):
+                _make_directory(fresh / parent)
+        _write_file(fresh / path, file)
     pointer = directory / NEXT
     pointer.unlink(missing_ok=True)
     pointer.symlink_to(fresh.name)
@@ -67,6 +68,12 @@ def _unchanged(path: Path, file: File) -> bool:
     if stat.S_IMODE(status.st_mode) != file.mode or status.st_size != len(file.content):
         return False
     return path.read_bytes() == file.content
+
+
+def _make_directory(path: Path) -> None:
+    """The mode is set apart from making it, because the agent's own files are private by its umask."""
+    path.mkdir(exist_ok=True)
+    path.chmod(0o755)
 
 
 def _write_file(path: Path, file: File) -> None:

@@ -40,9 +40,11 @@ def checked(path: str, kind: str) -> Path:
         raise HostPathError(f"{kind} is an invalid volume type")
     if not place.exists():
         if kind in ("", "DirectoryOrCreate"):
-            place.mkdir(mode=0o755, parents=True, exist_ok=True)
+            place.mkdir(parents=True, exist_ok=True)
+            place.chmod(0o755)
         elif kind == "FileOrCreate":
-            place.touch(mode=0o644)
+            place.touch()
+            place.chmod(0o644)
     if not kind:
         return place
     is_kind, words = _CHECKS[kind]

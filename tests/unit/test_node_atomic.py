@@ -25,7 +25,10 @@ def test_files_appear_with_their_bytes_and_modes(tmp_path):
         os.umask(previous)
     assert (tmp_path / "v" / "a").read_bytes() == b"1"
     assert (tmp_path / "v" / "deep" / "er" / "b").read_bytes() == b"2"
-    assert stat.S_IMODE((tmp_path / "v" / "deep" / "er" / "b").stat().st_mode) == 0o755
+    modes = [
+        stat.S_IMODE((tmp_path / "v" / path).stat().st_mode) for path in ("", "deep", "deep/er", "deep/er/b")
+    ]
+    assert modes == [0o755] * 4
     assert visible(tmp_path / "v") == ["a", "deep"]
 
 

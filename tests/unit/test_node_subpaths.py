@@ -1,5 +1,8 @@
 """Paths inside a volume, and those that try to leave it."""
 
+import os
+import stat
+
 import pytest
 
 from localkube.node.subpaths import SubPathError, inside
@@ -24,6 +27,15 @@ def test_what_is_missing_is_made_as_directories_or_refused(volume):
         inside(volume, "runs/7", create=False)
     assert inside(volume, "runs/7", create=True) == volume / "runs" / "7"
     assert (volume / "runs" / "7").is_dir()
+
+
+def test_what_is_made_is_open_to_all_users_of_the_pod(volume):
+    previous = os.umask(0o077)
+    try:
+        made = inside(volume, "runs/7", create=True)
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE(made.stat().st_mode) == stat.S_IMODE(made.parent.stat().st_mode) == 0o755
 
 
 def test_links_that_stay_inside_are_followed(volume):
