@@ -147,15 +147,18 @@ class Run:
                 self.kube.delete(kind, each["metadata"]["name"])
         if not self._pods():
             return
-        wait(
-            snapshots(self.kube, Selection("Pod", labels=selector)),
-            until=lambda state: not state["Pod"],
-            timeout=DELETE_SECONDS,
-            what="the pods to end",
-            about=self._about,
-            resume="run.delete() again",
-            describe=lambda state: f"{len(state['Pod'])} pods are still there",
-        )
+        with progress(f"run {self.name}") as line:
+            wait(
+                snapshots(self.kube, Selection("Pod", labels=selector)),
+                until=lambda state: not state["Pod"],
+                timeout=DELETE_SECONDS,
+                what="the pods to end",
+                about=self._about,
+                resume="run.delete() again",
+                describe=lambda state: f"deleting it, {len(state['Pod'])} pods are still there",
+                report=line.update,
+            )
+            line.done("deleted")
 
     # Showing
 

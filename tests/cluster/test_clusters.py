@@ -1,0 +1,104 @@
+"""Clusters, as a user has them: made, found, broken, deleted."""
+
+import os
+import secrets
+import signal
+import socket
+
+import pytest
+from click.testing import CliRunner
+
+import kitlib as kit
+from kitlib import cli
+from kitlib.errors import BadInput, ClusterBroken, CommandFailed, ProviderFailed
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def spare(state_home):
+    """The name of a cluster that a test may break; deleted afterwards."""
+    name = f"spare-{secrets.token_hex(3)}"
+    yield name
+    kit.clusters.LocalCluster(name).delete()
+
+
+def test_an_existing_healthy_cluster_is_returned_as_it_is(local_cluster):
+    uid = local_cluster.kube.get("Node", "node-0")["metadata"]["uid"]
+    again = kit.create_cluster("local", name=local_cluster.name, nodes=4)
+    assert again.kube.get("Node", "node-0")["metadata"]["uid"] == uid
+
+
+def test_a_second_cluster_of_the_same_name_and_another_size_is_refused(local_cluster):
+    with pytest.raises(ProviderFailed, match="runs already"):
+        kit.create_cluster("local", name=local_cluster.name, nodes=2)
+
+
+def test_the_nodes_are_ready_and_show_themselves_as_a_table(local_cluster):
+    nodes = local_cluster.wait_ready(timeout=30).nodes()
+    assert [each["node"] for each in nodes] == [f"node-{index}" for index in range(4)]
+    assert {each["status"] for each in nodes} == {"Ready"}
+    assert repr(nodes).startswith("NODE ")
+    assert "<table>" in nodes._repr_html_()
+    assert "4 of 4 nodes Ready, Kubernetes v1.36" in repr(local_cluster)
+
+
+def test_kubectl_answers_in_a_cell_and_its_errors_are_shown(local_cluster):
+    assert "node-3" in local_cluster.kubectl("get nodes")
+    assert "node-3" in repr(local_cluster.kubectl("kubectl get nodes -o 'name'"))
+    with pytest.raises(CommandFailed, match='the server doesn\'t have a resource type "podz"'):
+        local_cluster.kubectl("get podz")
+    with pytest.raises(BadInput, match="quot"):
+        local_cluster.kubectl("get pods 'unclosed")
+
+
+def test_the_same_verbs_work_in_a_terminal(local_cluster):
+    name = local_cluster.name
+    for words, expected in [
+        (["cluster", "list"], name),
+        (["cluster", "status", name], "4 of 4 nodes Ready"),
+        (["cluster", "kubeconfig", name], "https://127.0.0.1"),
+        (["run", "list", "-c", name], "no runs"),
+        (["doctor"], "namespaces"),
+    ]:
+        result = CliRunner().invoke(cli.main, words)
+        assert result.exit_code == 0, result.output
+        assert expected in result.stdout
+
+
+def test_a_port_that_is_taken_is_named(spare):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ProviderFailed, match=f"(?s)in use.*127.0.0.1:{port}"):
+            kit.create_cluster("local", name=spare, nodes=1, port=port)
+    assert spare not in repr(kit.list_clusters())
+
+
+def test_a_cluster_whose_supervisor_was_killed_during_a_run_is_explained_and_can_be_recreated(spare, plain):
+    cluster = kit.create_cluster("local", name=spare, nodes=1)
+    run = kit.launch(plain("import time; print('up', flush=True); time.sleep(600)", nodes=1), cluster=cluster)
+    for _ in run.logs(rank=0, follow=True):
+        break
+    os.kill(cluster.status["processes"]["supervisor"]["pid"], signal.SIGKILL)
+    with pytest.raises(ClusterBroken, match=f'(?s)supervisor.*kit.create_cluster."local", name="{spare}"'):
+        run.wait(timeout=60)
+    assert "supervisor" in repr(run)  # showing an object never fails
+    with pytest.raises(ClusterBroken):
+        kit.connect(spare)
+    assert "stopped" in repr(kit.list_clusters())
+    anew = kit.create_cluster("local", name=spare, nodes=1, recreate=True)
+    assert len(anew.runs()) == 0
+
+
+def test_as_a_context_manager_a_cluster_is_deleted_at_the_end(spare):
+    with kit.create_cluster("local", name=spare, nodes=1) as cluster:
+        assert len(cluster.nodes()) == 1
+    with pytest.raises(kit.ClusterNotFound, match="no such cluster"):
+        kit.connect(spare)
+    cluster.delete()  # again is fine
+
+
+def test_any_cluster_with_a_kubeconfig_can_be_used(local_cluster):
+    other = kit.connect("mine", kubeconfig=local_cluster.kubeconfig)
+    assert len(other.nodes()) == 4
+    assert kit.create_cluster("existing", name="mine", kubeconfig=local_cluster.kubeconfig).nodes()

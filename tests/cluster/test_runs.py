@@ -1,0 +1,185 @@
+"""Runs, as a user has them: launched, followed, measured, deleted, and found again."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import kitlib as kit
+from kitlib.errors import BadInput, Interrupted, LaunchRejected, RunExists, RunNotFound, WaitTimeout
+
+pytestmark = pytest.mark.cluster
+
+
+def test_four_pods_train_the_digits_to_97_percent_on_a_node_each(launch):
+    run = launch(kit.IndexedJob("trainers/digits_ddp.py", nodes=4))
+    assert run.wait(timeout=240).phase == "Succeeded"
+    assert run.metrics("eval").accuracy.iloc[-1] >= 0.97
+    assert sorted(run.metrics("start")["rank"]) == [0, 1, 2, 3]
+    assert len({each["node"] for each in run.pods()}) == 4
+    assert run.plot().save  # drawn without an error
+    assert "4 ranks" in repr(run.plot())
+
+
+def test_a_launched_run_is_found_again_and_its_output_can_be_read(launch, plain, local_cluster):
+    run = launch(plain("import os\nprint('I am', os.environ['NODE_RANK'])", name="found-again"))
+    run.wait(timeout=60)
+    again = kit.connect(local_cluster.name).run("found-again")
+    assert again.status.phase == "Succeeded"
+    assert again.logs(rank=1) == "I am 1"
+    assert sorted(again.logs().splitlines()) == ["[rank 0] I am 0", "[rank 1] I am 1"]
+    assert "found-again" in repr(local_cluster.runs())
+
+
+def test_following_brings_every_line_once_and_ends_with_the_run(launch, plain):
+    source = """
+        import time
+        for number in range(40):
+            print("line", number, flush=True)
+            time.sleep(0.02)
+    """
+    run = launch(plain(source))
+    lines = list(run.logs(follow=True))
+    for rank in (0, 1):
+        mine = [line for line in lines if line.startswith(f"[rank {rank}]")]
+        assert mine == [f"[rank {rank}] line {number}" for number in range(40)]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("log-", "watch-"))]
+
+
+def test_the_traceback_of_the_rank_that_failed_first_is_shown(launch, write_trainer):
+    source = """
+        import os, time
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 2:
+            raise ValueError("this rank is the culprit")
+        dist.all_reduce(torch.ones(1))  # fails too, as rank 2 has hung up
+    """
+    run = launch(kit.IndexedJob(write_trainer(source), nodes=3))
+    with pytest.raises(kit.RunFailed) as failed:
+        run.wait(timeout=120)
+    assert failed.value.rank == 2
+    assert "ValueError: this rank is the culprit" in failed.value.what
+    assert failed.value.detail.startswith("Traceback (most recent call last):")
+    assert "trainer.py" in failed.value.detail
+    assert "ChildFailedError" not in str(failed.value)
+
+
+def test_a_fresh_kernel_sees_why_a_run_failed(launch, plain, local_cluster):
+    run = launch(plain("raise KeyError('lost')", nodes=1))
+    with pytest.raises(kit.RunFailed):
+        run.wait(timeout=60)
+    with pytest.raises(kit.RunFailed, match="KeyError: 'lost'"):
+        kit.Run(local_cluster.kube, run.name).wait(timeout=60)
+
+
+def test_a_command_that_does_not_exist_is_named(launch, plain):
+    command = [{"name": "pytorch", "command": ["no-such-program"]}]
+    run = launch(plain("pass", nodes=1).patch({"spec": {"template": {"spec": {"containers": command}}}}))
+    with pytest.raises(kit.RunFailed, match="no-such-program"):
+        run.wait(timeout=60)
+    assert run.pods()[0]["status"] in ("StartError", "ContainerCannotRun", "Error")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"), [({"gpus": 8}, "nvidia.com/gpu"), ({"memory": "900Gi"}, "memory")]
+)
+def test_a_run_that_no_node_can_hold_is_pending_with_the_schedulers_words(launch, plain, asked, words):
+    run = launch(plain("pass", nodes=1, **asked))
+    with pytest.raises(WaitTimeout, match=f"Insufficient {words}"):
+        run.wait(timeout=5)
+    assert run.status.phase == "Pending"
+    assert "nodes are available" in run.status.reason
+    assert words in repr(run.pods())
+    assert words in repr(run.logs())
+    with pytest.raises(WaitTimeout, match=f"Insufficient {words}"):
+        list(run.logs(follow=True, timeout=2))
+
+
+def test_a_misspelt_field_is_refused_with_its_line_and_leaves_nothing(launch, plain, local_cluster):
+    job = plain("pass").patch({"spec": {"template": {"spec": {"restartPolice": "Never"}}}})
+    with pytest.raises(LaunchRejected, match=r'unknown field "spec.template.spec.restartPolice"') as refused:
+        launch(job)
+    line = job.manifest.splitlines().index("      restartPolice: Never") + 1
+    assert refused.value.detail == f"line {line}: restartPolice: Never"
+    assert job.name not in local_cluster.kubectl("get jobs,services,configmaps -A")
+
+
+def test_a_misspelt_field_in_a_file_is_refused_with_its_line(local_cluster, tmp_path):
+    manifest = tmp_path / "pod.yaml"
+    manifest.write_text("apiVersion: v1\nkind: Pod\nmetadata:\n  name: x\nspec:\n  contaners: []\n")
+    with pytest.raises(LaunchRejected, match="contaners") as refused:
+        local_cluster.apply(manifest)
+    assert "line 6: contaners: []" in refused.value.detail
+
+
+def test_two_runs_of_one_name_are_refused(launch, plain):
+    launch(plain("pass", name="twice"))
+    with pytest.raises(RunExists, match="twice"):
+        launch(plain("pass", name="twice"))
+
+
+def test_nothing_that_is_not_the_kits_is_taken_over_or_deleted(launch, plain, local_cluster):
+    local_cluster.kubectl("create configmap precious --from-literal=a=b")
+    with pytest.raises(RunExists, match="precious"):
+        launch(plain("pass", name="precious"))
+    assert "precious" in local_cluster.kubectl("get configmaps")
+    local_cluster.kubectl("delete configmap precious")
+
+
+def test_a_saved_manifest_does_the_same_by_kubectl(plain, launch, local_cluster, tmp_path):
+    job = plain("print('applied')", name="by-kubectl")
+    saved = job.save(tmp_path / "job.yaml")
+    assert "created" in local_cluster.kubectl(f"apply -f {saved}")
+    run = local_cluster.run("by-kubectl")
+    assert run.wait(timeout=60).phase == "Succeeded"
+    assert run.logs(rank=0) == "applied"
+    run.delete()
+    assert "by-kubectl" not in local_cluster.kubectl("get jobs,services,configmaps,pods")
+    run.delete()  # again is fine
+
+
+def test_a_deleted_run_is_said_to_be_gone(launch, plain, local_cluster):
+    run = launch(plain("pass", nodes=1))
+    run.delete()
+    assert run.status.phase == "Deleted"
+    with pytest.raises(RunNotFound):
+        run.wait(timeout=5)
+    with pytest.raises(RunNotFound):
+        local_cluster.run(run.name)
+    with pytest.raises(RunNotFound):
+        run.logs(rank=0)
+
+
+def test_a_rank_that_is_not_there_is_bad_input(launch, plain):
+    run = launch(plain("pass"))
+    with pytest.raises(BadInput, match="0 to 1"):
+        run.logs(rank=2)
+
+
+def test_an_interrupted_wait_leaves_the_run_as_it_is(launch, plain, local_cluster):
+    run = launch(plain("import time; print('here', flush=True); time.sleep(60)"))
+    for line in run.logs(rank=0, follow=True):
+        assert line == "here"
+        break
+    script = (
+        "import kitlib as kit, sys, _thread, threading\n"
+        f"run = kit.connect('{local_cluster.name}').run('{run.name}')\n"
+        "threading.Timer(1.5, _thread.interrupt_main).start()\n"
+        "try:\n    run.wait(timeout=50)\n"
+        "except kit.KitError as error:\n    print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith("Interrupted stopped waiting for the run to end; it goes on by itself")
+    assert "run.wait() goes on waiting" in done.stdout
+    assert run.status.phase == "Running"
+    assert issubclass(Interrupted, KeyboardInterrupt)
+
+
+def test_cleaning_up_deletes_all_runs_and_says_that_nothing_is_left(launch, plain, local_cluster):
+    launch(plain("pass"))
+    assert len(kit.clean_up(local_cluster)) == 0
+    assert repr(kit.clean_up(local_cluster.name)) == "nothing of the kit is left"

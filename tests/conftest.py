@@ -1,0 +1,40 @@
+"""What all tests share: one real local cluster, made when the first test asks for it, and deleted whatever happens."""
+
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import kitlib as kit
+
+NODES = 4
+
+
+@pytest.fixture(scope="session")
+def state_home():
+    """Let this session's clusters live in a folder of their own; binaries stay in the user's cache.
+
+    The folder's path is short, because a Unix socket's has to be, and is seen by the processes that tests start.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ty-"))
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["XDG_STATE_HOME"]
+    else:
+        os.environ["XDG_STATE_HOME"] = before
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def local_cluster(state_home):
+    """A running local cluster of four nodes, which tests share: clean up your own runs, and delete no node."""
+    name = f"test-{secrets.token_hex(3)}"
+    try:
+        yield kit.create_cluster("local", name=name, nodes=NODES)
+    finally:
+        kit.clusters.LocalCluster(name).delete()
