@@ -118,6 +118,10 @@ func answer(message []byte, limit int) []byte {
 }
 
 func lookup(name string) ([]netip.Addr, dnsmessage.RCode) {
+	// The resolver finds a name of one label in /etc/hosts only without the dot at its end.
+	if bare := strings.TrimSuffix(name, "."); !strings.Contains(bare, ".") {
+		name = bare
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), nameTimeout)
 	defer cancel()
 	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip4", name)
