@@ -1,0 +1,117 @@
+"""``python -m bench``: measure this kit beside its peers, print a table, keep JSON.
+
+The exit status is 0 also where a limit is missed: a figure is for people to judge. It is 1 when a measure
+could not be taken at all, and 130 after an interruption; what was measured until then is kept.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import machine, table
+from bench.errors import MeasureFailed
+from bench.lab import Lab
+from bench.measures import MEASURES
+from bench.results import Result
+from kitlib.errors import Interrupted, KitError
+from localkube.errors import LocalClusterError
+
+OUTPUT = Path(__file__).parent / "results" / "latest.json"
+ROUNDS, QUICK_ROUNDS = 5, 1
+FAILURES = (MeasureFailed, KitError, LocalClusterError, OSError, subprocess.SubprocessError)
+
+
+class Report:
+    """What a run has found so far; written after each measure, so that nothing is lost."""
+
+    def __init__(self, output: Path, *, rounds: int, quick: bool) -> None:
+        self.results: list[Result] = []
+        self.loads: dict[str, float] = {}
+        self.failures: dict[str, str] = {}
+        self._output = output
+        self._facts = {
+            "began": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": machine.describe().as_dict(),
+            "rounds": rounds,
+            "quick": quick,
+        }
+
+    def write(self, *, complete: bool) -> None:
+        found = self._facts | {
+            "complete": complete,
+            "load_average_before": self.loads,
+            "not_measured": self.failures,
+            "results": [each.as_dict() for each in self.results],
+        }
+        self._output.parent.mkdir(parents=True, exist_ok=True)
+        aside = self._output.with_suffix(".new")
+        aside.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        aside.replace(self._output)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Take the measures that are asked for and return the exit status."""
+    options = _parser().parse_args(arguments)
+    console = Console()
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    report = Report(options.output, rounds=rounds, quick=options.quick)
+    status = 0
+    try:
+        with Lab(rounds=rounds, quick=options.quick, report=_progress(console)) as lab:
+            for name in options.only or MEASURES:
+                _take(name, lab, report, console)
+    except KeyboardInterrupt:
+        console.print("interrupted; the clusters of this run are deleted", style="red")
+        status = 130
+    report.write(complete=status == 0)
+    if report.results or report.failures:
+        table.draw(report.results, loads=report.loads, failures=report.failures, console=console)
+        console.print(f"Samples: {options.output}", markup=False, soft_wrap=True)
+    return status or int(bool(report.failures))
+
+
+def _take(name: str, lab: Lab, report: Report, console: Console) -> None:
+    report.loads[name] = machine.load()
+    console.print(f"{name} (load average {report.loads[name]:g})", style="bold")
+    try:
+        report.results += MEASURES[name](lab)
+    except Interrupted:
+        raise
+    except FAILURES as error:
+        report.failures[name] = str(error)
+        console.print(f"{name}: {error}", style="red", markup=False)
+        lab.sweep()
+    report.write(complete=False)
+
+
+def _progress(console: Console):
+    began = time.monotonic()
+
+    def report(text: str) -> None:
+        console.print(f"  {time.monotonic() - began:6.0f} s  {text}", markup=False, highlight=False)
+
+    return report
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="one round of less work each: a look, no figures"
+    )
+    parser.add_argument("--rounds", type=int, choices=range(1, 100), metavar="N", help=f"default {ROUNDS}")
+    parser.add_argument(
+        "--only", nargs="+", choices=list(MEASURES), metavar="MEASURE", help=", ".join(MEASURES)
+    )
+    parser.add_argument("--output", type=Path, default=OUTPUT, help=f"default {OUTPUT}")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+"""The measures, by name, in the order in which they run: those that want the machine alone come first.
+
+Each module has ``measure(lab)``, which returns lines of the table; what a line compares is said there.
+"""
+
+from collections.abc import Callable
+
+from bench.lab import Lab
+from bench.measures import creation, first_step, idle, many_pods, pod_start, training_time
+from bench.results import Result
+
+MEASURES: dict[str, Callable[[Lab], list[Result]]] = {
+    "creation": creation.measure,
+    "idle": idle.measure,
+    "pod_start": pod_start.measure,
+    "many_pods": many_pods.measure,
+    "first_step": first_step.measure,
+    "training_time": training_time.measure,
+}

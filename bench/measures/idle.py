@@ -1,0 +1,105 @@
+"""What a cluster of four nodes takes while nothing runs in it, without the warm parent.
+
+All processes are counted: the supervisor and what descends from it (the site with the control plane and the
+agent, and the gateway). Memory is the proportional set size, in which a page that several processes map is
+shared out among them. kwok's figures stand beside; there is no limit on the ratio.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import psutil
+
+from bench.lab import Lab
+from bench.results import Limit, Result
+from kitlib.clusters import Cluster
+
+SETTLE_SECONDS, QUICK_SETTLE_SECONDS = 45, 10
+WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 60, 10
+MEGABYTES, PERCENT = 500, 2.5
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of a group of processes, over a while.
+
+    Attributes:
+        megabytes: Proportional set size at the end, by process name.
+        percent: Of one core, by process name.
+    """
+
+    megabytes: dict[str, float]
+    percent: dict[str, float]
+
+
+def measure(lab: Lab) -> list[Result]:
+    """Watch each side idle, one after the other, so that neither shares its pages with the other."""
+    lab.clear()
+    with lab.cluster(warm=False) as cluster:
+        ours = _watch(lab, "our cluster", lambda: processes_of(cluster))
+    theirs: list[Usage] = []
+    if lab.kwok is not None:
+        with lab.kwok_cluster() as peer:
+            peer.add_nodes()
+            theirs = _watch(lab, "kwok's cluster", lambda: [psutil.Process(pid) for pid in peer.pids()])
+    return [
+        _result(
+            lab, ours, theirs, "megabytes", "memory (PSS)", "MB", Limit(MEGABYTES, of="value", unit="MB")
+        ),
+        _result(lab, ours, theirs, "percent", "CPU", "% of a core", Limit(PERCENT, of="value", unit="%")),
+    ]
+
+
+def _result(
+    lab: Lab, ours: list[Usage], theirs: list[Usage], attribute: str, noun: str, unit: str, limit: Limit
+) -> Result:
+    return Result(
+        what=f"idle cluster of 4 nodes without warm parent, {noun}",
+        unit=unit,
+        ours=tuple(sum(getattr(each, attribute).values()) for each in ours),
+        peer="kwok, 4 fake nodes",
+        theirs=tuple(sum(getattr(each, attribute).values()) for each in theirs),
+        absent=lab.kwok_absent,
+        limit=limit,
+        details={
+            "ours": [getattr(each, attribute) for each in ours],
+            "kwok": [getattr(each, attribute) for each in theirs],
+        },
+    )
+
+
+def processes_of(cluster: Cluster) -> list[psutil.Process]:
+    """Return all processes of one of our clusters."""
+    supervisor = psutil.Process(cluster.status["processes"]["supervisor"]["pid"])
+    return [supervisor, *supervisor.children(recursive=True)]
+
+
+def _watch(lab: Lab, name: str, processes: Callable[[], list[psutil.Process]]) -> list[Usage]:
+    lab.report(f"watching {name} idle")
+    time.sleep(QUICK_SETTLE_SECONDS if lab.quick else SETTLE_SECONDS)  # nothing happens that could be watched
+    window = QUICK_WINDOW_SECONDS if lab.quick else WINDOW_SECONDS
+    return [usage(processes(), seconds=window) for _ in range(lab.rounds)]
+
+
+def usage(processes: Iterable[psutil.Process], *, seconds: float) -> Usage:
+    """Return what processes use while ``seconds`` go by."""
+    names = {each: _name(each, index) for index, each in enumerate(processes)}
+    began, before = time.monotonic(), {each: _cpu(each) for each in names}
+    time.sleep(seconds)
+    passed = time.monotonic() - began
+    return Usage(
+        megabytes={name: each.memory_full_info().pss / 1e6 for each, name in names.items()},
+        percent={name: (_cpu(each) - before[each]) / passed * 100 for each, name in names.items()},
+    )
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def _name(process: psutil.Process, index: int) -> str:
+    """Return a name that tells processes of one program apart: ours all are Python or one Go program."""
+    words = [word for word in process.cmdline()[:6] if not word.startswith("-")]
+    return f"{index} {' '.join(word.rpartition('/')[2] for word in words[:2])}"

@@ -1,0 +1,71 @@
+"""From a pod's creation to its started container, as a watch sees it: one pod at a time.
+
+The clock starts before the request that creates the pod, and stops when the event has come back; so the API
+server's and the scheduler's parts are in it, and this client's. Each pod is deleted, and gone, before the
+next.
+"""
+
+import time
+
+from bench import objects
+from bench.lab import Lab
+from bench.results import Limit, Result
+from bench.sampling import alternate, percentile
+from bench.watching import Watch, has_started
+from kitlib.kube import Kube
+
+PODS, QUICK_PODS = 100, 20
+MILLISECONDS = 100
+PEER = "kwok, fake pods"
+
+
+def measure(lab: Lab) -> list[Result]:
+    """Start and delete pods, a series on each side in turns."""
+    count = QUICK_PODS if lab.quick else PODS
+    sides = {"ours": lambda: _series(lab.ours.kube, count)}
+    if lab.theirs is not None:
+        sides["theirs"] = lambda: _series(lab.theirs.kube, count)
+    for side, name in ((lab.ours, "ours"), (lab.theirs, "theirs")):
+        if side is not None:
+            lab.report(f"starting pods one at a time, {name}")
+            _series(side.kube, 5)  # connections, caches
+    samples = alternate(sides, lab.rounds)
+    return [
+        _result(lab, samples, share=50, limit=None, count=count),
+        _result(lab, samples, share=99, limit=Limit(MILLISECONDS, of="value", unit="ms"), count=count),
+    ]
+
+
+def _result(
+    lab: Lab, samples: dict[str, list[list[float]]], *, share: int, limit: Limit | None, count: int
+) -> Result:
+    theirs = samples.get("theirs", [])
+    return Result(
+        what=f"pod created → its container started, p{share} of {count} one at a time",
+        unit="ms",
+        ours=tuple(percentile(series, share) for series in samples["ours"]),
+        peer=PEER,
+        theirs=tuple(percentile(series, share) for series in theirs),
+        absent=lab.kwok_absent,
+        limit=limit,
+        details={"ours": samples["ours"], "kwok": theirs} if limit else {},
+    )
+
+
+def _series(kube: Kube, count: int) -> list[float]:
+    with Watch(kube, "Pod") as watch:
+        return [_one(kube, watch, f"sleeper-{number}") for number in range(count)]
+
+
+def _one(kube: Kube, watch: Watch, name: str) -> float:
+    """Return the milliseconds that one pod took."""
+    watch.refresh()
+    pod = objects.read("sleeper", metadata={"name": name})
+    began = time.monotonic()
+    uid = kube.create(pod)["metadata"]["uid"]
+    started, _ = watch.until(
+        lambda kind, pod: pod["metadata"]["uid"] == uid and has_started(pod), what=f"{name} started"
+    )
+    kube.delete("Pod", name)
+    watch.until(lambda kind, pod: kind == "DELETED" and pod["metadata"]["uid"] == uid, what=f"{name} gone")
+    return (started - began) * 1000

@@ -1,0 +1,61 @@
+"""Results for people: a table, and a line for each thing that a reader must know to judge it."""
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.machine import BUSY
+from bench.results import MET, MISSED, Result
+
+STYLES = {MET: "green", MISSED: "red"}
+
+
+def draw(
+    results: Iterable[Result], *, loads: dict[str, float], failures: dict[str, str], console: Console
+) -> None:
+    """Print results, what made them doubtful, and what could not be measured.
+
+    Args:
+        results: In the order of their lines.
+        loads: Load average before each measure, by its name.
+        failures: Why a measure has no result, by its name.
+        console: Where to print.
+    """
+    table = Table(title="Trainyard beside its peers (medians)", title_justify="left")
+    for heading in ("what", "ours", "peer's", "ratio", "limit", "", "peer"):
+        right = heading in ("ours", "peer's", "ratio")
+        table.add_column(heading, justify="right" if right else "left", no_wrap=right)
+    for each in results:
+        table.add_row(*_row(each))
+    console.print(table)
+    for each in results:
+        if each.notes:
+            console.print(f"{each.what}: {each.notes}", markup=False)
+    for name, reason in failures.items():
+        console.print(f"{name}: not measured: {reason}", style="red", markup=False)
+    busy = {name: load for name, load in loads.items() if load > BUSY}
+    if busy:
+        words = ", ".join(f"{load:g} before {name}" for name, load in busy.items())
+        console.print(f"The machine was busy with other things: load average {words}.", style="yellow")
+
+
+def _row(result: Result) -> list[str]:
+    style = STYLES.get(result.verdict)
+    verdict = f"[{style}]{result.verdict}[/]" if style else result.verdict
+    theirs, ratio = result.peer_value, result.ratio
+    return [
+        result.what,
+        _number(result.value, result.unit),
+        "absent" if result.absent else "" if theirs is None else _number(theirs, result.unit),
+        "" if ratio is None else f"{ratio:.2f}",
+        str(result.limit or ""),
+        verdict,
+        f"{result.peer} (absent: {result.absent})" if result.absent else result.peer,
+    ]
+
+
+def _number(value: float, unit: str) -> str:
+    """Return three figures that count, and the unit."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {unit.split()[0]}"

@@ -1,0 +1,173 @@
+"""One training run, timed by what the trainer itself says: in a cluster, and by a bare ``torchrun``.
+
+Both run the same file with the same flags and the same number of threads; both write their events where this
+machine's clock stamps them, so the times compare. What is compared with what is for the measures.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import kitlib as kit
+from bench.errors import MeasureFailed
+from kitlib import logs, metrics, settings
+from kitlib.clusters import Cluster
+from kitlib.kube import Kube
+
+TRAINER = "trainers/digits_ddp.py"
+RUN_SECONDS = 600
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
+COLD = {"spec": {"template": {"metadata": {"annotations": {"trainyard/warm-start": "false"}}}}}
+
+
+@dataclass(frozen=True)
+class Times:
+    """When a run was submitted, and what it said when; in seconds since 1970.
+
+    Attributes:
+        submitted: Just before it was asked for.
+        first_step: The first rank's first step was done.
+        ended: The last rank was done, before its process ended.
+        finished: It was seen to be over.
+        threads: How many threads each rank had, as the ranks have said.
+        warm: How many pods were forked from the warm parent.
+    """
+
+    submitted: float
+    first_step: float
+    ended: float
+    finished: float
+    threads: tuple[int, ...]
+    warm: int = 0
+
+    @property
+    def to_first_step(self) -> float:
+        return self.first_step - self.submitted
+
+    @property
+    def training(self) -> float:
+        return self.ended - self.first_step
+
+    @property
+    def total(self) -> float:
+        return self.ended - self.submitted
+
+
+def read(lines: Iterable[str], *, submitted: float, finished: float, ranks: int, warm: int = 0) -> Times:
+    """Return the times in what a run has written.
+
+    Raises:
+        MeasureFailed: A rank did not come to its end.
+    """
+    events = list(metrics.parse(lines))
+    first = [each.time for each in events if each.event == "step"]
+    last = [each.time for each in events if each.event == "end"]
+    if len(last) != ranks or not first:
+        raise MeasureFailed(f"{len(last)} of {ranks} ranks came to their end")
+    threads = tuple(int(each.fields.get("threads", 0)) for each in events if each.event == "start")
+    return Times(submitted, min(first), max(last), finished, threads, warm)
+
+
+def bare(ranks: int, *, flags: Mapping[str, object], folder: Path) -> Times:
+    """Train by ``torchrun --nproc-per-node RANKS`` on this machine.
+
+    Args:
+        ranks: How many processes.
+        flags: The trainer's.
+        folder: Where its output is kept.
+
+    Raises:
+        MeasureFailed: It failed; the error has its last words.
+    """
+    command = [
+        str(Path(sys.executable).with_name("torchrun")),
+        f"--nproc-per-node={ranks}",
+        f"--master-port={_free_port()}",
+        str(settings.find(TRAINER)),
+        *(f"--{name}={value}" for name, value in flags.items()),
+    ]
+    environment = {name: os.environ[name] for name in KEPT if name in os.environ}
+    environment |= dict.fromkeys(THREADS, "1") | {"PYTHONUNBUFFERED": "1"}
+    output = folder / "torchrun.log"
+    with output.open("wb") as file:
+        submitted = time.time()
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            timeout=RUN_SECONDS,
+            check=False,
+        )
+        finished = time.time()
+    lines = output.read_text(errors="replace").splitlines()
+    if done.returncode:
+        raise MeasureFailed(f"torchrun ended with {done.returncode}: {' | '.join(lines[-5:])}")
+    return read(lines, submitted=submitted, finished=finished, ranks=ranks)
+
+
+def in_cluster(cluster: Cluster, ranks: int, *, flags: Mapping[str, object], patch: Mapping | None) -> Times:
+    """Train by the kit's Indexed Job, a pod a rank; the run is deleted afterwards.
+
+    Args:
+        cluster: Where.
+        ranks: How many pods.
+        flags: The trainer's.
+        patch: Changes of the Job, such as `COLD` or `as_python`.
+    """
+    job = kit.IndexedJob(TRAINER, nodes=ranks, args=flags)
+    job = job.patch(patch) if patch else job
+    submitted = time.time()
+    run = kit.launch(job, cluster=cluster)
+    try:
+        run.wait(timeout=RUN_SECONDS)
+        finished = time.time()
+        pods = cluster.kube.get_all("Pod", labels=f"batch.kubernetes.io/job-name={run.name}")
+        lines = [line.text for pod in pods for line in logs.read(cluster.kube, pod)]
+        warm = _started_warm(cluster.kube, {pod["metadata"]["name"] for pod in pods})
+        return read(lines, submitted=submitted, finished=finished, ranks=ranks, warm=warm)
+    finally:
+        run.delete()
+
+
+def as_python(ranks: int) -> dict:
+    """Return the patch that lets the pods run the trainer itself, without a torchrun in each.
+
+    torchrun starts a process for each rank, also where there is one rank a pod; this saves it. What torchrun
+    would have told the rank is told by the Job.
+    """
+    index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    container = {
+        "name": "pytorch",
+        "command": ["python", f"/trainyard/trainer/{Path(TRAINER).name}"],
+        "env": [
+            {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": index}}},
+            {"name": "WORLD_SIZE", "value": str(ranks)},
+        ],
+    }
+    return {"spec": {"template": {"spec": {"containers": [container]}}}}
+
+
+def _started_warm(kube: Kube, pods: set[str]) -> int:
+    events = kube.get_all("Event", fields="reason=Started")
+    return len(
+        {
+            each["involvedObject"]["name"]
+            for each in events
+            if each["involvedObject"]["name"] in pods and "warm parent" in each.get("message", "")
+        }
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,114 @@
+"""Seeing objects change through the API's watch, with the time at which it was seen.
+
+A stream is opened before the change is asked for and read afterwards, in one thread: the pipe keeps what
+arrives in between, and nothing is polled. Both sides of a comparison are watched by this same code.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+from bench.errors import MeasureFailed
+from kitlib.kube import Kube, Stream
+from kitlib.manifests import Object
+from kitlib.waiting import wait
+from kitlib.watches import Selection, snapshots
+
+FRESH_SECONDS = 30  # the server ends a watch after 50
+GONE_SECONDS = 120
+
+Event = tuple[str, Object]
+
+
+class Watch(AbstractContextManager):
+    """A stream of the changes of one kind, from now on.
+
+    Args:
+        kube: The cluster.
+        kind: ``Pod``, ``Job`` …
+    """
+
+    def __init__(self, kube: Kube, kind: str) -> None:
+        self._kube, self._kind = kube, kind
+        self._stream: Stream | None = None
+        self._events: Iterator[Event] = iter(())
+        self._opened = 0.0
+
+    def refresh(self) -> None:
+        """Open the stream anew if it has become old; call it while nothing is awaited."""
+        if self._stream is not None and time.monotonic() - self._opened < FRESH_SECONDS:
+            return
+        self.close()
+        _, version = self._kube.get_all_at(self._kind)
+        self._stream = self._kube.watch(self._kind, version)
+        self._events = (_event(line) for line in self._stream)
+        self._opened = time.monotonic()
+
+    def until(self, seen: Callable[[str, Object], bool], *, what: str) -> tuple[float, Object]:
+        """Return when ``seen`` first held, on the monotonic clock, and the object for which it did.
+
+        Raises:
+            MeasureFailed: The stream ended before.
+        """
+        last = "nothing"
+        for kind, item in self._events:
+            now = time.monotonic()
+            if seen(kind, item):
+                return now, item
+            last = f"{kind} {item.get('metadata', {}).get('name')}: {json.dumps(item.get('status'))[:400]}"
+        raise MeasureFailed(f"no event showed {what}; the last one was {last}")
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def __enter__(self) -> "Watch":
+        self.refresh()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+
+def has_started(pod: Object) -> bool:
+    """Tell whether all containers of a pod run, or have run."""
+    states = [each["state"] for each in pod["status"].get("containerStatuses") or []]
+    return bool(states) and all("running" in state or "terminated" in state for state in states)
+
+
+def is_complete(job: Object) -> bool:
+    """Tell whether a Job has succeeded.
+
+    Raises:
+        MeasureFailed: It has failed.
+    """
+    found = {each["type"]: each for each in job["status"].get("conditions") or [] if each["status"] == "True"}
+    if "Failed" in found:
+        raise MeasureFailed(f"Job {job['metadata']['name']} failed: {found['Failed'].get('message')}")
+    return "Complete" in found
+
+
+def wait_gone(kube: Kube, *, labels: str = "") -> None:
+    """Wait until no pod matches.
+
+    Raises:
+        WaitTimeout: Some are still there.
+    """
+    wait(
+        snapshots(kube, Selection("Pod", labels=labels)),
+        until=lambda seen: not seen["Pod"],
+        timeout=GONE_SECONDS,
+        what="the pods to be gone",
+        about=f'cluster "{kube.cluster}"',
+        resume="run the benchmark again",
+        describe=lambda seen: f"{len(seen['Pod'])} pods are still there",
+    )
+
+
+def _event(line: str) -> Event:
+    change = json.loads(line)
+    if change["type"] == "ERROR":
+        raise MeasureFailed(f"the watch was ended: {change['object'].get('message')}")
+    return change["type"], change["object"]
