@@ -22,6 +22,7 @@ from localkube.node.launching import Runtime
 from localkube.node.memory import MemoryWatch
 from localkube.node.network import Network
 from localkube.node.nodes import NodePool, NodeSettings
+from localkube.node.objects import Objects
 from localkube.node.orders import Orders
 from localkube.node.pods import PodWorker
 from localkube.node.tasks import start_task
@@ -80,10 +81,12 @@ class Agent:
             await self._register(api)
             pods = Watch(api, "/api/v1/pods")
             network = await stack.enter_async_context(Network(api, settings, pods=pods, view=self))
+            objects = Objects(api)
             self._runtime = Runtime(
                 api=api,
                 orders=orders,
-                volumes=Volumes(api, pods=settings.pods, allocatable=self._allocatable),
+                objects=objects,
+                volumes=Volumes(api, pods=settings.pods, allocatable=self._allocatable, objects=objects),
                 logs=network.logs,
                 events=Events(api),
                 host=Host(hide=settings.hide),

@@ -22,6 +22,7 @@ PATCHES = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
 }
+CONNECTIONS = 12
 WATCH_LINE = 16 * 1024 * 1024
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
@@ -55,17 +56,24 @@ class Api:
         self._tls = ssl.create_default_context(cafile=str(ca_file))
         self._tls.load_cert_chain(str(cert_file), str(key_file))
         self._session: aiohttp.ClientSession | None = None
+        self._streams: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> "Api":
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._tls, limit=0, keepalive_timeout=300),
-            timeout=aiohttp.ClientTimeout(total=30),
-            read_bufsize=2**18,
-        )
+        # Few connections: under load a new one, with its handshake, costs more than waiting for an old one.
+        self._session = self._open(connections=CONNECTIONS, total=30, buffer=2**18)
+        self._streams = self._open(connections=0, total=None, buffer=WATCH_LINE)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self._session.close()
+        await self._streams.close()
+
+    def _open(self, *, connections: int, total: float | None, buffer: int) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._tls, limit=connections, keepalive_timeout=300),
+            timeout=aiohttp.ClientTimeout(total=total, sock_connect=10),
+            read_bufsize=buffer,
+        )
 
     async def get(self, path: str, **params: str) -> Object:
         """Return one object, or a list."""
@@ -111,12 +119,7 @@ class Api:
 
     def stream(self, path: str, params: dict[str, str]) -> Any:
         """Return the request context of a watch: one JSON object a line, without an end."""
-        return self._session.get(
-            self.server + path,
-            params=params,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
-            read_bufsize=WATCH_LINE,
-        )
+        return self._streams.get(self.server + path, params=params)
 
 
 def _error(status: int, raw: bytes) -> ApiError:

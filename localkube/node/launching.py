@@ -1,18 +1,20 @@
 """What all pods share on this machine, and how one container's order is put together from it."""
 
+import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localkube.node.api import Api, ApiError, Watch
+from localkube.node.api import Api, Watch
 from localkube.node.containers import Host, base_environment, network_mounts, order
 from localkube.node.environment import ConfigError, container_environment, references, service_environment
 from localkube.node.events import Events
 from localkube.node.images import command_line, stand_in
 from localkube.node.logs import LogFiles
 from localkube.node.memory import MemoryWatch
+from localkube.node.objects import Objects
 from localkube.node.orders import Orders
 from localkube.node.volumes import Volumes, mounts
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 WARM_ANNOTATION = "trainyard/warm-start"
 TERMINATION_PATH = "/dev/termination-log"
+REPORTS_AT_ONCE = 6
 MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
 
 
@@ -51,6 +54,7 @@ class Runtime:
 
     api: Api
     orders: Orders
+    objects: Objects
     volumes: Volumes
     logs: LogFiles
     events: Events
@@ -60,6 +64,7 @@ class Runtime:
     nodes: Watch
     site: Site = field(default_factory=Site)
     warm: Callable[[list[str], Mapping[str, str]], Any] = lambda argv, env: None
+    reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
     memory: MemoryWatch = field(default_factory=lambda: MemoryWatch(lambda identity: None))
     out_of_memory: set[str] = field(default_factory=set)
 
@@ -137,8 +142,8 @@ async def _environment(worker: "PodWorker", container: Mapping[str, Any]) -> dic
         node=runtime.nodes.store.get(
             ("", settings.name), {"status": {"allocatable": settings.allocatable()}}
         ),
-        configmaps=await _fetch(runtime.api, namespace, "configmaps", configmaps),
-        secrets=await _fetch(runtime.api, namespace, "secrets", secrets),
+        configmaps=await _existing(runtime.objects.configmap, namespace, configmaps),
+        secrets=await _existing(runtime.objects.secret, namespace, secrets),
         service_env=service_environment(pod, list(runtime.services.store.values())),
         base=base,
         pod_ips=[worker.address],
@@ -146,15 +151,12 @@ async def _environment(worker: "PodWorker", container: Mapping[str, Any]) -> dic
     )
 
 
-async def _fetch(api: Api, namespace: str, kind: str, names: set[str]) -> dict[str, Any]:
-    found = {}
-    for name in sorted(names):
-        try:
-            found[name] = await api.get(f"/api/v1/namespaces/{namespace}/{kind}/{name}")
-        except ApiError as error:
-            if error.status != 404:
-                raise
-    return found
+async def _existing(
+    read: Callable[[str, str], Awaitable[dict[str, Any] | None]], namespace: str, names: set[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the objects of these names that are there."""
+    found = {name: await read(namespace, name) for name in sorted(names)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _gpus(worker: "PodWorker", container: Mapping[str, Any]) -> dict[str, str]:

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 START_FAILED = 128
 RETRY_SECONDS = 2.0
+LONGEST_RETRY_SECONDS = 10.0
+HOST_IMAGE = "trainyard://the-host's-file-system"
 
 
 class PodWorker:
@@ -137,10 +139,14 @@ class PodWorker:
     async def _live(self) -> None:
         if not await self._prepare():
             return
-        if await self._initialise():
+        sidecars: list[asyncio.Task] = []
+        if await self._initialise(sidecars):
             async with asyncio.TaskGroup() as group:
                 for container in self.pod["spec"]["containers"]:
                     group.create_task(self._keep(container))
+        if sidecars:
+            await self.stop(grace=self._grace)
+            await asyncio.wait(sidecars)
 
     async def _prepare(self) -> bool:
         """Make sandbox and volumes; False when the pod is stopped before that succeeds."""
@@ -185,14 +191,17 @@ class PodWorker:
             self.publish()
             if await self._pause(delay):
                 break
-            delay = min(delay * 2, 60)
+            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
         return False
 
-    async def _initialise(self) -> bool:
-        """Run the init containers one after the other; False when the pod ends with them."""
+    async def _initialise(self, sidecars: list[asyncio.Task]) -> bool:
+        """Run the init containers one after the other; False when the pod ends with them.
+
+        Those that keep running beside the others are added to ``sidecars``.
+        """
         for container in self.pod["spec"].get("initContainers") or []:
             if is_sidecar(container):
-                self._in_background(self._keep(container))
+                sidecars.append(self._in_background(self._keep(container)))
                 continue
             await self._keep(container)
             if self._stopping.is_set() or self.records[container["name"]].exit_code != 0:
@@ -297,6 +306,7 @@ class PodWorker:
             started_at=process.started,
             restart_count=count,
             container_id=process.identity,
+            image_id=HOST_IMAGE,
             ready=True,
             started=True,
             last=last,
@@ -369,12 +379,14 @@ class PodWorker:
     async def _publish(self) -> None:
         delay = 0.1
         while self._dirty:
-            self._dirty = False
-            acknowledge, self._acknowledge = self._acknowledge, []
-            patch = status_patch(self.pod, self._status())
             try:
-                if patch:
-                    self.pod = await self._runtime.api.patch(self._path + "/status", patch)
+                async with self._runtime.reporting:
+                    # Computed late: what happens to a pod that waits here is reported together.
+                    self._dirty = False
+                    acknowledge, self._acknowledge = self._acknowledge, []
+                    patch = status_patch(self.pod, self._status())
+                    if patch:
+                        self.pod = await self._runtime.api.patch(self._path + "/status", patch)
             except ApiError as error:
                 if error.status in (404, 409, 422):
                     log.info("status of %s: %s", self._path, error)
