@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,6 +170,10 @@ class Agent:
                 await orders.ask("forget", id=entry["id"])
         for uid in sandboxes - known:
             await orders.ask("remove", pod=uid)
+        for directory in list(self._settings.pods.iterdir()):
+            if directory.name not in known:
+                await self._runtime.volumes.remove(directory.name)
+                await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     def _worker(self, pod: Mapping[str, Any]) -> PodWorker | None:
         pool = self._pools.get(pod["spec"].get("nodeName", ""))
