@@ -13,3 +13,27 @@ def bare_control_plane(tmp_path_factory):
     control_plane = binaries.obtain(report=lambda text: None)
     with bare(tmp_path_factory.mktemp("control-plane"), control_plane) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def lab(request):
+    """Yield a real local cluster of two nodes that declare two GPUs each, shared by the tests of this session.
+
+    Its home is below the checkout and not in /tmp, which pods do not see anyway.
+    """
+    from .lab import running_lab, state_home
+
+    with (
+        state_home(request.config.cache.mkdir("lab")) as home,
+        running_lab("--nodes", "2", "--gpus", "2", home=home) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def pods(lab):
+    """Make pods in the shared cluster; those that are left are deleted after the test."""
+    from .lab import Pods
+
+    with Pods(lab) as made:
+        yield made

@@ -1,0 +1,284 @@
+"""A real local cluster for tests, driven as its users drive it: ``python -m localkube``, kubectl, the client library.
+
+Each lab has a state directory of its own, so that tests neither see nor touch the user's clusters. What a
+test waits for it learns from a watch; where nothing can be watched, ``eventually`` looks again and again.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from kubernetes import client, config, watch
+
+PATIENCE = 60
+TERMINAL = ("Succeeded", "Failed")
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Refused(AssertionError):
+    """``python -m localkube`` answered with an error; ``error`` has its what, about and fix."""
+
+    def __init__(self, error: dict[str, str], output: str) -> None:
+        super().__init__(f"{error}\n{output}")
+        self.error = error
+
+
+def localkube(
+    *arguments: str, home: Path, prefix: tuple[str, ...] = (), env: dict[str, str] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Run ``python -m localkube`` and return its result.
+
+    Args:
+        arguments: The verb, the name and so on.
+        home: Its XDG_STATE_HOME.
+        prefix: A command that runs the command.
+        env: Further variables.
+        options: Of ``subprocess.run``.
+
+    Raises:
+        Refused: It answered with an error.
+    """
+    command = [*prefix, sys.executable, "-m", "localkube", *arguments]
+    environment = {**os.environ, "XDG_STATE_HOME": str(home), "PYTHONPATH": str(REPOSITORY), **(env or {})}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=180, check=False, **options
+    )
+    return answer(done.stdout, done.stderr)
+
+
+def answer(output: str, errors: str) -> dict[str, Any]:
+    """Return the result among the JSON lines of ``python -m localkube``."""
+    lines = [json.loads(line) for line in output.splitlines()]
+    last = lines[-1] if lines else {}
+    if "error" in last:
+        raise Refused(last["error"], errors)
+    assert "result" in last, f"no answer: {output}\n{errors}"
+    return last["result"]
+
+
+class Lab:
+    """A running cluster; ``status`` is what ``create`` answered."""
+
+    def __init__(self, home: Path, status: dict[str, Any]) -> None:
+        self.home = home
+        self.status = status
+        self.name: str = status["name"]
+        self.root = home / "trainyard" / "clusters" / self.name
+        self._api = config.new_client_from_config(status["kubeconfig"])
+        self.core = client.CoreV1Api(self._api)
+        self.apps = client.AppsV1Api(self._api)
+        self.coordination = client.CoordinationV1Api(self._api)
+
+    def localkube(self, verb: str, *arguments: str) -> dict[str, Any]:
+        return localkube(verb, self.name, *arguments, home=self.home)
+
+    def kubectl(self, *arguments: str, stdin: Any = None) -> str:
+        """Run kubectl and return what it prints.
+
+        Args:
+            arguments: Its words.
+            stdin: An object to give it as JSON.
+        """
+        done = subprocess.run(
+            self.kubectl_command(*arguments),
+            input=None if stdin is None else json.dumps(stdin),
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def kubectl_command(self, *arguments: str) -> list[str]:
+        return [*self.status["kubectl"], "--kubeconfig", self.status["kubeconfig"], *arguments]
+
+    def processes(self) -> list[psutil.Process]:
+        """Return every process of this cluster, the supervisor first, as the host sees them."""
+        supervisor = psutil.Process(self.status["processes"]["supervisor"]["pid"])
+        return [supervisor, *supervisor.children(recursive=True)]
+
+    def process(self, *words: str) -> psutil.Process:
+        """Return the one process of this cluster with all these words in its command line."""
+        found = [process for process in self.processes() if set(words) <= set(_command_line(process))]
+        assert len(found) == 1, f"{words}: {found}"
+        return found[0]
+
+    def close(self) -> None:
+        self._api.close()
+
+
+@contextmanager
+def running_lab(*shape: str, name: str = "lab", home: Path) -> Iterator[Lab]:
+    """Yield a new cluster; it is deleted whatever happens.
+
+    Args:
+        shape: Options of ``create``.
+        name: The cluster's.
+        home: Its XDG_STATE_HOME.
+    """
+    try:
+        lab = Lab(home, localkube("create", name, "--no-warm", *shape, home=home))
+        try:
+            yield lab
+        finally:
+            lab.close()
+    finally:
+        localkube("delete", name, home=home)
+
+
+@contextmanager
+def state_home(parent: Path) -> Iterator[Path]:
+    """Yield a new directory below ``parent`` for clusters, and remove what is left of it."""
+    with tempfile.TemporaryDirectory(prefix="home-", dir=parent) as path:
+        yield Path(path)
+
+
+class Pods:
+    """Pods that a test makes in the namespace ``default``; those that are left are deleted after it."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self._names: list[str] = []
+
+    def __enter__(self) -> "Pods":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for name in self._names:
+            try:
+                self.lab.core.delete_namespaced_pod(name, "default", grace_period_seconds=0)
+            except client.ApiException as error:
+                if error.status != 404:
+                    raise
+
+    def create(self, manifest: dict[str, Any]) -> str:
+        """Create a pod and return its name."""
+        name = self.lab.core.create_namespaced_pod("default", manifest).metadata.name
+        self._names.append(name)
+        return name
+
+    def finish(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Create a pod and return it when it has succeeded or failed."""
+        return self.until(self.create(manifest), lambda pod: pod["status"]["phase"] in TERMINAL)
+
+    def running(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Create a pod and return it when it is ready."""
+        return self.until(self.create(manifest), is_ready)
+
+    def output(self, manifest: dict[str, Any], container: str = "main") -> str:
+        """Run a pod that must succeed, and return what a container of it wrote."""
+        pod = self.finish(manifest)
+        text = self.logs(pod, container)
+        assert pod["status"]["phase"] == "Succeeded", f"{text}\n{pod['status']}"
+        return text
+
+    def until(self, name: str, seen: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+        """Watch a pod until ``seen`` holds for it, and return it."""
+        last: Any = "nothing was seen of it"
+        stream = watch.Watch().stream(
+            self.lab.core.list_namespaced_pod,
+            "default",
+            field_selector=f"metadata.name={name}",
+            timeout_seconds=PATIENCE,
+        )
+        for event in stream:
+            last = event["raw_object"]
+            if event["type"] != "DELETED" and seen(last):
+                return last
+        raise AssertionError(f"pod {name}: {last['status'] if isinstance(last, dict) else last}")
+
+    def gone(self, name: str) -> None:
+        """Watch until the API has forgotten a pod."""
+        self.lab.kubectl("wait", "--for=delete", f"pod/{name}", f"--timeout={PATIENCE}s")
+
+    def logs(self, pod: dict[str, Any] | str, container: str = "main", **options: Any) -> str:
+        name = pod if isinstance(pod, str) else pod["metadata"]["name"]
+        raw = self.lab.core.read_namespaced_pod_log(
+            name, "default", container=container, _preload_content=False, **options
+        )
+        return raw.data.decode()
+
+    def wait_for_line(self, name: str, line: str, container: str = "main") -> None:
+        """Follow a container's output until it has written ``line``."""
+        self.until(name, lambda pod: "running" in state(pod, container) or "terminated" in state(pod, container))
+        stream = self.lab.core.read_namespaced_pod_log(
+            name, "default", container=container, follow=True, _preload_content=False, _request_timeout=PATIENCE
+        )
+        seen = b""
+        for chunk in stream.stream():
+            seen += chunk
+            if line.encode() in seen.split(b"\n"):
+                stream.close()
+                return
+        raise AssertionError(f"{line!r} is not in {seen!r}")
+
+
+def pod(script: str | None = None, *, name: str | None = None, labels: dict | None = None, **spec: Any) -> dict:
+    """Return the manifest of a pod with one container, ``main``, that runs a shell script.
+
+    Args:
+        script: For ``sh -c``; None when ``spec`` has containers of its own.
+        name: Its name; by default a new one.
+        labels: Of the pod.
+        spec: The rest of the PodSpec; ``main`` is merged into the container, ``annotations`` into the metadata.
+    """
+    main = {"name": "main", "image": "busybox"} | ({"command": ["sh", "-c", script]} if script else {})
+    main |= spec.pop("main", {})
+    metadata = {"labels": labels or {}, "annotations": spec.pop("annotations", {})}
+    metadata |= {"name": name} if name else {"generateName": "test-"}
+    body = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [main]} | spec
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
+
+
+def python(source: str) -> dict[str, Any]:
+    """Return the part of a container that runs Python source."""
+    return {"image": "python", "command": ["python", "-c", source]}
+
+
+def on_node(index: int) -> dict[str, Any]:
+    """Return the part of a PodSpec that binds it to a node."""
+    return {"nodeSelector": {"kubernetes.io/hostname": f"node-{index}"}}
+
+
+def container(pod: dict[str, Any], name: str = "main") -> dict[str, Any]:
+    """Return a container's status; an empty one when nothing is reported yet."""
+    status = pod["status"]
+    every = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    return next((item for item in every if item["name"] == name), {"state": {}, "restartCount": 0})
+
+
+def state(pod: dict[str, Any], name: str = "main") -> dict[str, Any]:
+    return container(pod, name)["state"]
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    conditions = {item["type"]: item["status"] for item in pod["status"].get("conditions", [])}
+    return conditions.get("Ready") == "True"
+
+
+def eventually(look: Callable[[], Any], *, wanted: Any = True) -> None:
+    """Look until the answer is ``wanted``: for what cannot be watched, such as a server that comes back.
+
+    Raises:
+        AssertionError: It was not within a minute; the message has the last answer.
+    """
+    end = time.monotonic() + PATIENCE
+    while (seen := look()) != wanted:
+        assert time.monotonic() < end, f"wanted {wanted!r}, the last seen is {seen!r}"
+        time.sleep(0.1)
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []

@@ -1,0 +1,155 @@
+"""How containers end, and what is reported of it."""
+
+import pytest
+
+from .lab import container, eventually, on_node, pod, python, state
+
+HOG = """
+import time
+held = bytearray(200 * 1024 * 1024)
+held[::4096] = b"x" * len(held[::4096])
+print("it holds too much", flush=True)
+time.sleep(600)
+"""
+# The first process ends at once when it is asked to; its child, in a session of its own, is deaf.
+DEAF_CHILD = """
+setsid sh -c 'trap "" TERM; echo deaf; sleep 98765' &
+trap 'exit 0' TERM
+wait
+"""
+TIDY = """
+trap 'sleep 1; echo tidied > /gate/note; exit 0' TERM
+echo ready
+while :; do sleep 0.05; done
+"""
+
+
+def terminated(pod, name="main"):
+    return state(pod, name)["terminated"]
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "reason", "phase"),
+    [
+        ("true", 0, "Completed", "Succeeded"),
+        ("exit 3", 3, "Error", "Failed"),
+        ("sleep 600 & kill -9 $!; wait $!", 137, "Error", "Failed"),
+        ("exit 255", 255, "Error", "Failed"),
+    ],
+)
+def test_an_exit_code_has_its_reason_and_its_phase(pods, script, code, reason, phase):
+    made = pods.finish(pod(script))
+    assert (terminated(made)["exitCode"], terminated(made)["reason"]) == (code, reason)
+    assert made["status"]["phase"] == phase
+    assert terminated(made)["startedAt"] <= terminated(made)["finishedAt"]
+
+
+def test_a_pod_ends_with_the_last_of_its_containers_and_fails_with_any(pods):
+    containers = [
+        {"name": name, "image": "busybox", "command": ["sh", "-c", script]}
+        for name, script in (("first", "exit 0"), ("second", "exit 4"))
+    ]
+    made = pods.finish(pod(containers=containers))
+    assert made["status"]["phase"] == "Failed"
+    assert terminated(made, "first")["reason"] == "Completed"
+    assert terminated(made, "second")["exitCode"] == 4
+
+
+def test_what_a_container_leaves_in_its_termination_file_is_its_message(pods):
+    made = pods.finish(pod("echo -n best accuracy 0.98 > /dev/termination-log"))
+    assert terminated(made)["message"] == "best accuracy 0.98"
+    made = pods.finish(pod("echo -n elsewhere > /tmp/word", main={"terminationMessagePath": "/tmp/word"}))
+    assert terminated(made)["message"] == "elsewhere"
+
+
+def test_the_last_lines_of_a_failed_container_stand_in_for_a_message_where_it_is_asked_for(pods):
+    fallback = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    made = pods.finish(pod("echo the loss is not a number; exit 1", main=fallback))
+    assert terminated(made)["message"].strip() == "the loss is not a number"
+    assert not terminated(pods.finish(pod("echo all is well", main=fallback))).get("message")
+    assert not terminated(pods.finish(pod("echo nobody asked; exit 1"))).get("message")
+
+
+def test_a_command_that_does_not_exist_is_named(pods, lab):
+    made = pods.finish(pod(main={"command": ["no-such-trainer", "--fast"]}))
+    assert (terminated(made)["reason"], terminated(made)["exitCode"]) == ("StartError", 128)
+    assert 'exec: "no-such-trainer": executable file not found in $PATH' in terminated(made)["message"]
+    assert "no-such-trainer" in lab.kubectl("get", "events", "--field-selector=reason=Failed")
+
+
+@pytest.mark.parametrize(("command", "words"), [("/no/such/file", "no such file"), ("/etc/hosts", "permission denied")])
+def test_a_file_that_cannot_be_run_is_named(pods, command, words):
+    made = pods.finish(pod(main={"command": [command]}))
+    assert terminated(made)["reason"] == "StartError"
+    assert command in terminated(made)["message"]
+    assert words in terminated(made)["message"]
+
+
+def test_an_unknown_image_without_a_command_waits_and_says_what_to_do(pods):
+    name = pods.create(pod(main={"image": "registry.example/team/mystery:1"}))
+    stuck = pods.until(name, lambda pod: "message" in state(pod).get("waiting", {}))
+    assert state(stuck)["waiting"]["reason"] == "CreateContainerError"
+    assert "mystery" in state(stuck)["waiting"]["message"]
+    assert "give the container a command" in state(stuck)["waiting"]["message"]
+
+
+def test_a_pod_that_works_longer_than_it_may_is_stopped(pods):
+    made = pods.finish(pod("sleep 600", activeDeadlineSeconds=1))
+    assert (made["status"]["phase"], made["status"]["reason"]) == ("Failed", "DeadlineExceeded")
+
+
+def test_a_container_over_its_memory_limit_is_killed_and_says_so(pods):
+    made = pods.finish(pod(main=python(HOG) | {"resources": {"limits": {"memory": "64Mi"}}}))
+    assert (terminated(made)["reason"], terminated(made)["exitCode"]) == ("OOMKilled", 137)
+    assert made["status"]["phase"] == "Failed"
+
+
+def test_a_container_within_its_memory_limit_is_left_alone(pods):
+    small = HOG.replace("200 *", "20 *").replace("sleep(600)", "sleep(1.5)")
+    made = pods.finish(pod(main=python(small) | {"resources": {"limits": {"memory": "64Mi"}}}))
+    assert terminated(made)["reason"] == "Completed"
+
+
+def test_deleting_asks_first_and_gives_the_time_that_was_promised(pods, lab):
+    gate = {"name": "gate", "hostPath": {"path": str(shared(lab))}}
+    mounts = {"volumeMounts": [{"name": "gate", "mountPath": "/gate"}]}
+    name = pods.create(pod(TIDY, main=mounts, volumes=[gate], terminationGracePeriodSeconds=30))
+    pods.wait_for_line(name, "ready")
+    lab.kubectl("delete", "pod", name)
+    assert (shared(lab) / "note").read_text() == "tidied\n"
+
+
+def test_what_does_not_end_in_time_is_killed_with_all_that_descends_from_it(pods, lab):
+    name = pods.create(pod(DEAF_CHILD))
+    pods.wait_for_line(name, "deaf")
+    sleeper = lab.process("sleep", "98765")
+    lab.kubectl("delete", "pod", name)
+    eventually(sleeper.is_running, wanted=False)
+
+
+def test_a_first_process_that_ignores_the_request_is_killed(pods, lab):
+    name = pods.create(pod("trap '' TERM; echo deaf; while :; do sleep 0.05; done"))
+    pods.wait_for_line(name, "deaf")
+    lab.kubectl("delete", "pod", name, "--timeout=60s")
+    assert name not in lab.kubectl("get", "pods", "-o", "name")
+
+
+def test_a_pod_deleted_before_it_could_start_is_gone_as_well(pods, lab):
+    volumes = [{"name": "never", "configMap": {"name": "there-is-none"}}]
+    mounts = {"volumeMounts": [{"name": "never", "mountPath": "/never"}]}
+    name = pods.create(pod("true", main=mounts, volumes=volumes, **on_node(0)))
+    lab.kubectl("wait", "--for=condition=PodScheduled", f"pod/{name}", "--timeout=60s")
+    lab.kubectl("delete", "pod", name, "--timeout=60s")
+
+
+def test_output_is_complete_when_the_end_is_reported(pods):
+    made = pods.finish(pod("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; printf unfinished"))
+    assert pods.logs(made).splitlines() == [*(f"line {i}" for i in range(2000)), "unfinished"]
+    assert container(made)["restartCount"] == 0
+
+
+def shared(lab):
+    """Return a directory of the host that pods may write in through a hostPath volume."""
+    place = lab.home / "shared"
+    place.mkdir(exist_ok=True)
+    return place

@@ -1,0 +1,133 @@
+"""What a container finds when it starts: variables, working directory, threads, devices."""
+
+import json
+import secrets
+
+import pytest
+
+from .lab import container, pod, python, state
+
+SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
+
+
+@pytest.fixture(scope="module")
+def settings(lab):
+    """The name of a ConfigMap and of a Secret."""
+    name = f"settings-{secrets.token_hex(3)}"
+    lab.kubectl("create", "configmap", name, "--from-literal=LEARNING_RATE=0.1", "--from-literal=EPOCHS=3")
+    lab.kubectl("create", "secret", "generic", name, "--from-literal=PASSWORD=not for argv")
+    return name
+
+
+def variables(pods, **parts):
+    """Return the environment that a container of a pod with these parts has."""
+    main = python(SHOW) | parts.pop("main", {})
+    return json.loads(pods.output(pod(main=main, **parts)))
+
+
+def test_variables_refer_to_earlier_ones_in_values_commands_and_arguments(pods):
+    env = [
+        {"name": "HOST", "value": "rank-0"},
+        {"name": "URL", "value": "tcp://$(HOST):29500"},
+        {"name": "LITERAL", "value": "$$(HOST)"},
+        {"name": "EARLY", "value": "$(LATE)"},
+        {"name": "LATE", "value": "there"},
+    ]
+    main = {"command": ["sh", "-c", "echo $(URL) '$(NOBODY)' $(LATE); env", "--"], "args": ["$(HOST)"], "env": env}
+    lines = pods.output(pod(main=main)).splitlines()
+    assert lines[0] == "tcp://rank-0:29500 $(NOBODY) there"
+    assert {"URL=tcp://rank-0:29500", "LITERAL=$(HOST)", "EARLY=$(LATE)"} <= set(lines)
+
+
+def test_config_maps_and_secrets_become_variables(pods, settings):
+    env_from = [
+        {"configMapRef": {"name": settings}, "prefix": "TRAIN_"},
+        {"secretRef": {"name": settings}},
+        {"configMapRef": {"name": "there-is-none", "optional": True}},
+    ]
+    env = [{"name": "E", "valueFrom": {"configMapKeyRef": {"name": settings, "key": "EPOCHS"}}}]
+    found = variables(pods, main={"envFrom": env_from, "env": env})
+    wanted = {"TRAIN_LEARNING_RATE": "0.1", "TRAIN_EPOCHS": "3", "PASSWORD": "not for argv", "E": "3"}
+    assert wanted.items() <= found.items()
+
+
+def test_a_container_whose_config_map_is_missing_waits_for_it(pods, lab):
+    name = f"late-{secrets.token_hex(3)}"
+    late = pods.create(pod("echo $WORD", main={"envFrom": [{"configMapRef": {"name": name}}]}))
+    waiting = pods.until(late, lambda pod: state(pod).get("waiting", {}).get("reason") == "CreateContainerConfigError")
+    assert name in state(waiting)["waiting"]["message"]
+    lab.kubectl("create", "configmap", name, "--from-literal=WORD=arrived")
+    pods.until(late, lambda pod: pod["status"]["phase"] == "Succeeded")
+    assert pods.logs(late) == "arrived\n"
+
+
+def test_the_downward_api_tells_a_container_of_its_pod(pods):
+    fields = {
+        "NAME": "metadata.name",
+        "NAMESPACE": "metadata.namespace",
+        "UID": "metadata.uid",
+        "APP": "metadata.labels['app']",
+        "RANK": "metadata.annotations['trainer/rank']",
+        "NODE": "spec.nodeName",
+        "ACCOUNT": "spec.serviceAccountName",
+        "ADDRESS": "status.podIP",
+        "HOST": "status.hostIP",
+    }
+    env = [{"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in fields.items()]
+    made = pods.finish(pod(main=python(SHOW) | {"env": env}, labels={"app": "digits"}, annotations={"trainer/rank": "7"}))
+    found = json.loads(pods.logs(made))
+    assert {key: found[key] for key in fields} == {
+        "NAME": made["metadata"]["name"],
+        "NAMESPACE": "default",
+        "UID": made["metadata"]["uid"],
+        "APP": "digits",
+        "RANK": "7",
+        "NODE": made["spec"]["nodeName"],
+        "ACCOUNT": "default",
+        "ADDRESS": made["status"]["podIP"],
+        "HOST": made["status"]["hostIP"],
+    }
+
+
+def test_the_downward_api_tells_a_container_of_its_resources(pods):
+    wanted = {"CPU": ("limits.cpu", "1m", "500"), "MEMORY": ("requests.memory", "1Mi", "64")}
+    env = [
+        {"name": key, "valueFrom": {"resourceFieldRef": {"resource": resource, "divisor": divisor}}}
+        for key, (resource, divisor, _) in wanted.items()
+    ]
+    resources = {"limits": {"cpu": "500m"}, "requests": {"memory": "64Mi", "cpu": "10m"}}
+    found = variables(pods, main={"env": env, "resources": resources})
+    assert {key: found[key] for key in wanted} == {key: value for key, (_, _, value) in wanted.items()}
+
+
+def test_the_command_runs_in_its_working_directory(pods):
+    assert pods.output(pod("pwd", main={"workingDir": "/usr/bin"})) == "/usr/bin\n"
+    assert pods.output(pod("pwd; touch here", main={"workingDir": "/tmp/made/for/it"})) == "/tmp/made/for/it\n"
+
+
+@pytest.mark.parametrize(("limit", "count"), [("100m", "1"), ("1", "1"), ("1500m", "2")])
+def test_openmp_and_mkl_start_as_many_threads_as_the_cpu_limit_allows(pods, limit, count):
+    found = variables(pods, main={"resources": {"limits": {"cpu": limit}, "requests": {"cpu": "10m"}}})
+    assert (found["OMP_NUM_THREADS"], found["MKL_NUM_THREADS"]) == (count, count)
+
+
+def test_a_pod_that_says_how_many_threads_it_wants_gets_them(pods):
+    found = variables(pods, main={"env": [{"name": "OMP_NUM_THREADS", "value": "5"}]})
+    assert found["OMP_NUM_THREADS"] == "5"
+
+
+def test_the_users_own_environment_stays_outside(pods):
+    assert not {"XDG_STATE_HOME", "KUBECONFIG", "VIRTUAL_ENV", "PYTHONPATH"} & variables(pods).keys()
+
+
+def test_declared_gpus_are_counted(lab, pods):
+    nodes = lab.core.list_node().items
+    assert {node.status.allocatable["nvidia.com/gpu"] for node in nodes} == {"2"}
+    holding = pod("sleep 600", main={"resources": {"limits": {"nvidia.com/gpu": 2}}})
+    first, second = (pods.running(holding) for _ in range(2))
+    assert first["spec"]["nodeName"] != second["spec"]["nodeName"]
+    third = pods.create(pod("true", main={"resources": {"limits": {"nvidia.com/gpu": 1}}}))
+    stuck = pods.until(third, lambda pod: pod["status"].get("conditions"))
+    assert "Insufficient nvidia.com/gpu" in stuck["status"]["conditions"][0]["message"]
+    lab.core.delete_namespaced_pod(first["metadata"]["name"], "default", grace_period_seconds=0)
+    assert container(pods.until(third, lambda pod: pod["status"]["phase"] == "Succeeded"))["restartCount"] == 0
