@@ -155,7 +155,11 @@ class Agent:
                 worker.start()
                 worker.changed(pod)
         await self._sweep(orders, entries, set(answer["pods"]), known)
+        # What came and went during the adoption was not heard yet.
         pods.subscribe(self._changed)
+        present = {pod["metadata"]["uid"] for pod in pods.store.values()}
+        for uid in [uid for uid in self._workers if uid not in present]:
+            self._gone(uid)
         for pod in list(pods.store.values()):
             self._changed("ADDED", pod, None)
         await watching
