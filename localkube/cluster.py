@@ -123,6 +123,7 @@ def _prepare(paths, nodes, port, control_plane, here, wanted, *, fresh: bool) ->
         "version": control_plane.version,
         "nodes": [asdict(node) for node in nodes],
         "warm": wanted.warm,
+        "egress": control_plane.has("gateway"),
     }
     _write(paths.root / "agent.json", agent)
     plan = {

@@ -48,6 +48,7 @@ class AgentSettings:
     version: str
     nodes: tuple[NodeSettings, ...]
     warm: bool
+    egress: bool
 
     @classmethod
     def read(cls, path: Path) -> "AgentSettings":

@@ -34,7 +34,8 @@ class Network:
     async def __aenter__(self) -> "Network":
         site, settings = Site(), self._settings
         zone = Zone(services=self.services, slices=self._slices, pods=self._pods)
-        dns = await self._stack.enter_async_context(DnsServer(zone, upstreams=[(site.gateway, 53)]))
+        upstreams = [(site.gateway, 53)] if settings.egress else []
+        dns = await self._stack.enter_async_context(DnsServer(zone, upstreams=upstreams))
         await dns.listen(site.address, 53)
         await self._stack.enter_async_context(ServiceProxy(services=self.services, slices=self._slices))
         server = KubeletServer(
