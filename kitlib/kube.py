@@ -15,9 +15,11 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import urllib3
+import yaml
 
 from kitlib.errors import BadInput, ClusterUnreachable, KitError, Rejected
-from kitlib.manifests import Object
+from kitlib.manifests import Object, title
+from kitlib.refusals import rejected, words_of
 
 FIELD_MANAGER = "trainyard"
 CONNECT_SECONDS, READ_SECONDS = 5, 60
@@ -235,7 +237,7 @@ class Kube:
         try:
             return json.loads(response.data)
         except urllib3.exceptions.HTTPError as error:
-            raise self._explain(_words(error)) from error
+            raise self._explain(words_of(error)) from error
         finally:
             response.release_conn()
 
@@ -263,28 +265,12 @@ class Kube:
                 timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS),
             )
             if response.status >= 400:
-                raise self._rejected(response, about)
+                raise rejected(response.status, response.data, about=self._place(about))
         except (urllib3.exceptions.HTTPError, ssl.SSLError, OSError) as error:
-            raise self._explain(_words(error)) from error
+            raise self._explain(words_of(error)) from error
         return response
 
     # Errors
-
-    def _rejected(self, response: urllib3.BaseHTTPResponse, about: str) -> Rejected:
-        body = response.data.decode("utf-8", "replace")
-        try:
-            answer = json.loads(body)
-        except json.JSONDecodeError:
-            answer = {}
-        words = answer.get("message") if isinstance(answer, dict) else None
-        reason = answer.get("reason", "") if isinstance(answer, dict) else ""
-        return Rejected(
-            words or body.strip() or f"HTTP status {response.status}",
-            about=self._place(about),
-            fix=_fix(response.status, reason),
-            status=response.status,
-            reason=reason,
-        )
 
     def _unreachable(self, words: str) -> KitError:
         return ClusterUnreachable(
@@ -297,11 +283,6 @@ class Kube:
         return f'{about} in cluster "{self.cluster}"'
 
 
-def title(item: Object) -> str:
-    """Return how people call an object: ``Job "digits"``."""
-    return f'{item["kind"]} "{item["metadata"].get("name", "")}"'
-
-
 def _load(kubeconfig: Path, context: str | None, cluster: str):
     """Return a client that has the credentials, and the namespace of the context."""
     from kubernetes import config  # half a second, and not needed for `kit --help`
@@ -311,7 +292,15 @@ def _load(kubeconfig: Path, context: str | None, cluster: str):
         contexts, current = config.list_kube_config_contexts(str(kubeconfig))
         chosen = next((each for each in contexts if each["name"] == context), None) if context else current
         client = config.new_client_from_config(str(kubeconfig), context=context, persist_config=False)
-    except (ConfigException, OSError, TypeError, AttributeError, KeyError, ValueError) as error:
+    except (
+        ConfigException,
+        OSError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        ValueError,
+        yaml.YAMLError,
+    ) as error:
         raise BadInput(
             f"the kubeconfig cannot be used: {error}",
             about=f'{kubeconfig}, for cluster "{cluster}"',
@@ -323,23 +312,3 @@ def _load(kubeconfig: Path, context: str | None, cluster: str):
 def _join(resource: _Resource, namespace: str | None, name: str | None) -> str:
     inside = f"/namespaces/{quote(namespace)}" if resource.namespaced and namespace else ""
     return f"{resource.base}{inside}/{resource.plural}" + (f"/{quote(name)}" if name else "")
-
-
-def _words(error: Exception) -> str:
-    reason = getattr(error, "reason", None)
-    text = str(reason if isinstance(reason, Exception) else error)
-    return text.rsplit(": ", 1)[-1] if "Connection refused" in text else text
-
-
-def _fix(status: int, reason: str) -> str:
-    if reason == "AlreadyExists":
-        return "choose another name, or delete the old one first"
-    known = {
-        400: "mend what is named, and send it again",
-        422: "mend the field that is named, and send it again",
-        401: "the credentials are not accepted: get a new kubeconfig",
-        403: "ask the cluster's administrator for that right",
-        404: "see what there is, as with: kubectl get all",
-        409: "read the object again, and try again",
-    }
-    return known.get(status, "try again; if it stays, look at the logs of the control plane")

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import yaml
 
-from kitlib.errors import BadInput, LaunchRejected, Rejected
+from kitlib.errors import BadInput
 from kitlib.tables import Text
 
 Object = dict  # a Kubernetes object, as JSON has it
-_FIELD = re.compile(r"\b(?:spec|metadata|data)(?:\.[\w-]+|\[[^\]]+\])+")
 
 
 class Manifest(Text):
@@ -43,10 +42,20 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    style = "|" if "\n" in text else None
+    if any(
+        character in text for character in "\x85\u2028\u2029"
+    ):  # line breaks to PyYAML: lost if not escaped
+        style = '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _represent_text)
+
+
+def title(item: Object) -> str:
+    """Return how people call an object: ``Job "digits"``."""
+    return f'{item["kind"]} "{item["metadata"].get("name", "")}"'
 
 
 def write(objects: Sequence[Object]) -> Manifest:
@@ -134,25 +143,6 @@ def line_of(text: str, path: str, *, document: int = 0) -> int | None:
             return None
         line, node = found
     return line
-
-
-def refusal(error: Rejected, text: str, *, document: int, fix: str) -> LaunchRejected:
-    """Return the API server's refusal of one document, with the lines that it speaks of."""
-    return LaunchRejected(
-        f"the API server refused the manifest: {error.what}",
-        about=error.about,
-        fix=fix,
-        detail=locate(error.what, text, document=document),
-    )
-
-
-def locate(words: str, text: str, *, document: int = 0) -> str:
-    """Return the lines of a manifest whose fields are named in the API server's words."""
-    found = {
-        line for path in _FIELD.findall(words) if (line := line_of(text, path, document=document)) is not None
-    }
-    lines = text.splitlines()
-    return "\n".join(f"line {number}: {lines[number - 1].strip()}" for number in sorted(found))
 
 
 def _child(node: yaml.Node | None, step: str | int) -> tuple[int, yaml.Node] | None:

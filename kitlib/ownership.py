@@ -2,7 +2,9 @@
 
 from kitlib import names
 from kitlib.kube import Kube
+from kitlib.manifests import Object
 from kitlib.runs import KINDS, Run
+from kitlib.status import judge
 from kitlib.tables import Table, age
 
 OWNED = (*KINDS, "Pod")
@@ -32,3 +34,25 @@ def delete_runs(kube: Kube) -> Table:
     for name in sorted(found):
         Run(kube, name).delete()
     return owned(kube)
+
+
+def runs_table(kube: Kube) -> Table:
+    """Return the kit's runs in a cluster, newest last."""
+    jobs = sorted(kube.get_all("Job", labels=names.RUN), key=lambda job: job["metadata"]["creationTimestamp"])
+    by_run: dict[str, list[Object]] = {}
+    for each in kube.get_all("Pod", labels=names.RUN):
+        by_run.setdefault(each["metadata"]["labels"][names.RUN], []).append(each)
+    rows = []
+    for job in jobs:
+        labels = job["metadata"]["labels"]
+        status = judge(job, by_run.get(labels[names.RUN], []))
+        rows.append(
+            (
+                labels[names.RUN],
+                status.phase,
+                status.wanted,
+                labels.get(names.OWNER),
+                age(job["metadata"]["creationTimestamp"]),
+            )
+        )
+    return Table(("run", "status", "pods", "owner", "age"), rows, empty="no runs")

@@ -1,28 +1,28 @@
-"""A run: one launched job, followed through the Kubernetes API by its label, from this kernel or from a
-fresh one.
+"""A run: one launched job, followed by its label through the Kubernetes API, from any kernel.
 
 It keeps no state that the cluster does not have, but for the logs of a failure that it happened to see. How
-pods are judged is in `status`, what their output means in `metrics` and `tracebacks`, the picture in
-`widgets`.
+pods are judged is in `status`, what their output means in `metrics` and `failures`, the picture in `widgets`.
 """
 
 from collections.abc import Iterator, Mapping
 from html import escape
 
-from kitlib import logs, metrics, names, pods, tracebacks
+from kitlib import failures, logs, metrics, names, pods
 from kitlib.errors import BadInput, KitError, RunFailed, RunNotFound
+from kitlib.events import events_table
+from kitlib.following import LogStream, prefixed
 from kitlib.kube import Kube
 from kitlib.manifests import Object
+from kitlib.metrics import Event as Reported
 from kitlib.progress import progress
 from kitlib.status import DELETED, FAILED, RunStatus, judge
-from kitlib.tables import Table, Text, age
+from kitlib.tables import Table, Text
 from kitlib.tracebacks import Line
 from kitlib.waiting import wait
 from kitlib.watches import Selection, Snapshot, snapshots
 
 KINDS = ("Job", "Service", "ConfigMap")  # what a run may consist of; pods belong to the Job
 DELETE_SECONDS = 90
-LAST_LINES = 20
 
 
 class Run:
@@ -64,7 +64,7 @@ class Run:
 
     def logs(
         self, *, rank: int | None = None, follow: bool = False, timeout: float = 3600
-    ) -> "Text | LogStream":
+    ) -> Text | LogStream:
         """Return what the pods have written: text that shows itself, or with ``follow`` lines as they come.
 
         Args:
@@ -85,7 +85,7 @@ class Run:
         written = {number: logs.read(self.kube, pod) for number, pod in chosen.items()}
         if not any(written.values()):
             return _Nothing("", f"(no output yet. {self.status})")
-        return Text("\n".join(_prefixed(number, line, rank) for number, line in logs.merge(written)))
+        return Text("\n".join(prefixed(number, line, rank) for number, line in logs.merge(written)))
 
     def metrics(self, event: str | None = None):
         """Return what the trainer reported, a row a JSON line, as a pandas DataFrame.
@@ -203,7 +203,7 @@ class Run:
             )
         return {rank: found[rank]} if rank in found else {}
 
-    def _reported(self) -> list["metrics.Event"]:
+    def _reported(self) -> list[Reported]:
         written = [line.text for pod in self._ranks(None).values() for line in logs.read(self.kube, pod)]
         return list(metrics.parse(written))
 
@@ -227,94 +227,13 @@ class Run:
             self._evidence = {pods.node_rank(pod) or 0: logs.read(self.kube, pod) for pod in seen.values()}
 
     def _failure(self, status: RunStatus) -> RunFailed:
-        """Return the error that explains why it failed."""
         ranks = self._ranks(None)
         later = {rank: logs.read(self.kube, pod) for rank, pod in ranks.items()}
         written = {
             rank: max(later.get(rank, []), self._evidence.get(rank, []), key=len)
             for rank in later.keys() | self._evidence.keys()
         }
-        fix = "mend it and launch again; run.logs(rank=…) has all that a rank wrote"
-        found = tracebacks.first(written)
-        if found is not None:
-            return RunFailed(
-                f"rank {found.rank} failed first: {found.error}",
-                about=self._about,
-                fix=fix,
-                detail=found.text,
-                rank=found.rank,
-            )
-        failed = sorted(
-            (each for each in ranks.values() if pods.phase(each) == "Failed"), key=pods.finished_at
-        )
-        rank = pods.node_rank(failed[0]) if failed else None
-        last = written.get(rank, [])[-LAST_LINES:]
-        return RunFailed(
-            status.reason or "the Job failed",
-            about=self._about,
-            fix=fix,
-            rank=rank,
-            detail="\n".join(line.text for line in last),
-        )
-
-
-class LogStream:
-    """Lines of a run as they are written; iterate over it, or let a notebook show it."""
-
-    def __init__(self, run: Run, rank: int | None, timeout: float) -> None:
-        self.run, self.rank, self.timeout = run, rank, timeout
-
-    def __iter__(self) -> Iterator[str]:
-        followers = logs.Followers()
-        try:
-            for rank, pod in self._wait_for_pods().items():
-                followers.add(rank, logs.Follower(self.run.kube, pod, lambda pod=pod: self._ended(pod)))
-            alive = True
-            while alive:
-                alive = followers.alive()  # asked first: what they put in before they ended is taken below
-                for rank, line in followers.take(1.0 if alive else 0.0):
-                    yield _prefixed(rank, line, self.rank)
-        finally:
-            followers.close()
-
-    def _wait_for_pods(self) -> dict[int, Object]:
-        """Wait until the pods that are asked for have started, saying why they have not."""
-        run = self.run
-        run._ranks(self.rank)  # a wrong rank is an error now, not after a wait
-
-        def begun(seen: Snapshot) -> bool:
-            status = self._judged(seen)
-            there = {pods.node_rank(each) or 0 for each in seen["Pod"].values() if pods.started(each)}
-            return status.finished or (
-                self.rank in there if self.rank is not None else len(there) >= status.wanted
-            )
-
-        with progress(f"run {run.name}") as line:
-            wait(
-                run._watched(),
-                until=begun,
-                timeout=self.timeout,
-                what="the pods to start",
-                about=run._about,
-                resume="follow the logs again, or run.delete()",
-                describe=lambda seen: str(self._judged(seen)),
-                report=line.update,
-            )
-        return run._ranks(self.rank)
-
-    def _judged(self, seen: Snapshot) -> RunStatus:
-        return judge(seen["Job"].get(self.run.name), seen["Pod"].values(), seen["Event"].values())
-
-    def _ended(self, pod: Object) -> bool:
-        now = self.run.kube.find("Pod", pod["metadata"]["name"])
-        return now is None or pods.finished(now)
-
-    def _ipython_display_(self) -> None:
-        for line in self:
-            print(line, flush=True)  # this is the notebook printing: it asked to be shown the lines
-
-    def __repr__(self) -> str:
-        return f'<lines of run "{self.run.name}" as they come: iterate over them>'
+        return failures.explain(status, ranks.values(), written, about=self._about)
 
 
 class _Nothing(Text):
@@ -327,48 +246,3 @@ class _Nothing(Text):
 
     def __repr__(self) -> str:
         return self.note
-
-
-def runs_table(kube: Kube) -> Table:
-    """Return the kit's runs in a cluster, newest last."""
-    jobs = sorted(kube.get_all("Job", labels=names.RUN), key=lambda job: job["metadata"]["creationTimestamp"])
-    by_run: dict[str, list[Object]] = {}
-    for each in kube.get_all("Pod", labels=names.RUN):
-        by_run.setdefault(each["metadata"]["labels"][names.RUN], []).append(each)
-    rows = []
-    for job in jobs:
-        labels = job["metadata"]["labels"]
-        status = judge(job, by_run.get(labels[names.RUN], []))
-        rows.append(
-            (
-                labels[names.RUN],
-                status.phase,
-                status.wanted,
-                labels.get(names.OWNER),
-                age(job["metadata"]["creationTimestamp"]),
-            )
-        )
-    return Table(("run", "status", "pods", "owner", "age"), rows, empty="no runs")
-
-
-def events_table(events: Iterator[Object]) -> Table:
-    """Return events as a table, oldest first."""
-
-    def moment(event: Object) -> str:
-        return event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
-
-    rows = [
-        (
-            age(moment(each)),
-            each.get("type"),
-            each.get("reason"),
-            f"{each['involvedObject'].get('kind', '')}/{each['involvedObject'].get('name', '')}",
-            each.get("message", ""),
-        )
-        for each in sorted(events, key=moment)
-    ]
-    return Table(("age", "type", "reason", "object", "message"), rows, empty="no events")
-
-
-def _prefixed(rank: int, line: Line, only: int | None) -> str:
-    return line.text if only is not None else f"[rank {rank}] {line.text}"

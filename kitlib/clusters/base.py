@@ -18,12 +18,15 @@ from typing import ClassVar
 
 from kitlib import manifests, pods, settings
 from kitlib.errors import BadInput, CommandFailed, KitError, Rejected, RunNotFound
-from kitlib.kube import Kube, title
-from kitlib.manifests import Object
+from kitlib.events import events_table
+from kitlib.kube import Kube
+from kitlib.manifests import Object, title
+from kitlib.ownership import runs_table
 from kitlib.progress import progress
 from kitlib.quantities import check as check_quantity
 from kitlib.quantities import check_count, cores, readable
-from kitlib.runs import Run, events_table, runs_table
+from kitlib.refusals import refusal
+from kitlib.runs import Run
 from kitlib.tables import Table, Text, age
 from kitlib.waiting import wait
 from kitlib.watches import Selection, Snapshot, snapshots
@@ -215,7 +218,7 @@ class Cluster(AbstractContextManager, ABC):
             try:
                 applied.append(self.kube.apply(each))
             except Rejected as error:
-                raise manifests.refusal(error, text, document=document, fix=f"mend {path}") from error
+                raise refusal(error, text, document=document, fix=f"mend {path}") from error
         return Table(
             ("object", "namespace"),
             [(title(each), each["metadata"].get("namespace")) for each in applied],

@@ -12,8 +12,9 @@ from pathlib import Path
 from kitlib import manifests, names
 from kitlib.clusters import Cluster, connect
 from kitlib.errors import BadInput, KitError, Rejected, RunExists
-from kitlib.kube import Kube, title
-from kitlib.manifests import Manifest, Object
+from kitlib.kube import Kube
+from kitlib.manifests import Manifest, Object, title
+from kitlib.refusals import refusal
 from kitlib.runs import Run
 from kitlib.settings import DEFAULT_CLUSTER
 
@@ -130,7 +131,7 @@ def launch(job: Job, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Run:
             kube.create(each) if each is main else _create(kube, each, job.name)
     except Rejected as error:
         run.delete()
-        raise manifests.refusal(
+        raise refusal(
             error,
             job.manifest,
             document=document,

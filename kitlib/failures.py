@@ -1,0 +1,34 @@
+"""Why a run failed, in an error that begins with the rank that failed first. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from kitlib import pods as pod_facts
+from kitlib import tracebacks
+from kitlib.errors import RunFailed
+from kitlib.manifests import Object
+from kitlib.status import RunStatus
+from kitlib.tracebacks import Line
+
+LAST_LINES = 20
+FIX = "mend it and launch again; run.logs(rank=…) has all that a rank wrote"
+
+
+def explain(
+    status: RunStatus, pods: Iterable[Object], written: Mapping[int, Sequence[Line]], *, about: str
+) -> RunFailed:
+    """Return the error: the first traceback, or else what is known of the first pod that failed.
+
+    Args:
+        status: The run's.
+        pods: Those that are still there.
+        written: What each rank wrote.
+        about: The run, for the error.
+    """
+    found = tracebacks.first(written)
+    if found is not None:
+        what = f"rank {found.rank} failed first: {found.error}"
+        return RunFailed(what, about=about, fix=FIX, detail=found.text, rank=found.rank)
+    failed = sorted((each for each in pods if pod_facts.phase(each) == "Failed"), key=pod_facts.finished_at)
+    rank = pod_facts.node_rank(failed[0]) if failed else None
+    last = "\n".join(line.text for line in list(written.get(rank, []))[-LAST_LINES:])
+    return RunFailed(status.reason or "the Job failed", about=about, fix=FIX, rank=rank, detail=last)

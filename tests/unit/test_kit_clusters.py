@@ -1,0 +1,136 @@
+"""Clusters, as far as they can be judged before anything is started."""
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import kitlib as kit
+from kitlib import cli
+from kitlib.clusters import local
+from kitlib.errors import BadInput, ClusterUnreachable, ProviderFailed
+from kitlib.kube import Kube
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: u, user: {}}]
+contexts: [{name: x, context: {cluster: c, user: u, namespace: mine}}]
+current-context: x
+"""
+
+
+@pytest.fixture
+def no_process(monkeypatch):
+    """Let a test fail that starts a process."""
+
+    def refuse(*command, **options):
+        raise AssertionError(f"started {command}")
+
+    monkeypatch.setattr(local.subprocess, "Popen", refuse)
+
+
+@pytest.fixture
+def kubeconfig(tmp_path):
+    path = tmp_path / "kubeconfig"
+    path.write_text(KUBECONFIG)
+    return path
+
+
+@pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"nodes": 0}, "1 to 100"),
+        ({"nodes": 500}, "1 to 100"),
+        ({"nodes": "four"}, "whole number"),
+        ({"nodes": 2.5}, "whole number"),
+        ({"cpus": -1}, "above 0"),
+        ({"memory": "lots"}, "above 0"),
+        ({"gpus": -1}, "whole number"),
+        ({"name": "Not A Name"}, "a-z, 0-9"),
+        ({"name": "x" * 50}, "at most 40"),
+        ({"port": 99999}, "1 to 65535"),
+        ({"labels": "zone=a"}, "dict"),
+        ({"zone": "a"}, "no option zone"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_started(arguments, words):
+    with pytest.raises(BadInput, match=words):
+        kit.create_cluster("local", **arguments)
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_provider_that_is_not_there_yet_is_refused_with_those_that_are():
+    with pytest.raises(BadInput, match="(?s)no provider 'eks'.*local, existing"):
+        kit.create_cluster("eks")
+
+
+def test_a_cluster_that_is_not_there_is_refused_with_the_way_to_make_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(kit.ClusterNotFound, match='create_cluster."local", name="lab"'):
+        kit.connect("lab")
+    assert repr(kit.list_clusters()) == "no clusters"
+    kit.clusters.LocalCluster("lab").delete()
+
+
+def test_the_words_of_the_local_clusters_program_are_kept(monkeypatch):
+    monkeypatch.setattr(local.sys, "executable", "/bin/false")
+    with pytest.raises(ProviderFailed, match="ended with status 1"):
+        local.ask("list")
+
+
+def test_a_cluster_that_does_not_answer_is_named(kubeconfig):
+    kube = Kube(kubeconfig, cluster="lab")
+    assert kube.namespace == "mine"
+    with pytest.raises(ClusterUnreachable, match='(?s)Connection refused.*cluster "lab".*127.0.0.1:9'):
+        kube.version()
+    with pytest.raises(ClusterUnreachable):
+        kit.create_cluster("existing", name="lab", kubeconfig=kubeconfig)
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "apiVersion: v1\nkind: Config\n", "{}", "just words"])
+def test_a_kubeconfig_that_cannot_be_used_is_refused(text, tmp_path):
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    with pytest.raises(BadInput, match="kubeconfig"):
+        kit.connect("lab", kubeconfig=path)
+
+
+def test_a_kubeconfig_or_context_that_is_not_there_is_named(kubeconfig, tmp_path):
+    with pytest.raises(BadInput, match="nowhere"):
+        kit.connect("lab", kubeconfig=tmp_path / "nowhere")
+    with pytest.raises(BadInput, match="context"):
+        kit.connect("lab", kubeconfig=kubeconfig, context="other")
+
+
+def test_an_error_in_a_terminal_is_a_few_lines_and_exit_status_1(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for words in (
+        ["cluster", "status", "lab"],
+        ["cluster", "create", "lab", "--nodes", "500"],
+        ["run", "list", "-c", "lab"],
+    ):
+        result = CliRunner().invoke(cli.main, words)
+        assert result.exit_code == 1
+        assert result.stdout == ""
+        assert "Traceback" not in result.stderr
+        assert "  try:   " in result.stderr
+
+
+def test_a_manifest_can_be_printed_from_a_terminal_without_a_cluster():
+    words = ["launch", "trainers/digits_ddp.py", "--nodes", "2", "--dry-run", "--", "--epochs", "3"]
+    result = CliRunner().invoke(cli.main, words)
+    assert result.exit_code == 0
+    assert "completions: 2" in result.stdout
+    assert "- --epochs\n" in result.stdout
+
+
+def test_importing_the_kit_starts_nothing_and_brings_no_heavy_library():
+    heavy = ["torch", "kubernetes", "pandas", "matplotlib", "localkube"]
+    script = f"import kitlib, sys; print([each for each in {heavy} if each in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,191 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+import kitlib as kit
+from kitlib.errors import BadInput, KitError
+from kitlib.jobs.indexed_job import flags
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    path = tmp_path / "my_trainer.py"
+    path.write_text("print('hello')\n")
+    return path
+
+
+@pytest.fixture
+def job_of(trainer):
+    def make(**arguments):
+        return {each["kind"]: each for each in kit.IndexedJob(trainer, name="digits", **arguments).objects}
+
+    return make
+
+
+def container_of(objects):
+    (container,) = objects["Job"]["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def test_the_job_has_a_pod_for_each_node_and_starts_none_again(job_of):
+    spec = job_of(nodes=3)["Job"]["spec"]
+    assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (3, 3, "Indexed")
+    assert (spec["backoffLimit"], spec["template"]["spec"]["restartPolicy"]) == (0, "Never")
+
+
+def test_torchrun_gets_its_ranks_from_the_completion_index_and_no_shell(job_of):
+    container = container_of(job_of(nodes=3))
+    assert container["command"] == [
+        "torchrun",
+        "--nnodes=3",
+        "--nproc-per-node=1",
+        "--node-rank=$(NODE_RANK)",
+        "--rdzv-id=$(RUN_ID)",
+        "--master-addr=$(MASTER_ADDR)",
+        "--master-port=$(MASTER_PORT)",
+        "/trainyard/trainer/my_trainer.py",
+    ]
+    variables = {each["name"]: each for each in container["env"]}
+    assert variables["MASTER_ADDR"]["value"] == "digits-0.digits"
+    assert variables["PYTHONUNBUFFERED"]["value"] == "1"
+    assert "job-completion-index" in variables["NODE_RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
+
+
+def test_the_pods_find_each_other_through_a_headless_service(job_of):
+    objects = job_of()
+    service, pod = objects["Service"]["spec"], objects["Job"]["spec"]["template"]["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["selector"] == {"batch.kubernetes.io/job-name": "digits"}
+    assert pod["subdomain"] == objects["Service"]["metadata"]["name"]
+    (spread,) = pod["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"] == service["selector"]
+    assert (spread["maxSkew"], spread["whenUnsatisfiable"]) == (1, "DoNotSchedule")
+
+
+def test_the_trainer_travels_in_a_config_map(job_of):
+    objects = job_of()
+    assert objects["ConfigMap"]["data"] == {"my_trainer.py": "print('hello')\n"}
+    (volume,) = [
+        each for each in objects["Job"]["spec"]["template"]["spec"]["volumes"] if "configMap" in each
+    ]
+    assert volume["configMap"]["name"] == "digits"
+
+
+def test_everything_carries_the_labels_of_the_kit(job_of):
+    objects = job_of()
+    labelled = [*objects.values(), objects["Job"]["spec"]["template"]]
+    assert {each["metadata"]["labels"]["trainyard/run"] for each in labelled} == {"digits"}
+    assert all(set(each["metadata"]["labels"]) >= {"trainyard/kit", "trainyard/owner"} for each in labelled)
+
+
+def test_gpus_bring_a_process_each_and_a_toleration_and_none_bring_none(job_of):
+    with_gpus, without = job_of(gpus=2), job_of()
+    assert "--nproc-per-node=2" in container_of(with_gpus)["command"]
+    assert container_of(with_gpus)["resources"]["limits"]["nvidia.com/gpu"] == "2"
+    assert with_gpus["Job"]["spec"]["template"]["spec"]["tolerations"][0]["key"] == "nvidia.com/gpu"
+    assert "nvidia.com/gpu" not in yaml.safe_dump(without)
+
+
+def test_cpu_and_memory_are_asked_for_and_held_to(job_of):
+    resources = container_of(job_of(cpu=0.5, memory="2Gi"))["resources"]
+    assert resources["requests"] == resources["limits"] == {"cpu": "0.5", "memory": "2Gi"}
+
+
+def test_the_image_comes_from_the_settings(job_of, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_IMAGE", "registry.example/mine:1")
+    assert container_of(job_of())["image"] == "registry.example/mine:1"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (
+            {"epochs": 3, "log_every": 5, "amp": True, "off": False, "none": None},
+            ["--epochs=3", "--log-every=5", "--amp"],
+        ),
+        (["--lr", 0.1], ["--lr", "0.1"]),
+        ((), []),
+        (["$(HOME)"], ["$$(HOME)"]),
+    ],
+)
+def test_flags_are_given_as_a_dict_or_a_list(args, words):
+    assert flags(args) == words
+
+
+def test_a_name_of_its_own_is_made_from_the_trainers(trainer):
+    first, second = kit.IndexedJob(trainer), kit.IndexedJob(trainer)
+    assert first.name.startswith("my-trainer-")
+    assert first.name != second.name
+
+
+def test_a_patch_makes_another_job_and_leaves_this_one_alone(trainer):
+    job = kit.IndexedJob(trainer)
+    patched = job.patch({"spec": {"activeDeadlineSeconds": 60}}).patch({"spec": {"suspend": True}})
+    assert "suspend" not in job.manifest
+    spec = yaml.safe_load(patched.part("Job"))["spec"]
+    assert (spec["activeDeadlineSeconds"], spec["suspend"]) == (60, True)
+
+
+def test_the_manifest_can_be_saved_and_seen_in_parts(trainer, tmp_path):
+    job = kit.IndexedJob(trainer)
+    saved = job.save(tmp_path / "job.yaml")
+    assert [each["kind"] for each in yaml.safe_load_all(saved.read_text())] == ["ConfigMap", "Service", "Job"]
+    assert "hello" not in job.part("Job")
+    with pytest.raises(BadInput, match="Pod"):
+        job.part("Pod")
+    with pytest.raises(BadInput, match="cannot be written"):
+        job.save(tmp_path / "no" / "such" / "folder.yaml")
+
+
+def test_a_trainer_is_found_from_any_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert kit.IndexedJob("trainers/digits_ddp.py").trainer.name == "digits_ddp.py"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (b"def f(:\n", "not valid Python"),
+        (b"\xff\xfe\x00", "no Python source"),
+        (b"x = '" + b"a" * 1024 * 1024 + b"'", "a ConfigMap carries at most"),
+    ],
+)
+def test_a_trainer_that_cannot_run_is_refused_before_anything_is_launched(source, words, trainer):
+    trainer.write_bytes(source)
+    with pytest.raises(BadInput, match=words):
+        kit.IndexedJob(trainer)
+
+
+def test_a_trainer_that_is_not_there_is_named_with_the_places_that_were_searched():
+    with pytest.raises(BadInput, match="(?s)no such file.*nowhere.py.*" + str(Path.cwd())):
+        kit.IndexedJob("nowhere.py")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"nodes": 0},
+        {"nodes": "4"},
+        {"nodes": 2.0},
+        {"nodes": True},
+        {"gpus": -1},
+        {"cpu": "much"},
+        {"cpu": 0},
+        {"memory": "2GB"},
+        {"memory": ""},
+        {"args": "--epochs 3"},
+        {"args": 3},
+        {"name": "My Run"},
+        {"name": "x" * 60},
+    ],
+    ids=str,
+)
+def test_arguments_that_make_no_sense_are_refused(arguments, trainer):
+    with pytest.raises(BadInput):
+        kit.IndexedJob(trainer, **arguments)
+
+
+def test_something_that_is_no_job_is_not_launched():
+    with pytest.raises(KitError, match="no job"):
+        kit.launch("trainers/digits_ddp.py")

@@ -1,0 +1,98 @@
+import pytest
+
+from kitlib import pods
+from kitlib.status import judge
+
+WORDS = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
+
+
+def job(*conditions, completions=2, **status):
+    return {
+        "spec": {"completions": completions},
+        "status": {
+            "conditions": [{"type": each, "status": "True", "message": f"{each}!"} for each in conditions]
+        }
+        | status,
+    }
+
+
+def pod(rank=0, phase="Running", state=None, conditions=(), **meta):
+    return {
+        "metadata": {"name": f"digits-{rank}-abcde", "labels": {pods.INDEX: str(rank)}, **meta},
+        "spec": {"nodeName": "node-0"},
+        "status": {
+            "phase": phase,
+            "conditions": list(conditions),
+            "containerStatuses": [{"restartCount": 0, "state": state or {}}],
+        },
+    }
+
+
+def unschedulable(rank):
+    reason = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": WORDS}
+    return pod(rank, "Pending", conditions=[reason])
+
+
+def ended(rank, code, at, **more):
+    state = {"terminated": {"exitCode": code, "reason": "Error", "finishedAt": at, **more}}
+    return pod(rank, "Failed" if code else "Succeeded", state)
+
+
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        ((None, []), "Deleted: it was deleted, or never launched"),
+        ((job(), []), "Pending: its pods are being made"),
+        ((job(), [pod(0), pod(1)]), "Running: 2 of 2 pods"),
+        ((job(), [pod(0), ended(1, 0, "t")]), "Running: 1 of 2 pods, 1 done"),
+        ((job("Complete"), [ended(0, 0, "t"), ended(1, 0, "t")]), "Succeeded: 2 of 2 pods"),
+        ((job("Complete", succeeded=2), []), "Succeeded: 2 of 2 pods"),
+        ((job(), [unschedulable(0), unschedulable(1)]), f"Pending: {WORDS}"),
+        ((job(), [pod(0), unschedulable(1)]), f"Pending: 1 of 2 pods run; {WORDS}"),
+        ((job("Suspended"), []), "Pending: it is suspended"),
+        ((job("Failed"), []), "Failed: Failed!"),
+    ],
+)
+def test_a_run_is_judged_by_its_job_and_pods(seen, text):
+    assert str(judge(*seen)) == text
+
+
+def test_a_failed_run_names_the_pod_that_failed_first():
+    later, first = (
+        ended(0, 1, "2026-01-01T00:00:09Z"),
+        ended(1, 127, "2026-01-01T00:00:02Z", message="not found"),
+    )
+    assert judge(job("FailureTarget"), [later, first]).reason == "rank 1: Error, exit code 127: not found"
+
+
+def test_warnings_explain_pods_that_could_not_even_be_made():
+    assert judge(job(), [], [{"message": "exceeded quota"}]).reason == "exceeded quota"
+
+
+def test_a_container_that_waits_says_what_for():
+    waits = pod(0, "Pending", {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}})
+    assert pods.word(waits) == "ImagePullBackOff"
+    assert judge(job(completions=1), [waits]).reason == "ImagePullBackOff: no such image"
+
+
+@pytest.mark.parametrize(
+    ("seen", "word"),
+    [
+        (pod(), "Running"),
+        (ended(0, 0, "t"), "Completed"),
+        (ended(0, 1, "t"), "Error"),
+        (ended(0, 137, "t") | {}, "Error"),
+        (pod(deletionTimestamp="t"), "Terminating"),
+        (pod(0, "Pending", {"waiting": {"reason": "ContainerCreating"}}), "ContainerCreating"),
+        ({"metadata": {"name": "x"}, "spec": {}}, "Pending"),
+    ],
+)
+def test_a_pods_word_is_that_of_kubectl(seen, word):
+    assert pods.word(seen) == word
+
+
+def test_the_table_of_pods_has_a_column_for_reasons_only_when_there_are_any():
+    assert "why" not in pods.table([pod(0)]).columns
+    table = pods.table([unschedulable(1), pod(0)])
+    assert [each["rank"] for each in table] == [0, 1]
+    assert WORDS in repr(table)

@@ -1,0 +1,65 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from kitlib import quantities
+from kitlib.tables import Table, Text, age
+
+NOW = datetime(2026, 1, 10, 12, 0, 0, tzinfo=UTC)
+
+
+def test_a_table_is_aligned_text_in_a_terminal():
+    assert repr(Table(("node", "cpu"), [("node-0", 2), ("n", None)])) == "NODE    CPU\nnode-0  2\nn       -"
+
+
+def test_a_table_is_html_in_a_notebook_and_harmless():
+    assert "<td style='text-align:left'>&lt;b&gt;</td>" in Table(("a",), [("<b>",)])._repr_html_()
+
+
+def test_an_empty_table_says_so():
+    assert repr(Table(("a",), [], empty="no pods")) == "no pods"
+
+
+def test_a_tables_rows_are_dicts_and_a_frame():
+    table = Table(("a", "b"), [(1, 2)])
+    assert list(table) == [{"a": 1, "b": 2}]
+    assert table[0]["b"] == 2
+    assert table.frame().b.sum() == 2
+
+
+def test_a_cell_is_one_line():
+    assert repr(Table(("a",), [("two\nlines",)])) == "A\ntwo lines"
+
+
+def test_text_shows_itself():
+    assert repr(Text("a\nb\n")) == "a\nb"
+
+
+@pytest.mark.parametrize(
+    ("since", "text"),
+    [
+        ("2026-01-10T11:59:18Z", "42s"),
+        ("2026-01-10T11:55:00Z", "5m"),
+        ("2026-01-10T08:00:00Z", "4h"),
+        ("2026-01-01T12:00:00Z", "9d"),
+        ("2026-01-10T12:00:09.5Z", "0s"),
+        (None, "-"),
+    ],
+)
+def test_an_age_is_written_as_kubectl_writes_it(since, text):
+    assert age(since, NOW) == text
+
+
+@pytest.mark.parametrize(
+    ("quantity", "number"), [("500m", 0.5), ("2Gi", 2**31), ("1.5", 1.5), (3, 3), ("1k", 1000)]
+)
+def test_a_quantity_stands_for_a_number(quantity, number):
+    assert quantities.number(quantity) == number
+
+
+def test_amounts_are_readable():
+    assert (quantities.readable("5536Mi"), quantities.readable(None), quantities.cores("500m")) == (
+        "5.41 GiB",
+        "-",
+        "0.5",
+    )

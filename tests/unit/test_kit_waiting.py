@@ -1,0 +1,46 @@
+import itertools
+
+import pytest
+
+from kitlib.errors import BadInput, Interrupted, WaitTimeout
+from kitlib.waiting import wait
+
+ARGUMENTS = {"what": "the pods to run", "about": 'run "digits"', "resume": "run.wait()"}
+
+
+def test_the_first_state_that_fits_is_returned():
+    assert wait(itertools.count(), until=lambda state: state == 3, timeout=5, **ARGUMENTS) == 3
+
+
+def test_every_state_is_reported_in_words():
+    said = []
+    wait(
+        [1, 2],
+        until=lambda state: state == 2,
+        timeout=5,
+        describe="{} pods".format,
+        report=said.append,
+        **ARGUMENTS,
+    )
+    assert said == ["1 pods", "2 pods"]
+
+
+def test_a_timeout_tells_the_last_state_seen():
+    clock = itertools.count().__next__
+    with pytest.raises(WaitTimeout, match="(?s)took longer than 3 s. Last seen: 0 of 4.*run.wait"):
+        wait(itertools.repeat("0 of 4"), until=lambda state: False, timeout=3, clock=clock, **ARGUMENTS)
+
+
+def test_an_interruption_says_how_to_go_on():
+    def states():
+        yield "1 of 4"
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="(?s)goes on by itself. Last seen: 1 of 4.*try:   run.wait"):
+        wait(states(), until=lambda state: False, timeout=3, **ARGUMENTS)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "60", None, True, float("nan")])
+def test_a_timeout_that_is_none_is_bad_input(timeout):
+    with pytest.raises(BadInput, match="above 0"):
+        wait([1], until=bool, timeout=timeout, **ARGUMENTS)
