@@ -1,4 +1,4 @@
-"""What all tests share: one real local cluster, made when the first test asks for it, and deleted whatever happens."""
+"""What all tests share: a real local cluster, made when a test first asks, deleted whatever happens."""
 
 import os
 import secrets
@@ -17,7 +17,7 @@ NODES = 4
 def state_home():
     """Let this session's clusters live in a folder of their own; binaries stay in the user's cache.
 
-    The folder's path is short, because a Unix socket's has to be, and is seen by the processes that tests start.
+    The folder's path is short, as a Unix socket's has to be, and the processes that tests start see it too.
     """
     folder = Path(tempfile.mkdtemp(prefix="ty-"))
     before = os.environ.get("XDG_STATE_HOME")
@@ -32,7 +32,7 @@ def state_home():
 
 @pytest.fixture(scope="session")
 def local_cluster(state_home):
-    """A running local cluster of four nodes, which tests share: clean up your own runs, and delete no node."""
+    """A running local cluster of four nodes, shared: clean up your own runs, and delete no node."""
     name = f"test-{secrets.token_hex(3)}"
     try:
         yield kit.create_cluster("local", name=name, nodes=NODES)

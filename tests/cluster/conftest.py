@@ -1,4 +1,4 @@
-"""What the tests on a real cluster share: trainers of a few lines, and runs that are deleted after each test."""
+"""What the tests on a real cluster share: trainers of a few lines, runs that are deleted afterwards."""
 
 import textwrap
 

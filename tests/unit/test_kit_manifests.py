@@ -72,7 +72,7 @@ def test_the_line_of_a_field_is_found(path, document, line):
 
 
 def test_the_api_servers_words_lead_to_the_lines():
-    words = 'strict decoding error: unknown field "spec.template.spec.containers[1].comand", unknown field "spec.no"'
+    words = 'unknown field "spec.template.spec.containers[1].comand", unknown field "spec.no"'
     assert locate(words, YAML, document=1) == "line 11: comand: [a]"
 
 
