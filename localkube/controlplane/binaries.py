@@ -95,7 +95,7 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlane:
     reasons: list[str] = []
     found = _first(quick, steps, report, reasons)
     if found is None and slow:
-        with _alone(report) as waited:
+        with alone(report) as waited:
             # Another process may have been obtaining it while this one waited.
             again = ["cache"] if waited and not forced else []
             found = _first([*again, *slow], steps, report, reasons)
@@ -199,7 +199,7 @@ def _with_gateway(found: ControlPlane, report: Report) -> ControlPlane:
             return ControlPlane(found.version, found.origin, {**found.programs, "gateway": command})
     folder = _built(gateway=True)
     try:
-        with _alone(report):
+        with alone(report):
             if not _usable(folder / build.GATEWAY):
                 build.build(
                     folder, cache=_cache(), package="./gateway/command", program=build.GATEWAY, report=report
@@ -239,7 +239,7 @@ def _usable(program: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _alone(report: Report) -> Iterator[bool]:
+def alone(report: Report) -> Iterator[bool]:
     """Hold the cache's lock; yield whether another process had it first."""
     folder = private_dir(_cache())
     try:

@@ -1,4 +1,4 @@
-"""The way out of a site: what a pod reaches through the gateway, what it must not reach, and when a gateway ends.
+"""The way out of a site: what a pod reaches through the gateway, what it must not, and when a gateway ends.
 
 A forked child plays the pod, in a network namespace of its own; the gateway and the servers are on the host.
 """

@@ -1,4 +1,4 @@
-"""The build, with a Go that is a script: what it is asked, what it tells, how it fails. Nothing is compiled."""
+"""The build, with a Go that is a script: what it is asked, what it tells, how it fails."""
 
 import os
 import subprocess

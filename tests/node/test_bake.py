@@ -1,0 +1,82 @@
+"""A baked etcd directory: a new cluster has its first writes done, and nothing of another cluster."""
+
+import json
+
+import pytest
+
+from localkube.controlplane import bake, binaries
+
+from .bare import bare
+
+
+@pytest.fixture(scope="module")
+def control_plane():
+    return binaries.obtain(report=lambda text: None)
+
+
+@pytest.fixture(scope="module")
+def baked(control_plane, tmp_path_factory):
+    lines = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        assert bake.baked_etcd(control_plane, report=lines.append, create=False) is None
+        folder = bake.baked_etcd(control_plane, report=lines.append)
+        assert folder is not None, lines
+        said = len(lines)
+        assert bake.baked_etcd(control_plane, report=lines.append) == folder
+        assert len(lines) == said
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(control_plane, baked, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("from-baked")
+    bake.plant(baked, directory / "etcd")
+    with bare(directory, control_plane, components=("etcd", "kube-apiserver")) as running:
+        yield running
+
+
+def test_nothing_but_the_data_is_kept(baked):
+    assert [path.name for path in baked.parent.iterdir() if path.name != "lock"] == [baked.name]
+    assert [path.name for path in baked.iterdir()] == ["member"]
+
+
+def test_no_key_is_in_it(baked):
+    for path in baked.rglob("*"):
+        if path.is_file():
+            assert b"PRIVATE KEY" not in path.read_bytes()
+
+
+def test_it_takes_little_room(baked):
+    used = sum(path.stat().st_blocks * 512 for path in baked.rglob("*"))
+    assert used < 4 << 20
+
+
+def test_a_cluster_from_it_has_accounts_and_roles_before_any_controller_runs(cluster):
+    accounts = cluster.run("get", "serviceaccounts", "-A", "-o", "name")
+    assert accounts.count("serviceaccount/default") == 4
+    assert json.loads(cluster.run("get", "clusterrole", "admin", "-o", "json"))["rules"]
+
+
+def test_a_cluster_from_it_trusts_its_own_authorities_only(cluster):
+    trusted = json.loads(
+        cluster.run(
+            "-n", "kube-system", "get", "configmap", "extension-apiserver-authentication", "-o", "json"
+        )
+    )["data"]
+    for key, authority in (("client-ca-file", "ca"), ("requestheader-client-ca-file", "front-proxy-ca")):
+        assert trusted[key].strip() == (cluster.paths.pki / f"{authority}.crt").read_text().strip()
+
+
+def test_a_cluster_from_it_holds_no_secret_and_no_authority_of_another(cluster):
+    assert json.loads(cluster.run("get", "secrets", "-A", "-o", "json"))["items"] == []
+    published = json.loads(cluster.run("get", "configmaps", "-A", "-o", "json"))["items"]
+    assert "kube-root-ca.crt" not in {item["metadata"]["name"] for item in published}
+
+
+def test_a_failure_to_bake_is_said_and_is_no_error(control_plane, tmp_path, monkeypatch):
+    (tmp_path / "in-the-way").write_text("a file")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "in-the-way"))
+    lines = []
+    assert bake.baked_etcd(control_plane, report=lines.append) is None
+    assert "cannot write" in lines[-1]
