@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from localkube.node import sandbox
+from localkube.node import syscalls
 from localkube.paths import state_dir
 
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -128,7 +128,7 @@ def _try_namespaces(user: bool, writer: int) -> None:
     try:
         ids = os.getuid(), os.getgid()
         if user:
-            sandbox.unshare(sandbox.CLONE_NEWUSER)
+            syscalls.unshare(syscalls.CLONE_NEWUSER)
             step = "mapping the user"
             for name, text in (
                 ("setgroups", "deny"),
@@ -138,14 +138,14 @@ def _try_namespaces(user: bool, writer: int) -> None:
                 with open(f"/proc/self/{name}", "w") as file:
                     file.write(text)
         step = "network, mount and PID namespaces"
-        sandbox.unshare(
-            sandbox.CLONE_NEWNET | sandbox.CLONE_NEWNS | sandbox.CLONE_NEWPID | sandbox.CLONE_NEWUTS
+        syscalls.unshare(
+            syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS
         )
         child = os.fork()
         if child == 0:
             step = "mounting /proc"
-            sandbox.mount(None, "/", None, sandbox.MS_REC | sandbox.MS_PRIVATE)
-            sandbox.mount("proc", "/proc", "proc", sandbox.MS_NOSUID | sandbox.MS_NODEV | sandbox.MS_NOEXEC)
+            syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+            syscalls.mount("proc", "/proc", "proc", syscalls.PROC_FLAGS)
             os._exit(0)
         os.waitpid(child, 0)
     except OSError as error:

@@ -4,39 +4,15 @@ Standard library only: the spawner runs it with ``python -S``, and the warm pare
 Which mounts a container gets is decided by the agent; here they are only carried out.
 """
 
-import ctypes
 import errno
 import json
 import os
 import signal
-import stat
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
-CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
-MS_REC, MS_UNBINDABLE, MS_PRIVATE, MS_SLAVE = 16384, 1 << 17, 1 << 18, 1 << 19
-MNT_DETACH = 2
-SYS_PIVOT_ROOT, SYS_MOUNT_SETATTR = 155, 442
-AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID = -100, 0x8000, 1, 2
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
-CAPABILITY_VERSION_3 = 0x20080522
-# The capabilities that container engines leave to a container by default.
-KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31})
-LAST_CAPABILITY = 63
-
-DEVICE_LINKS = {
-    "fd": "/proc/self/fd",
-    "stdin": "/proc/self/fd/0",
-    "stdout": "/proc/self/fd/1",
-    "stderr": "/proc/self/fd/2",
-    "ptmx": "pts/ptmx",
-}
-
-_libc = ctypes.CDLL(None, use_errno=True)
-if os.uname().machine == "aarch64":
-    SYS_PIVOT_ROOT = 41
+from localkube.node.rootfs import build_root, enter_root
+from localkube.node.syscalls import CLONE_NEWNS, CLONE_NEWPID, drop_privileges, setns, unshare
 
 
 class LaunchError(Exception):
@@ -46,53 +22,6 @@ class LaunchError(Exception):
         super().__init__(message)
         self.stage = stage
         self.message = message
-
-
-def unshare(flags: int) -> None:
-    _check(_libc.unshare(flags), "unshare")
-
-
-def setns(descriptor: int, kind: int = 0) -> None:
-    _check(_libc.setns(descriptor, kind), "setns")
-
-
-def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
-    arguments = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
-    result = _libc.mount(*arguments[:3], ctypes.c_ulong(flags), arguments[3])
-    _check(result, f"mount {kind or source} on {target}")
-
-
-def unmount(target: str) -> None:
-    _check(_libc.umount2(os.fsencode(target), MNT_DETACH), f"unmount {target}")
-
-
-def die_with_parent() -> None:
-    """Ask the kernel for a SIGKILL when the parent ends."""
-    _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
-
-
-def make_read_only(target: str) -> None:
-    """Make a mount and all below it read-only; before Linux 5.12 only the mount itself."""
-    attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, 0, 0)
-    result = _libc.syscall(
-        SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(target), AT_RECURSIVE, attributes, ctypes.sizeof(attributes)
-    )
-    if result and ctypes.get_errno() == errno.ENOSYS:
-        mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY)
-    else:
-        _check(result, f"make {target} read-only")
-
-
-def drop_privileges() -> None:
-    """Keep what container engines keep, for good: bounding set, permitted, effective, inheritable."""
-    for capability in range(LAST_CAPABILITY + 1):
-        if capability not in KEPT_CAPABILITIES:
-            _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
-    _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
-    low = sum(1 << bit for bit in KEPT_CAPABILITIES)
-    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
-    data = (ctypes.c_uint32 * 6)(low, low, 0, 0, 0, 0)
-    _check(_libc.capset(header, data), "capset")
 
 
 def launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn] | None = None) -> int:
@@ -217,154 +146,6 @@ def _change_directory(path: str) -> None:
     if not os.path.isdir(path):
         os.makedirs(path, exist_ok=True)
     os.chdir(path)
-
-
-def build_root(plan: dict[str, Any], scratch: str) -> None:
-    """Make the container's root file system.
-
-    The root is a tmpfs; the host's top-level directories are bound into it, read-only. A mount point that
-    the host lacks is made by putting a tmpfs over its parent and binding the parent's entries into that,
-    because an overlay over the host's root is refused in a user namespace.
-
-    Args:
-        plan: ``skip``: top-level names that are not taken from the host; ``devices``: names below /dev
-            that are; ``hide``: paths covered by an empty directory; ``read_only``: the root as well;
-            ``mounts``: dicts of ``kind`` (bind, tmpfs), ``source``, ``target``, ``read_only``, ``size``
-            (bytes) and ``mode``.
-        scratch: A directory on which the new root is mounted; containers share it without seeing each other.
-    """
-    mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1g")
-    mount(None, scratch, None, MS_UNBINDABLE)
-    for name in os.listdir("/"):
-        _take_from_host(name, plan, scratch)
-    os.mkdir(scratch + "/proc")
-    _make_devices(scratch + "/dev", plan["devices"])
-    for hidden in plan.get("hide", ()):
-        if os.path.isdir(scratch + hidden):
-            mount("tmpfs", scratch + hidden, "tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, "mode=555,size=4k")
-    for entry in plan["mounts"]:
-        _mount_entry(entry, scratch)
-    if plan.get("read_only"):
-        mount(None, scratch, None, MS_REMOUNT | MS_BIND | MS_RDONLY)
-
-
-def enter_root(scratch: str) -> None:
-    """Make ``scratch`` the root, with a /proc of the calling process's own namespace.
-
-    /proc comes first: a user namespace may mount it only while an older one is still to be seen.
-    """
-    mount("proc", scratch + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    os.chdir(scratch)
-    _check(_libc.syscall(SYS_PIVOT_ROOT, b".", b"."), "pivot_root")
-    unmount(".")
-    os.chdir("/")
-
-
-def _take_from_host(name: str, plan: dict, scratch: str) -> None:
-    source, target = "/" + name, scratch + "/" + name
-    if name in plan["skip"] or name in ("dev", "proc"):
-        return
-    if os.path.islink(source):
-        os.symlink(os.readlink(source), target)
-    elif os.path.isdir(source):
-        os.mkdir(target)
-        mount(source, target, None, MS_BIND | MS_REC)
-        make_read_only(target)
-
-
-def _make_devices(directory: str, names: list[str]) -> None:
-    """Make a /dev with the host's device nodes of these names, and nothing of the host's to write on."""
-    os.mkdir(directory)
-    mount("tmpfs", directory, "tmpfs", MS_NOSUID, "mode=755,size=64k")
-    for name in names:
-        if os.path.exists("/dev/" + name):
-            is_file = not os.path.isdir("/dev/" + name)
-            target = mount_point(directory, name, is_file=is_file)
-            mount("/dev/" + name, target, None, MS_BIND | MS_REC)
-    for name, link in DEVICE_LINKS.items():
-        os.symlink(link, f"{directory}/{name}")
-    os.mkdir(directory + "/pts")
-    mount(
-        "devpts", directory + "/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"
-    )
-    os.mkdir(directory + "/shm")
-
-
-def _mount_entry(entry: dict, scratch: str) -> None:
-    is_file = entry["kind"] == "bind" and not os.path.isdir(entry["source"])
-    target = mount_point(scratch, entry["target"], is_file=is_file)
-    if entry["kind"] == "tmpfs":
-        size = f",size={entry['size']}" if entry.get("size") else ""
-        mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, f"mode={entry.get('mode', '755')}{size}")
-        return
-    mount(entry["source"], target, None, MS_BIND | MS_REC)
-    if entry.get("read_only"):
-        make_read_only(target)
-
-
-def mount_point(root: str, path: str, *, is_file: bool) -> str:
-    """Return the path under ``root`` to mount on, made where it is missing; symlinks stay inside the root."""
-    current, parts, hops = root, [part for part in path.split("/") if part not in ("", ".")], 0
-    while parts:
-        part = parts.pop(0)
-        if part == "..":
-            current = os.path.dirname(current) if current != root else root
-            continue
-        following = current + "/" + part
-        try:
-            mode = os.lstat(following).st_mode
-        except FileNotFoundError:
-            _make(current, following, is_file=is_file and not parts)
-        else:
-            if stat.S_ISLNK(mode):
-                hops += 1
-                if hops > 40:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-                link = os.readlink(following)
-                current = root if link.startswith("/") else current
-                parts = [step for step in link.split("/") if step not in ("", ".")] + parts
-                continue
-        current = following
-    return current
-
-
-def _make(parent: str, path: str, *, is_file: bool) -> None:
-    try:
-        _create(path, is_file=is_file)
-    except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
-            raise
-        _shadow(parent)
-        _create(path, is_file=is_file)
-
-
-def _create(path: str, *, is_file: bool) -> None:
-    if is_file:
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-    else:
-        os.mkdir(path, 0o755)
-
-
-def _shadow(directory: str) -> None:
-    """Cover a read-only directory by a writable one with the same entries."""
-    original = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    entries = list(os.scandir(directory))
-    mount("tmpfs", directory, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64m")
-    for entry in entries:
-        target = os.path.join(directory, entry.name)
-        source = f"/proc/self/fd/{original}/{entry.name}"
-        if entry.is_symlink():
-            os.symlink(os.readlink(source), target)
-            continue
-        _create(target, is_file=not entry.is_dir())
-        mount(source, target, None, MS_BIND | MS_REC)
-    os.close(original)
-
-
-def _check(result: int, what: str) -> None:
-    if result:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
 
 
 def _read_all(descriptor: int) -> bytes:

@@ -8,15 +8,12 @@ The supervisor's end is its end, and its end is the end of every process in the 
 Orders arrive on a Unix socket, one message each (see ``orders.py``). Its own helpers are beside it.
 """
 
-import array
-import fcntl
 import json
 import os
 import resource
 import selectors
 import signal
 import socket
-import struct
 import sys
 import time
 from dataclasses import dataclass, field
@@ -24,12 +21,9 @@ from typing import Any, NoReturn
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from localkube.node import messages, sandbox
+from localkube.node import messages, sandbox, syscalls
 from localkube.node.netlink import Netlink
-
-SIOCETHTOOL, ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO = 0x8946, 0x17, 0x1F, 0x24
-SOL_PACKET, PACKET_IGNORE_OUTGOING, ETH_P_ALL = 263, 23, 3
-BRIDGE, GATE = "trainyard0", ("gate-in", "gate-out")
+from localkube.node.wiring import make_network, make_pod
 
 
 @dataclass
@@ -289,109 +283,24 @@ class Spawner:
                     self._send(client, {"event": "exit", **entry.describe()})
 
 
-def make_network(netlink: Netlink, settings: dict[str, Any]) -> int:
-    """Set up the site's bridge and addresses; return the way out, see ``open_gate``."""
-    netlink.set_up("lo")
-    netlink.add_bridge(BRIDGE)
-    netlink.add_address(BRIDGE, settings["address"], settings["prefix"])
-    for address in settings["node_addresses"]:
-        netlink.add_address(BRIDGE, address, 32)
-    netlink.set_up(BRIDGE)
-    netlink.add_local_range(settings["services"], settings["services_prefix"])
-    return open_gate(netlink, settings["gateway"])
-
-
-def open_gate(netlink: Netlink, gateway: str) -> int:
-    """Return a packet socket that sees what the bridge sends to ``gateway``: the way out of the site.
-
-    A pair of interfaces and a packet socket, and no tap, because /dev/net/tun is often closed to users.
-    Checksums are computed in software on the way: nobody behind the socket would fill them in.
-    """
-    netlink.add_veth(GATE[0], peer=GATE[1], peer_pid=os.getpid(), master=socket.if_nametoindex(BRIDGE))
-    without_offload(GATE[0])
-    for name in GATE:
-        netlink.set_up(name)
-    netlink.add_route("0.0.0.0", 0, name=BRIDGE, gateway=gateway)
-    gate = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.htons(ETH_P_ALL))
-    gate.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
-    gate.bind((GATE[1], ETH_P_ALL))
-    return gate.detach()
-
-
-def without_offload(name: str) -> None:
-    """Switch off checksum and segmentation offload for what leaves by an interface (ethtool's ioctl)."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for command in (ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO):
-            value = array.array("I", [command, 0])
-            address, _ = value.buffer_info()
-            fcntl.ioctl(sock, SIOCETHTOOL, struct.pack("16sP", name.encode(), address))
-
-
-def make_pod(netlink: Netlink, order: dict[str, Any]) -> dict[str, int]:
-    """Make a pod's network, host name and IPC namespaces, and return their descriptors.
-
-    Args:
-        netlink: A route socket of the site.
-        order: ``hostname``, ``address``, ``prefix``, ``router`` (to ``services``), ``gateway`` (out).
-    """
-    ours, theirs = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        try:
-            _enter_pod(netlink, order)
-            paths = [f"/proc/self/ns/{name}" for name in ("net", "uts", "ipc")]
-            descriptors = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
-            socket.send_fds(theirs, [b"ok"], descriptors)
-        except OSError as error:
-            theirs.send(str(error).encode())
-        finally:
-            os._exit(0)
-    theirs.close()
-    message, descriptors, _, _ = socket.recv_fds(ours, 4096, 3)
-    ours.close()
-    os.waitpid(child, 0)
-    if message != b"ok":
-        raise sandbox.LaunchError("sandbox", message.decode() or "the pod's namespaces could not be made")
-    for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)
-    return dict(zip(("net", "uts", "ipc"), descriptors, strict=True))
-
-
-def _enter_pod(netlink: Netlink, order: dict[str, Any]) -> None:
-    bridge = socket.if_nametoindex(BRIDGE)
-    sandbox.unshare(sandbox.CLONE_NEWNET | sandbox.CLONE_NEWUTS | sandbox.CLONE_NEWIPC)
-    socket.sethostname(order["hostname"])
-    # Named by the address's last two bytes, so that two pods never ask for the same name.
-    low = order["address"].split(".")[2:]
-    netlink.add_veth(f"pod{low[0]}-{low[1]}", peer="eth0", peer_pid=os.getpid(), master=bridge)
-    inside = Netlink()
-    inside.set_up("lo")
-    inside.add_address("eth0", order["address"], order["prefix"])
-    inside.set_up("eth0")
-    inside.add_route("0.0.0.0", 0, name="eth0", gateway=order["gateway"])
-    inside.add_route(order["services"], order["services_prefix"], name="eth0", gateway=order["router"])
-    inside.close()
-    netlink.set_up(f"pod{low[0]}-{low[1]}")
-
-
 def enter_site(settings: dict[str, Any]) -> None:
     """Return as PID 1 of the site's namespaces; the caller's process stays outside as its parent."""
-    sandbox.die_with_parent()
+    syscalls.die_with_parent()
     user, group = os.getuid(), os.getgid()
     if settings["user_namespace"]:
-        sandbox.unshare(sandbox.CLONE_NEWUSER)
+        syscalls.unshare(syscalls.CLONE_NEWUSER)
         _write("/proc/self/setgroups", "deny")
         _write("/proc/self/uid_map", f"0 {user} 1")
         _write("/proc/self/gid_map", f"0 {group} 1")
-    spaces = sandbox.CLONE_NEWNET | sandbox.CLONE_NEWNS | sandbox.CLONE_NEWPID
-    sandbox.unshare(spaces | sandbox.CLONE_NEWUTS | sandbox.CLONE_NEWIPC)
+    spaces = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID
+    syscalls.unshare(spaces | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC)
     child = os.fork()
     if child:
         _, status = os.waitpid(child, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-    sandbox.die_with_parent()
-    sandbox.mount(None, "/", None, sandbox.MS_REC | sandbox.MS_PRIVATE)
-    sandbox.mount("proc", "/proc", "proc", sandbox.MS_NOSUID | sandbox.MS_NODEV | sandbox.MS_NOEXEC)
+    syscalls.die_with_parent()
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    syscalls.mount("proc", "/proc", "proc", syscalls.PROC_FLAGS)
 
 
 def _write(path: str, text: str) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localkube.node import atomic, hostpaths, payloads, sandbox
+from localkube.node import atomic, hostpaths, payloads, syscalls
 from localkube.node.api import Api, ApiError
 from localkube.node.claims import ClaimError, Claims
 from localkube.node.environment import expand
@@ -65,7 +65,7 @@ class Volumes:
         allocatable: Returns what a node offers, by the node's name; for limits in downward API files.
         objects: Shared with others who read ConfigMaps and Secrets.
         tokens: A source of service account tokens.
-        mount: Called as ``sandbox.mount``.
+        mount: Called as ``syscalls.mount``.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Volumes:
         allocatable: Callable[[str], Mapping[str, str]] = lambda node: {},
         objects: Objects | None = None,
         tokens: Tokens | None = None,
-        mount: Callable[..., None] = sandbox.mount,
+        mount: Callable[..., None] = syscalls.mount,
     ) -> None:
         self._pods = pods
         self._allocatable = allocatable
@@ -166,7 +166,7 @@ class Volumes:
         if medium == "Memory" and not directory.is_mount():
             size = _memory_size(pod, spec)
             options = "mode=777" + (f",size={size}" if size else "")
-            flags = sandbox.MS_NOSUID | sandbox.MS_NODEV
+            flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
             self._mount("tmpfs", str(directory), "tmpfs", flags, options)
         elif not medium:
             directory.chmod(0o777)
@@ -280,5 +280,5 @@ def _memory_size(pod: Object, spec: Object) -> int | None:
 def _delete(directory: Path) -> None:
     for volume in directory.iterdir():
         if volume.is_mount():
-            sandbox.unmount(os.fspath(volume))
+            syscalls.unmount(os.fspath(volume))
     shutil.rmtree(directory)

@@ -1,0 +1,104 @@
+"""The network of a site and of its pods: a bridge, a pair of interfaces for each pod, and one way out.
+
+Called by the spawner, standard library only. What is behind the way out is the gateway's affair.
+"""
+
+import array
+import fcntl
+import os
+import socket
+import struct
+from typing import Any
+
+from localkube.node.netlink import Netlink
+from localkube.node.sandbox import LaunchError
+from localkube.node.syscalls import CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWUTS, unshare
+
+SIOCETHTOOL, ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO = 0x8946, 0x17, 0x1F, 0x24
+SOL_PACKET, PACKET_IGNORE_OUTGOING, ETH_P_ALL = 263, 23, 3
+BRIDGE, GATE = "trainyard0", ("gate-in", "gate-out")
+
+
+def make_network(netlink: Netlink, settings: dict[str, Any]) -> int:
+    """Set up the site's bridge and addresses; return the way out, see ``open_gate``."""
+    netlink.set_up("lo")
+    netlink.add_bridge(BRIDGE)
+    netlink.add_address(BRIDGE, settings["address"], settings["prefix"])
+    for address in settings["node_addresses"]:
+        netlink.add_address(BRIDGE, address, 32)
+    netlink.set_up(BRIDGE)
+    netlink.add_local_range(settings["services"], settings["services_prefix"])
+    return open_gate(netlink, settings["gateway"])
+
+
+def open_gate(netlink: Netlink, gateway: str) -> int:
+    """Return a packet socket that sees what the bridge sends to ``gateway``: the way out of the site.
+
+    A pair of interfaces and a packet socket, and no tap, because /dev/net/tun is often closed to users.
+    Checksums are computed in software on the way: nobody behind the socket would fill them in.
+    """
+    netlink.add_veth(GATE[0], peer=GATE[1], peer_pid=os.getpid(), master=socket.if_nametoindex(BRIDGE))
+    without_offload(GATE[0])
+    for name in GATE:
+        netlink.set_up(name)
+    netlink.add_route("0.0.0.0", 0, name=BRIDGE, gateway=gateway)
+    gate = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.htons(ETH_P_ALL))
+    gate.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+    gate.bind((GATE[1], ETH_P_ALL))
+    return gate.detach()
+
+
+def without_offload(name: str) -> None:
+    """Switch off checksum and segmentation offload for what leaves by an interface (ethtool's ioctl)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for command in (ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO):
+            value = array.array("I", [command, 0])
+            address, _ = value.buffer_info()
+            fcntl.ioctl(sock, SIOCETHTOOL, struct.pack("16sP", name.encode(), address))
+
+
+def make_pod(netlink: Netlink, order: dict[str, Any]) -> dict[str, int]:
+    """Make a pod's network, host name and IPC namespaces, and return their descriptors.
+
+    Args:
+        netlink: A route socket of the site.
+        order: ``hostname``, ``address``, ``prefix``, ``router`` (to ``services``), ``gateway`` (out).
+    """
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            _enter_pod(netlink, order)
+            paths = [f"/proc/self/ns/{name}" for name in ("net", "uts", "ipc")]
+            descriptors = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
+            socket.send_fds(theirs, [b"ok"], descriptors)
+        except OSError as error:
+            theirs.send(str(error).encode())
+        finally:
+            os._exit(0)
+    theirs.close()
+    message, descriptors, _, _ = socket.recv_fds(ours, 4096, 3)
+    ours.close()
+    os.waitpid(child, 0)
+    if message != b"ok":
+        raise LaunchError("sandbox", message.decode() or "the pod's namespaces could not be made")
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    return dict(zip(("net", "uts", "ipc"), descriptors, strict=True))
+
+
+def _enter_pod(netlink: Netlink, order: dict[str, Any]) -> None:
+    bridge = socket.if_nametoindex(BRIDGE)
+    unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
+    socket.sethostname(order["hostname"])
+    # Named by the address's last two bytes, so that two pods never ask for the same name.
+    low = order["address"].split(".")[2:]
+    netlink.add_veth(f"pod{low[0]}-{low[1]}", peer="eth0", peer_pid=os.getpid(), master=bridge)
+    inside = Netlink()
+    inside.set_up("lo")
+    inside.add_address("eth0", order["address"], order["prefix"])
+    inside.set_up("eth0")
+    inside.add_route("0.0.0.0", 0, name="eth0", gateway=order["gateway"])
+    inside.add_route(order["services"], order["services_prefix"], name="eth0", gateway=order["router"])
+    inside.close()
+    netlink.set_up(f"pod{low[0]}-{low[1]}")
