@@ -234,7 +234,11 @@ class PodWorker:
         ran_for = record.finished_at - (record.started_at or record.finished_at)
         self._crashes[record.name] = crashes(self._crashes.get(record.name, 0), ran_for=ran_for)
         delay = backoff(self._crashes[record.name])
-        self.records[record.name] = waiting_to_restart(self.pod, record, delay)
+        waiting = waiting_to_restart(self.pod, record, delay)
+        if not delay:
+            # It is about to start: nobody should read of a back-off in between.
+            waiting = replace(waiting, reason="ContainerCreating", message="")
+        self.records[record.name] = waiting
         if delay:
             self._event("BackOff", f"Back-off restarting failed container {record.name}", warning=True)
             self.publish()
