@@ -1,19 +1,21 @@
 """The warm parent: a process that has imported torch and computed nothing, and forks containers.
 
-Most of the time between a training pod's start and its first step goes into ``import torch``. Here that is done
-once; a container whose command is the kit's Python begins where the import ends. The spawner starts this
+Most of the time between a training pod's start and its first step goes into ``import torch``. Here that is
+done once; a container whose command is the kit's Python begins where the import ends. The spawner starts this
 program inside the site, sends one order for each container, and gets the process's id back; containers are
-children of the site's PID 1 like all others. It has a single thread and starts none, because a fork copies only one.
+children of the site's PID 1 like all others. It has a single thread and starts none: a fork copies only one.
 
 What a command must be for this: ``warm_command.py``. What the fork does to look like a new interpreter:
 ``warm_python.py``. torchrun's workers: ``warm_torchrun.py``.
 """
 
+# ruff: noqa: E402
 import sys
 
 _MODULES_AT_START = set(sys.modules)
 
 import argparse
+import atexit
 import contextlib
 import gc
 import importlib
@@ -23,15 +25,19 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
-from localkube.node import messages, sandbox, warm_python, warm_torchrun
+from localkube.node import messages, sandbox, warm_native, warm_python, warm_torchrun
 from localkube.node.warm_native import Become
 
-# What a trainer and torchrun's agent import, also late: some of it only when they are well under way.
+# What trainers and torchrun's agent import, also what they come to when they are well under way: an
+# optimizer's first step imports torch._dynamo, which takes longer than torch itself.
 MODULES = (
     "numpy",
+    "numpy.random",
     "torch",
+    "torch._dynamo",
     "torch.distributed",
     "torch.nn.parallel",
     "torch.optim",
@@ -46,19 +52,38 @@ MODULES = (
 Launch = Callable[[dict[str, Any], dict[str, int], Callable[[], NoReturn]], int]
 
 
-def load(names: list[str]) -> list[str]:
+def load(names: list[str], fresh: warm_python.Fresh) -> list[str]:
     """Import modules, and return the names of those that are there."""
     # With one thread, because OpenBLAS starts its own when it is loaded; each fork gets its own number.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    has_gpu = any(Path("/dev").glob("nvidia[0-9]*")) or any(
+        Path(path).exists() for path in ("/dev/kfd", "/dev/dxg")
+    )
+    # The first callback to be registered is the last to be called.
+    atexit.register(gc.unfreeze if has_gpu else fresh.hide_loaded)
     loaded = []
-    for name in names:
-        with contextlib.suppress(ModuleNotFoundError):
-            importlib.import_module(name)
-            loaded.append(name)
+    with contextlib.nullcontext() if has_gpu else _absent("triton"):
+        for name in names:
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module(name)
+                loaded.append(name)
+    if not has_gpu:
+        warm_native.skip_destructors()
+    fresh.loaded()
     # Objects that the collector does not touch stay on pages shared with all forks.
     gc.collect()
     gc.freeze()
     return loaded
+
+
+@contextlib.contextmanager
+def _absent(name: str) -> Iterator[None]:
+    """Import without a package: Triton serves GPUs only, and complains when an end leaves its objects alive."""
+    sys.modules[name] = None
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 def serve(sock: socket.socket, fresh: warm_python.Fresh, *, launch: Launch) -> None:
@@ -80,7 +105,9 @@ def serve(sock: socket.socket, fresh: warm_python.Fresh, *, launch: Launch) -> N
         messages.send(sock, answer, [])
 
 
-def _start(sock: socket.socket, order: dict[str, Any], descriptors: list[int], fresh: Any, launch: Launch) -> int:
+def _start(
+    sock: socket.socket, order: dict[str, Any], descriptors: list[int], fresh: Any, launch: Launch
+) -> int:
     plan, argv, env = order["warm"], order["argv"], order["env"]
     fds = dict(zip(order["fds"], descriptors, strict=True))
 
@@ -104,7 +131,7 @@ def _close(descriptors: list[int]) -> None:
 def _no_exit() -> Iterator[None]:
     """Let ``Become`` through the places that end the process whatever happens.
 
-    The sandbox never returns into its caller's code in the child; a fork that becomes a program is the exception.
+    The sandbox never returns into its caller's code in the child; what becomes a program is the exception.
     """
     try:
         yield
@@ -121,7 +148,7 @@ _real_exit: list[Callable[[int], NoReturn]] = []
 
 
 def main(arguments: list[str] | None = None, *, launch: Launch = sandbox.launch) -> None:
-    parser = argparse.ArgumentParser(description="Fork containers from an interpreter that has imported torch.")
+    parser = argparse.ArgumentParser(description="Fork containers from a Python that has imported torch.")
     parser.add_argument("--fd", type=int, default=os.environ.get("FD_0"), help="the spawner's socket (FD_0)")
     parser.add_argument("--module", action="append", help="import this, in place of the default list")
     settings = parser.parse_args(arguments)
@@ -130,7 +157,7 @@ def main(arguments: list[str] | None = None, *, launch: Launch = sandbox.launch)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is not for us
     began = time.monotonic()
     fresh = warm_python.Fresh(_MODULES_AT_START)
-    loaded = load(settings.module or list(MODULES))
+    loaded = load(settings.module or list(MODULES), fresh)
     if sys.getfilesystemencoding() != "utf-8" or len(os.listdir("/proc/self/task")) != 1:
         sys.exit("the warm parent needs a UTF-8 locale, and modules that start no threads")
     messages.send(sock, {"ready": round(time.monotonic() - began, 3), "imports": loaded}, [])

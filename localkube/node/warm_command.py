@@ -98,7 +98,7 @@ def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str)
         path: The directories in which a command without a slash is searched.
 
     Example:
-        >>> plan(["python", "-u", "train.py"], {}, python="/opt/kit/bin/python", path="/opt/kit/bin")["target"]
+        >>> plan(["python", "-u", "train.py"], {}, python="/kit/bin/python", path="/kit/bin")["target"]
         'train.py'
     """
     found = _find(argv[0], path)
@@ -178,7 +178,7 @@ def _is_interpreter(found: str, python: str) -> bool:
 
 
 def _unfold(found: str, argv: Sequence[str], path: str) -> tuple[list[str], str, str] | None:
-    """Return what the kernel makes of a script with ``#!``: the interpreter's argv, its path, the process's name."""
+    """Unfold a ``#!`` script as the kernel does: the interpreter's argv, its path, the process's name."""
     try:
         with open(found, "rb") as file:
             first = file.read(256).partition(b"\n")[0]

@@ -67,7 +67,7 @@ def command(text: str) -> Callable[[], object]:
 
 
 def _finished(status: int, *_: object) -> None:
-    """End with 0; otherwise the error is printed, and ``Become``, itself an uncaught error, ends the process with 1."""
+    """End with 0; after an error, which is printed by now, ``Become`` makes it 1 as any uncaught error."""
     if status == 0:
         raise SystemExit(0)
 
@@ -91,6 +91,19 @@ def set_flag(name: str, value: int) -> None:
     setter(("PyStructSequence_SetItem", _python))(sys.flags, position, value)
 
 
+def keep(thing: object) -> None:
+    """Never free an object, not even when the interpreter ends."""
+    _python.Py_IncRef(ctypes.py_object(thing))
+
+
+def skip_destructors() -> None:
+    """End processes without the clean-up of the C and C++ libraries loaded so far, but flush C streams."""
+    if hasattr(_libc, "on_exit"):
+        # Called in reverse: flush all, then _exit(status, NULL).
+        _libc.on_exit(_libc._exit, None)
+        _libc.__cxa_atexit(_libc.fflush, None, None)
+
+
 def unbuffer_streams() -> None:
     """Take the buffers off C's own streams, as ``python -u`` does."""
     for name in ("stdin", "stdout", "stderr"):
@@ -109,7 +122,7 @@ def adopt_orphans() -> None:
 def set_threads(env: Mapping[str, str]) -> None:
     """Give OpenMP, MKL and OpenBLAS the thread counts that they would have read from ``env`` at start.
 
-    No thread starts before one is needed. Libraries that are not loaded, or have other symbols, are passed by.
+    No thread starts before one is needed. Libraries that are not there, or have other symbols, are passed by.
     """
     counts = {name: int(env[name]) for name in env if name.endswith("_NUM_THREADS") and env[name].isdigit()}
     openmp, mkl = counts.get("OMP_NUM_THREADS"), counts.get("MKL_NUM_THREADS")
@@ -124,7 +137,7 @@ def set_threads(env: Mapping[str, str]) -> None:
 
 
 def _set_openblas(library: ctypes.CDLL, number: int) -> None:
-    """OpenBLAS stops its threads in a fork and starts as many as these variables say with the next product."""
+    """OpenBLAS stops its threads at a fork, and later starts as many as these variables say."""
     try:
         for name in ("blas_num_threads", "blas_cpu_number"):
             ctypes.c_int.in_dll(library, name).value = number
@@ -173,7 +186,9 @@ def set_title(comm: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     middle = start + len(command)
     with open("/proc/self/stat") as file:
-        stat = [0, 0, 0, *(int(word) if word.lstrip("-").isdigit() else 0 for word in file.read().rpartition(")")[2].split())]
+        fields = file.read().rpartition(")")[2].split()
+    # The first of these is the third in the manual, proc(5).
+    stat = {number: int(fields[number - 3]) for number in (26, 27, 28, 45, 46, 47)}
     new = _Map(*(stat[number] for number in (26, 27, 45, 46, 47)), _libc.sbrk(0), stat[28])
     new.arg_start, new.arg_end, new.env_start, new.env_end = start, middle, middle, middle + len(variables)
     new.exe_fd = 0xFFFFFFFF

@@ -2,9 +2,10 @@
 
 What differs from a cold start, because it cannot be otherwise: ``sys.modules`` has more in it, so the modules
 that the warm parent imported run none of their code again (their warnings appear in its log, their filters
-are in ``warnings.filters`` before the program imports them); all forks of one parent hash strings alike; objects that
-the parent made are frozen for the garbage collector. A program that would notice more than that, and a
-container that mounts something over what the parent has loaded, starts cold from here, in its own sandbox.
+are in ``warnings.filters`` before the program imports them), and they are not torn down at the end; all forks
+of one parent hash strings alike; objects that the parent made are frozen for the garbage collector. A program
+that would notice more than that, and a container that mounts something over what the parent has loaded,
+starts cold from here, in its own sandbox.
 """
 
 import codecs
@@ -24,40 +25,58 @@ import sys
 import time
 import types
 from collections.abc import Callable, Mapping
-from importlib.machinery import BuiltinImporter
+from importlib.machinery import BuiltinImporter, all_suffixes
 from typing import Any, NoReturn
 
 from localkube.node import warm_native
 from localkube.node.warm_command import WarmPlan
 
+SUFFIXES = all_suffixes()
 COLD_FILES = (b"PK\x03\x04", b"\xa7\r\r\n")  # archives and byte code that carry a script's name
 
 
 class Fresh:
-    """What the warm parent looked like before it imported anything for others.
+    """What the warm parent looked like before it imported anything for others, and what it imported.
 
     Args:
-        modules: The names in ``sys.modules`` at that time.
+        modules: The names in ``sys.modules`` before.
     """
 
     def __init__(self, modules: set[str]) -> None:
         inherited = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(":") if entry]
-        self.modules = {name.partition(".")[0] for name in modules}
         # Without the directory of ``python -m``, and without what only the parent was given.
         self.path = [entry for entry in sys.path[1:] if entry not in inherited]
         self.interpreter = os.stat(sys.executable)
+        self._before = modules
+        self._loaded: dict[str, types.ModuleType] = {}
+
+    def loaded(self) -> None:
+        """Note what has been imported since."""
+        self._loaded |= {name: sys.modules[name] for name in sys.modules.keys() - self._before - {"__main__"}}
+        warm_native.keep(self._loaded)
+
+    def hide_loaded(self) -> None:
+        """Spare a process that ends the work of tearing down what the parent had imported.
+
+        The modules stay alive until the process is gone, for whatever of the program still needs them.
+        """
+        for name, module in self._loaded.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+
+    def names(self) -> set[str]:
+        """Return the top-level names that a cold start would still have to find."""
+        return {name.partition(".")[0] for name in self._loaded} - self._before - {"localkube"}
 
     def user_site_differs(self, home: str) -> bool:
         """Tell whether the packages in a user's home are others than the parent's."""
         below = os.path.relpath(site.getusersitepackages(), os.path.expanduser("~"))
         return site.getusersitepackages() in self.path or os.path.isdir(os.path.join(home, below))
 
-    def added(self) -> set[str]:
-        """Return the top-level names that a cold start would still have to find."""
-        return {name.partition(".")[0] for name in sys.modules} - self.modules - {"localkube"}
 
-
-def run(plan: WarmPlan, argv: list[str], env: dict[str, str], fresh: Fresh, *, last: Callable[[], None]) -> NoReturn:
+def run(
+    plan: WarmPlan, argv: list[str], env: dict[str, str], fresh: Fresh, *, last: Callable[[], None]
+) -> NoReturn:
     """Become the program of ``plan``; the calling process is a fork with its descriptors 0, 1 and 2 in place.
 
     Args:
@@ -109,7 +128,7 @@ def _with_locale(env: dict[str, str]) -> dict[str, str] | None:
 
 
 def _can_run(plan: WarmPlan, env: Mapping[str, str], fresh: Fresh) -> bool:
-    """Look around in the container: is everything that the parent has loaded still what would be loaded here?"""
+    """Look around in the container: is what the parent has loaded what would be loaded here?"""
     try:
         interpreter = os.stat(plan["executable"])
         if not os.path.samestat(interpreter, fresh.interpreter):
@@ -122,7 +141,7 @@ def _can_run(plan: WarmPlan, env: Mapping[str, str], fresh: Fresh) -> bool:
     if site.ENABLE_USER_SITE and fresh.user_site_differs(env.get("HOME", "")):
         return False
     searched = [_first_path(plan), *_python_path(env)]
-    hidden = fresh.added() | {"sitecustomize", "usercustomize"}
+    hidden = fresh.names() | {"sitecustomize", "usercustomize"}
     return not any(_provides(directory, hidden) for directory in searched)
 
 
@@ -136,10 +155,18 @@ def _is_plain_script(path: str) -> bool:
 def _provides(directory: str, names: set[str]) -> bool:
     """Tell whether an import of one of ``names`` could find something in ``directory``."""
     try:
-        entries = os.listdir(directory or ".")
+        entries = set(os.listdir(directory or "."))
     except OSError:
         return False
-    return any(entry.partition(".")[0] in names for entry in entries)
+    if any(
+        entry in names and os.path.isfile(os.path.join(directory, entry, "__init__.py")) for entry in entries
+    ):
+        return True
+    return any(
+        entry.endswith(suffix) and entry.removesuffix(suffix) in names
+        for entry in entries
+        for suffix in SUFFIXES
+    )
 
 
 def _start_cold(plan: WarmPlan, argv: list[str], env: dict[str, str]) -> NoReturn:
@@ -206,7 +233,9 @@ def _set_streams(plan: WarmPlan, env: Mapping[str, str], *, surrogates: bool) ->
     _redirect_logging(old, sys.stderr)
 
 
-def _open_stream(number: int, name: str, *, encoding: str, errors: str, unbuffered: bool) -> io.TextIOWrapper | None:
+def _open_stream(
+    number: int, name: str, *, encoding: str, errors: str, unbuffered: bool
+) -> io.TextIOWrapper | None:
     try:
         os.fstat(number)
     except OSError:
@@ -281,12 +310,12 @@ def _program(plan: WarmPlan) -> Callable[[], object]:
 
 
 def _run_module(name: str) -> None:
-    """Do as ``python -m``; its own frames are in a traceback there, too, but not this one."""
+    """Do as ``python -m``, whose own frames are in a traceback, too, but not this one."""
     try:
         runpy._run_module_as_main(name)
     except SystemExit:
         raise
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - it is reported, as the interpreter reports it
         trace = error.__traceback__.tb_next
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.excepthook(type(error), error.with_traceback(trace), trace)

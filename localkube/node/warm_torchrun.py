@@ -1,9 +1,9 @@
 """Start torchrun's workers as forks too: torchrun itself would start each as a new interpreter.
 
-Before torchrun's own code runs, its process leaves a copy of itself aside that does nothing but wait (a zygote, in
-Android's word). For a worker, torchrun's ``Popen`` asks it for a fork. The worker's parent ends at once, so that
-the worker becomes torchrun's own child: PID 1 of a container adopts orphans. Signals, waiting and exit codes are
-then as with a real ``Popen``; where anything is amiss, a real one is used.
+Before torchrun's own code runs, its process leaves a copy of itself aside that does nothing but wait (a
+zygote, in Android's word). For a worker, torchrun's ``Popen`` asks it for a fork. The worker's parent ends at
+once, and the worker becomes torchrun's own child: PID 1 of a container adopts orphans. Signals, waiting and
+exit codes are then as with a real ``Popen``; where anything is amiss, a real one is used.
 """
 
 import os
@@ -78,7 +78,9 @@ def _be_zygote(sock: socket.socket, parent: int, fresh: warm_python.Fresh) -> No
     os._exit(0)
 
 
-def _be_middle(order: dict[str, Any], descriptors: list[int], sock: socket.socket, writer: int, fresh: Any) -> None:
+def _be_middle(
+    order: dict[str, Any], descriptors: list[int], sock: socket.socket, writer: int, fresh: Any
+) -> None:
     """Fork the worker and end, which makes it torchrun's child."""
     worker = os.fork()
     if worker:
@@ -115,7 +117,9 @@ class _Popen:
     def __init__(self, sock: socket.socket, python: str) -> None:
         self._sock, self._python, self._lock = sock, python, threading.Lock()
 
-    def __call__(self, args: Sequence[str], env: dict[str, str], stdout: Any, stderr: Any, **options: Any) -> Any:
+    def __call__(
+        self, args: Sequence[str], env: dict[str, str], stdout: Any, stderr: Any, **options: Any
+    ) -> Any:
         argv = [os.fspath(word) for word in args]
         worker = plan(argv, env, python=self._python, path=env.get("PATH", ""))
         if worker is not None and options == {"start_new_session": True}:

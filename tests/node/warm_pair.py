@@ -32,7 +32,9 @@ class Outcome:
     code: int
 
     def without_addresses(self) -> "Outcome":
-        return Outcome(*(re.sub(r"0x[0-9a-f]{6,}", "0x", text) for text in (self.stdout, self.stderr)), self.code)
+        return Outcome(
+            *(re.sub(r"0x[0-9a-f]{6,}", "0x", text) for text in (self.stdout, self.stderr)), self.code
+        )
 
 
 class Process:
@@ -90,7 +92,12 @@ class Pair:
         self.process = subprocess.Popen(
             [PYTHON, str(Path(__file__).with_name("warm_parent.py")), "--fd", str(theirs.fileno()), *flags],
             pass_fds=[theirs.fileno()],
-            env={"PATH": os.environ["PATH"], "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONPATH": str(REPOSITORY)},
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": "/tmp",
+                "LANG": "C.UTF-8",
+                "PYTHONPATH": str(REPOSITORY),
+            },
         )
         theirs.close()
         self.ready = messages.receive(self._socket)[0]
@@ -101,8 +108,14 @@ class Pair:
         self.process.wait(timeout=10)
 
     def environment(self, **more: str) -> dict[str, str]:
-        path = f"{os.path.dirname(PYTHON)}:/usr/bin:/bin"
-        base = {"PATH": path, "HOME": "/tmp", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        path = f"{Path(PYTHON).parent}:/usr/bin:/bin"
+        base = {
+            "PATH": path,
+            "HOME": "/tmp",
+            "LANG": "C.UTF-8",
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+        }
         return base | {"OPENBLAS_NUM_THREADS": "1"} | more
 
     def order(self, order: dict, fds: Sequence[int]) -> dict:
@@ -110,7 +123,9 @@ class Pair:
         messages.send(self._socket, order, list(fds))
         return messages.receive(self._socket)[0]
 
-    def warm(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: int | None = -3) -> Process:
+    def warm(
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: int | None = -3
+    ) -> Process:
         """Start a command from the warm parent, and fail if it may not be."""
         chosen = plan(argv, env, python=PYTHON, path=env["PATH"])
         assert chosen is not None, f"{argv} would start cold"
@@ -126,7 +141,9 @@ class Pair:
         assert "pid" in answer, answer
         return Process(answer["pid"], pipes[0][0], pipes[1][0])
 
-    def cold(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: int | None = -3) -> Process:
+    def cold(
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: int | None = -3
+    ) -> Process:
         """Start a command as the sandbox does without a warm parent."""
         pipes = [os.pipe(), os.pipe()]
         wrapper = [] if stdin is not None else ["sh", "-c", 'exec "$@" <&-', "sh"]
