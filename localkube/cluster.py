@@ -10,23 +10,22 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from localkube import machine
-from localkube.controlplane import binaries, certificates, components, kubeconfig
+from localkube.controlplane import bake, binaries
 from localkube.errors import LocalClusterError
+from localkube.liveness import alive, api_problem, end_processes, read_record
 from localkube.node.api import Api, ApiError
-from localkube.node.launching import Site
 from localkube.paths import ClusterPaths, private_dir, state_dir, unwritable
+from localkube.preparation import Preparation, python_environment
 from localkube.settings import Wanted
 
 Report = Callable[[str], None]
@@ -81,13 +80,14 @@ def _start(paths: ClusterPaths, wanted: Wanted, report: Report, *, fresh: bool) 
     port = listener.getsockname()[1]
     try:
         report("making certificates and settings")
-        nodes = wanted.node_settings(here)
-        _prepare(paths, nodes, port, control_plane, here, wanted, fresh=fresh)
+        nodes = Preparation(paths, wanted, control_plane, here, port).write()
+        if fresh and (baked := bake.baked_etcd(control_plane, report=report)):
+            bake.plant(baked, paths.etcd)
         report("starting the control plane")
         _launch(paths, listener)
         asyncio.run(_wait_ready(paths, port, len(nodes), report))
     except BaseException as error:
-        _kill(paths)
+        end_processes(paths)
         if fresh:
             shutil.rmtree(paths.root, ignore_errors=True)
         if isinstance(error, OSError):
@@ -96,104 +96,6 @@ def _start(paths: ClusterPaths, wanted: Wanted, report: Report, *, fresh: bool) 
     finally:
         listener.close()
     return status(paths.name)
-
-
-def _prepare(paths, nodes, port, control_plane, here, wanted, *, fresh: bool) -> None:
-    """Write everything that the processes of the cluster read."""
-    for directory in (paths.root, paths.pki, paths.logs, paths.pods, paths.volumes, paths.root / "mnt"):
-        private_dir(directory)
-    site = Site()
-    addresses = [node.address for node in nodes]
-    certificates.issue(paths.pki, node_addresses=addresses)
-    kubeconfig.write(
-        paths.kubeconfig,
-        server=f"https://127.0.0.1:{port}",
-        ca=paths.pki / "ca.crt",
-        cert=paths.pki / "admin.crt",
-        key=paths.pki / "admin.key",
-        name=paths.name,
-    )
-    agent = {
-        "server": f"https://{site.address}:6443",
-        "pki": str(paths.pki),
-        "socket": str(paths.socket),
-        "pods": str(paths.pods),
-        "volumes": str(paths.volumes),
-        "hide": [str(state_dir())],
-        "version": control_plane.version,
-        "nodes": [asdict(node) for node in nodes],
-        "warm": wanted.warm,
-        "egress": control_plane.has("gateway"),
-    }
-    _write(paths.root / "agent.json", agent)
-    plan = {
-        "site": {
-            "user_namespace": here.namespaces.user_namespace,
-            "scratch": str(paths.root / "mnt"),
-            "address": site.address,
-            "prefix": site.prefix,
-            "gateway": site.gateway,
-            "services": site.services,
-            "services_prefix": site.services_prefix,
-            "node_addresses": addresses,
-        },
-        "components": _components(paths, control_plane, wanted),
-        "gateway": _gateway(control_plane, site),
-    }
-    _write(paths.root / "plan.json", plan)
-    record = {
-        "name": paths.name,
-        "nodes": len(nodes),
-        "shape": wanted.as_dict(),
-        "mode": "namespaces",
-        "api_port": port,
-        "version": control_plane.version,
-        "origin": control_plane.origin,
-        "kubectl": control_plane.argv("kubectl"),
-        "created": time.time(),
-        "oversubscribed": sum(node.cpus for node in nodes) > here.cores,
-        "processes": {},
-    }
-    _write(paths.record, record)
-
-
-def _components(paths: ClusterPaths, control_plane: Any, wanted: Wanted) -> list[dict[str, Any]]:
-    """Return the programs of the site, as the supervisor reads them."""
-    found = []
-    for component in components.commands(paths, control_plane):
-        late = component.name in ("kube-controller-manager", "kube-scheduler")
-        found.append(_component(paths, component.name, list(component.argv), dict(component.env), late=late))
-    environment = python_environment()
-    agent = [sys.executable, "-m", "localkube.node", str(paths.root / "agent.json")]
-    found.append(_component(paths, "agent", agent, environment, late=False))
-    if wanted.warm:
-        warm = [sys.executable, "-m", "localkube.node.warm"]
-        found.append(_component(paths, "warm", warm, environment, late=True) | {"op": "warm"})
-    return found
-
-
-def _component(
-    paths: ClusterPaths, name: str, argv: list[str], env: dict[str, str], *, late: bool
-) -> dict[str, Any]:
-    log = str(paths.logs / f"{name}.log")
-    return {"name": name, "argv": argv, "env": env, "log": log, "starts_after_api": late}
-
-
-def python_environment() -> dict[str, str]:
-    """Return what a Python process of ours needs of this one's environment, and no secrets of the user's."""
-    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
-    environment = {name: os.environ[name] for name in kept if name in os.environ}
-    source = str(Path(__file__).resolve().parent.parent)
-    return environment | {"PYTHONPATH": source, "PYTHONUNBUFFERED": "1"}
-
-
-def _gateway(control_plane: Any, site: Site) -> list[str] | None:
-    if not control_plane.has("gateway"):
-        return None
-    network = f"10.244.0.0/{site.prefix}"
-    return control_plane.argv(
-        "gateway", "--packet-fd", "{fd}", "--subnet", network, "--address", site.gateway
-    )
 
 
 def _launch(paths: ClusterPaths, listener: socket.socket) -> None:
@@ -235,7 +137,7 @@ async def _wait_ready(paths: ClusterPaths, port: int, nodes: int, report: Report
             except ApiError as error:
                 if error.status != 404:
                     state = f"the API server has not answered yet: {error.message}"
-            if not _alive(paths) and time.monotonic() > deadline - READY_SECONDS + 3:
+            if not alive(paths) and time.monotonic() > deadline - READY_SECONDS + 3:
                 state = "the supervisor has ended"
                 break
             await asyncio.sleep(POLL_SECONDS)
@@ -276,9 +178,9 @@ def status(name: str) -> dict[str, Any]:
         "state": "running",
         "reason": "",
     }
-    if not _alive(paths):
+    if not alive(paths):
         return answer | {"state": "stopped", "reason": "its supervisor has ended, and its processes with it"}
-    if problem := _api_problem(record["api_port"]):
+    if problem := api_problem(record["api_port"]):
         return answer | {"state": "broken", "reason": problem}
     return answer
 
@@ -297,7 +199,7 @@ def delete(name: str) -> dict[str, Any]:
         return {"name": name, "state": "absent", "existed": False}
     with locked(paths):
         existed = paths.root.exists()
-        _kill(paths)
+        end_processes(paths)
         try:
             if existed:
                 shutil.rmtree(paths.root)
@@ -307,69 +209,15 @@ def delete(name: str) -> dict[str, Any]:
     return {"name": name, "state": "absent", "existed": existed}
 
 
-def _kill(paths: ClusterPaths) -> None:
-    """End the supervisor and the site, and wait until they are gone."""
-    processes = _record(paths).get("processes", {})
-    if "supervisor" in processes and _runs(processes["supervisor"]):
-        os.kill(processes["supervisor"]["pid"], signal.SIGTERM)
-    for patience in (STOP_SECONDS, STOP_SECONDS):
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline:
-            if not any(map(_runs, processes.values())):
-                return
-            time.sleep(POLL_SECONDS)
-        for process in filter(_runs, processes.values()):
-            os.kill(process["pid"], signal.SIGKILL)
-    raise LocalClusterError(
-        "its processes do not end",
-        about=f"{paths.name}: {processes}",
-        fix="look at them with ps, and try again",
-    )
-
-
-def _runs(process: dict[str, int]) -> bool:
-    return machine.start_time(process["pid"]) == process["start_time"]
-
-
-def _alive(paths: ClusterPaths) -> bool:
-    """Tell whether a supervisor holds the cluster's lock."""
-    try:
-        descriptor = os.open(paths.root / "supervisor.lock", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def _api_problem(port: int) -> str:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2):
-            return ""
-    except OSError as error:
-        return f"nothing answers on 127.0.0.1:{port}: {error}"
-
-
 def _listener(paths: ClusterPaths, port: int) -> socket.socket:
     """Return the cluster's socket on the host: the port asked for, the one that it had, or a free one."""
-    had = _record(paths).get("api_port", 0)
+    had = read_record(paths).get("api_port", 0)
     if port or not had:
         return host_socket(port)
     try:
         return host_socket(had)
     except LocalClusterError:
         return host_socket(0)
-
-
-def _record(paths: ClusterPaths) -> dict[str, Any]:
-    try:
-        return json.loads(paths.record.read_text())
-    except (OSError, ValueError):
-        return {}
 
 
 def host_socket(port: int) -> socket.socket:
@@ -432,10 +280,3 @@ def locked(paths: ClusterPaths) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _write(path: Path, content: Any) -> None:
-    aside = path.with_suffix(".new")
-    aside.write_text(json.dumps(content, indent=1))
-    os.chmod(aside, 0o600)
-    aside.replace(path)

@@ -1,0 +1,140 @@
+"""Everything that the processes of a cluster read before they start: certificates, settings, the record."""
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from localkube.controlplane import certificates, components, kubeconfig
+from localkube.controlplane.binaries import ControlPlane
+from localkube.machine import Machine
+from localkube.node.launching import Site
+from localkube.node.nodes import NodeSettings
+from localkube.paths import ClusterPaths, private_dir, state_dir
+from localkube.settings import Wanted
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A cluster that is about to start: where, of what, on which port of the host."""
+
+    paths: ClusterPaths
+    wanted: Wanted
+    control_plane: ControlPlane
+    machine: Machine
+    port: int
+
+    def write(self) -> list[NodeSettings]:
+        """Write all files, and return the nodes that the cluster will have.
+
+        Raises:
+            OSError: The disk is full or read-only.
+            LocalClusterError: The same, said by the part that met it.
+        """
+        paths, nodes = self.paths, self.wanted.node_settings(self.machine)
+        for directory in (paths.root, paths.pki, paths.logs, paths.pods, paths.volumes, paths.root / "mnt"):
+            private_dir(directory)
+        certificates.issue(paths.pki, node_addresses=[node.address for node in nodes])
+        kubeconfig.write(
+            paths.kubeconfig,
+            server=f"https://127.0.0.1:{self.port}",
+            ca=paths.pki / "ca.crt",
+            cert=paths.pki / "admin.crt",
+            key=paths.pki / "admin.key",
+            name=paths.name,
+        )
+        _write(paths.root / "agent.json", self._agent(nodes))
+        _write(paths.root / "plan.json", self._plan(nodes))
+        _write(paths.record, self._first_record(nodes))
+        return nodes
+
+    def _agent(self, nodes: list[NodeSettings]) -> dict[str, Any]:
+        """Return what ``localkube.node.agent.AgentSettings`` reads."""
+        paths = self.paths
+        return {
+            "server": f"https://{Site().address}:6443",
+            "pki": str(paths.pki),
+            "socket": str(paths.socket),
+            "pods": str(paths.pods),
+            "volumes": str(paths.volumes),
+            "hide": [str(state_dir())],
+            "version": self.control_plane.version,
+            "nodes": [asdict(node) for node in nodes],
+            "warm": self.wanted.warm,
+            "egress": self.control_plane.has("gateway"),
+        }
+
+    def _plan(self, nodes: list[NodeSettings]) -> dict[str, Any]:
+        """Return what ``localkube.supervisor`` reads."""
+        site = asdict(Site()) | {
+            "user_namespace": self.machine.namespaces.user_namespace,
+            "scratch": str(self.paths.root / "mnt"),
+            "node_addresses": [node.address for node in nodes],
+        }
+        components = _components(self.paths, self.control_plane, self.wanted)
+        return {"site": site, "components": components, "gateway": _gateway(self.control_plane, Site())}
+
+    def _first_record(self, nodes: list[NodeSettings]) -> dict[str, Any]:
+        """Return the record, to which the supervisor adds its processes."""
+        return {
+            "name": self.paths.name,
+            "nodes": len(nodes),
+            "shape": self.wanted.as_dict(),
+            "mode": "namespaces",
+            "api_port": self.port,
+            "version": self.control_plane.version,
+            "origin": self.control_plane.origin,
+            "kubectl": self.control_plane.argv("kubectl"),
+            "created": time.time(),
+            "oversubscribed": sum(node.cpus for node in nodes) > self.machine.cores,
+            "processes": {},
+        }
+
+
+def _components(paths: ClusterPaths, control_plane: ControlPlane, wanted: Wanted) -> list[dict[str, Any]]:
+    """Return the programs of the site, as the supervisor reads them."""
+    found = []
+    for component in components.commands(paths, control_plane):
+        late = component.name in ("kube-controller-manager", "kube-scheduler")
+        found.append(_component(paths, component.name, list(component.argv), dict(component.env), late=late))
+    environment = python_environment()
+    agent = [sys.executable, "-m", "localkube.node", str(paths.root / "agent.json")]
+    found.append(_component(paths, "agent", agent, environment, late=False))
+    if wanted.warm:
+        warm = [sys.executable, "-m", "localkube.node.warm"]
+        found.append(_component(paths, "warm", warm, environment, late=True) | {"op": "warm"})
+    return found
+
+
+def _component(
+    paths: ClusterPaths, name: str, argv: list[str], env: dict[str, str], *, late: bool
+) -> dict[str, Any]:
+    log = str(paths.logs / f"{name}.log")
+    return {"name": name, "argv": argv, "env": env, "log": log, "starts_after_api": late}
+
+
+def python_environment() -> dict[str, str]:
+    """Return what a Python process of ours needs of this one's environment, and no secrets of the user's."""
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    source = str(Path(__file__).resolve().parent.parent)
+    return environment | {"PYTHONPATH": source, "PYTHONUNBUFFERED": "1"}
+
+
+def _gateway(control_plane: ControlPlane, site: Site) -> list[str] | None:
+    if not control_plane.has("gateway"):
+        return None
+    network = f"10.244.0.0/{site.prefix}"
+    return control_plane.argv(
+        "gateway", "--packet-fd", "{fd}", "--subnet", network, "--address", site.gateway
+    )
+
+
+def _write(path: Path, content: Any) -> None:
+    aside = path.with_suffix(".new")
+    aside.write_text(json.dumps(content, indent=1))
+    os.chmod(aside, 0o600)
+    aside.replace(path)
