@@ -142,6 +142,7 @@ def delete_run(name: str, cluster: str) -> None:
     from kitlib.runs import Run
 
     Run(clusters.connect(cluster).kube, name).delete()
+    click.echo(f"run {name} is deleted")
 
 
 @main.command()

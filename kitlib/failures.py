@@ -1,5 +1,6 @@
 """Why a run failed, in an error that begins with the rank that failed first. Pure."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from kitlib import pods as pod_facts
@@ -10,6 +11,7 @@ from kitlib.status import RunStatus
 from kitlib.tracebacks import Line
 
 LAST_LINES = 20
+_TORCHRUN = re.compile(r"torch/distributed/elastic/\S+\] failed \(exitcode")
 FIX = "mend it and launch again; run.logs(rank=…) has all that a rank wrote"
 
 
@@ -30,5 +32,12 @@ def explain(
         return RunFailed(what, about=about, fix=FIX, detail=found.text, rank=found.rank)
     failed = sorted((each for each in pods if pod_facts.phase(each) == "Failed"), key=pod_facts.finished_at)
     rank = pod_facts.node_rank(failed[0]) if failed else None
-    last = "\n".join(line.text for line in list(written.get(rank, []))[-LAST_LINES:])
+    last = "\n".join(_own_words(written.get(rank, []))[-LAST_LINES:])
     return RunFailed(status.reason or "the Job failed", about=about, fix=FIX, rank=rank, detail=last)
+
+
+def _own_words(lines: Iterable[Line]) -> list[str]:
+    """Return what the trainer wrote before torchrun began to report that it had ended."""
+    texts = [line.text for line in lines]
+    report = next((index for index, text in enumerate(texts) if _TORCHRUN.search(text)), len(texts))
+    return texts[: max(report, 1)]

@@ -67,6 +67,8 @@ class LogStream:
                 describe=lambda seen: str(self._judged(seen)),
                 report=line.update,
             )
+            if line.last:
+                line.done("its output follows")
         return run._ranks(self.rank)
 
     def _judged(self, seen: Snapshot) -> RunStatus:

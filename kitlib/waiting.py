@@ -33,7 +33,7 @@ def wait(
         about: The object: ``run "digits"``.
         resume: How to go on after an interruption or a timeout.
         describe: One line on a state; the last one is in the error.
-        report: Called with that line, for people to see.
+        report: Called with that line while the wait goes on, for people to see.
 
     Raises:
         WaitTimeout: The deadline passed; the error has the last state.
@@ -43,10 +43,10 @@ def wait(
     last = "nothing was seen yet"
     try:
         for state in states:
-            last = describe(state)
-            report(last)
             if until(state):
                 return state
+            last = describe(state)
+            report(last)
             if clock() >= deadline:
                 break
     except KeyboardInterrupt as error:

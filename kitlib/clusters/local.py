@@ -4,7 +4,10 @@ The package `localkube` makes them. It is started as a program that answers in J
 imported: the kit would work with another one that has the same verbs.
 """
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,7 +34,7 @@ OPTIONS = {
     "labels": "a dict of labels for every node",
     "warm": "False starts every container's Python afresh",
 }
-STOP_SECONDS = 10
+STOP_SECONDS = 15
 
 
 class LocalCluster(Cluster):
@@ -78,9 +81,9 @@ class LocalCluster(Cluster):
                 raise
             except KeyboardInterrupt as error:
                 raise Interrupted(
-                    "stopped waiting for the cluster to start",
+                    "stopped; what was begun of the cluster is removed",
                     about=f'cluster "{name}"',
-                    fix="call create_cluster again: it goes on where this ended",
+                    fix="call create_cluster again",
                 ) from error
             line.done(f"{status['nodes']} nodes are Ready, Kubernetes {status['version']}")
         return cls(name, status)
@@ -196,8 +199,8 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None):
         stderr=subprocess.PIPE,
         text=True,
         cwd=REPOSITORY,
-        start_new_session=True,
-    ) as process:  # a Ctrl-C is for us, and we pass it on
+        start_new_session=True,  # a Ctrl-C comes to us alone, and is passed on below
+    ) as process:
         try:
             answer = {}
             for line in process.stdout:
@@ -206,8 +209,7 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None):
                     report(answer["progress"])
             said = process.stderr.read()
         except BaseException:
-            process.terminate()
-            process.wait(STOP_SECONDS)
+            _interrupt(process)
             raise
     if "error" in answer:
         error = answer["error"]
@@ -220,6 +222,16 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None):
             fix="try again; if it stays, run: kit doctor",
         )
     return answer["result"]
+
+
+def _interrupt(process: subprocess.Popen) -> None:
+    """Press Ctrl-C for the program and what it has started, and give it time to undo what it had begun."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.communicate(timeout=STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _message(line: str) -> dict:

@@ -4,6 +4,9 @@ import os
 import secrets
 import signal
 import socket
+import subprocess
+import sys
+import textwrap
 
 import pytest
 from click.testing import CliRunner
@@ -88,6 +91,55 @@ def test_a_cluster_whose_supervisor_was_killed_during_a_run_is_explained_and_can
     assert "stopped" in repr(kit.list_clusters())
     anew = kit.create_cluster("local", name=spare, nodes=1, recreate=True)
     assert len(anew.runs()) == 0
+
+
+def test_an_interrupted_creation_leaves_nothing_behind(spare):
+    script = f"""
+        import logging, os, signal, threading
+        import kitlib as kit
+        class Impatience(logging.Handler):
+            def emit(self, record):
+                if "starting the control plane" in record.getMessage():
+                    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+        logging.basicConfig(level=logging.INFO, handlers=[Impatience()])
+        try:
+            kit.create_cluster("local", name="{spare}", nodes=1)
+        except kit.KitError as error:
+            print(type(error).__name__, error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.startswith("Interrupted stopped"), done.stdout + done.stderr
+    assert spare not in repr(kit.list_clusters())
+
+
+def test_a_home_that_cannot_be_written_is_named_with_the_remedy(monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+    with pytest.raises(ProviderFailed, match="(?s)cannot write.*/proc/nowhere.*XDG_STATE_HOME"):
+        kit.create_cluster("local", name="lab", nodes=1)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a small disk, which only root may")
+def test_a_full_disk_is_named_with_the_remedy(tmp_path):
+    script = 'mount -t tmpfs -o size=200k none "$0" && exec "$1" -m kitlib.cli cluster create full --nodes 1'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, str(tmp_path), sys.executable],
+        env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "XDG_STATE_HOME" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_as_a_context_manager_a_cluster_is_deleted_at_the_end(spare):

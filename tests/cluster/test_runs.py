@@ -164,9 +164,9 @@ def test_an_interrupted_wait_leaves_the_run_as_it_is(launch, plain, local_cluste
         assert line == "here"
         break
     script = (
-        "import kitlib as kit, sys, _thread, threading\n"
+        "import kitlib as kit, os, signal, threading\n"
         f"run = kit.connect('{local_cluster.name}').run('{run.name}')\n"
-        "threading.Timer(1.5, _thread.interrupt_main).start()\n"
+        "threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
         "try:\n    run.wait(timeout=50)\n"
         "except kit.KitError as error:\n    print(type(error).__name__, error)\n"
     )

@@ -1,0 +1,54 @@
+import pytest
+
+from kitlib import failures, pods
+from kitlib.status import RunStatus
+from kitlib.tracebacks import Line
+
+STATUS = RunStatus("Failed", "rank 1: Error, exit code 1")
+TORCHRUN = [
+    "E1121 03:19:50.1 1 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0",
+    "Traceback (most recent call last):",
+    '  File "/bin/torchrun", line 8, in <module>',
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    "====",
+]
+
+
+def failed_pod(rank, at):
+    ended = {"terminated": {"exitCode": 1, "finishedAt": at}}
+    return {
+        "metadata": {"name": f"pod-{rank}", "labels": {pods.INDEX: str(rank)}},
+        "spec": {},
+        "status": {"phase": "Failed", "containerStatuses": [{"state": ended}]},
+    }
+
+
+def explain(written):
+    log = {
+        rank: [Line(f"2026-01-01T00:00:0{rank}Z", text) for text in texts] for rank, texts in written.items()
+    }
+    ended = [failed_pod(0, "2026-01-01T00:00:09Z"), failed_pod(1, "2026-01-01T00:00:05Z")]
+    return failures.explain(STATUS, ended, log, about='run "digits"')
+
+
+def test_without_a_traceback_the_last_words_of_the_rank_that_ended_first_are_shown():
+    error = explain({0: ["hello"], 1: ["starting", "the data is not there", *TORCHRUN]})
+    assert error.rank == 1
+    assert error.what == "rank 1: Error, exit code 1"
+    assert error.detail == "starting\nthe data is not there"
+
+
+@pytest.mark.parametrize("written", [{}, {1: []}])
+def test_a_rank_without_a_word_still_has_a_reason(written):
+    assert explain(written).detail == ""
+
+
+def test_torchruns_report_is_shown_when_it_is_all_there_is():
+    assert explain({1: TORCHRUN}).detail == TORCHRUN[0]
+
+
+def test_a_traceback_comes_first():
+    trace = ["Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: no"]
+    error = explain({0: ["hello"], 1: [*trace, *TORCHRUN]})
+    assert error.what == "rank 1 failed first: ValueError: no"
+    assert error.detail == "\n".join(trace)
