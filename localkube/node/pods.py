@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from localkube.node import records
 from localkube.node.api import ApiError
 from localkube.node.containers import network_files
 from localkube.node.environment import ConfigError
@@ -23,24 +24,21 @@ from localkube.node.launching import Runtime, container_order
 from localkube.node.nodes import NodePool, memory_limit
 from localkube.node.orders import Refused, SpawnerGone, close_all
 from localkube.node.processes import Exit, Process
+from localkube.node.reports import StatusReports
 from localkube.node.restarts import backoff, container_should_restart, crashes, is_sidecar, waiting_to_restart
 from localkube.node.status import (
     DEADLINE_EXCEEDED,
     TERMINAL,
     ContainerRecord,
-    exit_reason,
     pod_status,
-    status_patch,
 )
 from localkube.node.tasks import start_task
 from localkube.node.volumes import Volume, VolumeError
 
 log = logging.getLogger(__name__)
 
-START_FAILED = 128
 RETRY_SECONDS = 2.0
 LONGEST_RETRY_SECONDS = 10.0
-HOST_IMAGE = "trainyard://the-host's-file-system"
 
 
 class PodWorker:
@@ -58,9 +56,9 @@ class PodWorker:
         self._volumes: dict[str, Volume] = {}
         self._stopping = asyncio.Event()
         self._override: tuple[str, str, str] | None = None
-        self._acknowledge: list[str] = []
-        self._flush: asyncio.Task | None = None
-        self._dirty = False
+        self._reports = StatusReports(
+            runtime, path=self._path, pod=lambda: self.pod, status=self._status, answered=self._answered
+        )
         self._task: asyncio.Task | None = None
         self._crashes: dict[str, int] = {}
         self._background: set[asyncio.Task] = set()
@@ -99,6 +97,7 @@ class PodWorker:
         if self._task:
             await asyncio.wait([self._task])
         await self._release()
+        await self._runtime.orders.ask("forget_pod", pod=self.uid)
         self._runtime.events.forget(self.uid)
         await self._runtime.volumes.remove(self.uid)
         await asyncio.to_thread(shutil.rmtree, self._runtime.pod_directory(self.uid), ignore_errors=True)
@@ -126,13 +125,11 @@ class PodWorker:
             if self.pod.get("status", {}).get("phase") not in TERMINAL:
                 deadline = self._in_background(self._watch_deadline())
                 await self._live()
-                if deadline:
-                    deadline.cancel()
+                deadline.cancel()
             self.finished = True
             await self._release()
-            self.publish()
-            if self._flush:
-                await asyncio.wait([self._flush])
+            self._reports.soon()
+            await self._reports.sent()
         except SpawnerGone:
             log.info("pod %s: the site has ended", self._path)
 
@@ -188,7 +185,7 @@ class PodWorker:
                 self._event("FailedCreatePodSandBox", error.message, warning=True)
             except ApiError as error:
                 self._event("FailedMount", str(error), warning=True)
-            self.publish()
+            self._reports.soon()
             if await self._pause(delay):
                 break
             delay = min(delay * 2, LONGEST_RETRY_SECONDS)
@@ -201,6 +198,7 @@ class PodWorker:
         """
         for container in self.pod["spec"].get("initContainers") or []:
             if is_sidecar(container):
+                await self._start(container)
                 sidecars.append(self._in_background(self._keep(container)))
                 continue
             await self._keep(container)
@@ -241,17 +239,13 @@ class PodWorker:
         self.records[record.name] = waiting
         if delay:
             self._event("BackOff", f"Back-off restarting failed container {record.name}", warning=True)
-            self.publish()
+            self._reports.soon()
             await self._pause(delay)
 
     async def _start(self, container: Mapping[str, Any]) -> None:
         """Start once; what went wrong becomes the record."""
         name = container["name"]
-        before = self.records.get(name)
-        last = before.last if before else None
-        count = before.restart_count if before else 0
-        if last and last.restart_count == count:
-            count += 1
+        count, last = records.next_run(self.records.get(name))
         identity = f"{self.uid}.{name}.{count}"
         try:
             order = await container_order(self, container, identity=identity, restart=count)
@@ -264,21 +258,9 @@ class PodWorker:
             if error.stage != "exec":
                 self._wait(name, "CreateContainerError", error.message, count, last)
                 return
-            now = time.time()
             self._event("Failed", f"Error: {error.message}", warning=True)
-            self.records[name] = ContainerRecord(
-                name=name,
-                state="terminated",
-                reason="StartError",
-                message=error.message,
-                started_at=now,
-                finished_at=now,
-                exit_code=START_FAILED,
-                restart_count=count,
-                container_id=identity,
-                last=last,
-            )
-            self.publish()
+            self.records[name] = records.refused(name, identity, error.message, time.time(), count, last)
+            self._reports.soon()
         else:
             self.running(name, entry, descriptors, count=count, last=last)
             how = " from the warm parent" if entry.get("warm") else ""
@@ -304,44 +286,24 @@ class PodWorker:
         self.processes[name] = process
         if limit := memory_limit(self.pod, name):
             self._runtime.memory.add(process.identity, pid=process.pid, limit=limit)
-        self.records[name] = ContainerRecord(
-            name=name,
-            state="running",
-            started_at=process.started,
-            restart_count=count,
-            container_id=process.identity,
-            image_id=HOST_IMAGE,
-            ready=True,
-            started=True,
-            last=last,
-        )
-        self.publish()
+        self.records[name] = records.running(name, process, count, last)
+        self._reports.soon()
 
     def _wait(self, name: str, reason: str, message: str, count: int, last: ContainerRecord | None) -> None:
         self._event("Failed", f"Error: {message}", warning=True)
-        self.records[name] = ContainerRecord(
-            name=name, state="waiting", reason=reason, message=message, restart_count=count, last=last
-        )
-        self.publish()
+        self.records[name] = records.waiting(name, reason, message, count, last)
+        self._reports.soon()
 
     def _ended(self, container: Mapping[str, Any], result: Exit) -> None:
         record = self.records[container["name"]]
         self._runtime.memory.remove(record.container_id)
+        message = self._runtime.termination_message(self.uid, container, record.restart_count, result.code)
         out_of_memory = record.container_id in self._runtime.out_of_memory
         self._runtime.out_of_memory.discard(record.container_id)
-        self.records[record.name] = replace(
-            record,
-            state="terminated",
-            reason=exit_reason(result.code, result.signal, out_of_memory),
-            message=self._runtime.termination_message(self.uid, container, record.restart_count, result.code),
-            finished_at=result.ended,
-            exit_code=result.code,
-            signal=result.signal,
-            ready=False,
-            started=False,
+        self.records[record.name] = records.ended(
+            record, result, message=message, out_of_memory=out_of_memory
         )
-        self._acknowledge.append(record.container_id)
-        self.publish()
+        self._reports.soon(ended=record.container_id)
 
     # Its end.
 
@@ -374,40 +336,15 @@ class PodWorker:
 
     # Its status.
 
-    def publish(self) -> None:
-        """Report the pod's status soon; changes until then go together."""
-        self._dirty = True
-        if self._flush is None or self._flush.done():
-            self._flush = start_task(self._publish(), name=f"status {self._path}")
-
-    async def _publish(self) -> None:
-        delay = 0.1
-        while self._dirty:
-            try:
-                async with self._runtime.reporting:
-                    # Computed late: what happens to a pod that waits here is reported together.
-                    self._dirty = False
-                    acknowledge, self._acknowledge = self._acknowledge, []
-                    patch = status_patch(self.pod, self._status())
-                    if patch:
-                        self.pod = await self._runtime.api.patch(self._path + "/status", patch)
-            except ApiError as error:
-                if error.status in (404, 409, 422):
-                    log.info("status of %s: %s", self._path, error)
-                    return
-                self._dirty, self._acknowledge = True, acknowledge + self._acknowledge
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, 5)
-                continue
-            for identity in acknowledge:
-                await self._runtime.orders.ask("forget", id=identity)
+    def _answered(self, pod: Mapping[str, Any]) -> None:
+        self.pod = pod
 
     def _status(self) -> dict[str, Any]:
-        inits = {container["name"] for container in self.pod["spec"].get("initContainers") or []}
+        main, init = records.by_kind(self.pod, self.records)
         return pod_status(
             self.pod,
-            records={name: record for name, record in self.records.items() if name not in inits},
-            init_records={name: record for name, record in self.records.items() if name in inits},
+            records=main,
+            init_records=init,
             pod_ip=self.address,
             host_ip=self._pool.settings.address,
             start_time=self._start_time,

@@ -268,6 +268,12 @@ class Spawner:
                 os.close(reader)
         return {}, [], []
 
+    def _do_forget_pod(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Drop all containers of a pod that have ended: the pod is gone, nobody will ask."""
+        for identity in [key for key in self._entries if key.startswith(order["pod"] + ".")]:
+            self._do_forget({"id": identity}, [])
+        return {}, [], []
+
     def _reap(self) -> None:
         while True:
             try:
