@@ -6,7 +6,7 @@ from kitlib.tracebacks import Line
 
 STATUS = RunStatus("Failed", "rank 1: Error, exit code 1")
 TORCHRUN = [
-    "E1121 03:19:50.1 1 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0",
+    "E1121 3 1 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0",
     "Traceback (most recent call last):",
     '  File "/bin/torchrun", line 8, in <module>',
     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
