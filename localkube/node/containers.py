@@ -91,18 +91,20 @@ def order(
         host: What it takes from this machine.
     """
     security = container.get("securityContext") or {}
+    directory = container.get("workingDir") or WORKING_DIRECTORY
     return {
         "id": identity,
         "pod": pod,
         "argv": [expand(word, environment) for word in argv],
         "env": environment,
-        "cwd": container.get("workingDir") or WORKING_DIRECTORY,
+        "cwd": directory,
         "root": {
             "skip": [place.strip("/") for place in SCRATCH if place.count("/") == 1] + ["lost+found"],
             "devices": host.devices(),
             "hide": list(host.hide),
             "read_only": bool(security.get("readOnlyRootFilesystem")),
             "mounts": host.root_mounts() + mounts,
+            "directory": directory,
         },
     }
 

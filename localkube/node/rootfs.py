@@ -44,7 +44,7 @@ def build_root(plan: dict[str, Any], scratch: str) -> None:
         plan: ``skip``: top-level names that are not taken from the host; ``devices``: names below /dev
             that are; ``hide``: paths covered by an empty directory; ``read_only``: the root as well;
             ``mounts``: dicts of ``kind`` (bind, tmpfs), ``source``, ``target``, ``read_only``, ``size``
-            (bytes) and ``mode``.
+            (bytes) and ``mode``; ``directory``: the working directory, made where it is missing.
         scratch: A directory on which the new root is mounted; containers share it without seeing each other.
     """
     mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1g")
@@ -58,6 +58,8 @@ def build_root(plan: dict[str, Any], scratch: str) -> None:
             mount("tmpfs", scratch + hidden, "tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, "mode=555,size=4k")
     for entry in plan["mounts"]:
         _mount_entry(entry, scratch)
+    # The working directory comes before the root is read-only, and may lie below one that is.
+    mount_point(scratch, plan["directory"], is_file=False)
     if plan.get("read_only"):
         mount(None, scratch, None, MS_REMOUNT | MS_BIND | MS_RDONLY)
 

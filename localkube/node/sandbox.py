@@ -83,7 +83,7 @@ def _container(order: dict, fds: dict, main: Callable | None, writer: int) -> No
             os.umask(0o022)
             for number, name in enumerate(("stdin", "stdout", "stderr")):
                 os.dup2(fds[name], number)
-            _change_directory(order["cwd"])
+            os.chdir(order["cwd"])
             drop_privileges()
             signal.set_wakeup_fd(-1)
             for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -140,12 +140,6 @@ def find_program(name: str, env: dict[str, str], cwd: str) -> str:
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     raise OSError(errno.ENOENT, f'exec: "{name}": executable file not found in $PATH')
-
-
-def _change_directory(path: str) -> None:
-    if not os.path.isdir(path):
-        os.makedirs(path, exist_ok=True)
-    os.chdir(path)
 
 
 def _read_all(descriptor: int) -> bytes:
