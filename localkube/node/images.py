@@ -6,7 +6,8 @@ table, because nothing else knows what the image would have run.
 
 from dataclasses import dataclass
 
-FOREVER = ("sleep", "infinity")
+# The first process of a container hears only the signals that it asks for.
+FOREVER = ("sh", "-c", "trap 'exit 0' INT TERM; sleep infinity & wait")
 
 
 @dataclass(frozen=True)
