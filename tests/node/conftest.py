@@ -17,7 +17,7 @@ def bare_control_plane(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def lab(request):
-    """Yield a real local cluster of two nodes that declare two GPUs each, shared by the tests of this session.
+    """Yield a real local cluster of two nodes that declare two GPUs each; all tests share it.
 
     Its home is below the checkout and not in /tmp, which pods do not see anyway.
     """

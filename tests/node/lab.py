@@ -1,4 +1,4 @@
-"""A real local cluster for tests, driven as its users drive it: ``python -m localkube``, kubectl, the client library.
+"""A real local cluster for tests, driven as users drive it: ``python -m localkube``, kubectl, a client library.
 
 Each lab has a state directory of its own, so that tests neither see nor touch the user's clusters. What a
 test waits for it learns from a watch; where nothing can be watched, ``eventually`` looks again and again.
@@ -32,7 +32,11 @@ class Refused(AssertionError):
 
 
 def localkube(
-    *arguments: str, home: Path, prefix: tuple[str, ...] = (), env: dict[str, str] | None = None, **options: Any
+    *arguments: str,
+    home: Path,
+    prefix: tuple[str, ...] = (),
+    env: dict[str, str] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Run ``python -m localkube`` and return its result.
 
@@ -177,9 +181,8 @@ class Pods:
     def output(self, manifest: dict[str, Any], container: str = "main") -> str:
         """Run a pod that must succeed, and return what a container of it wrote."""
         pod = self.finish(manifest)
-        text = self.logs(pod, container)
-        assert pod["status"]["phase"] == "Succeeded", f"{text}\n{pod['status']}"
-        return text
+        assert pod["status"]["phase"] == "Succeeded", pod["status"]
+        return self.logs(pod, container)
 
     def until(self, name: str, seen: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         """Watch a pod until ``seen`` holds for it, and return it."""
@@ -209,9 +212,16 @@ class Pods:
 
     def wait_for_line(self, name: str, line: str, container: str = "main") -> None:
         """Follow a container's output until it has written ``line``."""
-        self.until(name, lambda pod: "running" in state(pod, container) or "terminated" in state(pod, container))
+        self.until(
+            name, lambda pod: "running" in state(pod, container) or "terminated" in state(pod, container)
+        )
         stream = self.lab.core.read_namespaced_pod_log(
-            name, "default", container=container, follow=True, _preload_content=False, _request_timeout=PATIENCE
+            name,
+            "default",
+            container=container,
+            follow=True,
+            _preload_content=False,
+            _request_timeout=PATIENCE,
         )
         seen = b""
         for chunk in stream.stream():
@@ -222,14 +232,16 @@ class Pods:
         raise AssertionError(f"{line!r} is not in {seen!r}")
 
 
-def pod(script: str | None = None, *, name: str | None = None, labels: dict | None = None, **spec: Any) -> dict:
+def pod(
+    script: str | None = None, *, name: str | None = None, labels: dict | None = None, **spec: Any
+) -> dict:
     """Return the manifest of a pod with one container, ``main``, that runs a shell script.
 
     Args:
         script: For ``sh -c``; None when ``spec`` has containers of its own.
         name: Its name; by default a new one.
         labels: Of the pod.
-        spec: The rest of the PodSpec; ``main`` is merged into the container, ``annotations`` into the metadata.
+        spec: The rest of the PodSpec; ``main`` goes to the container, ``annotations`` to the metadata.
     """
     main = {"name": "main", "image": "busybox"} | ({"command": ["sh", "-c", script]} if script else {})
     main |= spec.pop("main", {})

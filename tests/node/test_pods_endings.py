@@ -22,6 +22,7 @@ trap 'sleep 1; echo tidied > /gate/note; exit 0' TERM
 echo ready
 while :; do sleep 0.05; done
 """
+PATIENT = {"terminationGracePeriodSeconds": 30}
 
 
 def terminated(pod, name="main"):
@@ -77,7 +78,9 @@ def test_a_command_that_does_not_exist_is_named(pods, lab):
     assert "no-such-trainer" in lab.kubectl("get", "events", "--field-selector=reason=Failed")
 
 
-@pytest.mark.parametrize(("command", "words"), [("/no/such/file", "no such file"), ("/etc/hosts", "permission denied")])
+@pytest.mark.parametrize(
+    ("command", "words"), [("/no/such/file", "no such file"), ("/etc/hosts", "permission denied")]
+)
 def test_a_file_that_cannot_be_run_is_named(pods, command, words):
     made = pods.finish(pod(main={"command": [command]}))
     assert terminated(made)["reason"] == "StartError"
@@ -134,6 +137,11 @@ def test_a_first_process_that_ignores_the_request_is_killed(pods, lab):
     assert name not in lab.kubectl("get", "pods", "-o", "name")
 
 
+def test_the_image_that_does_nothing_ends_when_it_is_asked_to(pods):
+    made = pods.finish(pod(main={"image": "registry.example/pause:3.10"}, activeDeadlineSeconds=1, **PATIENT))
+    assert terminated(made)["exitCode"] == 0
+
+
 def test_a_pod_deleted_before_it_could_start_is_gone_as_well(pods, lab):
     volumes = [{"name": "never", "configMap": {"name": "there-is-none"}}]
     mounts = {"volumeMounts": [{"name": "never", "mountPath": "/never"}]}
@@ -143,7 +151,9 @@ def test_a_pod_deleted_before_it_could_start_is_gone_as_well(pods, lab):
 
 
 def test_output_is_complete_when_the_end_is_reported(pods):
-    made = pods.finish(pod("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; printf unfinished"))
+    made = pods.finish(
+        pod("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; printf unfinished")
+    )
     assert pods.logs(made).splitlines() == [*(f"line {i}" for i in range(2000)), "unfinished"]
     assert container(made)["restartCount"] == 0
 

@@ -33,7 +33,11 @@ def test_variables_refer_to_earlier_ones_in_values_commands_and_arguments(pods):
         {"name": "EARLY", "value": "$(LATE)"},
         {"name": "LATE", "value": "there"},
     ]
-    main = {"command": ["sh", "-c", "echo $(URL) '$(NOBODY)' $(LATE); env", "--"], "args": ["$(HOST)"], "env": env}
+    main = {
+        "command": ["sh", "-c", "echo $(URL) '$(NOBODY)' $(LATE); env", "--"],
+        "args": ["$(HOST)"],
+        "env": env,
+    }
     lines = pods.output(pod(main=main)).splitlines()
     assert lines[0] == "tcp://rank-0:29500 $(NOBODY) there"
     assert {"URL=tcp://rank-0:29500", "LITERAL=$(HOST)", "EARLY=$(LATE)"} <= set(lines)
@@ -54,7 +58,9 @@ def test_config_maps_and_secrets_become_variables(pods, settings):
 def test_a_container_whose_config_map_is_missing_waits_for_it(pods, lab):
     name = f"late-{secrets.token_hex(3)}"
     late = pods.create(pod("echo $WORD", main={"envFrom": [{"configMapRef": {"name": name}}]}))
-    waiting = pods.until(late, lambda pod: state(pod).get("waiting", {}).get("reason") == "CreateContainerConfigError")
+    waiting = pods.until(
+        late, lambda pod: state(pod).get("waiting", {}).get("reason") == "CreateContainerConfigError"
+    )
     assert name in state(waiting)["waiting"]["message"]
     lab.kubectl("create", "configmap", name, "--from-literal=WORD=arrived")
     pods.until(late, lambda pod: pod["status"]["phase"] == "Succeeded")
@@ -74,7 +80,9 @@ def test_the_downward_api_tells_a_container_of_its_pod(pods):
         "HOST": "status.hostIP",
     }
     env = [{"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in fields.items()]
-    made = pods.finish(pod(main=python(SHOW) | {"env": env}, labels={"app": "digits"}, annotations={"trainer/rank": "7"}))
+    made = pods.finish(
+        pod(main=python(SHOW) | {"env": env}, labels={"app": "digits"}, annotations={"trainer/rank": "7"})
+    )
     found = json.loads(pods.logs(made))
     assert {key: found[key] for key in fields} == {
         "NAME": made["metadata"]["name"],
@@ -102,7 +110,9 @@ def test_the_downward_api_tells_a_container_of_its_resources(pods):
 
 def test_the_command_runs_in_its_working_directory(pods):
     assert pods.output(pod("pwd", main={"workingDir": "/usr/bin"})) == "/usr/bin\n"
-    assert pods.output(pod("pwd; touch here", main={"workingDir": "/tmp/made/for/it"})) == "/tmp/made/for/it\n"
+    assert (
+        pods.output(pod("pwd; touch here", main={"workingDir": "/tmp/made/for/it"})) == "/tmp/made/for/it\n"
+    )
 
 
 @pytest.mark.parametrize(("limit", "count"), [("100m", "1"), ("1", "1"), ("1500m", "2")])
@@ -130,4 +140,6 @@ def test_declared_gpus_are_counted(lab, pods):
     stuck = pods.until(third, lambda pod: pod["status"].get("conditions"))
     assert "Insufficient nvidia.com/gpu" in stuck["status"]["conditions"][0]["message"]
     lab.core.delete_namespaced_pod(first["metadata"]["name"], "default", grace_period_seconds=0)
-    assert container(pods.until(third, lambda pod: pod["status"]["phase"] == "Succeeded"))["restartCount"] == 0
+    assert (
+        container(pods.until(third, lambda pod: pod["status"]["phase"] == "Succeeded"))["restartCount"] == 0
+    )

@@ -1,0 +1,110 @@
+"""What a pod cannot do: to the host, to the cluster's own files, to other pods."""
+
+from pathlib import Path
+
+import pytest
+
+from .lab import pod, python, state
+
+READ_ONLY = {"securityContext": {"readOnlyRootFilesystem": True}}
+REACH = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5)
+except OSError as error:
+    print(type(error).__name__)
+else:
+    print("connected")
+"""
+
+
+HOSTS_PLACES = ["/usr/local", "/etc", "/sys", str(Path.home())]
+
+
+@pytest.mark.parametrize("path", [f"{place}/of-a-pod" for place in HOSTS_PLACES])
+def test_the_hosts_files_cannot_be_written(pods, path):
+    assert pods.output(pod(f"touch {path} 2>&1 || echo refused")).endswith("refused\n")
+    assert not Path(path).exists()
+
+
+def test_what_a_pod_writes_at_the_top_or_in_scratch_places_stays_in_it(pods):
+    places = ["/of-a-pod", "/tmp/of-a-pod", "/run/of-a-pod", "/var/tmp/of-a-pod", "/dev/shm/of-a-pod"]
+    script = f"touch {' '.join(places)} && ls {' '.join(places)} | wc -l"
+    assert pods.output(pod(script)) == "5\n"
+    assert not [place for place in places if Path(place).exists()]
+
+
+def test_read_only_mounts_of_the_host_cannot_be_made_writable_again(pods):
+    assert "refused" in pods.output(pod("mount -o remount,bind,rw /usr 2>&1 || echo refused"))
+
+
+def test_a_read_only_root_leaves_volumes_and_scratch_places_writable(pods):
+    script = "touch /here 2>&1 || echo refused; touch /data/file /tmp/file && echo kept"
+    mounts = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    made = pod(script, main=READ_ONLY | mounts, volumes=[{"name": "data", "emptyDir": {}}])
+    lines = pods.output(made).splitlines()
+    assert lines[-2:] == ["refused", "kept"]
+
+
+def test_the_clusters_own_files_are_hidden(pods, lab):
+    assert (lab.root / "pki" / "ca.key").exists()
+    hidden = lab.home / "trainyard"
+    assert pods.output(
+        pod(f"cd {lab.home} && pwd; ls -A {hidden}; test -e {lab.root} || echo hidden")
+    ).split() == [
+        str(lab.home),
+        "hidden",
+    ]
+
+
+def test_a_pod_sees_its_own_processes_and_no_others(pods):
+    pods.running(pod("sleep 43210"))
+    lines = pods.output(pod("cat /proc/[0-9]*/cmdline | tr '\\0' ' '; echo; echo first is $$$$"))
+    assert "43210" not in lines
+    assert "kube-apiserver" not in lines
+    assert "first is 1" in lines
+
+
+def test_containers_of_a_pod_share_its_network_and_not_their_processes(pods):
+    serve = "import socket, time; s = socket.create_server(('127.0.0.1', 8000)); s.accept(); time.sleep(600)"
+    ask = REACH.replace("try:", "while not socket.socket().connect_ex(('127.0.0.1', 8000)) == 0: pass\ntry:")
+    seen = "import os; print(sorted(int(p) for p in os.listdir('/proc') if p.isdigit()))"
+    server = {"name": "server"} | python(serve)
+    main = {"name": "main"} | python(ask + seen) | {"args": ["127.0.0.1", "8000"]}
+    name = pods.create(pod(containers=[server, main]))
+    made = pods.until(name, lambda pod: "terminated" in state(pod))
+    assert pods.logs(made) == "connected\n[1]\n"
+
+
+def test_a_pod_has_no_privileges_over_the_kernel(pods):
+    script = "grep -E 'CapEff|NoNewPrivs' /proc/self/status"
+    effective, no_new = pods.output(pod(script)).split("\n")[:2]
+    kept = int(effective.split()[1], 16)
+    system_admin, net_admin, ptrace, module = 21, 12, 19, 16
+    assert not [number for number in (system_admin, net_admin, ptrace, module) if kept & (1 << number)]
+    assert no_new.split() == ["NoNewPrivs:", "1"]
+
+
+def test_a_pod_has_the_devices_of_a_container_and_no_disks(pods):
+    listed = pods.output(pod("ls /dev; find /dev -type b")).split()
+    assert {"null", "zero", "urandom", "shm", "pts"} <= set(listed)
+    assert not [name for name in listed if name.startswith(("sd", "vd", "nvme", "/dev/", "kmsg", "mem"))]
+
+
+@pytest.mark.parametrize(("place", "port"), [("10.244.0.1", 2379), ("10.244.0.1", 2380)])
+def test_etcd_cannot_be_reached_from_a_pod(pods, place, port):
+    main = python(REACH)
+    assert pods.output(pod(main=main | {"args": [place, str(port)]})) == "ConnectionRefusedError\n"
+
+
+def test_the_nodes_own_server_does_not_answer_a_pod(pods):
+    source = """
+import ssl, urllib.request
+context = ssl.create_default_context()
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+try:
+    print(urllib.request.urlopen("https://10.244.254.1:10250/pods", context=context, timeout=5).status)
+except OSError as error:
+    print("refused", error)
+"""
+    assert pods.output(pod(main=python(source))).startswith("refused")

@@ -1,0 +1,149 @@
+"""Names, Services and the API as pods reach them."""
+
+import secrets
+
+import pytest
+
+from .lab import is_ready, pod, python, state
+
+GREET = """
+import http.server, os
+class Greeter(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(os.environ["HOSTNAME"].encode())
+http.server.HTTPServer(("", 8080), Greeter).serve_forever()
+"""
+ASK = """
+import socket, sys, time, urllib.request
+end = time.monotonic() + 60
+while True:
+    try:
+        print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())
+        break
+    except OSError:
+        if time.monotonic() > end:
+            raise
+        time.sleep(0.1)
+"""
+CALL_API = """
+import json, ssl, sys, urllib.error, urllib.request
+place = "/var/run/secrets/kubernetes.io/serviceaccount"
+context = ssl.create_default_context(cafile=f"{place}/ca.crt")
+headers = {"Authorization": "Bearer " + open(f"{place}/token").read()} if sys.argv[1] == "known" else {}
+url = "https://kubernetes.default.svc/api/v1/namespaces/default/pods"
+request = urllib.request.Request(url, headers=headers)
+try:
+    print(urllib.request.urlopen(request, context=context, timeout=20).status)
+except urllib.error.HTTPError as error:
+    print(error.code, json.load(error)["message"])
+"""
+
+
+@pytest.fixture(scope="module")
+def greeters(lab):
+    """Three pods behind a Service and a headless one; the name of both."""
+    from .lab import Pods
+
+    name = f"greet-{secrets.token_hex(3)}"
+    ports = [{"port": 80, "targetPort": 8080, "name": "http"}]
+    for service, spec in ((name, {}), (f"{name}-each", {"clusterIP": "None"})):
+        spec = {"selector": {"app": name}, "ports": ports} | spec
+        lab.core.create_namespaced_service("default", {"metadata": {"name": service}, "spec": spec})
+    with Pods(lab) as pods:
+        made = [
+            pods.create(
+                pod(
+                    main=python(GREET),
+                    labels={"app": name},
+                    hostname=f"greeter-{index}",
+                    subdomain=f"{name}-each",
+                )
+            )
+            for index in range(2)
+        ]
+        for each in made:
+            pods.until(each, is_ready)
+        yield name
+    for service in (name, f"{name}-each"):
+        lab.core.delete_namespaced_service(service, "default")
+
+
+def ask(pods, url):
+    main = python(ASK)
+    return pods.output(pod(main=main | {"args": [url]})).strip()
+
+
+@pytest.mark.parametrize("form", ["{0}", "{0}.default", "{0}.default.svc", "{0}.default.svc.cluster.local"])
+def test_a_service_is_reached_by_each_form_of_its_name(pods, greeters, form):
+    assert ask(pods, f"http://{form.format(greeters)}/").startswith("greeter-")
+
+
+def test_a_service_is_reached_by_its_address_and_spreads_over_its_pods(pods, lab, greeters):
+    address = lab.core.read_namespaced_service(greeters, "default").spec.cluster_ip
+    script = ASK.replace("        break\n", "").replace("while True:", "for _ in range(8):")
+    main = python(script)
+    seen = pods.output(pod(main=main | {"args": [f"http://{address}/"]})).split()
+    assert set(seen) == {"greeter-0", "greeter-1"}
+
+
+def test_each_pod_of_a_headless_service_has_a_name_of_its_own(pods, greeters):
+    for index in range(2):
+        name = f"greeter-{index}.{greeters}-each"
+        assert ask(pods, f"http://{name}:8080/") == f"greeter-{index}"
+
+
+def test_a_pod_that_is_made_later_finds_services_in_its_environment(pods, greeters):
+    variable = greeters.upper().replace("-", "_") + "_SERVICE_PORT"
+    assert pods.output(pod(f"echo ${variable}")) == "80\n"
+
+
+def test_a_pod_knows_itself_by_the_name_that_its_specification_gives(pods):
+    script = "hostname; hostname -f; getent hosts $(hostname); cat /etc/hostname"
+    made = pods.finish(pod(script, hostname="rank-0", subdomain="workers"))
+    name, full, line, written = pods.logs(made).splitlines()
+    assert (name, full, written) == ("rank-0", "rank-0.workers.default.svc.cluster.local", "rank-0")
+    assert line.split()[0] == made["status"]["podIP"]
+
+
+def test_without_a_specification_a_pod_has_its_own_name(pods):
+    made = pods.finish(pod("hostname"))
+    assert pods.logs(made).strip() == made["metadata"]["name"]
+
+
+def test_host_aliases_are_in_the_hosts_file(pods):
+    aliases = [{"ip": "192.0.2.7", "hostnames": ["data.example", "data"]}]
+    assert pods.output(pod("getent hosts data", hostAliases=aliases)).split()[0] == "192.0.2.7"
+
+
+def test_a_name_that_nobody_has_is_denied(pods):
+    made = pods.finish(pod("getent hosts nobody.default.svc.cluster.local || echo unknown"))
+    assert pods.logs(made) == "unknown\n"
+
+
+def test_the_api_knows_a_pod_by_its_token(pods):
+    known = pods.output(pod(main=python(CALL_API) | {"args": ["known"]}))
+    assert known.startswith("403")
+    assert "system:serviceaccount:default:default" in known
+    assert pods.output(pod(main=python(CALL_API) | {"args": ["stranger"]})).startswith("401")
+
+
+def test_a_pod_may_do_what_its_account_is_given(pods, lab):
+    lab.kubectl("create", "serviceaccount", "reader")
+    lab.kubectl("create", "rolebinding", "reader", "--clusterrole=view", "--serviceaccount=default:reader")
+    made = pod(main=python(CALL_API) | {"args": ["known"]}, serviceAccountName="reader")
+    assert pods.output(made) == "200\n"
+
+
+def test_a_pod_can_be_without_a_token(pods):
+    script = "ls /var/run/secrets/kubernetes.io 2>/dev/null || echo none"
+    assert pods.output(pod(script, automountServiceAccountToken=False)) == "none\n"
+
+
+def test_pods_reach_each_other_by_address_and_are_on_the_network_of_their_node(pods):
+    server = pods.running(pod(main=python(GREET), hostname="alone"))
+    address, node = server["status"]["podIP"], server["spec"]["nodeName"]
+    assert address.startswith(f"10.244.{int(node.removeprefix('node-')) + 1}.")
+    assert ask(pods, f"http://{address}:8080/") == "alone"
+    assert "running" in state(server)

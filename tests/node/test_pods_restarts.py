@@ -1,0 +1,105 @@
+"""Containers that run before others, and containers that run again."""
+
+import pytest
+
+from .lab import container, pod, state
+
+COUNT = "n=$(cat /keep/n 2>/dev/null || echo 0); n=$((n+1)); echo $n > /keep/n; echo run $n; "
+KEEP = {
+    "volumes": [{"name": "keep", "emptyDir": {}}],
+    "main": {"volumeMounts": [{"name": "keep", "mountPath": "/keep"}]},
+}
+
+
+def init(name, script, **more):
+    mounts = [{"name": "keep", "mountPath": "/keep"}]
+    return {"name": name, "image": "busybox", "command": ["sh", "-c", script], "volumeMounts": mounts, **more}
+
+
+def waits_to_restart(pod, name="main"):
+    return state(pod, name).get("waiting", {}).get("reason") == "CrashLoopBackOff"
+
+
+def test_init_containers_run_one_after_the_other_before_the_rest(pods):
+    inits = [init(name, f"sleep 0.2; echo {name} >> /keep/order") for name in ("first", "second")]
+    made = pods.finish(pod("cat /keep/order", initContainers=inits, **KEEP))
+    assert pods.logs(made) == "first\nsecond\n"
+    assert [item["state"]["terminated"]["reason"] for item in made["status"]["initContainerStatuses"]] == [
+        "Completed",
+        "Completed",
+    ]
+    ended = state(made, "first")["terminated"]["finishedAt"]
+    assert ended <= state(made, "second")["terminated"]["startedAt"]
+
+
+def test_an_init_container_that_fails_for_good_fails_its_pod(pods):
+    inits = [init("prepare", "echo no data; exit 5"), init("after", "true")]
+    made = pods.finish(pod("echo never", initContainers=inits, **KEEP))
+    assert made["status"]["phase"] == "Failed"
+    assert state(made, "prepare")["terminated"]["exitCode"] == 5
+    assert "waiting" in state(made, "after")
+    assert "waiting" in state(made)
+
+
+def test_an_init_container_is_tried_again_where_its_pod_restarts(pods):
+    inits = [init("prepare", COUNT + "[ $n = 2 ]")]
+    made = pods.finish(pod("echo prepared", initContainers=inits, restartPolicy="OnFailure", **KEEP))
+    assert made["status"]["phase"] == "Succeeded"
+    assert container(made, "prepare")["restartCount"] == 1
+
+
+def test_a_sidecar_runs_beside_the_others_and_ends_with_them(pods):
+    sidecar = init(
+        "logger", "trap 'exit 0' TERM; touch /keep/up; while :; do sleep 0.05; done", restartPolicy="Always"
+    )
+    made = pods.finish(pod("until [ -e /keep/up ]; do sleep 0.05; done", initContainers=[sidecar], **KEEP))
+    assert made["status"]["phase"] == "Succeeded"
+    assert "terminated" in state(made, "logger")
+
+
+def test_never_means_one_run(pods):
+    made = pods.finish(pod(COUNT + "exit 1", restartPolicy="Never", **KEEP))
+    assert container(made)["restartCount"] == 0
+    assert pods.logs(made) == "run 1\n"
+
+
+def test_on_failure_runs_again_until_it_succeeds(pods):
+    made = pods.finish(pod(COUNT + "[ $n = 2 ]", restartPolicy="OnFailure", **KEEP))
+    assert made["status"]["phase"] == "Succeeded"
+    assert container(made)["restartCount"] == 1
+    assert container(made)["lastState"]["terminated"]["exitCode"] == 1
+    assert pods.logs(made) == "run 2\n"
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_always_runs_again_whatever_the_end(pods, code):
+    name = pods.create(pod(COUNT + f"[ $n = 2 ] && sleep 600; exit {code}", restartPolicy="Always", **KEEP))
+    made = pods.until(name, lambda pod: container(pod)["restartCount"] == 1 and "running" in state(pod))
+    assert container(made)["lastState"]["terminated"]["exitCode"] == code
+    assert made["status"]["phase"] == "Running"
+
+
+def test_a_container_that_fails_again_and_again_is_held_back_and_its_last_run_can_be_read(pods, lab):
+    name = pods.create(pod(COUNT + "exit 1", restartPolicy="Always", **KEEP))
+    made = pods.until(name, waits_to_restart)
+    assert made["status"]["phase"] == "Running"
+    assert "back-off 10s restarting failed container=main" in state(made)["waiting"]["message"]
+    ended = container(made)["lastState"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (1, "Error")
+    count = container(made)["restartCount"]
+    assert pods.logs(name) == f"run {count + 1}\n"
+    assert lab.kubectl("logs", "--previous", name) in (f"run {count}\n", f"run {count + 1}\n")
+    assert "BackOff" in lab.kubectl("events", "--for", f"pod/{name}")
+
+
+def test_the_output_of_the_run_before_is_kept(pods, lab):
+    name = pods.create(pod(COUNT + "[ $n = 2 ] && sleep 600; exit 1", restartPolicy="Always", **KEEP))
+    pods.until(name, lambda pod: container(pod)["restartCount"] == 1 and "running" in state(pod))
+    pods.wait_for_line(name, "run 2")
+    assert lab.kubectl("logs", "--previous", name) == "run 1\n"
+
+
+def test_a_container_that_never_ran_before_has_no_previous_output(pods, lab):
+    name = pods.running(pod("sleep 600"))["metadata"]["name"]
+    with pytest.raises(AssertionError, match="previous terminated container"):
+        lab.kubectl("logs", "--previous", name)

@@ -1,0 +1,189 @@
+"""Volumes as containers see them: kinds, sharing, modes, and mount points that the host does not have."""
+
+import base64
+import json
+import secrets
+
+import pytest
+from kubernetes import watch
+
+from .lab import on_node, pod
+
+
+@pytest.fixture(scope="module")
+def files(lab):
+    """The name of a ConfigMap and of a Secret with files."""
+    name = f"files-{secrets.token_hex(3)}"
+    lab.kubectl(
+        "create", "configmap", name, "--from-literal=train.py=print(1)", "--from-literal=eval.py=print(2)"
+    )
+    lab.kubectl("create", "secret", "generic", name, "--from-literal=token=s3cret")
+    return name
+
+
+@pytest.fixture
+def claim(lab):
+    """Make a claim of an access mode; it is deleted after the test."""
+    made = []
+
+    def make(mode):
+        name = f"claim-{secrets.token_hex(3)}"
+        spec = {"accessModes": [mode], "resources": {"requests": {"storage": "10Mi"}}}
+        lab.core.create_namespaced_persistent_volume_claim(
+            "default", {"metadata": {"name": name}, "spec": spec}
+        )
+        made.append(name)
+        return {"name": "data", "persistentVolumeClaim": {"claimName": name}}
+
+    yield make
+    for name in made:
+        lab.core.delete_namespaced_persistent_volume_claim(name, "default")
+
+
+def at(path, **more):
+    """Return the part of a container that mounts the volume ``data``."""
+    return {"volumeMounts": [{"name": "data", "mountPath": path, **more}]}
+
+
+@pytest.mark.parametrize(("source", "kind"), [({}, ""), ({"medium": "Memory", "sizeLimit": "8Mi"}, "tmpfs")])
+def test_the_containers_of_a_pod_share_an_empty_directory(pods, source, kind):
+    write = "echo 42 > /out/.new && mv /out/.new /out/answer"
+    read = "until [ -e /in/answer ]; do sleep 0.05; done; cat /in/answer; stat -f -c %T /in"
+    containers = [
+        {"name": "writer", "image": "busybox", "command": ["sh", "-c", write], **at("/out")},
+        {"name": "reader", "image": "busybox", "command": ["sh", "-c", read], **at("/in")},
+    ]
+    made = pod(containers=containers, volumes=[{"name": "data", "emptyDir": source}])
+    lines = pods.output(made, "reader").split()
+    assert lines[0] == "42"
+    assert kind in lines[1]
+
+
+def test_a_memory_volume_is_as_large_as_it_says(pods):
+    volumes = [{"name": "data", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
+    script = "head -c 2000000 /dev/zero > /data/big 2>/dev/null || echo full; stat -c %s /data/big"
+    assert pods.output(pod(script, main=at("/data"), volumes=volumes)).split() == ["full", "1048576"]
+
+
+def test_a_config_map_is_a_directory_of_files(pods, files):
+    volumes = [{"name": "data", "configMap": {"name": files, "defaultMode": 0o755}}]
+    script = "ls /data; cat /data/train.py; echo; stat -L -c %a /data/train.py; [ -w /data ] || echo refused"
+    wanted = ["eval.py", "train.py", "print(1)", "755", "refused"]
+    assert pods.output(pod(script, main=at("/data"), volumes=volumes)).split() == wanted
+
+
+def test_a_secret_can_be_mounted_item_by_item(pods, files):
+    source = {"secretName": files, "items": [{"key": "token", "path": "deep/key", "mode": 0o400}]}
+    script = "cat /data/deep/key; stat -L -c ' %a' /data/deep/key"
+    made = pod(script, main=at("/data"), volumes=[{"name": "data", "secret": source}])
+    assert pods.output(made) == "s3cret 400\n"
+
+
+def test_a_missing_config_map_holds_the_pod_up_and_the_event_names_it(pods, lab):
+    name = f"late-{secrets.token_hex(3)}"
+    volumes = [{"name": "data", "configMap": {"name": name}}]
+    late = pods.create(pod("cat /data/word", main=at("/data"), volumes=volumes))
+    assert name in seen_event(lab, late, "FailedMount")
+    lab.kubectl("create", "configmap", name, "--from-literal=word=arrived")
+    pods.until(late, lambda pod: pod["status"]["phase"] == "Succeeded")
+    assert pods.logs(late) == "arrived"
+
+
+def test_a_projected_volume_joins_a_token_files_and_fields(pods, files):
+    sources = [
+        {"serviceAccountToken": {"path": "token", "audience": "trainer", "expirationSeconds": 600}},
+        {"configMap": {"name": files}},
+        {"downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}},
+    ]
+    script = "cut -d. -f2 /data/token; grep app /data/labels; cat /data/eval.py"
+    volumes = [{"name": "data", "projected": {"sources": sources}}]
+    made = pods.finish(pod(script, main=at("/data"), volumes=volumes, labels={"app": "digits"}))
+    token, labels, source = pods.logs(made).splitlines()
+    claims = json.loads(base64.urlsafe_b64decode(token + "=="))
+    assert claims["aud"] == ["trainer"]
+    assert claims["kubernetes.io"]["pod"]["name"] == made["metadata"]["name"]
+    assert (labels, source) == ('app="digits"', "print(2)")
+
+
+def test_the_downward_api_is_a_directory_as_well(pods):
+    items = [
+        {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}},
+        {"path": "cpus", "resourceFieldRef": {"containerName": "main", "resource": "limits.cpu"}},
+    ]
+    resources = {"resources": {"limits": {"cpu": "2"}, "requests": {"cpu": "10m"}}}
+    volumes = [{"name": "data", "downwardAPI": {"items": items}}]
+    made = pods.finish(pod("cat /data/name /data/cpus", main=at("/data") | resources, volumes=volumes))
+    assert pods.logs(made) == made["metadata"]["name"] + "2"
+
+
+def test_a_directory_of_the_host_can_be_mounted_and_protected(pods, lab):
+    place = lab.home / "hostpath"
+    place.mkdir(exist_ok=True)
+    volumes = [{"name": "data", "hostPath": {"path": str(place), "type": "Directory"}}]
+    pods.output(pod("echo from a pod > /data/file", main=at("/data"), volumes=volumes))
+    assert (place / "file").read_text() == "from a pod\n"
+    script = "cat /data/file; [ -w /data/file ] || echo refused"
+    assert (
+        pods.output(pod(script, main=at("/data", readOnly=True), volumes=volumes)) == "from a pod\nrefused\n"
+    )
+    assert (place / "file").read_text() == "from a pod\n"
+
+
+def test_a_host_path_of_the_wrong_type_is_refused_with_its_reason(pods, lab):
+    volumes = [{"name": "data", "hostPath": {"path": str(lab.home / "nowhere"), "type": "Directory"}}]
+    name = pods.create(pod("true", main=at("/data"), volumes=volumes))
+    assert "nowhere" in seen_event(lab, name, "FailedMount")
+
+
+def test_a_claim_keeps_its_files_from_pod_to_pod(pods, claim):
+    volumes = [claim("ReadWriteOnce")]
+    pods.output(pod("echo epoch 3 > /data/checkpoint", main=at("/data"), volumes=volumes))
+    assert pods.output(pod("cat /data/checkpoint", main=at("/data"), volumes=volumes)) == "epoch 3\n"
+
+
+def test_two_pods_on_two_nodes_share_a_claim(pods, claim):
+    volumes = [claim("ReadWriteMany")]
+    script = "touch /data/$ME; until [ -e /data/$YOU ]; do sleep 0.05; done; echo met $YOU"
+    names = []
+    for index, (me, you) in enumerate((("left", "right"), ("right", "left"))):
+        env = [{"name": "ME", "value": me}, {"name": "YOU", "value": you}]
+        names.append(
+            pods.create(pod(script, main=at("/data") | {"env": env}, volumes=volumes, **on_node(index)))
+        )
+    seen = [pods.until(name, lambda pod: pod["status"]["phase"] == "Succeeded") for name in names]
+    assert [made["spec"]["nodeName"] for made in seen] == ["node-0", "node-1"]
+    assert [pods.logs(name) for name in names] == ["met right\n", "met left\n"]
+
+
+def test_a_directory_or_a_file_of_a_volume_can_be_mounted_alone(pods, files):
+    mounts = [
+        {"name": "data", "mountPath": "/data", "subPath": "runs/7"},
+        {"name": "code", "mountPath": "/opt/code/train.py", "subPath": "train.py"},
+        {"name": "data", "mountPath": "/whole"},
+    ]
+    volumes = [{"name": "data", "emptyDir": {}}, {"name": "code", "configMap": {"name": files}}]
+    script = "echo here > /data/file; find /whole -type f; cat /opt/code/train.py"
+    assert (
+        pods.output(pod(script, main={"volumeMounts": mounts}, volumes=volumes))
+        == "/whole/runs/7/file\nprint(1)"
+    )
+
+
+@pytest.mark.parametrize(
+    "path", ["/usr/share/trainyard-is-not-here/data", "/etc/trainyard/file.d", "/new/at/the/top"]
+)
+def test_a_mount_point_that_the_host_lacks_is_made_for_the_pod_alone(pods, path):
+    script = f"echo written > {path}/file && cat {path}/file; ls /usr/bin/env"
+    made = pod(script, main=at(path), volumes=[{"name": "data", "emptyDir": {}}])
+    assert pods.output(made) == "written\n/usr/bin/env\n"
+
+
+def seen_event(lab, name, reason):
+    """Watch the events of a pod until one has this reason, and return its message."""
+    selector = f"involvedObject.name={name},reason={reason}"
+    stream = watch.Watch().stream(
+        lab.core.list_namespaced_event, "default", field_selector=selector, timeout_seconds=60
+    )
+    for event in stream:
+        return event["raw_object"]["message"]
+    raise AssertionError(f"no event {reason} of {name}")
