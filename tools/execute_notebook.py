@@ -12,6 +12,7 @@ from pathlib import Path
 import papermill
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
+from traitlets.config import Config
 
 CELL_SECONDS = 600
 
@@ -49,6 +50,7 @@ def execute(notebook: Path, output: Path, parameters: dict[str, object]) -> int:
             cwd=notebook.parent,
             progress_bar=False,
             execution_timeout=CELL_SECONDS,
+            config=Config(KernelManager={"transport": "ipc"}),  # sockets in a private folder, no open ports
         )
     except PapermillExecutionError as error:
         print(f"{notebook.name}: {error.ename}: {error.evalue}", file=sys.stderr)

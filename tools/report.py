@@ -6,6 +6,7 @@ Executing them is ``run_notebooks.py``'s work.
 
 import os
 import platform
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import nbformat
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 
+HERE = Path(__file__).parent
 ACCURACY_TAG = "result-accuracy"
 PICTURE_TAG = "result-picture"
 
@@ -116,11 +118,17 @@ def _pictures(cell: NotebookNode) -> list[Picture]:
 
 def write(results: list[Result], *, folder: Path, seconds: float, planned: int) -> Path:
     """Write the notebooks' pages and ``index.html`` into ``folder``; return the index's path."""
-    exporter = HTMLExporter(template_name="lab", exclude_input_prompt=True, exclude_output_prompt=True)
+    exporter = HTMLExporter(
+        template_name="lab",
+        template_file=str(HERE / "notebook.html.j2"),
+        exclude_input_prompt=True,
+        exclude_output_prompt=True,
+    )
     for result in results:
         page, _ = exporter.from_filename(str(folder / f"{result.name}.ipynb"))
+        page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)
         (folder / f"{result.name}.html").write_text(page, encoding="utf-8")
-    templates = jinja2.FileSystemLoader(Path(__file__).parent)
+    templates = jinja2.FileSystemLoader(HERE)
     template = jinja2.Environment(loader=templates, autoescape=True).get_template("report.html.j2")
     index = folder / "index.html"
     page = template.render(

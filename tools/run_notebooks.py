@@ -76,9 +76,9 @@ async def with_cluster(notebooks: list[Path], *, folder: Path, cluster: str) -> 
         await call(*kit("cluster", "delete", cluster))
 
 
-def find(names: list[str]) -> list[Path]:
+def find(names: list[str], folder: Path) -> list[Path]:
     """Return the notebooks whose names begin with one of ``names``; all of them where none is given."""
-    everything = sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+    everything = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     chosen = [
         path for path in everything if not names or any(path.name.startswith(Path(n).name) for n in names)
     ]
@@ -93,10 +93,11 @@ def main() -> int:
     """Run, report, and say in the last line what came of it."""
     parser = argparse.ArgumentParser(description="Run notebooks on a local cluster and write a report.")
     parser.add_argument("notebooks", nargs="*", help="numbers or names; all of them if none is given")
+    parser.add_argument("--folder", type=Path, default=NOTEBOOKS, help="where the notebooks are")
     parser.add_argument("--output", type=Path, default=ROOT / "reports")
     parser.add_argument("--cluster", default=CLUSTER, help="the cluster's name; it is deleted at the end")
     arguments = parser.parse_args()
-    notebooks, folder = find(arguments.notebooks), arguments.output.absolute()
+    notebooks, folder = find(arguments.notebooks, arguments.folder), arguments.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     for old in [*folder.glob("[0-9][0-9]_*.*"), folder / "index.html"]:
         old.unlink(missing_ok=True)
@@ -109,6 +110,9 @@ def main() -> int:
     index = report.write(results, folder=folder, seconds=seconds, planned=len(notebooks))
     for result in results:
         print(f"{result.name}: {result.verdict}" + (f": {result.failure}" if result.failure else ""))
+    for path in notebooks:
+        if path not in executed:
+            print(f"{path.stem}: not executed")
     print(f"{len(results)} of {len(notebooks)} notebooks executed in {seconds:.0f} s; the report is {index}")
     passed = len(results) == len(notebooks) and all(result.verdict == "passed" for result in results)
     return status or (0 if passed else 1)

@@ -1,0 +1,60 @@
+"""Notebooks made in code, and the program that runs notebooks, as a process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+ROOT = Path(__file__).parents[2]
+PROVIDER = 'cluster_name = "trainyard"'
+
+
+@pytest.fixture
+def make_notebook(tmp_path):
+    """Write a notebook of the given cells of code, behind a heading and parameters, and return its path."""
+
+    def make(name, *sources):
+        cells = [new_markdown_cell(f"# {name}\n\nMade by a test."), new_code_cell(PROVIDER)]
+        cells[1].metadata["tags"] = ["parameters"]
+        cells += [new_code_cell(source) for source in sources]
+        kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
+        notebook = new_notebook(cells=cells, metadata={"kernelspec": kernel})
+        path = tmp_path / f"{name}.ipynb"
+        nbformat.write(notebook, path)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def runner(state_home, tmp_path):
+    """Return the command line of ``tools/run_notebooks.py``, its report in a folder of this test."""
+
+    def command(*arguments):
+        script = str(ROOT / "tools" / "run_notebooks.py")
+        return [sys.executable, script, "--output", str(tmp_path / "reports"), *arguments]
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def finish(state_home):
+    """Return a function that runs a command to its end, out and err in one."""
+
+    def run(command, *, timeout):
+        return subprocess.run(
+            command,
+            cwd=ROOT,
+            env=os.environ,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run
