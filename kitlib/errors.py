@@ -22,6 +22,8 @@ class KitError(Exception):
           try:   kit.list_clusters()
     """
 
+    passing = False  # whether waiting a little may be all that is needed
+
     def __init__(self, what: str, *, about: str, fix: str, detail: str = "") -> None:
         super().__init__(what)
         self.what = what
@@ -59,6 +61,8 @@ class ClusterBroken(KitError):
 class ClusterUnreachable(KitError):
     """The cluster's API server does not answer."""
 
+    passing = True
+
 
 class ProviderFailed(KitError):
     """Whoever makes clusters could not do what was asked of it."""
@@ -76,6 +80,7 @@ class Rejected(KitError):
         super().__init__(what, about=about, fix=fix)
         self.status = status
         self.reason = reason
+        self.passing = status == 429 or status >= 500
 
 
 class LaunchRejected(KitError):

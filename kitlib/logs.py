@@ -13,6 +13,9 @@ from kitlib.errors import KitError, Rejected
 from kitlib.kube import Kube, Stream
 from kitlib.manifests import Object
 from kitlib.tracebacks import Line, time_key
+from kitlib.waiting import Patience
+
+RECONNECT_SECONDS = 0.3  # no busy loop where every stream ends at once
 
 
 def read(kube: Kube, pod: Object) -> list[Line]:
@@ -51,24 +54,30 @@ class Follower:
             self.stream.close()
 
     def __iter__(self) -> Iterator[Line]:
-        last = ""
+        patience, last = Patience(), ""
         while not self.stopping.is_set():
-            over = self.ended()  # asked before reading: what was written until then is then read to its end
             try:
-                self.stream = _open(self.kube, self.pod, follow=True, after=last)
-                if self.stopping.is_set():  # close() may have come too early to see the stream
-                    return self.stream.close()
-                for line in _lines(self.stream):
-                    if time_key(line.time) > time_key(last):
-                        last = line.time
-                        yield line
-            except Rejected as error:
-                if error.status in (400, 404):
+                over = (
+                    self.ended()
+                )  # asked before reading: what was written until then is then read to its end
+                for line in self._lines(last):
+                    last = line.time
+                    patience.succeeded()
+                    yield line
+                if over:
                     return
-                raise
-            if over:
-                return
-            self.stopping.wait(0.2)  # no busy loop if the server ends every stream at once
+            except KitError as error:
+                if isinstance(error, Rejected) and error.status in (400, 404):  # it is gone
+                    return
+                patience.failed(error)
+            self.stopping.wait(RECONNECT_SECONDS)
+
+    def _lines(self, after: str) -> Iterator[Line]:
+        """Yield what was written after the line of that time, until the stream ends."""
+        self.stream = _open(self.kube, self.pod, follow=True, after=after)
+        if self.stopping.is_set():  # close() may have come too early to see the stream
+            self.stream.close()
+        return (line for line in _lines(self.stream) if time_key(line.time) > time_key(after))
 
 
 class Followers:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from kitlib.errors import BadInput, Interrupted, WaitTimeout
+from kitlib.errors import BadInput, Interrupted, KitError, WaitTimeout
 
 State = TypeVar("State")
+GRACE_SECONDS = 30  # an API server that dies is back within seconds
 
 
 def wait(
@@ -67,3 +68,21 @@ def seconds(timeout: object) -> float:
             "a timeout is a number of seconds above 0", about=f"timeout={timeout!r}", fix="timeout=300"
         )
     return float(timeout)
+
+
+class Patience:
+    """How long to bear errors that may pass: tell it of each success and each failure."""
+
+    def __init__(self, *, grace: float = GRACE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self.grace, self.clock = grace, clock
+        self.since: float | None = None
+
+    def succeeded(self) -> None:
+        """Forget what failed before."""
+        self.since = None
+
+    def failed(self, error: KitError) -> None:
+        """Raise the error if it will not pass, or has not for too long."""
+        self.since = self.clock() if self.since is None else self.since
+        if not error.passing or self.clock() - self.since > self.grace:
+            raise error

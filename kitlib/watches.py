@@ -8,15 +8,14 @@ again. The threads end with the iteration, and nothing is polled.
 import json
 import queue
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kitlib.errors import ClusterUnreachable, KitError
+from kitlib.errors import KitError
 from kitlib.kube import Kube, Stream
 from kitlib.manifests import Object
+from kitlib.waiting import Patience
 
-GRACE_SECONDS = 30  # an API server that dies is back within seconds
 TICK_SECONDS = 1.0
 
 Snapshot = dict[str, dict[str, Object]]  # selection's name -> object's name -> object
@@ -118,19 +117,17 @@ def snapshots(kube: Kube, *selections: Selection) -> Iterator[Snapshot]:
 
 
 def _merge(seen: queue.SimpleQueue, state: Snapshot) -> Iterator[Snapshot]:
-    lost_at: float | None = None
+    patience = Patience()
     while True:
         yield dict(state)
         for kind, what in _take(seen):
-            if isinstance(what, ClusterUnreachable):
-                lost_at = lost_at or time.monotonic()
-                if time.monotonic() - lost_at > GRACE_SECONDS:
-                    raise what
+            if isinstance(what, KitError):
+                patience.failed(what)
             elif isinstance(what, Exception):
                 raise what
             else:
                 state[kind] = what
-                lost_at = None
+                patience.succeeded()
 
 
 def _take(seen: queue.SimpleQueue) -> list[tuple[str, object]]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -91,6 +92,30 @@ def test_a_cluster_whose_supervisor_was_killed_during_a_run_is_explained_and_can
     assert "stopped" in repr(kit.list_clusters())
     anew = kit.create_cluster("local", name=spare, nodes=1, recreate=True)
     assert len(anew.runs()) == 0
+
+
+def test_an_api_server_that_dies_and_comes_back_costs_neither_a_line_nor_the_wait(spare, plain, state_home):
+    cluster = kit.create_cluster("local", name=spare, nodes=1)
+    count = "import time\nfor number in range(80):\n    print(number, flush=True)\n    time.sleep(0.1)"
+    run = kit.launch(plain(count, nodes=1), cluster=cluster)
+    lines = []
+    for line in run.logs(rank=0, follow=True):
+        lines.append(line)
+        if len(lines) == 10:
+            (server,) = _processes(spare, "kube-apiserver")
+            server.kill()
+    assert lines == [str(number) for number in range(80)]
+    assert run.wait(timeout=60).phase == "Succeeded"
+
+
+def _processes(cluster: str, component: str) -> list[psutil.Process]:
+    """Return the processes of a cluster that run a component."""
+    found = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"]]
+    return [
+        each
+        for each in found
+        if component in each.info["cmdline"][:2] and f"/{cluster}/" in " ".join(each.info["cmdline"])
+    ]
 
 
 def test_an_interrupted_creation_leaves_nothing_behind(spare):

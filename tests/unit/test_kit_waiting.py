@@ -2,8 +2,8 @@ import itertools
 
 import pytest
 
-from kitlib.errors import BadInput, Interrupted, WaitTimeout
-from kitlib.waiting import wait
+from kitlib.errors import BadInput, ClusterUnreachable, Interrupted, Rejected, WaitTimeout
+from kitlib.waiting import Patience, wait
 
 ARGUMENTS = {"what": "the pods to run", "about": 'run "digits"', "resume": "run.wait()"}
 
@@ -44,3 +44,23 @@ def test_an_interruption_says_how_to_go_on():
 def test_a_timeout_that_is_none_is_bad_input(timeout):
     with pytest.raises(BadInput, match="above 0"):
         wait([1], until=bool, timeout=timeout, **ARGUMENTS)
+
+
+def test_an_error_that_may_pass_is_borne_for_a_while_and_no_longer():
+    clock = iter([0, 5, 10, 10, 21]).__next__
+    patience = Patience(grace=10, clock=clock)
+    gone = ClusterUnreachable("refused", about="cluster", fix="wait")
+    patience.failed(gone)
+    patience.succeeded()
+    patience.failed(gone)
+    with pytest.raises(ClusterUnreachable):
+        patience.failed(gone)
+
+
+@pytest.mark.parametrize(("status", "passes"), [(403, False), (404, False), (429, True), (503, True)])
+def test_a_refusal_passes_only_if_the_server_was_busy_or_broken(status, passes):
+    error = Rejected("no", about="Job", fix="-", status=status)
+    assert error.passing == passes
+    if not passes:
+        with pytest.raises(Rejected):
+            Patience().failed(error)
