@@ -167,11 +167,11 @@ class PodWorker:
         return await self._until_done(lambda: self._sandbox(hostname))
 
     async def _sandbox(self, hostname: str) -> None:
-        site = self._runtime.site
-        await self._runtime.orders.ask(
-            "sandbox", pod=self.uid, hostname=hostname, address=self.address, **site.pod_network()
+        network = self._runtime.site.pod_network()
+        sandbox = self._runtime.orders.ask(
+            "sandbox", pod=self.uid, hostname=hostname, address=self.address, **network
         )
-        self._volumes = await self._runtime.volumes.prepare(self.pod)
+        _, self._volumes = await asyncio.gather(sandbox, self._runtime.volumes.prepare(self.pod))
 
     async def _until_done(self, attempt: Callable[[], Awaitable[None]]) -> bool:
         delay = RETRY_SECONDS / 4
