@@ -21,7 +21,7 @@ from kitlib.errors import BadInput, ClusterUnreachable, KitError, Rejected
 from kitlib.manifests import Object, title
 from kitlib.refusals import rejected, words_of
 
-FIELD_MANAGER = "trainyard"
+_WRITING = {"fieldManager": "trainyard", "fieldValidation": "Strict"}
 CONNECT_SECONDS, READ_SECONDS = 5, 60
 # Where the kinds are that the kit asks for by name; other kinds come with their apiVersion.
 API_VERSIONS = {
@@ -119,37 +119,21 @@ class Kube:
                 return None
             raise
 
-    def get_all(
-        self, kind: str, *, labels: str = "", fields: str = "", everywhere: bool = False
-    ) -> list[Object]:
-        """Return the objects that match the selectors, of this namespace or of all."""
-        return self.get_all_at(kind, labels=labels, fields=fields, everywhere=everywhere)[0]
+    def get_all(self, kind: str, *, labels: str = "", fields: str = "") -> list[Object]:
+        """Return the objects of the namespace that match the selectors."""
+        return self.get_all_at(kind, labels=labels, fields=fields)[0]
 
-    def get_all_at(
-        self, kind: str, *, labels: str = "", fields: str = "", everywhere: bool = False
-    ) -> tuple[list[Object], str]:
+    def get_all_at(self, kind: str, *, labels: str = "", fields: str = "") -> tuple[list[Object], str]:
         """Return objects, and the version from which a watch goes on."""
-        answer = self._json(
-            "GET",
-            self.path(kind, everywhere=everywhere),
-            about=f"{kind}s",
-            params={"labelSelector": labels, "fieldSelector": fields},
-        )
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        answer = self._json("GET", self.path(kind), about=f"{kind}s", params=selectors)
         return answer.get("items") or [], answer["metadata"]["resourceVersion"]
 
     def create(self, item: Object, *, dry_run: bool = False) -> Object:
         """Create an object; a field that Kubernetes does not know is an error."""
-        return self._json(
-            "POST",
-            self._path_of(item, named=False),
-            body=item,
-            about=title(item),
-            params={
-                "fieldManager": FIELD_MANAGER,
-                "fieldValidation": "Strict",
-                "dryRun": "All" if dry_run else "",
-            },
-        )
+        params = _WRITING | {"dryRun": "All" if dry_run else ""}
+        path = self._path_of(item, named=False)
+        return self._json("POST", path, body=item, about=title(item), params=params)
 
     def apply(self, item: Object) -> Object:
         """Create an object or bring it to this shape (server-side apply); unknown fields are an error."""
@@ -159,18 +143,14 @@ class Kube:
             body=item,
             about=title(item),
             content_type="application/apply-patch+yaml",
-            params={"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict", "force": "true"},
+            params=_WRITING | {"force": "true"},
         )
 
     def delete(self, kind: str, name: str) -> None:
         """Delete an object with what it owns; one that is not there is fine."""
         try:
-            self._json(
-                "DELETE",
-                self.path(kind, name),
-                body={"propagationPolicy": "Background"},
-                about=f'{kind} "{name}"',
-            )
+            with_all = {"propagationPolicy": "Background"}
+            self._json("DELETE", self.path(kind, name), body=with_all, about=f'{kind} "{name}"')
         except Rejected as error:
             if error.status != 404:
                 raise
@@ -181,21 +161,11 @@ class Kube:
 
     # Streams
 
-    def watch(
-        self, kind: str, version: str, *, labels: str = "", fields: str = "", everywhere: bool = False
-    ) -> Stream:
+    def watch(self, kind: str, version: str, *, labels: str = "", fields: str = "") -> Stream:
         """Return the changes since ``version``, a JSON line each; the server ends it after a while."""
-        return self.stream(
-            self.path(kind, everywhere=everywhere),
-            about=f"{kind}s",
-            params={
-                "watch": "1",
-                "resourceVersion": version,
-                "labelSelector": labels,
-                "fieldSelector": fields,
-                "timeoutSeconds": READ_SECONDS - 10,
-            },
-        )
+        params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": READ_SECONDS - 10}
+        params |= {"labelSelector": labels, "fieldSelector": fields}
+        return self.stream(self.path(kind), about=f"{kind}s", params=params)
 
     def stream(self, path: str, *, about: str, params: Mapping[str, object]) -> Stream:
         """Return a response that goes on, line by line."""
@@ -203,10 +173,10 @@ class Kube:
 
     # Requests
 
-    def path(self, kind: str, name: str | None = None, *, everywhere: bool = False) -> str:
+    def path(self, kind: str, name: str | None = None) -> str:
         """Return the path of an object, or of a collection."""
         resource = self._resource(API_VERSIONS.get(kind, "v1"), kind)
-        return _join(resource, None if everywhere else self.namespace, name)
+        return _join(resource, self.namespace, name)
 
     def _path_of(self, item: Object, *, named: bool = True) -> str:
         meta = item["metadata"]

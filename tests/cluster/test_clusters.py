@@ -167,6 +167,17 @@ def test_a_full_disk_is_named_with_the_remedy(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_a_broken_cluster_is_explained_and_can_be_recreated(spare, state_home):
+    record = state_home / "trainyard" / "clusters" / spare / "cluster.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{torn")
+    with pytest.raises(ClusterBroken, match="(?s)record.*recreate=True"):
+        kit.connect(spare)
+    with pytest.raises(ClusterBroken, match="(?s)record.*recreate=True"):
+        kit.create_cluster("local", name=spare, nodes=1)
+    assert len(kit.create_cluster("local", name=spare, nodes=1, recreate=True).nodes()) == 1
+
+
 def test_as_a_context_manager_a_cluster_is_deleted_at_the_end(spare):
     with kit.create_cluster("local", name=spare, nodes=1) as cluster:
         assert len(cluster.nodes()) == 1
