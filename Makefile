@@ -27,11 +27,11 @@ lint: setup  ## style, and the import contract
 	$(BIN)/lint-imports
 
 test: lint  ## lint, then unit, node, cluster and notebook tests
-	$(PYTEST) tests/unit tests/node
-	$(PYTEST) tests/cluster tests/notebooks
+	$(PYTEST) -m "not slow" tests/unit tests/node
+	$(PYTEST) -m "not slow" tests/cluster tests/notebooks
 
-test-all: test  ## the tests once more, those marked slow or in need of root or a GPU included
-	$(PYTEST) tests --run-all
+test-all: lint  ## every test, those marked slow as well
+	$(PYTEST) tests
 
 bench: setup  ## measure this kit beside its peers, in one run
 	$(BIN)/python -m bench
