@@ -63,9 +63,9 @@ def release(folder: Path, *, report: Report) -> None:
     base = f"{kubernetes}/{KUBERNETES}/bin/{system}/{machine}"
     files = [File(f"{base}/{name}", f"{base}/{name}.sha256") for name in PROGRAMS]
     archive = File(f"{etcd}/{ETCD}/etcd-{ETCD}-{system}-{machine}.tar.gz", f"{etcd}/{ETCD}/SHA256SUMS")
-    partial = private_dir(folder.with_name(f"{folder.name}.partial"))
     # Both servers are asked before the first large file, so that an unreachable one costs seconds.
     checksums = {file: _checksum(file) for file in (*files, archive)}
+    partial = private_dir(folder.with_name(f"{folder.name}.partial"))
     with _writing(partial):
         for file, wanted in checksums.items():
             if not (partial / file.name).exists():

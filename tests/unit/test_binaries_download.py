@@ -91,6 +91,7 @@ def test_a_refusal_names_the_address_and_the_remedies(server, release, cache, st
 def test_a_server_that_is_not_there_is_given_up_at_once(cache, monkeypatch):
     monkeypatch.setenv("TRAINYARD_KUBERNETES_URL", "http://127.0.0.1:9")
     assert "refused" in refusal().about
+    assert folders(cache) == []
 
 
 def test_a_download_that_was_cut_goes_on_where_it_stopped(server, release, cache):
