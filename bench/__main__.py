@@ -25,6 +25,7 @@ from localkube.errors import LocalClusterError
 
 OUTPUT = Path(__file__).parent / "results" / "latest.json"
 ROUNDS, QUICK_ROUNDS = 5, 1
+PLAIN_WIDTH = 140  # of a file or a pipe
 FAILURES = (MeasureFailed, KitError, LocalClusterError, OSError, subprocess.SubprocessError)
 
 
@@ -59,7 +60,7 @@ class Report:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Take the measures that are asked for and return the exit status."""
     options = _parser().parse_args(arguments)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     report = Report(options.output, rounds=rounds, quick=options.quick)
     status = 0
@@ -95,7 +96,9 @@ def _progress(console: Console):
     began = time.monotonic()
 
     def report(text: str) -> None:
-        console.print(f"  {time.monotonic() - began:6.0f} s  {text}", markup=False, highlight=False)
+        console.print(
+            f"  {time.monotonic() - began:6.0f} s  {text}", markup=False, highlight=False, soft_wrap=True
+        )
 
     return report
 

@@ -1,0 +1,187 @@
+"""The pure parts of the benchmarks: order, percentiles, verdicts, the table; and the peer's absence."""
+
+import io
+import itertools
+import json
+
+import psutil
+import pytest
+from rich.console import Console
+
+from bench import kwok, objects, table, training
+from bench.errors import MeasureFailed, PeerAbsent
+from bench.measures import MEASURES, first_step, idle
+from bench.results import MET, MISSED, UNJUDGED, Limit, Result
+from bench.sampling import alternate, order, percentile
+from bench.watching import has_started, is_complete
+from kitlib.manifests import merge
+from localkube.controlplane.binaries import COMPONENTS, ControlPlane
+
+
+def result(**changes) -> Result:
+    return Result(**{"what": "a thing", "unit": "s", "ours": (3.0, 1.0, 2.0), "peer": "a peer"} | changes)
+
+
+def drawn(*results: Result, loads=None, failures=None) -> str:
+    console = Console(file=io.StringIO(), width=160)
+    table.draw(results, loads=loads or {}, failures=failures or {}, console=console)
+    return console.file.getvalue()
+
+
+def test_each_round_turns_the_order_round():
+    assert order(["a", "b", "c"], 3) == [["a", "b", "c"], ["c", "b", "a"], ["a", "b", "c"]]
+
+
+def test_alternating_calls_every_side_once_a_round_and_keeps_the_answers_apart():
+    clock = itertools.count()
+    answers = alternate({"ours": lambda: next(clock), "theirs": lambda: next(clock)}, 3)
+    assert answers == {"ours": [0, 3, 4], "theirs": [1, 2, 5]}
+
+
+@pytest.mark.parametrize(("share", "expected"), [(50, 50), (99, 99), (100, 100), (0, 1)])
+def test_a_percentile_is_a_sample_by_nearest_rank(share, expected):
+    assert percentile(range(1, 101), share) == expected
+
+
+def test_a_percentile_of_nothing_is_an_error():
+    with pytest.raises(ValueError, match="no samples"):
+        percentile([], 50)
+
+
+def test_value_and_ratio_are_of_medians():
+    found = result(theirs=(8.0, 4.0, 2.0))
+    assert (found.value, found.peer_value, found.ratio) == (2.0, 4.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("limit", "verdict"),
+    [
+        (None, ""),
+        (Limit(0.5), MET),
+        (Limit(0.49), MISSED),
+        (Limit(2, of="value", unit="s"), MET),
+        (Limit(1.9, of="value", unit="s"), MISSED),
+    ],
+)
+def test_a_limit_is_held_against_the_ratio_or_the_value(limit, verdict):
+    assert result(theirs=(4.0,), limit=limit).verdict == verdict
+
+
+def test_a_ratio_without_a_peer_is_not_judged_but_a_value_is():
+    assert result(limit=Limit(1)).verdict == UNJUDGED
+    assert result(limit=Limit(5, of="value")).verdict == MET
+
+
+def test_json_keeps_every_sample():
+    found = json.loads(json.dumps(result(theirs=(4.0,), limit=Limit(1.1)).as_dict()))
+    assert found["samples"] == {"ours": [3.0, 1.0, 2.0], "peer": [4.0]}
+    assert found["limit"] == "≤ 1.1 × peer"
+
+
+def test_the_table_says_that_a_limit_is_missed():
+    text = drawn(result(theirs=(1.0,), limit=Limit(0.8)))
+    assert "2.00 s" in text
+    assert "missed" in text
+
+
+def test_the_table_says_that_a_peer_is_absent_and_why():
+    text = drawn(result(absent="there is no Go to build it with", limit=Limit(0.8)))
+    assert "absent" in text
+    assert "there is no Go" in text
+    assert "not judged" in text
+
+
+def test_the_table_tells_of_a_busy_machine_and_of_what_could_not_be_measured():
+    text = drawn(result(), loads={"creation": 7.5, "idle": 0.4}, failures={"idle": "no such file"})
+    assert "7.5 before creation" in text
+    assert "0.4" not in text
+    assert "idle: not measured: no such file" in text
+
+
+def test_without_go_kwok_is_absent(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    programs = {name: (str(tmp_path / name),) for name in COMPONENTS}
+    control_plane = ControlPlane("v1.36.3", "cache", programs)
+    with pytest.raises(PeerAbsent, match="no Go"):
+        kwok.obtain(control_plane, folder=tmp_path / "links", report=lambda text: None)
+
+
+def test_kwokctl_is_given_our_programs_and_a_folder_of_its_own(tmp_path):
+    peer = kwok.Kwok(tmp_path / "kwok", tmp_path / "kubernetes", "v1.36.3")
+    command = peer.create_command("b", tmp_path / "config", ["--disable-qps-limits"])
+    environment = peer.environment(tmp_path / "work")
+    assert f"--kube-apiserver-binary={tmp_path}/kubernetes/kube-apiserver" in command
+    assert f"--kubeconfig={tmp_path}/config" in command
+    assert command[-1] == "--disable-qps-limits"
+    assert environment["KWOK_WORKDIR"] == str(tmp_path / "work")
+    assert environment["PATH"].startswith(f"{tmp_path}/kubernetes:")  # kwokctl prefers the kubectl on PATH
+
+
+def test_every_manifest_is_read_and_can_be_patched():
+    for path in objects.FOLDER.glob("*.yaml"):
+        item = objects.read(path.stem, metadata={"name": "other"})
+        assert item["metadata"]["name"] == "other"
+        assert item["apiVersion"]
+
+
+def test_a_run_is_timed_by_what_its_ranks_say():
+    lines = [
+        '{"event":"start","time":5,"rank":0,"world_size":2,"threads":1}',
+        "a line for people",
+        '{"event":"step","time":11,"rank":1,"world_size":2}',
+        '{"event":"step","time":10,"rank":0,"world_size":2}',
+        '{"event":"end","time":40,"rank":0,"world_size":2}',
+        '{"event":"end","time":41,"rank":1,"world_size":2}',
+    ]
+    times = training.read(lines, submitted=1.0, finished=50.0, ranks=2)
+    assert (times.to_first_step, times.training, times.total) == (9.0, 31.0, 40.0)
+    assert times.threads == (1,)
+    with pytest.raises(MeasureFailed, match="1 of 2 ranks"):
+        training.read(lines[:-1], submitted=1.0, finished=50.0, ranks=2)
+
+
+def test_cold_and_without_torchrun_are_patches_that_go_together():
+    patch = merge(training.COLD, training.as_python(4))
+    template = patch["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    assert template["metadata"]["annotations"] == {"trainyard/warm-start": "false"}
+    assert container["command"][0] == "python"
+
+
+def test_a_line_says_when_pods_did_not_start_as_it_claims():
+    def times(warm: int) -> training.Times:
+        return training.Times(0, 1, 2, 3, (1,), warm)
+
+    samples = {"warm-python": [times(3)], "bare": [times(0)]}
+    found = first_step._result(samples, "warm", "warm-python", Limit(0.3))
+    assert found.notes == "3 pods came from the warm parent, not 4"
+
+
+def test_pods_have_started_when_all_their_containers_run_or_have_run():
+    def pod(*states: str) -> dict:
+        return {"status": {"containerStatuses": [{"state": {state: {}}} for state in states]}}
+
+    assert has_started(pod("running", "terminated"))
+    assert not has_started(pod("running", "waiting"))
+    assert not has_started({"status": {}})
+
+
+def test_a_failed_job_ends_the_wait_for_it():
+    def job(kind: str) -> dict:
+        return {"metadata": {"name": "j"}, "status": {"conditions": [{"type": kind, "status": "True"}]}}
+
+    assert is_complete(job("Complete"))
+    assert not is_complete(job("SuccessCriteriaMet"))
+    with pytest.raises(MeasureFailed, match="Job j failed"):
+        is_complete(job("Failed"))
+
+
+def test_usage_is_summed_from_the_kernels_figures():
+    found = idle.usage([psutil.Process()], seconds=0.01)
+    assert 1 < sum(found.megabytes.values()) < 10_000
+    assert sum(found.percent.values()) >= 0
+
+
+def test_all_six_measures_have_a_name():
+    assert set(MEASURES) == {"creation", "idle", "pod_start", "many_pods", "first_step", "training_time"}
