@@ -168,16 +168,16 @@ def status(name: str) -> dict[str, Any]:
     paths = ClusterPaths(name)
     try:
         record = json.loads(paths.record.read_text())
+        answer = record | {
+            "server": f"https://127.0.0.1:{record['api_port']}",
+            "kubeconfig": str(paths.kubeconfig),
+            "state": "running",
+            "reason": "",
+        }
     except FileNotFoundError:
         return {"name": name, "state": "absent", "reason": f"there is no cluster {name!r} on this machine"}
-    except (OSError, ValueError) as error:
-        return {"name": name, "state": "broken", "reason": f"its record cannot be read: {error}"}
-    answer = record | {
-        "server": f"https://127.0.0.1:{record['api_port']}",
-        "kubeconfig": str(paths.kubeconfig),
-        "state": "running",
-        "reason": "",
-    }
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        return {"name": name, "state": "broken", "reason": f"its record cannot be read: {error!r}"}
     if not alive(paths):
         return answer | {"state": "stopped", "reason": "its supervisor has ended, and its processes with it"}
     if problem := api_problem(record["api_port"]):
