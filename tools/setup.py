@@ -152,6 +152,11 @@ def is_ready(venv: Path) -> bool:
     return False
 
 
+def mark(venv: Path) -> None:
+    """Leave the note in ``venv`` by which `is_ready` knows it again."""
+    (venv / MARKER).write_text(json.dumps({"fingerprint": fingerprint(), "at": str(venv)}))
+
+
 def packages_job(venv: Path) -> Job:
     """Return the job that fills ``venv``; a conda environment has its packages already."""
     python = str(venv / "bin" / "python")
@@ -196,7 +201,7 @@ def main() -> int:
         jobs = [control_plane_job()] if is_ready(venv) else [packages_job(venv), control_plane_job()]
         print("setup: " + " and ".join(job.name for job in jobs), flush=True)
         asyncio.run(obtain(list(jobs)))
-        (venv / MARKER).write_text(json.dumps({"fingerprint": fingerprint(), "at": str(venv)}))
+        mark(venv)
     except* SetupError as group:
         failures.extend(group.exceptions)
     if failures:

@@ -1,0 +1,169 @@
+"""The setup's progress and its failures, and what a report reads from executed notebooks."""
+
+import asyncio
+import importlib.util
+import socket
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+ROOT = Path(__file__).parents[2]
+
+
+def tool(name):
+    """Return a module of ``tools/``; importing it does nothing."""
+    spec = importlib.util.spec_from_file_location(f"tools_{name}", ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+setup, report = tool("setup"), tool("report")
+
+
+def job(name, program, **options):
+    return setup.Job(name, "a second elsewhere", [[sys.executable, "-c", program]], "try again", **options)
+
+
+@pytest.mark.parametrize(
+    ("line", "progress"),
+    [
+        ("Downloading torch-2.15.0-cp311-cp311-linux.whl (780.2 MB)", "downloading torch-2.15.0 (780.2 MB)"),
+        ("  Downloading six-1.17.0-py2.py3-none-any.whl.metadata (1.7 kB)", None),
+        ("Requirement already satisfied: six", None),
+        ("Installing collected packages: a, b, c", "unpacking 3 packages"),
+        ("Compiling package 17 of 2790", "Compiling package 17 of 2790"),
+        ("", None),
+    ],
+)
+def test_lines_of_output_become_progress(line, progress):
+    assert setup.progress_of(line) == progress
+
+
+def test_jobs_run_side_by_side_and_say_what_they_do(capfd):
+    with socket.create_server(("127.0.0.1", 0)) as meeting:
+        port = meeting.getsockname()[1]
+        program = (
+            f"import socket; s = socket.create_connection(('127.0.0.1', {port})); s.recv(1); print('met')"
+        )
+
+        async def both():
+            loop = asyncio.get_running_loop()
+            meeting.setblocking(False)
+            work = asyncio.create_task(setup.obtain([job("one", program), job("two", program)]))
+            guests = [
+                (await loop.sock_accept(meeting))[0] for _ in range(2)
+            ]  # neither ends before both are here
+            for guest in guests:
+                guest.close()
+            await work
+
+        asyncio.run(both())
+    said = capfd.readouterr().out
+    assert "one            met" in said
+    assert "two            met" in said
+    assert said.count("ready") == 2
+
+
+def test_a_failure_carries_the_last_words_and_the_remedy_and_ends_the_other_job():
+    endless = job("endless", "import threading; threading.Event().wait()")
+    failing = job("failing", "print('no space left'); raise SystemExit(3)")
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(setup.obtain([endless, failing]))
+    (error,) = caught.value.exceptions
+    assert "no space left" in str(error)
+    assert "ended with 3" in str(error)
+    assert "try again" in str(error)
+
+
+def test_a_silent_job_is_spoken_for(capfd, monkeypatch):
+    monkeypatch.setattr(setup, "QUIET_SECONDS", 0.2)
+    asyncio.run(setup.obtain([job("quiet", "import time; time.sleep(2.5)")]))
+    assert "still at it" in capfd.readouterr().out
+
+
+def test_an_environment_counts_as_ready_only_for_the_same_requirements(tmp_path, monkeypatch):
+    assert not setup.is_ready(tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    setup.mark(tmp_path)
+    assert setup.is_ready(tmp_path)
+    monkeypatch.setattr(setup, "fingerprint", lambda: "of other requirements")
+    assert not setup.is_ready(tmp_path)
+
+
+def test_a_full_disk_is_told_before_anything_is_downloaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(setup, "NEEDED_BYTES", 10**18)
+    with pytest.raises(setup.SetupError, match="GB free"):
+        setup.packages_job(tmp_path / "venv")
+
+
+def test_a_conda_environment_keeps_its_packages(tmp_path):
+    (tmp_path / "conda-meta").mkdir()
+    (command,) = setup.packages_job(tmp_path).commands
+    assert "--no-deps" in command
+    assert "constraints.txt" not in command
+
+
+@pytest.fixture
+def executed(tmp_path):
+    """Return a function that writes a notebook and its execution, and reads the latter."""
+
+    def read(*cells, status="completed"):
+        cells = [new_markdown_cell("# A title\n\nA goal."), *cells]
+        original = tmp_path / "07_made.ipynb"
+        nbformat.write(new_notebook(cells=cells), original)
+        for cell in cells[1:]:
+            cell.metadata["papermill"] = {"status": status}
+        injected = new_code_cell("# Parameters\nx = 1", metadata={"tags": ["injected-parameters"]})
+        notebook = new_notebook(cells=[cells[0], injected, *cells[1:]])
+        notebook.metadata["papermill"] = {"duration": 12.5}
+        nbformat.write(notebook, tmp_path / "out.ipynb")
+        return report.read(tmp_path / "out.ipynb", original=original)
+
+    return read
+
+
+def test_a_result_has_title_goal_duration_and_accuracy(executed):
+    cell = new_code_cell("accuracy", metadata={"tags": ["result-accuracy"]})
+    cell.outputs = [new_output("execute_result", data={"text/plain": "0.9861"}, execution_count=1)]
+    result = executed(cell)
+    assert (result.title, result.goal, result.seconds) == ("A title", "A goal.", 12.5)
+    assert result.accuracy == 0.9861
+    assert result.verdict == "passed"
+
+
+def test_a_failed_cell_has_the_number_of_the_stored_notebook(executed):
+    cell = new_code_cell("first = 1\nboom()")
+    cell.outputs = [new_output("error", ename="NameError", evalue="boom", traceback=[])]
+    result = executed(new_code_cell("fine"), cell)
+    assert result.verdict == "failed"
+    assert str(result.failure) == "cell 3 (`first = 1`): NameError: boom"
+
+
+def test_a_cell_that_did_not_end_is_a_failure(executed):
+    assert str(executed(new_code_cell("wait()"), status="running").failure).endswith("did not come to an end")
+
+
+def test_a_notebook_that_was_not_finished_has_not_passed(executed):
+    assert executed(new_code_cell("fine"), status="pending").verdict == "not finished"
+
+
+def test_pictures_carry_their_description_and_the_page_loads_nothing(executed, tmp_path):
+    cell = new_code_cell(
+        "plot()", metadata={"tags": ["result-picture"], "trainyard": {"alt": "Loss & <more>"}}
+    )
+    cell.outputs = [new_output("display_data", data={"image/png": "aGFsbG8=\n", "text/plain": ""})]
+    result = executed(cell)
+    assert result.pictures == (report.Picture("aGFsbG8=", "Loss & <more>"),)
+    (tmp_path / "07_made.ipynb").rename(tmp_path / "original.ipynb")
+    (tmp_path / "out.ipynb").rename(tmp_path / "07_made.ipynb")
+    page = report.write([result], folder=tmp_path, seconds=3, planned=2).read_text()
+    assert "1 of 2 notebooks passed" in page
+    assert 'alt="Loss &amp; &lt;more&gt;"' in page
+    for path in (tmp_path / "index.html", tmp_path / "07_made.html"):
+        assert 'src="http' not in path.read_text()
