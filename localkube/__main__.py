@@ -10,10 +10,9 @@ import sys
 import time
 from typing import Any
 
-from localkube import cluster, machine
+from localkube import liveness
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths
-from localkube.settings import Wanted, memory_bytes
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,6 +29,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _create(options: argparse.Namespace) -> dict[str, Any]:
+    # Imported where they are used: most commands only ask how a cluster is, and should answer at once.
+    from localkube import cluster
+    from localkube.settings import Wanted, memory_bytes
+
     begun = time.monotonic()
     wanted = Wanted(
         nodes=options.nodes,
@@ -45,6 +48,22 @@ def _create(options: argparse.Namespace) -> dict[str, Any]:
         wanted=wanted,
         report=lambda text: _say({"progress": text, "seconds": round(time.monotonic() - begun, 1)}),
     )
+
+
+def _delete(options: argparse.Namespace) -> dict[str, Any]:
+    from localkube import cluster
+
+    return cluster.delete(options.name)
+
+
+def _doctor(options: argparse.Namespace) -> dict[str, Any]:
+    from localkube import machine
+
+    return machine.examine().as_dict()
+
+
+def _list(options: argparse.Namespace) -> list[dict[str, Any]]:
+    return [liveness.status(name) for name in liveness.names()]
 
 
 def _pair(label: str) -> tuple[str, str]:
@@ -75,17 +94,15 @@ def _parser() -> argparse.ArgumentParser:
     create.add_argument("--no-warm", action="store_true", help="start every container's Python afresh")
     create.set_defaults(run=_create)
     for verb, run in (
-        ("status", lambda options: cluster.status(options.name)),
-        ("delete", lambda options: cluster.delete(options.name)),
+        ("status", lambda options: liveness.status(options.name)),
+        ("delete", _delete),
         ("kubeconfig", _kubeconfig),
     ):
         named = verbs.add_parser(verb)
         named.add_argument("name")
         named.set_defaults(run=run)
-    verbs.add_parser("list").set_defaults(
-        run=lambda options: [cluster.status(name) for name in cluster.names()]
-    )
-    verbs.add_parser("doctor").set_defaults(run=lambda options: machine.examine().as_dict())
+    verbs.add_parser("list").set_defaults(run=_list)
+    verbs.add_parser("doctor").set_defaults(run=_doctor)
     return parser
 
 

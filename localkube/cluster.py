@@ -6,9 +6,7 @@ live in one PID namespace, so that deleting is killing one process and removing 
 
 import asyncio
 import fcntl
-import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -22,9 +20,9 @@ from typing import Any
 from localkube import machine
 from localkube.controlplane import bake, binaries
 from localkube.errors import LocalClusterError
-from localkube.liveness import alive, api_problem, end_processes, read_record
+from localkube.liveness import alive, check_name, end_processes, read_record, status
 from localkube.node.api import Api, ApiError
-from localkube.paths import ClusterPaths, private_dir, state_dir, unwritable
+from localkube.paths import ClusterPaths, private_dir, unwritable
 from localkube.preparation import Preparation, python_environment
 from localkube.settings import Wanted
 
@@ -32,7 +30,6 @@ Report = Callable[[str], None]
 READY_SECONDS = 60
 STOP_SECONDS = 10
 POLL_SECONDS = 0.02
-NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
 def create(name: str, *, wanted: Wanted, report: Report) -> dict[str, Any]:
@@ -162,35 +159,6 @@ def _log_tail(paths: ClusterPaths, lines: int = 6) -> str:
     return "\n".join(found[-40:])
 
 
-def status(name: str) -> dict[str, Any]:
-    """Return how a cluster is: ``state`` is absent, stopped, broken or running."""
-    check_name(name)
-    paths = ClusterPaths(name)
-    try:
-        record = json.loads(paths.record.read_text())
-        answer = record | {
-            "server": f"https://127.0.0.1:{record['api_port']}",
-            "kubeconfig": str(paths.kubeconfig),
-            "state": "running",
-            "reason": "",
-        }
-    except FileNotFoundError:
-        return {"name": name, "state": "absent", "reason": f"there is no cluster {name!r} on this machine"}
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        return {"name": name, "state": "broken", "reason": f"its record cannot be read: {error!r}"}
-    if not alive(paths):
-        return answer | {"state": "stopped", "reason": "its supervisor has ended, and its processes with it"}
-    if problem := api_problem(record["api_port"]):
-        return answer | {"state": "broken", "reason": problem}
-    return answer
-
-
-def names() -> list[str]:
-    """Return the names of the clusters that have a directory here."""
-    root = state_dir() / "clusters"
-    return sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-
-
 def delete(name: str) -> dict[str, Any]:
     """End every process of a cluster and remove its directory; harmless when there is none."""
     check_name(name)
@@ -239,15 +207,6 @@ def host_socket(port: int) -> socket.socket:
         ) from error
     listener.listen(128)
     return listener
-
-
-def check_name(name: str) -> None:
-    if not NAME.fullmatch(name):
-        raise LocalClusterError(
-            "a cluster's name has up to 40 lower-case letters, digits and hyphens",
-            about=repr(name),
-            fix="choose a name such as lab-1",
-        )
 
 
 def _same(now: dict[str, Any], wanted: Wanted) -> dict[str, Any]:

@@ -1,8 +1,13 @@
-"""Which processes of a cluster run, by pid and start time, by lock, by port; and how to end them."""
+"""Which clusters there are and how they are: by record, by lock, by port; and how to end their processes.
 
+Imports little, because every command asks. Creating and deleting are in ``cluster.py``.
+"""
+
+import contextlib
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -10,10 +15,11 @@ from typing import Any
 
 from localkube.errors import LocalClusterError
 from localkube.machine import start_time
-from localkube.paths import ClusterPaths
+from localkube.paths import ClusterPaths, state_dir
 
 STOP_SECONDS = 10
 POLL_SECONDS = 0.02
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
 def read_record(paths: ClusterPaths) -> dict[str, Any]:
@@ -23,9 +29,19 @@ def read_record(paths: ClusterPaths) -> dict[str, Any]:
         return {}
 
 
+def _processes(paths: ClusterPaths) -> dict[str, dict[str, int]]:
+    """Return the cluster's own processes, from its lock when its record cannot be read."""
+    found: dict[str, dict[str, int]] = {}
+    # Without a note in the lock no supervisor has ever run.
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads((paths.root / "supervisor.lock").read_text())
+    record = read_record(paths)
+    return found | (record.get("processes", {}) if isinstance(record, dict) else {})
+
+
 def end_processes(paths: ClusterPaths) -> None:
     """End the supervisor and the site, and wait until they are gone."""
-    processes = read_record(paths).get("processes", {})
+    processes = _processes(paths)
     if "supervisor" in processes and _runs(processes["supervisor"]):
         os.kill(processes["supervisor"]["pid"], signal.SIGTERM)
     for patience in (STOP_SECONDS, STOP_SECONDS):
@@ -62,9 +78,47 @@ def alive(paths: ClusterPaths) -> bool:
     return False
 
 
-def api_problem(port: int) -> str:
+def _api_problem(port: int) -> str:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2):
             return ""
     except OSError as error:
         return f"nothing answers on 127.0.0.1:{port}: {error}"
+
+
+def status(name: str) -> dict[str, Any]:
+    """Return how a cluster is: ``state`` is absent, stopped, broken or running."""
+    check_name(name)
+    paths = ClusterPaths(name)
+    try:
+        record = json.loads(paths.record.read_text())
+        answer = record | {
+            "server": f"https://127.0.0.1:{record['api_port']}",
+            "kubeconfig": str(paths.kubeconfig),
+            "state": "running",
+            "reason": "",
+        }
+    except FileNotFoundError:
+        return {"name": name, "state": "absent", "reason": f"there is no cluster {name!r} on this machine"}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        return {"name": name, "state": "broken", "reason": f"its record cannot be read: {error!r}"}
+    if not alive(paths):
+        return answer | {"state": "stopped", "reason": "its supervisor has ended, and its processes with it"}
+    if problem := _api_problem(record["api_port"]):
+        return answer | {"state": "broken", "reason": problem}
+    return answer
+
+
+def names() -> list[str]:
+    """Return the names of the clusters that have a directory here."""
+    root = state_dir() / "clusters"
+    return sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+
+
+def check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise LocalClusterError(
+            "a cluster's name has up to 40 lower-case letters, digits and hyphens",
+            about=repr(name),
+            fix="choose a name such as lab-1",
+        )

@@ -220,6 +220,9 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     lock = os.open(root / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
+    me = {"supervisor": {"pid": os.getpid(), "start_time": start_time(os.getpid())}}
+    os.ftruncate(lock, 0)
+    os.write(lock, json.dumps(me).encode())
     asyncio.run(Supervisor(root).run(listener))
 
 
