@@ -42,6 +42,12 @@ def _processes(paths: ClusterPaths) -> dict[str, dict[str, int]]:
 def end_processes(paths: ClusterPaths) -> None:
     """End the supervisor and the site, and wait until they are gone."""
     processes = _processes(paths)
+    if not processes and alive(paths):
+        raise LocalClusterError(
+            "its supervisor runs, and its record does not say as which process",
+            about=paths.name,
+            fix=f"end it yourself: pkill -f 'localkube.supervisor {paths.root}'",
+        )
     if "supervisor" in processes and _runs(processes["supervisor"]):
         os.kill(processes["supervisor"]["pid"], signal.SIGTERM)
     for patience in (STOP_SECONDS, STOP_SECONDS):
