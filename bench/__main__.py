@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 
 from bench import machine, table
@@ -26,7 +27,7 @@ from localkube.errors import LocalClusterError
 OUTPUT = Path(__file__).parent / "results" / "latest.json"
 ROUNDS, QUICK_ROUNDS = 5, 1
 PLAIN_WIDTH = 140  # of a file or a pipe
-FAILURES = (MeasureFailed, KitError, LocalClusterError, OSError, subprocess.SubprocessError)
+FAILURES = (MeasureFailed, KitError, LocalClusterError, OSError, psutil.Error, subprocess.SubprocessError)
 
 
 class Report:

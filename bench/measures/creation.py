@@ -24,9 +24,8 @@ def measure(lab: Lab) -> list[Result]:
     sides = {"ours": lambda: _ours(lab)}
     if lab.kwok is not None:
         sides["theirs"] = lambda: _theirs(lab)
-    if not lab.quick:  # the first one finds cold caches, and may bake what later ones use
-        for side in sides.values():
-            side()
+    for side in sides.values():  # the first one finds cold caches, and may bake what later ones use
+        side()
     samples = alternate(sides, lab.rounds)
     theirs = samples.get("theirs", [])
     return [
