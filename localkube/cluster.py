@@ -75,15 +75,19 @@ def _start(paths: ClusterPaths, wanted: Wanted, report: Report, *, fresh: bool) 
     control_plane = binaries.obtain(report=report)
     listener = _listener(paths, wanted.port)
     port = listener.getsockname()[1]
+    supervisor = None
     try:
         report("making certificates and settings")
         nodes = Preparation(paths, wanted, control_plane, here, port).write()
         if fresh and (baked := bake.baked_etcd(control_plane, report=report)):
             bake.plant(baked, paths.etcd)
         report("starting the control plane")
-        _launch(paths, listener)
+        supervisor = _launch(paths, listener)
         asyncio.run(_wait_ready(paths, port, len(nodes), report))
     except BaseException as error:
+        if supervisor:
+            supervisor.terminate()
+            supervisor.wait()
         end_processes(paths)
         if fresh:
             shutil.rmtree(paths.root, ignore_errors=True)
@@ -95,10 +99,10 @@ def _start(paths: ClusterPaths, wanted: Wanted, report: Report, *, fresh: bool) 
     return status(paths.name)
 
 
-def _launch(paths: ClusterPaths, listener: socket.socket) -> None:
+def _launch(paths: ClusterPaths, listener: socket.socket) -> subprocess.Popen:
     command = [sys.executable, "-m", "localkube.supervisor", str(paths.root), str(listener.fileno())]
-    with open(paths.logs / "supervisor.log", "ab") as output:
-        subprocess.Popen(
+    with open(paths.logs / "supervisor.log", "ab", opener=_private) as output:
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -108,6 +112,10 @@ def _launch(paths: ClusterPaths, listener: socket.socket) -> None:
             cwd="/",
             env=python_environment(),
         )
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 async def _wait_ready(paths: ClusterPaths, port: int, nodes: int, report: Report) -> None:

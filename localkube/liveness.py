@@ -3,7 +3,6 @@
 Imports little, because every command asks. Creating and deleting are in ``cluster.py``.
 """
 
-import contextlib
 import fcntl
 import json
 import os
@@ -30,21 +29,19 @@ def read_record(paths: ClusterPaths) -> dict[str, Any]:
 
 
 def _processes(paths: ClusterPaths) -> dict[str, dict[str, int]]:
-    """Return the cluster's own processes, from its lock when its record cannot be read."""
-    found: dict[str, dict[str, int]] = {}
-    # Without a note in the lock no supervisor has ever run.
-    with contextlib.suppress(OSError, ValueError):
-        found = json.loads((paths.root / "supervisor.lock").read_text())
-    record = read_record(paths)
-    return found | (record.get("processes", {}) if isinstance(record, dict) else {})
+    """Return the processes that the supervisor has written down; they may have ended since."""
+    try:
+        return json.loads((paths.root / "processes.json").read_text())
+    except (OSError, ValueError):
+        return {}
 
 
 def end_processes(paths: ClusterPaths) -> None:
-    """End the supervisor and the site, and wait until they are gone."""
+    """End the supervisor, the site and the gateway, and wait until they are gone."""
     processes = _processes(paths)
     if not processes and alive(paths):
         raise LocalClusterError(
-            "its supervisor runs, and its record does not say as which process",
+            "its supervisor runs, and nothing says as which process",
             about=paths.name,
             fix=f"end it yourself: pkill -f 'localkube.supervisor {paths.root}'",
         )
@@ -101,6 +98,7 @@ def status(name: str) -> dict[str, Any]:
         answer = record | {
             "server": f"https://127.0.0.1:{record['api_port']}",
             "kubeconfig": str(paths.kubeconfig),
+            "processes": _processes(paths),
             "state": "running",
             "reason": "",
         }

@@ -78,7 +78,7 @@ class Preparation:
         return {"site": site, "components": components, "gateway": _gateway(self.control_plane, Site())}
 
     def _first_record(self, nodes: list[NodeSettings]) -> dict[str, Any]:
-        """Return the record, to which the supervisor adds its processes."""
+        """Return what stays true of the cluster until it is started again."""
         return {
             "name": self.paths.name,
             "nodes": len(nodes),
@@ -90,7 +90,6 @@ class Preparation:
             "kubectl": self.control_plane.argv("kubectl"),
             "created": time.time(),
             "oversubscribed": sum(node.cpus for node in nodes) > self.machine.cores,
-            "processes": {},
         }
 
 

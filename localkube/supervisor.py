@@ -57,16 +57,18 @@ class Supervisor:
         self._components = {raw["name"]: Component(**raw) for raw in self._plan["components"]}
         self._orders: Orders | None = None
         self._gateway: subprocess.Popen | None = None
+        self._processes: dict[str, dict[str, int | None]] = {}
         self._stopping = asyncio.Event()
 
     async def run(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
+        self._note("supervisor", os.getpid())
         site = self._start_site()
+        self._note("site", site.pid)
         try:
             self._orders = await Orders.connect(self._root / "spawner.sock", on_exit=self._exited)
-            self._record(site)
             if self._plan["gateway"]:
                 start_task(self._keep_gateway(), name="gateway")
             for component in self._components.values():
@@ -78,7 +80,7 @@ class Supervisor:
             await asyncio.wait([stop, self._orders.gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._stopping.set()
-            site.kill()
+            site.terminate()
             site.wait()
             if self._gateway:
                 self._gateway.kill()
@@ -90,21 +92,19 @@ class Supervisor:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as orders:
             with short_name(path) as name:
                 orders.bind(name)
+            path.chmod(0o600)
             orders.listen(8)
             settings = self._plan["site"] | {"listener": orders.fileno()}
             command = [sys.executable, "-S", "-s", "-E", str(SPAWNER), json.dumps(settings)]
             return subprocess.Popen(command, pass_fds=[orders.fileno()], stdin=subprocess.DEVNULL)
 
-    def _record(self, site: subprocess.Popen) -> None:
-        """Add the processes to the cluster's record: by pid and start time, because pids are used again."""
-        path = self._root / "cluster.json"
-        record = json.loads(path.read_text())
-        record["processes"] = {
-            name: {"pid": pid, "start_time": start_time(pid)}
-            for name, pid in (("supervisor", os.getpid()), ("site", site.pid))
-        }
+    def _note(self, name: str, pid: int) -> None:
+        """Write down a process for ``delete``: by pid and start time, because pids are used again."""
+        self._processes[name] = {"pid": pid, "start_time": start_time(pid)}
+        path = self._root / "processes.json"
         aside = path.with_suffix(".new")
-        aside.write_text(json.dumps(record, indent=1))
+        aside.write_text(json.dumps(self._processes, indent=1))
+        aside.chmod(0o600)
         aside.replace(path)
 
     # Components.
@@ -160,6 +160,7 @@ class Supervisor:
             self._gateway = subprocess.Popen(  # noqa: ASYNC220 - a fork, and no wait
                 argv, pass_fds=[gate], stdin=subprocess.PIPE, stdout=output, stderr=output
             )
+            self._note("gateway", self._gateway.pid)
             os.close(gate)
             os.close(output)
             code = await asyncio.to_thread(self._gateway.wait)
@@ -220,9 +221,6 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     lock = os.open(root / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    me = {"supervisor": {"pid": os.getpid(), "start_time": start_time(os.getpid())}}
-    os.ftruncate(lock, 0)
-    os.write(lock, json.dumps(me).encode())
     asyncio.run(Supervisor(root).run(listener))
 
 

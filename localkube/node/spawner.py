@@ -291,7 +291,8 @@ class Spawner:
 
 def enter_site(settings: dict[str, Any]) -> None:
     """Return as PID 1 of the site's namespaces; the caller's process stays outside as its parent."""
-    syscalls.die_with_parent()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    syscalls.die_with_parent(signal.SIGTERM)
     user, group = os.getuid(), os.getgid()
     if settings["user_namespace"]:
         syscalls.unshare(syscalls.CLONE_NEWUSER)
@@ -302,11 +303,19 @@ def enter_site(settings: dict[str, Any]) -> None:
     syscalls.unshare(spaces | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC)
     child = os.fork()
     if child:
-        _, status = os.waitpid(child, 0)
-        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+        _outlive(child)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     syscalls.die_with_parent()
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     syscalls.mount("proc", "/proc", "proc", syscalls.PROC_FLAGS)
+
+
+def _outlive(child: int) -> NoReturn:
+    """Stay until the site is gone, and end it on SIGTERM: who waits for this process waits for all."""
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    _, status = os.waitpid(child, 0)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
 def _write(path: str, text: str) -> None:

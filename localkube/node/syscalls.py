@@ -45,9 +45,9 @@ def unmount(target: str) -> None:
     _check(_libc.umount2(os.fsencode(target), MNT_DETACH), f"unmount {target}")
 
 
-def die_with_parent() -> None:
-    """Ask the kernel for a SIGKILL when the parent ends."""
-    _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Ask the kernel for a signal when the parent ends."""
+    _check(_libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0), "prctl")
 
 
 def make_read_only(target: str) -> None:
