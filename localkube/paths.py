@@ -29,7 +29,8 @@ def private_dir(path: Path) -> Path:
         LocalClusterError: The disk is full or read-only, or the directory belongs to somebody else.
     """
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for missing in [place for place in (*reversed(path.parents), path) if not place.exists()]:
+            missing.mkdir(mode=0o700, exist_ok=True)
         os.chmod(path, 0o700)
     except OSError as error:
         raise unwritable(path, error) from error
