@@ -23,6 +23,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MARKER = "trainyard-setup.json"
 NEEDED_BYTES = 8 * 10**9
+# pip would compile 16,000 files, a minute of a core that the build of the control plane needs. These are imported
+# once instead, which compiles what they use: a pod sees the environment read-only and could not keep the result.
+USED = (
+    "torch._dynamo, torch.distributed.run, torchvision, "
+    "sklearn.datasets, matplotlib.pyplot, pandas, papermill"
+)
 QUIET_SECONDS = 15  # the longest silence before a line says what is still going on
 
 
@@ -92,6 +98,7 @@ async def run(job: Job, began: float) -> None:
             async for raw in process.stdout:
                 line = raw.decode(errors="replace").rstrip()
                 job.tail.append(line)
+                job.last = line.strip()[:70] or job.last
                 if text := progress_of(line):
                     job.last = text
                     # pip names a hundred small files; one line every few seconds is enough of them.
@@ -160,13 +167,16 @@ def mark(venv: Path) -> None:
 def packages_job(venv: Path) -> Job:
     """Return the job that fills ``venv``; a conda environment has its packages already."""
     python = str(venv / "bin" / "python")
-    install = [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", "-e"]
+    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
     remedy = "What pip said is above. It can be started again at any time: make setup"
     if (venv / "conda-meta").is_dir():
         return Job(
-            "packages", "this project, into the conda environment", [[*install, ".", "--no-deps"]], remedy
+            "packages", "this project, into the conda environment", [[*pip, "--no-deps", "-e", "."]], remedy
         )
-    commands = [[*install, ".[dev]", "-c", "constraints.txt"]]
+    commands = [
+        [*pip, "--no-compile", "-c", "constraints.txt", "-e", ".[dev]"],
+        [python, "-c", f"import {USED}; print('compiled what a run needs')"],
+    ]
     if not (venv / "bin/python").exists() or not (venv / "pyvenv.cfg").exists():
         commands.insert(0, [sys.executable, "-m", "venv", "--clear", str(venv)])
         remedy += "\nIf it was the venv that failed: on Debian, `apt-get install python3-venv`."
