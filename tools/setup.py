@@ -23,8 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MARKER = "trainyard-setup.json"
 NEEDED_BYTES = 8 * 10**9
-# pip would compile 16,000 files, a minute of a core that the build of the control plane needs. These are imported
-# once instead, which compiles what they use: a pod sees the environment read-only and could not keep the result.
+# pip would compile 16,000 files: a minute of a core that the build of the control plane needs. These are
+# imported once instead, which compiles what they use: a pod sees the environment read-only and keeps nothing.
 USED = (
     "torch._dynamo, torch.distributed.run, torchvision, "
     "sklearn.datasets, matplotlib.pyplot, pandas, papermill"
