@@ -1,4 +1,4 @@
-"""A real local cluster for tests, driven as users drive it: ``python -m localkube``, kubectl, a client library.
+"""A real local cluster for tests, driven as users do: ``python -m localkube``, kubectl, a client library.
 
 Each lab has a state directory of its own, so that tests neither see nor touch the user's clusters. What a
 test waits for it learns from a watch; where nothing can be watched, ``eventually`` looks again and again.

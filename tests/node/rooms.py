@@ -1,0 +1,113 @@
+"""Other circumstances for a command: full and read-only disks, another user, refused namespaces.
+
+Each function returns what ``subprocess`` takes as ``preexec_fn``: it runs in the child alone, so that
+nothing of this is seen outside of it.
+"""
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from localkube.node.syscalls import (
+    CLONE_NEWNS,
+    CLONE_NEWUSER,
+    MS_BIND,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    mount,
+    unshare,
+)
+
+NOBODY = 65534
+Enter = Callable[[], None]
+
+
+def disk(place: Path, *, size: str = "1m", read_only: bool = False) -> Enter:
+    """Return how to see a small or a read-only disk at ``place``."""
+
+    def enter() -> None:
+        _own_mounts()
+        mount("tmpfs", str(place), "tmpfs", MS_RDONLY if read_only else 0, f"mode=700,size={size}")
+
+    return enter
+
+
+def without_namespaces() -> Enter:
+    """Return how to live on a machine whose administrator has set ``user.max_user_namespaces`` to 0.
+
+    The user inside is not root, whoever it is outside.
+    """
+
+    def enter() -> None:
+        user, group = os.getuid(), os.getgid()
+        unshare(CLONE_NEWUSER)
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{NOBODY} {user} 1")
+        _write("/proc/self/gid_map", f"{NOBODY} {group} 1")
+        _write("/proc/sys/user/max_user_namespaces", "0")
+
+    return enter
+
+
+def nobody(readable: Iterable[Path]) -> Enter:
+    """Return how root becomes the user nobody, who can still read some directories below others' homes.
+
+    Args:
+        readable: What nobody needs; directories on the way that are closed to others are replaced by
+            empty ones, in a mount namespace of its own.
+    """
+    doors: dict[Path, list[Path]] = {}
+    for path in readable:
+        if door := _closed(path.resolve()):
+            doors.setdefault(door, []).append(path.resolve())
+
+    def enter() -> None:
+        unshare(CLONE_NEWNS)
+        mount(None, "/", None, MS_REC | MS_PRIVATE)
+        for door, paths in doors.items():
+            _open(door, paths)
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+
+    return enter
+
+
+def python_places() -> list[Path]:
+    """Return the directories that this interpreter and its packages are read from."""
+    return [Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve().parents[2]]
+
+
+def _own_mounts() -> None:
+    user, group = os.getuid(), os.getgid()
+    unshare(CLONE_NEWNS | (CLONE_NEWUSER if user else 0))
+    if user:
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{user} {user} 1")
+        _write("/proc/self/gid_map", f"{group} {group} 1")
+    mount(None, "/", None, MS_REC | MS_PRIVATE)
+
+
+def _closed(path: Path) -> Path | None:
+    """Return the first directory on the way to ``path`` that others may not enter."""
+    for step in reversed([path, *path.parents]):
+        if not step.stat().st_mode & stat.S_IXOTH:
+            if step == path:
+                raise PermissionError(f"{path} itself is closed to other users")
+            return step
+    return None
+
+
+def _open(door: Path, paths: list[Path]) -> None:
+    kept = [(os.open(path, os.O_PATH), path) for path in paths]
+    mount("tmpfs", str(door), "tmpfs", 0, "mode=755")
+    for descriptor, path in kept:
+        path.mkdir(parents=True, exist_ok=True)
+        mount(f"/proc/self/fd/{descriptor}", str(path), None, MS_BIND | MS_REC)
+
+
+def _write(path: str, text: str) -> None:
+    Path(path).write_text(text)

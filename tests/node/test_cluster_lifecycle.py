@@ -1,0 +1,133 @@
+"""Clusters made, found again, ended and begun anew; nothing is left when they are deleted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from .lab import PATIENCE, REPOSITORY, Lab, Pods, Refused, answer, localkube, on_node, pod, state_home
+from .traces import Traces
+
+SHAPE = ("--nodes", "1", "--no-warm")
+BUSY = {"main": {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}, **on_node(0)}
+
+
+@pytest.fixture
+def home(request, tmp_path):
+    """A home whose clusters are deleted after the test, whatever happens in it."""
+    with state_home(request.config.cache.mkdir("lifecycle")) as place:
+        try:
+            yield place
+        finally:
+            for status in localkube("list", home=place):
+                localkube("delete", status["name"], home=place)
+
+
+def begin(home, *, name="lab"):
+    """Start ``create`` and return the process."""
+    command = [sys.executable, "-m", "localkube", "create", name, *SHAPE]
+    environment = os.environ | {"XDG_STATE_HOME": str(home), "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def occupy(lab):
+    """Give a cluster a running pod with a claim and a volume in memory, and return its traces."""
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
+    lab.core.create_namespaced_persistent_volume_claim(
+        "default", {"metadata": {"name": "data"}, "spec": claim}
+    )
+    volumes = [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "memory", "emptyDir": {"medium": "Memory"}},
+    ]
+    made = pod("touch /data/file; sleep 600 & sleep 600", name="busy", volumes=volumes, **BUSY)
+    Pods(lab).running(made)
+    return Traces.of(lab)
+
+
+def kill(lab, name="supervisor"):
+    """Kill a process of the record, and wait until it is gone."""
+    process = psutil.Process(lab.status["processes"][name]["pid"])
+    process.kill()
+    process.wait(PATIENCE)
+
+
+def test_two_creates_at_once_and_a_third_later_give_one_cluster_and_deleting_leaves_nothing(home):
+    first, second = (answer(*each.communicate(timeout=180)) for each in [begin(home), begin(home)])
+    assert first["state"] == second["state"] == "running"
+    assert first["processes"] == second["processes"]
+    assert localkube("create", "lab", *SHAPE, home=home)["processes"] == first["processes"]
+
+    with pytest.raises(Refused) as caught:
+        localkube("create", "lab", "--nodes", "2", "--no-warm", home=home)
+    assert "runs already, with nodes=1" in caught.value.error["what"]
+    assert "delete it" in caught.value.error["fix"]
+
+    lab = Lab(home, first)
+    traces = occupy(lab)
+    assert len(traces.namespaces) > 4
+    assert len(traces.processes) > 8
+    lab.close()
+    assert localkube("delete", "lab", home=home) == {"name": "lab", "state": "absent", "existed": True}
+    assert traces.left() == []
+    assert localkube("list", home=home) == []
+
+
+def test_a_cluster_whose_supervisor_was_killed_begins_again_with_its_objects_and_can_be_deleted(home):
+    lab = Lab(home, localkube("create", "lab", *SHAPE, home=home))
+    lab.kubectl("create", "configmap", "kept", "--from-literal=a=b")
+    traces = occupy(lab)
+    kill(lab)
+    assert psutil.wait_procs(list(traces.processes), timeout=PATIENCE)[1] == []
+    status = localkube("status", "lab", home=home)
+    assert (status["state"], bool(status["reason"])) == ("stopped", True)
+    lab.close()
+
+    again = Lab(home, localkube("create", "lab", *SHAPE, home=home))
+    assert again.status["server"] == lab.status["server"]
+    assert again.core.read_namespaced_config_map("kept", "default").data == {"a": "b"}
+    pods = Pods(again)
+    lost = pods.until("busy", lambda pod: pod["status"]["phase"] == "Failed")
+    ended = lost["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert (ended["reason"], ended["exitCode"]) == ("ContainerStatusUnknown", 137)
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    assert pods.output(pod("ls /data", volumes=[claim], **BUSY)) == "file\n"
+
+    traces = Traces.of(again)
+    kill(again)
+    again.close()
+    localkube("delete", "lab", home=home)
+    assert traces.left() == []
+
+
+@pytest.mark.parametrize("record", ["not json", '{"name": "lab"}'])
+def test_a_running_cluster_whose_record_was_damaged_can_be_deleted_without_leaving_anything(home, record):
+    lab = Lab(home, localkube("create", "lab", *SHAPE, home=home))
+    traces = Traces.of(lab)
+    lab.close()
+    (lab.root / "cluster.json").write_text(record)
+    assert localkube("status", "lab", home=home)["state"] == "broken"
+    localkube("delete", "lab", home=home)
+    try:
+        assert traces.left() == []
+    finally:
+        for process in traces.processes:
+            if process.is_running():
+                process.send_signal(signal.SIGKILL)
+
+
+def test_a_create_that_is_interrupted_leaves_nothing(home):
+    creating = begin(home)
+    for line in creating.stdout:
+        if "starting the control plane" in json.loads(line).get("progress", ""):
+            creating.send_signal(signal.SIGINT)
+    creating.communicate(timeout=PATIENCE)
+    assert creating.returncode != 0
+    assert localkube("status", "lab", home=home)["state"] == "absent"
+    assert not (home / "trainyard" / "clusters" / "lab").exists()
