@@ -78,7 +78,7 @@ def load(names: list[str], fresh: warm_python.Fresh) -> list[str]:
 
 @contextlib.contextmanager
 def _absent(name: str) -> Iterator[None]:
-    """Import without a package: Triton serves GPUs only, and complains when an end leaves its objects alive."""
+    """Import without a package: Triton is for GPUs, and complains if its objects outlive the interpreter."""
     sys.modules[name] = None
     try:
         yield
@@ -108,7 +108,7 @@ def serve(sock: socket.socket, fresh: warm_python.Fresh, *, launch: Launch) -> N
 def _start(
     sock: socket.socket, order: dict[str, Any], descriptors: list[int], fresh: Any, launch: Launch
 ) -> int:
-    plan, argv, env = order["warm"], order["argv"], order["env"]
+    plan, argv, env = dict(order["warm"]), list(order["argv"]), dict(order["env"])
     fds = dict(zip(order["fds"], descriptors, strict=True))
 
     def become() -> NoReturn:

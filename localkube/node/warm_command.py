@@ -10,58 +10,21 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 # Read once, when the interpreter or a library that the warm parent has already loaded starts.
-FIXED_PREFIXES = (
-    "ACC_",
-    "AS_SECURE_LOG_FILE",
-    "ATEN_",
-    "BLIS_",
-    "CASK_",
-    "COMPILE_STROBELIGHT_",
-    "COVERAGE_PROCESS_",
-    "CUBLAS",
-    "DNNL_",
-    "FX_",
-    "GCONV_PATH",
-    "GFORTRAN_",
-    "GLIBC",
-    "GOMP_",
-    "GOTO_",
-    "INTEL_LIBITTNOTIFY",
-    "I_MPI_",
-    "KINETO_",
-    "KMP_",
-    "LD_",
-    "LIBNVVM_",
-    "LLVM_",
-    "LOCPATH",
-    "LOGLEVEL",
-    "MALLOC_",
-    "MKL",
-    "MPI_",
-    "NPY_",
-    "NUMPY_",
-    "NVPL_",
-    "NVRTC_",
-    "NV_NVVM_",
-    "OMP_",
-    "OMPI_",
-    "ONEDNN_",
-    "OPENBLAS_",
-    "OPENSSL_",
-    "PYTHON",
-    "PYTORCH_",
-    "SETUPTOOLS_USE_DISTUTILS",
-    "TORCH",
-    "TQDM_",
-    "TRITON_",
-    "_PYTHON",
-    "__PYVENV",
-)
+_PREFIXES = """
+    ACC_ AOTINDUCTOR_ AOT_ AS_SECURE_LOG_FILE ATEN_ BLIS_ CASK_ COMPILE_STROBELIGHT_ COVERAGE_PROCESS_
+    CUBLAS CUTEDSL_ CUTLASS_ DNNL_ DUMP_AOTI_ ENABLE_HOST_SIDE_TMA ENABLE_PERSISTENT_TMA
+    ENABLE_TEMPLATE_ ENABLE_TMA_ FAKE_ALLOW_META FLYDSL_ FX_ GCONV_PATH GFORTRAN_ GLIBC GOMP_ GOTO_
+    INDUCTOR_ INTEL_LIBITTNOTIFY I_MPI_ KINETO_ KMP_ LD_ LIBNVVM_ LLVM_ LOCPATH LOGLEVEL LOG_AUTOTUNE_
+    LOG_TLPARSE MALLOC_ MKL MPI_ MPMATH_ NPY_ NUMPY_ NVPL_ NVRTC_ NV_NVVM_ OMPI_ OMP_ ONEDNN_ OPENBLAS_
+    OPENSSL_ PARTITIONER_ PT2_ PYTHON PYTORCH_ SAGE_ROOT SETUPTOOLS_USE_DISTUTILS SYMPY_ TORCH TQDM_
+    TRITON_ UNSAFE_SKIP_FSDP _PYTHON __PYVENV
+"""
+FIXED_PREFIXES = tuple(_PREFIXES.split())
+FIXED = {"CI", "CXX"}
 # Exceptions: read when they are used, or set again in the new process by warm_python.
 FREE = {
     "PYTHONBREAKPOINT",
     "PYTHONDONTWRITEBYTECODE",
-    "PYTHONFAULTHANDLER",
     "PYTHONIOENCODING",
     "PYTHONPATH",
     "PYTHONUNBUFFERED",
@@ -138,9 +101,9 @@ def unfit(env: Mapping[str, str]) -> str | None:
             continue
         if name in THREADS and (value == "" or value.isascii() and value.isdigit() and int(value) > 0):
             continue
-        if name in FREE or name.startswith(FREE_PREFIXES) or not name.startswith(FIXED_PREFIXES):
-            continue
-        return name
+        is_free = name in FREE or name.startswith(FREE_PREFIXES)
+        if not is_free and (name in FIXED or name.startswith(FIXED_PREFIXES)):
+            return name
     return None if _has_utf8_locale(env) else "LC_ALL"
 
 
@@ -151,14 +114,14 @@ def is_on(env: Mapping[str, str], name: str) -> bool:
 
 
 def _has_utf8_locale(env: Mapping[str, str]) -> bool:
-    """Tell whether Python would speak UTF-8: by the locale, or because it replaces the C locale (PEP 538)."""
-    if env.get("LC_ALL"):
-        name = env["LC_ALL"]
-    else:
-        name = env.get("LC_CTYPE") or env.get("LANG") or "C"
-        if name in ("C", "POSIX"):
-            return True
+    """Tell whether the locale says UTF-8; for the C locale, Python starts in a mode that a fork cannot enter."""
+    name = locale_name(env)
     return name.partition(".")[2].lower().replace("-", "") == "utf8"
+
+
+def locale_name(env: Mapping[str, str]) -> str:
+    """Return the name of the locale for characters."""
+    return env.get("LC_ALL") or env.get("LC_CTYPE") or env.get("LANG") or "C"
 
 
 def _find(name: str, path: str) -> str | None:

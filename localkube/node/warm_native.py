@@ -125,14 +125,21 @@ def set_threads(env: Mapping[str, str]) -> None:
     No thread starts before one is needed. Libraries that are not there, or have other symbols, are passed by.
     """
     counts = {name: int(env[name]) for name in env if name.endswith("_NUM_THREADS") and env[name].isdigit()}
-    openmp, mkl = counts.get("OMP_NUM_THREADS"), counts.get("MKL_NUM_THREADS")
+    openmp = counts.get("OMP_NUM_THREADS")
+    wanted = counts.get("MKL_NUM_THREADS") or openmp
     libraries = _loaded("libgomp", "libtorch_cpu", "openblas")
+    if wanted and hasattr(torch := libraries.get("libtorch_cpu"), "mkl_serv_set_num_threads"):
+        # torch gives OpenMP what MKL says, and MKL says no more than there are cores.
+        openmp = min(wanted, torch.mkl_get_max_threads())
+        torch.mkl_serv_set_num_threads(openmp)
     if openmp and "libgomp" in libraries:
         libraries["libgomp"].omp_set_num_threads(openmp)
-    if (mkl or openmp) and hasattr(torch := libraries.get("libtorch_cpu"), "mkl_serv_set_num_threads"):
-        torch.mkl_serv_set_num_threads(min(mkl or openmp, torch.mkl_get_max_threads()))
     if "openblas" in libraries:
-        number = counts.get("OPENBLAS_NUM_THREADS") or openmp or len(os.sched_getaffinity(0))
+        number = (
+            counts.get("OPENBLAS_NUM_THREADS")
+            or counts.get("OMP_NUM_THREADS")
+            or len(os.sched_getaffinity(0))
+        )
         _set_openblas(libraries["openblas"], min(number, len(os.sched_getaffinity(0))))
 
 

@@ -8,8 +8,9 @@ that would notice more than that, and a container that mounts something over wha
 starts cold from here, in its own sandbox.
 """
 
+import atexit
 import codecs
-import faulthandler
+import functools
 import io
 import linecache
 import locale
@@ -22,14 +23,18 @@ import signal
 import site
 import stat
 import sys
+import tempfile
+import threading
 import time
 import types
+import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.machinery import BuiltinImporter, all_suffixes
 from typing import Any, NoReturn
 
 from localkube.node import warm_native
-from localkube.node.warm_command import WarmPlan
+from localkube.node.warm_command import WarmPlan, locale_name
 
 SUFFIXES = all_suffixes()
 COLD_FILES = (b"PK\x03\x04", b"\xa7\r\r\n")  # archives and byte code that carry a script's name
@@ -89,42 +94,20 @@ def run(
     Raises:
         warm_native.Become: Always, but for a cold start; nothing may catch it.
     """
-    variables = _with_locale(env)
-    if variables is None or not _can_run(plan, env, fresh):
+    if not _can_run(plan, env, fresh):
         _start_cold(plan, argv, env)
     os.environ.clear()
-    os.environ.update(variables)
+    os.environ.update(env)
     time.tzset()
-    locale.setlocale(locale.LC_CTYPE, "")
     _set_signals()
-    _set_flags(plan, env, coerced=variables != env)
+    _set_flags(plan)
     _set_paths(plan, env, fresh)
-    _set_streams(plan, env, surrogates=variables != env or _locale_name(env) in ("C.UTF-8", "C.utf8"))
+    _set_streams(plan, env)
     _forget_parent(plan)
     warm_native.set_threads(env)
-    # The kernel shows what execve got: the locale that Python adds is not in it.
     warm_native.set_title(plan["comm"], plan["argv"], env)
     last()
     warm_native.become(_program(plan), before=_forget_become)
-
-
-def _locale_name(env: Mapping[str, str]) -> str:
-    return env.get("LC_ALL") or env.get("LC_CTYPE") or env.get("LANG") or "C"
-
-
-def _with_locale(env: dict[str, str]) -> dict[str, str] | None:
-    """Return the environment as Python leaves it (PEP 538), None for a locale that a fork cannot have."""
-    before = locale.setlocale(locale.LC_CTYPE)
-    try:
-        locale.setlocale(locale.LC_CTYPE, _locale_name(env))
-        if _locale_name(env) not in ("C", "POSIX"):
-            return env
-        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
-    except locale.Error:
-        return None
-    finally:
-        locale.setlocale(locale.LC_CTYPE, before)
-    return env | {"LC_CTYPE": "C.UTF-8"}
 
 
 def _can_run(plan: WarmPlan, env: Mapping[str, str], fresh: Fresh) -> bool:
@@ -136,7 +119,8 @@ def _can_run(plan: WarmPlan, env: Mapping[str, str], fresh: Fresh) -> bool:
         if plan["kind"] == "script" and not _is_plain_script(plan["target"]):
             return False
         codecs.lookup(env.get("PYTHONIOENCODING", "").partition(":")[0] or "utf-8")
-    except (OSError, LookupError):
+        locale.setlocale(locale.LC_CTYPE, locale_name(env))
+    except (OSError, LookupError, locale.Error):
         return False
     if site.ENABLE_USER_SITE and fresh.user_site_differs(env.get("HOME", "")):
         return False
@@ -184,12 +168,9 @@ def _set_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _set_flags(plan: WarmPlan, env: Mapping[str, str], *, coerced: bool) -> None:
+def _set_flags(plan: WarmPlan) -> None:
     sys.dont_write_bytecode = plan["no_bytecode"]
     warm_native.set_flag("dont_write_bytecode", int(plan["no_bytecode"]))
-    warm_native.set_flag("utf8_mode", int(coerced))
-    if env.get("PYTHONFAULTHANDLER"):
-        faulthandler.enable()
 
 
 def _python_path(env: Mapping[str, str]) -> list[str]:
@@ -213,16 +194,17 @@ def _set_paths(plan: WarmPlan, env: Mapping[str, str], fresh: Fresh) -> None:
     sys.path_importer_cache.clear()
 
 
-def _set_streams(plan: WarmPlan, env: Mapping[str, str], *, surrogates: bool) -> None:
+def _set_streams(plan: WarmPlan, env: Mapping[str, str]) -> None:
     """Open sys.stdin, stdout and stderr as the interpreter does (create_stdio in CPython's pylifecycle.c)."""
     encoding, _, errors = env.get("PYTHONIOENCODING", "").partition(":")
-    errors = errors or ("strict" if encoding or not surrogates else "surrogateescape")
+    is_portable = locale.setlocale(locale.LC_CTYPE) in ("C.UTF-8", "C.utf8", "UTF-8")
+    errors = errors or ("strict" if encoding or not is_portable else "surrogateescape")
     old = sys.stderr
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = _open_stream(
             number,
             f"<{name}>",
-            encoding=encoding or "utf-8",
+            encoding=codecs.lookup(encoding or "utf-8").name,
             errors="backslashreplace" if name == "stderr" else errors,
             unbuffered=plan["unbuffered"],
         )
@@ -274,7 +256,13 @@ def _forget_parent(plan: WarmPlan) -> None:
     """Remove what modules remember of the process that imported them, above all what is random."""
     main = types.ModuleType("__main__")
     main.__loader__, main.__builtins__, main.__annotations__ = BuiltinImporter, sys.modules["builtins"], {}
-    sys.modules["__main__"] = main
+    for name in {"__main__", "__mp_main__"} & sys.modules.keys():
+        sys.modules[name] = main
+    if plan["kind"] == "module":
+        sys.modules.pop(plan["target"], None)  # runpy warns of a module that was imported before
+    threading.main_thread()._set_native_id()
+    _forget_finalizers()
+    tempfile.tempdir = tempfile._name_sequence = None
     for name in [name for name in sys.modules if name.partition(".")[0] == "localkube"]:
         del sys.modules[name]
     linecache.clearcache()
@@ -294,6 +282,13 @@ def _forget_parent(plan: WarmPlan) -> None:
         distributed.set_debug_level_from_env()
 
 
+def _forget_finalizers() -> None:
+    """Let the program's first finalizer register itself with atexit, behind whatever is there already."""
+    atexit.unregister(weakref.finalize._exitfunc)
+    weakref.finalize._registered_with_atexit = False
+    weakref.finalize._registry.clear()
+
+
 def _forget_become() -> None:
     """Restore what brought the program to the interpreter's top level."""
     sys.excepthook = sys.__excepthook__
@@ -306,7 +301,7 @@ def _program(plan: WarmPlan) -> Callable[[], object]:
         return warm_native.script(plan["target"])
     if plan["kind"] == "command":
         return warm_native.command(plan["target"])
-    return lambda: _run_module(plan["target"])
+    return functools.partial(_run_module, plan["target"])
 
 
 def _run_module(name: str) -> None:
@@ -322,4 +317,6 @@ def _run_module(name: str) -> None:
         if isinstance(error, KeyboardInterrupt):
             warm_native.mark_interrupted()
         return
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()  # before C's streams, which SystemExit flushes first
     raise SystemExit(0)

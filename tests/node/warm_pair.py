@@ -44,6 +44,7 @@ class Process:
         self.pid = pid
         self._readers = {stdout: bytearray(), stderr: bytearray()}
         self._open = {stdout, stderr}
+        self._closed: set[int] = set()
 
     def read_until(self, text: str, *, timeout: float = 60) -> str:
         """Return the standard output so far, once ``text`` is in it."""
@@ -51,9 +52,16 @@ class Process:
         self._pump(timeout, lambda: text.encode() in output)
         return output.decode()
 
+    def stop_reading(self) -> None:
+        """Close the reading end of its standard output."""
+        reader = next(iter(self._readers))
+        os.close(reader)
+        self._open.discard(reader)
+        self._closed.add(reader)
+
     def finish(self, *, timeout: float = 120) -> Outcome:
         self._pump(timeout, lambda: False)
-        for reader in self._readers:
+        for reader in self._readers.keys() - self._closed:
             os.close(reader)
         _, status = os.waitpid(self.pid, 0)
         stdout, stderr = (bytes(data).decode(errors="replace") for data in self._readers.values())

@@ -1,0 +1,396 @@
+"""A fork of the warm parent does what a new interpreter does: each program here runs both ways."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from warm_pair import PYTHON, Outcome, Pair, Process
+
+AWKWARD = Path(__file__).parent / "awkward"
+TRAINERS = Path(__file__).parent.parent.parent / "trainers"
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with Pair() as pair:
+        yield pair
+
+
+def same(outcomes: tuple[Outcome, Outcome]) -> Outcome:
+    cold, warm = (outcome.without_addresses() for outcome in outcomes)
+    assert warm == cold
+    return warm
+
+
+def test_it_says_when_it_is_ready_and_has_one_thread(pair):
+    assert pair.ready["ready"] > 0
+    assert "torch" in pair.ready["imports"]
+    assert len(list(Path(f"/proc/{pair.process.pid}/task").iterdir())) == 1
+
+
+def test_a_program_finds_torch_imported(pair):
+    _, warm = pair.both(["python", "-c", "import sys; print('torch' in sys.modules)"])
+    assert warm.stdout == "True\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["python", "interpreter.py", "--flag", "value"],
+        ["python3", "-u", str(AWKWARD / "interpreter.py")],
+        ["python", "-B", "-m", "interpreter", "x"],
+        [PYTHON, "-u", "-c", (AWKWARD / "interpreter.py").read_text(), "x"],
+    ],
+)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"PYTHONUNBUFFERED": "1", "PYTHONPATH": "/usr/lib::lib"},
+        {"PYTHONIOENCODING": "Latin-1:replace", "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.utf8"},
+        {"PYTHONIOENCODING": ":ignore", "TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8"},
+    ],
+)
+def test_a_program_sees_the_same_interpreter(pair, argv, more):
+    more = {"__": "x"} | more
+    if "-c" in argv:
+        argv = [word.replace("__file__", "None") for word in argv]
+    cold, warm = (json.loads(outcome.stdout) for outcome in pair.both(argv, cwd=AWKWARD, **more))
+    if "-m" in argv:
+        assert "_run_code" in warm["frame"]
+        cold["frame"] = warm["frame"] = None
+    assert warm == cold
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; sys.exit()",
+        "import sys; sys.exit(3)",
+        "import sys; sys.exit('a reason')",
+        "import sys; sys.exit([1, 2])",
+        "raise SystemExit(300)",
+        "raise SystemExit(-1)",
+        "exit(True)",
+        "import os; os._exit(9)",
+        "import os; print('lost'); os._exit(0)",
+        "import os; os.kill(os.getpid(), 9)",
+        "import os; os.abort()",
+        "print('before'); raise KeyboardInterrupt",
+        "raise KeyError('x') from ValueError('y')",
+        "raise ExceptionGroup('several', [ValueError(1), TypeError(2)])",
+        "try:\n 1/0\nexcept ZeroDivisionError:\n raise ValueError",
+        "def f(): return f()\nf()",
+        "this is no Python",
+        "import sys; sys.excepthook = lambda *error: print('hook', error[0], error[2].tb_frame)\n1/0",
+        "import sys; sys.excepthook = lambda *error: sys.exit(5)\n1/0",
+        "import sys; sys.excepthook = lambda *error: 1/0\n[][1]",
+        "import sys; sys.unraisablehook = print\n1/0",
+        "import warnings; warnings.warn('to whom', stacklevel=2); warnings.warn('it concerns')",
+        "import logging; logging.warning('where'); logging.info('hidden')",
+        "import inspect; print(len(inspect.stack()))",
+        "import traceback; traceback.print_stack()",
+        "import sys\ndef f(n=0):\n try:\n  return f(n + 1)\n except RecursionError:\n  return n\nprint(f())",
+        "import sys; sys.stdout.write('no newline')",
+        "import sys; sys.stderr.write('no newline')",
+        "import sys; sys.stdout.close()",
+        "import sys; sys.stdout = None",
+        "import ctypes; ctypes.CDLL(None).printf(b'from C\\n'); print('from Python')",
+        "print('ünïcödé \\N{snowman} \\udcff')",
+        "import asyncio; asyncio.run(asyncio.sleep(0)); print(asyncio.get_event_loop_policy())",
+        "import threading; threading.Thread(target=lambda: 1/0).start()",
+        "import gc; a = []; a.append(a); del a; print(gc.collect() > 0)",
+        "import dataclasses, typing\n@dataclasses.dataclass\nclass A:\n x: int\nprint(typing.get_type_hints(A))",
+        "x: int = 1\nprint(__annotations__)",
+        "import os; os.environ['X'] = 'y'; os.system('echo $X'); print(os.popen('echo $PATH').read())",
+        "import os; os.close(1); os.write(2, b'closed')",
+        "import sys, io; sys.stdout = io.TextIOWrapper(sys.stdout.buffer, 'latin-1'); print('é')",
+        "print(input())",
+        "import os; print(os.getpgrp() == os.getsid(0), os.ttyname(0))",
+    ],
+)
+def test_a_program_ends_the_same_way(pair, code, tmp_path):
+    (tmp_path / "program.py").write_text(code)
+    same(pair.both(["python", "program.py"], cwd=tmp_path))
+    same(pair.both(["python", "-m", "program"], cwd=tmp_path))
+    same(pair.both(["python", "-u", "-c", code], cwd=tmp_path))
+
+
+@pytest.mark.parametrize("code", ["0", "3"])
+def test_threads_callbacks_and_objects_end_in_order(pair, code):
+    assert same(pair.both(["python", "endings.py", code], cwd=AWKWARD)).code == int(code)
+
+
+def test_processes_are_started_in_every_way(pair):
+    outcome = same(pair.both(["python", "processes.py"], cwd=AWKWARD))
+    assert (outcome.code, outcome.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("threads", ["1", "2", None])
+def test_torch_computes_the_same_with_the_same_threads(pair, threads):
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    environment = pair.environment() | dict.fromkeys(names, threads)
+    environment = {name: value for name, value in environment.items() if value is not None}
+    cold = pair.cold(["python", "loaders.py"], env=environment, cwd=AWKWARD).finish()
+    warm = pair.warm(["python", "loaders.py"], env=environment, cwd=AWKWARD).finish()
+    # OpenBLAS starts its threads when numpy is imported, in a fork when they are needed: one line differs.
+    assert (warm.stdout.split("\n")[1:], warm.stderr, warm.code) == (
+        cold.stdout.split("\n")[1:],
+        cold.stderr,
+        0,
+    )
+    assert warm.stdout.split(",")[:2] == cold.stdout.split(",")[:2]
+
+
+def test_a_count_of_threads_for_openmp_alone_reaches_torch(pair):
+    code = "import torch; print(torch.get_num_threads())"
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        environment = {"PATH": pair.environment()["PATH"], name: "1"}
+        cold = pair.cold(["python", "-c", code], env=environment, cwd=AWKWARD).finish()
+        assert pair.warm(["python", "-c", code], env=environment, cwd=AWKWARD).finish() == cold
+
+
+@pytest.mark.parametrize(
+    ("way", "number"),
+    [
+        ("handler", signal.SIGTERM),
+        ("default", signal.SIGTERM),
+        ("default", signal.SIGINT),
+        ("default", signal.SIGHUP),
+        ("sigwait", signal.SIGTERM),
+    ],
+)
+def test_signals_have_the_same_effect(pair, way, number):
+    argv, environment = ["python", "signals.py", way], pair.environment()
+    processes = [start(argv, env=environment, cwd=AWKWARD) for start in (pair.cold, pair.warm)]
+    for process in processes:
+        process.read_until("ready")
+        os.kill(process.pid, number)
+    same(tuple(process.finish() for process in processes))
+
+
+def test_standard_input_is_read_or_closed_as_it_is_given(pair):
+    for code in (
+        "import sys; print(sys.stdin.read())",
+        "import sys; print([*sys.stdin], sys.stdin.encoding)",
+    ):
+        outcomes = []
+        for start in (pair.cold, pair.warm):
+            reader, writer = os.pipe()
+            process = start(["python", "-c", code], env=pair.environment(), cwd=AWKWARD, stdin=reader)
+            os.close(reader)
+            os.write(writer, b"one\r\ntwo\n\xff")
+            os.close(writer)
+            outcomes.append(process.finish())
+        assert same(tuple(outcomes)).code == 0
+    code = "import sys; print(sys.stdin, open('/dev/null').fileno()); input()"
+    argv, environment = ["python", "-c", code], pair.environment()
+    starts = (pair.cold, pair.warm)
+    same(tuple(start(argv, env=environment, cwd=AWKWARD, stdin=None).finish() for start in starts))
+
+
+@pytest.mark.parametrize("flags", [[], ["-u"]])
+def test_a_reader_that_has_gone_is_reported_in_the_same_way(pair, flags):
+    code = "import sys; print('x' * 100); sys.stderr.write('still here\\n')"
+    outcomes = []
+    for start in (pair.cold, pair.warm):
+        process = start(
+            ["python", *flags, "-c", "input();" + code], env=pair.environment(), cwd=AWKWARD, stdin=gate()
+        )
+        process.stop_reading()
+        outcomes.append(process.finish())
+    assert same(tuple(outcomes)).code == (1 if flags else 120)
+
+
+def gate() -> int:
+    """Return an input with one line, so that the program reads it and goes on."""
+    reader, writer = os.pipe()
+    os.write(writer, b"\n")
+    os.close(writer)
+    return reader
+
+
+def test_what_a_path_adds_is_found_and_what_it_hides_makes_the_start_cold(pair, tmp_path):
+    library = tmp_path / "library"
+    (library / "package").mkdir(parents=True)
+    (library / "package" / "__main__.py").write_text("print(__package__, __name__)")
+    (library / "own.py").write_text("value = 'mine'")
+    argv = ["python", "-c", "import own, sys; print(own.value, sys.path)"]
+    assert same(pair.both(argv, cwd=tmp_path, PYTHONPATH="library")).stdout.startswith("mine")
+    same(pair.both(["python", "-m", "package"], cwd=library))
+    (library / "sympy.py").write_text("print('hidden')")
+    argv = ["python", "-c", "import sympy; import sys; print('torch' in sys.modules)"]
+    assert same(pair.both(argv, cwd=tmp_path, PYTHONPATH=str(library))).stdout == "hidden\nFalse\n"
+    (library / "sympy.py").rename(library / "sitecustomize.py")
+    assert same(pair.both(argv, cwd=tmp_path, PYTHONPATH=str(library))).stdout == "hidden\nFalse\n"
+
+
+@pytest.mark.parametrize("target", ["missing.py", ".", "empty", "archive"])
+def test_what_is_no_plain_script_starts_cold(pair, target, tmp_path):
+    (tmp_path / "empty").touch()
+    (tmp_path / "__main__.py").write_text("import sys; print(sys.path[0], sys.argv)")
+    code = "import zipfile; zipfile.ZipFile('archive', 'w').write('__main__.py')"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    same(pair.both(["python", target], cwd=tmp_path))
+
+
+def test_a_script_behind_links_finds_its_neighbours(pair, tmp_path):
+    (tmp_path / "..data" / "deep").mkdir(parents=True)
+    (tmp_path / "..data" / "train.py").write_text(
+        "import neighbour, sys; print(__file__, sys.path[0], sys.argv)"
+    )
+    (tmp_path / "..data" / "neighbour.py").touch()
+    (tmp_path / "train.py").symlink_to("..data/train.py")
+    assert same(pair.both(["python", "train.py"], cwd=tmp_path)).code == 0
+
+
+def test_nothing_random_is_shared_between_two_programs(pair):
+    code = (
+        "import random, numpy, torch, multiprocessing, uuid, tempfile;"
+        "print(random.random(), numpy.random.rand(), numpy.random.default_rng().random(), torch.rand(1).item(),"
+        "torch.initial_seed(), bytes(multiprocessing.current_process().authkey), uuid.uuid4(), tempfile.mktemp())"
+    )
+    runs = [pair.warm(["python", "-c", code], env=pair.environment(), cwd=AWKWARD) for _ in range(2)]
+    first, second = (process.finish().stdout.split(" ") for process in runs)
+    assert len(first) > 7
+    assert not set(first) & set(second)
+
+
+def test_the_parents_files_and_modules_are_not_left_to_the_program(pair):
+    code = "import os, sys; print(len(os.listdir('/proc/self/fd')), [m for m in sys.modules if 'localkube' in m])"
+    assert same(pair.both(["python", "-c", code])).stdout == "4 []\n"
+
+
+def test_a_crash_is_traced_by_the_fault_handler(pair):
+    argv = ["python", "-c", "import ctypes; ctypes.string_at(0)"]
+    cold, warm = pair.both(argv, PYTHONFAULTHANDLER="1")
+    assert warm.code == cold.code == -signal.SIGSEGV
+    assert (
+        warm.without_addresses().stderr.split("\n\n")[:2] == cold.without_addresses().stderr.split("\n\n")[:2]
+    )
+
+
+def test_a_bad_order_is_refused_and_the_next_one_served(pair):
+    null = os.open(os.devnull, os.O_RDWR)
+    for order in (
+        {},
+        {"warm": None, "argv": [], "env": {}, "fds": ["stdout"]},
+        {"fds": [], "argv": 1, "env": 2, "warm": {}},
+    ):
+        assert "error" in pair.order(order, [null])
+    os.close(null)
+    assert same(pair.both(["python", "-c", "print(1)"])).stdout == "1\n"
+
+
+def test_the_parent_ends_with_its_spawner():
+    with Pair(modules=["json"]) as pair:
+        descriptors = len(list(Path(f"/proc/{pair.process.pid}/fd").iterdir()))
+        for _ in range(3):
+            same(pair.both(["python", "-c", "print(1)"]))
+        assert len(list(Path(f"/proc/{pair.process.pid}/fd").iterdir())) == descriptors
+    assert pair.process.returncode == 0
+
+
+def events(outcome: Outcome) -> list[dict]:
+    """Return what a trainer reported, without times."""
+    found = [json.loads(line) for line in outcome.stdout.splitlines()]
+    for event in found:
+        for name in ("time", "seconds", "images_per_s"):
+            event.pop(name, None)
+    return sorted(found, key=lambda event: (event["rank"], event["event"], event.get("step", 0)))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["python", str(TRAINERS / "digits_ddp.py"), "--epochs=1"],
+        ["torchrun", "--nproc-per-node=2", str(TRAINERS / "digits_ddp.py"), "--epochs=1"],
+        [
+            "python",
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node=2",
+            str(TRAINERS / "digits_ddp.py"),
+            "--epochs=1",
+        ],
+    ],
+)
+def test_a_trainer_reports_the_same(pair, argv, tmp_path):
+    cold, warm = pair.both(argv, cwd=tmp_path)
+    assert (warm.code, cold.code) == (0, 0)
+    assert events(warm) == events(cold)
+    assert warm.stderr == cold.stderr
+
+
+def torchrun(*arguments: str) -> list[str]:
+    return ["torchrun", "--nproc-per-node=2", "--monitor-interval=0.1", *arguments]
+
+
+@pytest.mark.parametrize("way", ["agree", "raise", "exit"])
+def test_torchruns_workers_meet_and_end_the_same_way(pair, way):
+    cold, warm = pair.both(torchrun("ranks.py", way), cwd=AWKWARD)
+    assert (warm.code, sorted(warm.stdout.splitlines())) == (cold.code, sorted(cold.stdout.splitlines()))
+    assert ("exitcode  : 7" in warm.stderr) == ("exitcode  : 7" in cold.stderr) == (way == "exit")
+    assert ("rank 1 fails" in warm.stderr) == (way == "raise")
+
+
+def test_torchrun_keeps_the_workers_output_in_files_when_asked(pair, tmp_path):
+    for start in (pair.cold, pair.warm):
+        directory = tmp_path / start.__name__
+        argv = torchrun("--redirects=3", f"--log-dir={directory}", "ranks.py", "agree")
+        outcome = start(argv, env=pair.environment(), cwd=AWKWARD).finish()
+        assert (outcome.code, outcome.stdout) == (0, "")
+    logs = [sorted(tmp_path.glob(f"{way}/*/attempt_0/*/stdout.log")) for way in ("cold", "warm")]
+    assert [path.read_text() for path in logs[1]] == [path.read_text() for path in logs[0]]
+    assert len(logs[1]) == 2
+
+
+def test_torchrun_that_is_told_to_end_ends_its_workers(pair):
+    outcomes = []
+    for start in (pair.cold, pair.warm):
+        process = start(torchrun("ranks.py", "wait"), env=pair.environment(), cwd=AWKWARD)
+        process.read_until("]\n[")
+        workers = children(process)
+        os.kill(process.pid, signal.SIGTERM)
+        outcomes.append(process.finish())
+        assert len(workers) >= 2
+        assert not [pid for pid in workers if running(pid)]
+    assert outcomes[0].code == outcomes[1].code
+
+
+def children(process: Process) -> list[int]:
+    text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return [int(pid) for pid in text.split()]
+
+
+def running(pid: int, *, patience: float = 5) -> bool:
+    """Tell whether a process still runs, after the kernel had time to end it."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        try:
+            if " Z " in Path(f"/proc/{pid}/stat").read_text().replace(")", ") "):
+                return False
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_torchrun_restarts_a_worker_that_failed(pair, tmp_path):
+    (tmp_path / "worker.py").write_text(
+        "import os, sys; n = os.environ['TORCHELASTIC_RESTART_COUNT']; print(n, 'torch' in sys.modules, flush=True);"
+        "sys.exit(n == '0')"
+    )
+    argv = ["torchrun", "--nproc-per-node=1", "--max-restarts=1", "--monitor-interval=0.1", "worker.py"]
+    cold, warm = pair.both(argv, cwd=tmp_path)
+    assert (cold.code, warm.code) == (0, 0)
+    assert cold.stdout == "0 False\n1 False\n"
+    assert warm.stdout == "0 True\n1 True\n"
