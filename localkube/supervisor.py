@@ -125,7 +125,8 @@ class Supervisor:
             if component.op == "warm":
                 # Importing torch takes two seconds of a core, which the first pods should have.
                 await asyncio.sleep(WARM_DELAY_SECONDS)
-            await self._start(component)
+            if not self._stopping.is_set():
+                await self._start(component)
 
     async def _api_answers(self) -> bool:
         try:
