@@ -15,6 +15,7 @@ from pathlib import Path
 import kitlib as kit
 from bench import kwok
 from bench.errors import PeerAbsent
+from bench.watching import wait_account
 from kitlib.clusters import Cluster, LocalCluster
 from localkube.controlplane import binaries
 
@@ -94,6 +95,7 @@ class Lab(AbstractContextManager):
             self.report("creating kwok's cluster")
             self._shared["theirs"] = self.kwok_cluster(*UNLIMITED)
             self._shared["theirs"].add_nodes()
+            wait_account(self._shared["theirs"].kube)
         return self._shared.get("theirs")
 
     def clear(self, *which: str) -> None:

@@ -16,13 +16,13 @@ from kitlib.waiting import wait
 from kitlib.watches import Selection, snapshots
 
 FRESH_SECONDS = 30  # the server ends a watch after 50
-GONE_SECONDS = 120
+PATIENCE_SECONDS, GONE_SECONDS, ACCOUNT_SECONDS = 180, 120, 60
 
 Event = tuple[str, Object]
 
 
 class Watch(AbstractContextManager):
-    """A stream of the changes of one kind, from now on.
+    """The changes of one kind, from now on.
 
     Args:
         kube: The cluster.
@@ -32,37 +32,48 @@ class Watch(AbstractContextManager):
     def __init__(self, kube: Kube, kind: str) -> None:
         self._kube, self._kind = kube, kind
         self._stream: Stream | None = None
-        self._events: Iterator[Event] = iter(())
         self._opened = 0.0
+        self._version = ""
 
     def refresh(self) -> None:
         """Open the stream anew if it has become old; call it while nothing is awaited."""
-        if self._stream is not None and time.monotonic() - self._opened < FRESH_SECONDS:
-            return
-        self.close()
-        _, version = self._kube.get_all_at(self._kind)
-        self._stream = self._kube.watch(self._kind, version)
-        self._events = (_event(line) for line in self._stream)
-        self._opened = time.monotonic()
+        if self._stream is None or time.monotonic() - self._opened > FRESH_SECONDS:
+            _, self._version = self._kube.get_all_at(self._kind)
+            self._open()
 
     def until(self, seen: Callable[[str, Object], bool], *, what: str) -> tuple[float, Object]:
         """Return when ``seen`` first held, on the monotonic clock, and the object for which it did.
 
         Raises:
-            MeasureFailed: The stream ended before.
+            MeasureFailed: It did not for a long time.
         """
-        last = "nothing"
-        for kind, item in self._events:
-            now = time.monotonic()
-            if seen(kind, item):
-                return now, item
-            last = f"{kind} {item.get('metadata', {}).get('name')}: {json.dumps(item.get('status'))[:400]}"
-        raise MeasureFailed(f"no event showed {what}; the last one was {last}")
+        last, deadline = "nothing", time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            for kind, item in self._events():
+                now = time.monotonic()
+                if seen(kind, item):
+                    return now, item
+                last = f"{kind} {item['metadata'].get('name')}: {json.dumps(item.get('status'))[:400]}"
+            self._open()  # the server ends a watch by and by; this goes on where it ended
+        raise MeasureFailed(f"{what} was not seen within {PATIENCE_SECONDS} s; the last event was {last}")
 
     def close(self) -> None:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+    def _open(self) -> None:
+        self.close()
+        self._stream = self._kube.watch(self._kind, self._version)
+        self._opened = time.monotonic()
+
+    def _events(self) -> Iterator[Event]:
+        for line in self._stream:
+            change = json.loads(line)
+            if change["type"] == "ERROR":
+                raise MeasureFailed(f"the watch was ended: {change['object'].get('message')}")
+            self._version = change["object"]["metadata"]["resourceVersion"]
+            yield change["type"], change["object"]
 
     def __enter__(self) -> "Watch":
         self.refresh()
@@ -90,6 +101,23 @@ def is_complete(job: Object) -> bool:
     return "Complete" in found
 
 
+def wait_account(kube: Kube) -> None:
+    """Wait until the namespace has its service account, without which pods are refused.
+
+    Raises:
+        WaitTimeout: It has not got it.
+    """
+    wait(
+        snapshots(kube, Selection("ServiceAccount")),
+        until=lambda seen: "default" in seen["ServiceAccount"],
+        timeout=ACCOUNT_SECONDS,
+        what="the default service account",
+        about=f'cluster "{kube.cluster}"',
+        resume="run the benchmark again",
+        describe=lambda seen: f"there are {sorted(seen['ServiceAccount'])}",
+    )
+
+
 def wait_gone(kube: Kube, *, labels: str = "") -> None:
     """Wait until no pod matches.
 
@@ -105,10 +133,3 @@ def wait_gone(kube: Kube, *, labels: str = "") -> None:
         resume="run the benchmark again",
         describe=lambda seen: f"{len(seen['Pod'])} pods are still there",
     )
-
-
-def _event(line: str) -> Event:
-    change = json.loads(line)
-    if change["type"] == "ERROR":
-        raise MeasureFailed(f"the watch was ended: {change['object'].get('message')}")
-    return change["type"], change["object"]

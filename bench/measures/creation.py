@@ -11,7 +11,7 @@ from bench import objects
 from bench.lab import Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
-from bench.watching import Watch
+from bench.watching import Watch, wait_account
 from kitlib.kube import Kube
 
 LIMIT = Limit(0.8)
@@ -63,7 +63,8 @@ def _theirs(lab: Lab) -> Sample:
 
 
 def _first_pod(kube: Kube) -> float:
-    """Create a pod and return when it was seen Running."""
+    """Create a pod, as soon as the cluster takes it, and return when it was seen Running."""
+    wait_account(kube)  # `kwokctl --wait` comes back before it is there
     with Watch(kube, "Pod") as watch:
         kube.create(objects.read("sleeper"))
         running, _ = watch.until(
