@@ -99,7 +99,8 @@ class Agent:
             self._runtime.memory = MemoryWatch(self._out_of_memory)
             self._start_warm()
             for node in settings.nodes:
-                self._go(nodes.keep_alive(api, node, version=settings.version), f"heartbeat {node.name}")
+                beat = nodes.keep_alive(api, node, version=settings.version, seen=self._runtime.nodes)
+                self._go(beat, f"heartbeat {node.name}")
             self._go(self._runtime.events.run(), "events")
             self._go(self._runtime.nodes.run(), "watch nodes")
             self._go(self._runtime.memory.run(), "memory")

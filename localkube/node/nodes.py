@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from localkube.node.api import Api, ApiError
+from localkube.node.api import Api, ApiError, Watch
 from localkube.node.quantity import whole
 
 log = logging.getLogger(__name__)
@@ -169,19 +169,30 @@ async def register(api: Api, settings: NodeSettings, *, version: str) -> None:
         await api.patch(path + "/status", {"status": node["status"]})
 
 
-async def keep_alive(api: Api, settings: NodeSettings, *, version: str) -> None:
-    """Renew the node's lease every ten seconds and its status every five minutes, for ever."""
+async def keep_alive(api: Api, settings: NodeSettings, *, version: str, seen: Watch) -> None:
+    """Renew the node's lease every ten seconds and its status every five minutes, for ever.
+
+    The status comes earlier for a node that is not Ready in ``seen``: after a machine has slept, the node
+    controller has declared it silent, and only the status says otherwise.
+    """
     beats = 0
     while True:
         try:
             await _renew(api, settings)
-            if beats % (STATUS_SECONDS // RENEW_SECONDS) == 0 and beats:
+            silent = not is_ready(seen.store.get(("", settings.name), {}))
+            if beats and (silent or beats % (STATUS_SECONDS // RENEW_SECONDS) == 0):
                 status = {"status": node_status(settings, version=version)}
                 await api.patch(f"/api/v1/nodes/{settings.name}/status", status)
             beats += 1
         except ApiError as error:
             log.warning("heartbeat of %s: %s", settings.name, error)
         await asyncio.sleep(RENEW_SECONDS)
+
+
+def is_ready(item: Mapping[str, Any]) -> bool:
+    """Return whether the Ready condition of a node, or of a pod, is true."""
+    conditions = item.get("status", {}).get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 async def _renew(api: Api, settings: NodeSettings) -> None:

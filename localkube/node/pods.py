@@ -21,7 +21,7 @@ from localkube.node.api import ApiError
 from localkube.node.containers import network_files
 from localkube.node.environment import ConfigError
 from localkube.node.launching import Runtime, container_order
-from localkube.node.nodes import NodePool, memory_limit
+from localkube.node.nodes import NodePool, is_ready, memory_limit
 from localkube.node.orders import Refused, SpawnerGone, close_all
 from localkube.node.processes import Exit, Process
 from localkube.node.reports import StatusReports
@@ -76,6 +76,9 @@ class PodWorker:
     def changed(self, pod: Mapping[str, Any]) -> None:
         """Take a newer version of the pod's object."""
         self.pod = pod
+        if not self.finished and self.processes and not is_ready(pod):
+            # The node controller says so of every pod of a node that was silent for a while.
+            self._reports.soon()
         if pod["metadata"].get("deletionTimestamp"):
             grace = pod["metadata"].get("deletionGracePeriodSeconds", 30)
             if self._deleting is None or grace < self._deleting:
