@@ -1,0 +1,197 @@
+"""Processes of a cluster killed with -9: each comes back, what ran runs on, and what was stored is there.
+
+A cluster of these tests' own, because others would notice. A second one loses its agent at the beginning and
+is looked at in the end, when its nodes have been silent for long enough.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from .lab import PATIENCE, Pods, container, eventually, on_node, pod, running_lab, state, state_home
+
+LINES = 500
+# Started by an order of its own, so that a test finds the process on the host by its words.
+WAIT = "until [ -e /gate/$0 ]; do sleep 0.05; done; for i in $(seq {lines}); do echo line $i; done; exit {code}"
+
+
+@pytest.fixture(scope="module")
+def homes(request):
+    with state_home(request.config.cache.mkdir("supervisor")) as home:
+        yield home
+
+
+@pytest.fixture(scope="module", autouse=True)
+def silent(homes):
+    """A cluster with a pod, whose agent no longer says anything."""
+    with running_lab("--nodes", "1", name="silent", home=homes) as running:
+        Pods(running).running(pod("sleep 600", name="steady"))
+        agent = running.process("localkube.node")
+        agent.suspend()
+        yield running
+        if agent.is_running():
+            agent.resume()
+
+
+@pytest.fixture(scope="module")
+def victim(homes, silent):
+    """A cluster whose processes are killed."""
+    with running_lab("--nodes", "2", name="victim", home=homes) as running:
+        running.kubectl("create", "configmap", "kept", "--from-literal=a=b")
+        yield running
+
+
+@pytest.fixture
+def pods(victim):
+    with Pods(victim) as made:
+        yield made
+
+
+def component(lab, name):
+    """Return a program of the control plane, which may be one of several in the same binary."""
+    found = [process for process in lab.processes() if name in [Path(word).name for word in words_of(process)[:2]]]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def words_of(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def killed(lab, name):
+    """Kill a component, and wait until another one runs in its place and the API is ready."""
+    before = component(lab, name)
+    before.kill()
+    eventually(lambda: (now := component(lab, name)) is not None and now.pid != before.pid)
+    eventually(lambda: ready(lab))
+
+
+def ready(lab):
+    try:
+        return lab.kubectl("get", "--raw", "/readyz", "--request-timeout=5s") == "ok"
+    except AssertionError:
+        return False
+
+
+def gate(lab):
+    """Return a directory in which a test opens gates for its pods, and the volume that shows it to them."""
+    place = lab.home / "gate"
+    place.mkdir(exist_ok=True)
+    return place, {"name": "gate", "hostPath": {"path": str(place)}}
+
+
+def waiting(lab, name, *, code, lines=LINES):
+    """Return a pod that waits at the gate of its name, writes lines, and ends with a code."""
+    _, volume = gate(lab)
+    command = ["sh", "-c", WAIT.format(lines=lines, code=code), name]
+    main = {"command": command, "volumeMounts": [{"name": "gate", "mountPath": "/gate"}]}
+    return pod(main=main, volumes=[volume])
+
+
+@pytest.mark.parametrize("name", ["etcd", "kube-apiserver"])
+def test_what_was_stored_outlives_a_killed(victim, pods, name):
+    killed(victim, name)
+    assert json.loads(victim.kubectl("get", "configmap", "kept", "-o", "json"))["data"] == {"a": "b"}
+    assert pods.output(pod("echo usable")) == "usable\n"
+
+
+def test_pods_are_placed_again_after_a_killed_scheduler(victim, pods):
+    killed(victim, "kube-scheduler")
+    assert pods.output(pod("echo placed")) == "placed\n"
+
+
+def test_controllers_work_again_after_a_killed_manager(victim):
+    killed(victim, "kube-controller-manager")
+    victim.kubectl("create", "job", "after", "--image=busybox", "--", "true")
+    victim.kubectl("wait", "--for=condition=Complete", "job/after", f"--timeout={PATIENCE}s")
+
+
+def test_pods_run_on_while_the_api_server_is_killed(victim, pods):
+    made = pods.running(waiting(victim, "api", code=0))
+    killed(victim, "kube-apiserver")
+    (gate(victim)[0] / "api").touch()
+    ended = pods.until(made["metadata"]["name"], lambda pod: pod["status"]["phase"] == "Succeeded")
+    assert container(ended)["restartCount"] == 0
+    assert len(pods.logs(ended).splitlines()) == LINES
+
+
+def test_a_new_agent_adopts_what_runs_and_reports_what_has_ended_meanwhile(victim, pods):
+    place, _ = gate(victim)
+    ends, stays = (pods.running(waiting(victim, name, code=code)) for name, code in (("ends", 7), ("stays", 3)))
+    addresses = {made["metadata"]["name"]: made["status"]["podIP"] for made in (ends, stays)}
+    processes = {name: victim.process("sh", name) for name in ("ends", "stays")}
+    supervisor = psutil.Process(victim.status["processes"]["supervisor"]["pid"])
+
+    supervisor.suspend()  # or it would start another agent at once
+    try:
+        agent = victim.process("localkube.node")
+        agent.kill()
+        eventually(lambda: agent.is_running() and agent.status() != psutil.STATUS_ZOMBIE, wanted=False)
+        (place / "ends").touch()
+        assert psutil.wait_procs([processes["ends"]], timeout=PATIENCE)[1] == []
+    finally:
+        supervisor.resume()
+
+    ended = pods.until(ends["metadata"]["name"], lambda pod: pod["status"]["phase"] == "Failed")
+    assert state(ended)["terminated"]["exitCode"] == 7
+    assert pods.logs(ended).splitlines() == [f"line {number}" for number in range(1, LINES + 1)]
+
+    assert processes["stays"].is_running()
+    (place / "stays").touch()
+    ended = pods.until(stays["metadata"]["name"], lambda pod: pod["status"]["phase"] == "Failed")
+    assert state(ended)["terminated"]["exitCode"] == 3
+    assert (container(ended)["restartCount"], ended["status"]["podIP"]) == (0, addresses[ended["metadata"]["name"]])
+    assert pods.logs(ended).splitlines() == [f"line {number}" for number in range(1, LINES + 1)]
+
+
+def test_a_new_agent_serves_names_logs_and_new_pods_on_every_node(victim, pods):
+    agent = victim.process("localkube.node")
+    agent.kill()
+    for index in range(2):
+        script = "getent hosts kubernetes.default.svc.cluster.local | cut -d' ' -f1"
+        assert pods.output(pod(f"until {script} | grep 10.96; do sleep 0.1; done", **on_node(index))) == "10.96.0.1\n"
+
+
+def test_a_new_agent_does_not_start_again_what_has_ended(victim, pods):
+    made = pods.finish(pod("echo once"))
+    victim.process("localkube.node").kill()
+    assert pods.output(pod("echo again")) == "again\n"
+    after = victim.core.read_namespaced_pod(made["metadata"]["name"], "default")
+    assert after.status.phase == "Succeeded"
+    assert after.status.container_statuses[0].restart_count == 0
+    assert pods.logs(made) == "once\n"
+
+
+def test_a_killed_gateway_comes_back(victim):
+    gateways = [process for process in victim.processes() if "--packet-fd" in words_of(process)]
+    if not gateways:
+        pytest.skip("there is no gateway here: pods have no way out, and none was tested")
+    gateways[0].kill()
+    eventually(
+        lambda: any(
+            "--packet-fd" in words_of(process) and process.pid != gateways[0].pid for process in victim.processes()
+        )
+    )
+
+
+def test_the_supervisor_is_in_a_session_of_its_own(victim):
+    pid = victim.status["processes"]["supervisor"]["pid"]
+    assert os.getsid(pid) == pid != os.getsid(0)
+
+
+def test_the_nodes_of_a_silent_agent_become_not_ready_until_it_speaks_again(silent):
+    silent.kubectl("wait", "--for=condition=Ready=Unknown", "node/node-0", f"--timeout={2 * PATIENCE}s")
+    node = silent.core.read_node("node-0")
+    condition = next(item for item in node.status.conditions if item.type == "Ready")
+    assert condition.reason == "NodeStatusUnknown"
+    silent.kubectl("wait", "--for=condition=Ready=False", "pod/steady", f"--timeout={PATIENCE}s")
+    silent.process("localkube.node").resume()
+    silent.kubectl("wait", "--for=condition=Ready", "node/node-0", "pod/steady", f"--timeout={PATIENCE}s")
+    steady = silent.core.read_namespaced_pod("steady", "default")
+    assert steady.status.container_statuses[0].restart_count == 0
