@@ -18,9 +18,10 @@ from typing import Any
 import psutil
 from kubernetes import client, config, watch
 
+from .rooms import REPOSITORY, Enter
+
 PATIENCE = 60
 TERMINAL = ("Succeeded", "Failed")
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Refused(AssertionError):
@@ -34,7 +35,6 @@ class Refused(AssertionError):
 def localkube(
     *arguments: str,
     home: Path,
-    prefix: tuple[str, ...] = (),
     env: dict[str, str] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
@@ -43,14 +43,13 @@ def localkube(
     Args:
         arguments: The verb, the name and so on.
         home: Its XDG_STATE_HOME.
-        prefix: A command that runs the command.
         env: Further variables.
         options: Of ``subprocess.run``.
 
     Raises:
         Refused: It answered with an error.
     """
-    command = [*prefix, sys.executable, "-m", "localkube", *arguments]
+    command = [sys.executable, "-m", "localkube", *arguments]
     environment = {**os.environ, "XDG_STATE_HOME": str(home), "PYTHONPATH": str(REPOSITORY), **(env or {})}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=180, check=False, **options
@@ -69,10 +68,11 @@ def answer(output: str, errors: str) -> dict[str, Any]:
 
 
 class Lab:
-    """A running cluster; ``status`` is what ``create`` answered."""
+    """A running cluster; ``status`` is what ``create`` answered, ``enter`` makes a command its user's."""
 
-    def __init__(self, home: Path, status: dict[str, Any]) -> None:
+    def __init__(self, home: Path, status: dict[str, Any], *, enter: Enter | None = None) -> None:
         self.home = home
+        self.enter = enter
         self.status = status
         self.name: str = status["name"]
         self.root = home / "trainyard" / "clusters" / self.name
@@ -82,7 +82,7 @@ class Lab:
         self.coordination = client.CoordinationV1Api(self._api)
 
     def localkube(self, verb: str, *arguments: str) -> dict[str, Any]:
-        return localkube(verb, self.name, *arguments, home=self.home)
+        return localkube(verb, self.name, *arguments, home=self.home, preexec_fn=self.enter)
 
     def kubectl(self, *arguments: str, stdin: Any = None) -> str:
         """Run kubectl and return what it prints.
@@ -98,6 +98,7 @@ class Lab:
             text=True,
             timeout=2 * PATIENCE,
             check=False,
+            preexec_fn=self.enter,
         )
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -121,22 +122,27 @@ class Lab:
 
 
 @contextmanager
-def running_lab(*shape: str, name: str = "lab", home: Path) -> Iterator[Lab]:
+def running_lab(
+    *shape: str, name: str = "lab", home: Path, enter: Enter | None = None, **options: Any
+) -> Iterator[Lab]:
     """Yield a new cluster; it is deleted whatever happens.
 
     Args:
         shape: Options of ``create``.
         name: The cluster's.
         home: Its XDG_STATE_HOME.
+        enter: How a command becomes that of the cluster's user.
+        options: Of ``localkube``.
     """
     try:
-        lab = Lab(home, localkube("create", name, "--no-warm", *shape, home=home))
+        made = localkube("create", name, "--no-warm", *shape, home=home, preexec_fn=enter, **options)
+        lab = Lab(home, made, enter=enter)
         try:
             yield lab
         finally:
             lab.close()
     finally:
-        localkube("delete", name, home=home)
+        localkube("delete", name, home=home, preexec_fn=enter, **options)
 
 
 @contextmanager

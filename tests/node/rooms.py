@@ -7,7 +7,7 @@ nothing of this is seen outside of it.
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from localkube.node.syscalls import (
@@ -22,6 +22,7 @@ from localkube.node.syscalls import (
 )
 
 NOBODY = 65534
+REPOSITORY = Path(__file__).resolve().parents[2]
 Enter = Callable[[], None]
 
 
@@ -52,23 +53,24 @@ def without_namespaces() -> Enter:
     return enter
 
 
-def nobody(readable: Iterable[Path]) -> Enter:
-    """Return how root becomes the user nobody, who can still read some directories below others' homes.
+def nobody(places: Mapping[Path, Path]) -> Enter:
+    """Return how root becomes the user nobody, who sees ``places`` even below directories closed to others.
 
     Args:
-        readable: What nobody needs; directories on the way that are closed to others are replaced by
-            empty ones, in a mount namespace of its own.
+        places: For each path that nobody needs, the directory that is to be seen there. Closed directories
+            on the way are replaced by empty ones, in a mount namespace of its own.
     """
-    doors: dict[Path, list[Path]] = {}
-    for path in readable:
-        if door := _closed(path.resolve()):
-            doors.setdefault(door, []).append(path.resolve())
+    doors = {door for path in places if (door := _closed(path))}
 
     def enter() -> None:
         unshare(CLONE_NEWNS)
         mount(None, "/", None, MS_REC | MS_PRIVATE)
-        for door, paths in doors.items():
-            _open(door, paths)
+        sources = {path: os.open(source, os.O_PATH) for path, source in places.items()}
+        for door in doors:
+            mount("tmpfs", str(door), "tmpfs", 0, "mode=755")
+        for path, descriptor in sources.items():
+            path.mkdir(parents=True, exist_ok=True)
+            mount(f"/proc/self/fd/{descriptor}", str(path), None, MS_BIND | MS_REC)
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -77,8 +79,8 @@ def nobody(readable: Iterable[Path]) -> Enter:
 
 
 def python_places() -> list[Path]:
-    """Return the directories that this interpreter and its packages are read from."""
-    return [Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve().parents[2]]
+    """Return the directories that this interpreter, its packages and this code are read from."""
+    return [Path(place).resolve() for place in (sys.prefix, sys.base_prefix, REPOSITORY)]
 
 
 def _own_mounts() -> None:
@@ -92,21 +94,9 @@ def _own_mounts() -> None:
 
 
 def _closed(path: Path) -> Path | None:
-    """Return the first directory on the way to ``path`` that others may not enter."""
-    for step in reversed([path, *path.parents]):
-        if not step.stat().st_mode & stat.S_IXOTH:
-            if step == path:
-                raise PermissionError(f"{path} itself is closed to other users")
-            return step
-    return None
-
-
-def _open(door: Path, paths: list[Path]) -> None:
-    kept = [(os.open(path, os.O_PATH), path) for path in paths]
-    mount("tmpfs", str(door), "tmpfs", 0, "mode=755")
-    for descriptor, path in kept:
-        path.mkdir(parents=True, exist_ok=True)
-        mount(f"/proc/self/fd/{descriptor}", str(path), None, MS_BIND | MS_REC)
+    """Return the first directory above ``path`` that others may not enter."""
+    closed = [step for step in path.parents if step.exists() and not step.stat().st_mode & stat.S_IXOTH]
+    return closed[-1] if closed else None
 
 
 def _write(path: str, text: str) -> None:

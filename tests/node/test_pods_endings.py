@@ -137,6 +137,14 @@ def test_a_first_process_that_ignores_the_request_is_killed(pods, lab):
     assert name not in lab.kubectl("get", "pods", "-o", "name")
 
 
+def test_a_pod_that_is_forced_away_leaves_no_process(pods, lab):
+    name = pods.create(pod("trap '' TERM; echo deaf; sleep 87654", **PATIENT))
+    pods.wait_for_line(name, "deaf")
+    sleeper = lab.process("sleep", "87654")
+    lab.kubectl("delete", "pod", name, "--force", "--grace-period=0")
+    eventually(sleeper.is_running, wanted=False)
+
+
 def test_the_image_that_does_nothing_ends_when_it_is_asked_to(pods):
     made = pods.finish(pod(main={"image": "registry.example/pause:3.10"}, activeDeadlineSeconds=1, **PATIENT))
     assert terminated(made)["exitCode"] == 0

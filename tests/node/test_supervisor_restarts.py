@@ -15,7 +15,9 @@ from .lab import PATIENCE, Pods, container, eventually, on_node, pod, running_la
 
 LINES = 500
 # Started by an order of its own, so that a test finds the process on the host by its words.
-WAIT = "until [ -e /gate/$0 ]; do sleep 0.05; done; for i in $(seq {lines}); do echo line $i; done; exit {code}"
+WAIT = (
+    "until [ -e /gate/$0 ]; do sleep 0.05; done; for i in $(seq {lines}); do echo line $i; done; exit {code}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,9 @@ def pods(victim):
 
 def component(lab, name):
     """Return a program of the control plane, which may be one of several in the same binary."""
-    found = [process for process in lab.processes() if name in [Path(word).name for word in words_of(process)[:2]]]
+    found = [
+        process for process in lab.processes() if name in [Path(word).name for word in words_of(process)[:2]]
+    ]
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -123,7 +127,9 @@ def test_pods_run_on_while_the_api_server_is_killed(victim, pods):
 
 def test_a_new_agent_adopts_what_runs_and_reports_what_has_ended_meanwhile(victim, pods):
     place, _ = gate(victim)
-    ends, stays = (pods.running(waiting(victim, name, code=code)) for name, code in (("ends", 7), ("stays", 3)))
+    ends, stays = (
+        pods.running(waiting(victim, name, code=code)) for name, code in (("ends", 7), ("stays", 3))
+    )
     addresses = {made["metadata"]["name"]: made["status"]["podIP"] for made in (ends, stays)}
     processes = {name: victim.process("sh", name) for name in ("ends", "stays")}
     supervisor = psutil.Process(victim.status["processes"]["supervisor"]["pid"])
@@ -146,7 +152,10 @@ def test_a_new_agent_adopts_what_runs_and_reports_what_has_ended_meanwhile(victi
     (place / "stays").touch()
     ended = pods.until(stays["metadata"]["name"], lambda pod: pod["status"]["phase"] == "Failed")
     assert state(ended)["terminated"]["exitCode"] == 3
-    assert (container(ended)["restartCount"], ended["status"]["podIP"]) == (0, addresses[ended["metadata"]["name"]])
+    assert (container(ended)["restartCount"], ended["status"]["podIP"]) == (
+        0,
+        addresses[ended["metadata"]["name"]],
+    )
     assert pods.logs(ended).splitlines() == [f"line {number}" for number in range(1, LINES + 1)]
 
 
@@ -155,7 +164,10 @@ def test_a_new_agent_serves_names_logs_and_new_pods_on_every_node(victim, pods):
     agent.kill()
     for index in range(2):
         script = "getent hosts kubernetes.default.svc.cluster.local | cut -d' ' -f1"
-        assert pods.output(pod(f"until {script} | grep 10.96; do sleep 0.1; done", **on_node(index))) == "10.96.0.1\n"
+        assert (
+            pods.output(pod(f"until {script} | grep 10.96; do sleep 0.1; done", **on_node(index)))
+            == "10.96.0.1\n"
+        )
 
 
 def test_a_new_agent_does_not_start_again_what_has_ended(victim, pods):
@@ -175,7 +187,8 @@ def test_a_killed_gateway_comes_back(victim):
     gateways[0].kill()
     eventually(
         lambda: any(
-            "--packet-fd" in words_of(process) and process.pid != gateways[0].pid for process in victim.processes()
+            "--packet-fd" in words_of(process) and process.pid != gateways[0].pid
+            for process in victim.processes()
         )
     )
 

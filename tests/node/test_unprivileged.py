@@ -1,0 +1,124 @@
+"""The first steps of a user who is not root: the same cluster, in a user namespace.
+
+When root runs the tests, the user nobody takes these steps, in a mount namespace in which the interpreter can
+be read. When somebody else runs them, the whole suite is already without privileges.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from localkube.controlplane import bake, binaries
+from localkube.paths import cache_dir
+
+from . import rooms
+from .lab import PATIENCE, Pods, Refused, localkube, pod, python, running_lab, state
+from .traces import Traces
+
+pytestmark = pytest.mark.skipif(
+    os.getuid() != 0,
+    reason="NOT LEFT OUT: this user is not root, so every other test of a cluster is without privileges",
+)
+
+
+@pytest.fixture(scope="module")
+def home():
+    """A home of the user nobody."""
+    with tempfile.TemporaryDirectory(prefix="nobody-") as path:
+        os.chown(path, rooms.NOBODY, rooms.NOBODY)
+        yield Path(path)
+
+
+@pytest.fixture(scope="module")
+def enter(home):
+    """How to become nobody, with a copy of the control plane: the original is its owner's alone."""
+    obtained = binaries.obtain(report=print)
+    needed = {Path(command[0]).parent for command in obtained.programs.values()}
+    baked = bake.baked_etcd(obtained, report=print)
+    originals = cache_dir() / "controlplane"
+    copy = home / "controlplane"
+    copy.mkdir()
+    for folder in [*needed, *([baked] if baked else [])]:
+        if folder.is_relative_to(originals):
+            shutil.copytree(folder, copy / folder.name)
+    for path in [copy, *copy.rglob("*")]:
+        os.chown(path, rooms.NOBODY, rooms.NOBODY)
+    return rooms.nobody({place: place for place in rooms.python_places()} | {originals: copy})
+
+
+@pytest.fixture(scope="module")
+def lab(home, enter):
+    environment = {"HOME": str(home), "XDG_CACHE_HOME": str(cache_dir().parent)}
+    with running_lab("--nodes", "2", home=home, enter=enter, env=environment, cwd="/") as running:
+        yield running
+
+
+@pytest.fixture
+def pods(lab):
+    with Pods(lab) as made:
+        yield made
+
+
+def test_every_process_of_the_cluster_is_the_users(lab):
+    owners = {process.uids().real for process in lab.processes()}
+    assert owners == {rooms.NOBODY}
+    assert lab.status["mode"] == "namespaces"
+
+
+def test_a_job_completes_and_its_output_can_be_read(lab):
+    lab.kubectl("create", "job", "first", "--image=busybox", "--", "sh", "-c", "echo done by $(id -u)")
+    lab.kubectl("wait", "--for=condition=Complete", "job/first", f"--timeout={PATIENCE}s")
+    assert lab.kubectl("logs", "job/first") == "done by 0\n"
+
+
+def test_a_claim_is_bound_and_keeps_files(lab, pods):
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Mi"}}}
+    lab.core.create_namespaced_persistent_volume_claim(
+        "default", {"metadata": {"name": "data"}, "spec": spec}
+    )
+    volumes = [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "memory", "emptyDir": {"medium": "Memory"}},
+    ]
+    mounts = [
+        {"name": "data", "mountPath": "/usr/share/is-not-here/data"},
+        {"name": "memory", "mountPath": "/memory"},
+    ]
+    for script, wanted in (("echo kept > data; touch /memory/file", ""), ("cat data", "kept\n")):
+        main = {"volumeMounts": mounts, "workingDir": "/usr/share/is-not-here/data"}
+        assert pods.output(pod(script, main=main, volumes=volumes)) == wanted
+
+
+def test_pods_have_names_services_and_tokens(pods):
+    script = """
+        getent hosts kubernetes.default.svc.cluster.local | cut -d' ' -f1
+        test -s /var/run/secrets/kubernetes.io/serviceaccount/token && echo token
+        hostname
+    """
+    assert pods.output(pod(script, hostname="rank-0")) == "10.96.0.1\ntoken\nrank-0\n"
+
+
+def test_a_pod_cannot_write_on_the_host_and_is_held_to_its_memory(pods):
+    assert pods.output(pod("touch /usr/of-a-pod 2>/dev/null || echo refused")) == "refused\n"
+    hog = "held = bytearray(200 << 20); held[::4096] = b'x' * len(held[::4096]); import time; time.sleep(600)"
+    made = pods.finish(pod(main=python(hog) | {"resources": {"limits": {"memory": "64Mi"}}}))
+    assert state(made)["terminated"]["reason"] == "OOMKilled"
+
+
+def test_the_users_home_without_rights_is_named(home, enter):
+    place = home / "closed"
+    place.mkdir(mode=0o500, exist_ok=True)
+    with pytest.raises(Refused) as caught:
+        localkube("create", "lab", "--nodes", "1", home=place, preexec_fn=enter, cwd="/")
+    assert "Permission denied" in caught.value.error["what"]
+    assert str(place) in caught.value.error["about"]
+
+
+def test_deleting_leaves_nothing_even_after_the_supervisor_was_killed(home, lab):
+    traces = Traces.of(lab)
+    lab.processes()[0].kill()
+    localkube("delete", lab.name, home=home, preexec_fn=lab.enter, cwd="/")
+    assert traces.left() == []
