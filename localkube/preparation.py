@@ -11,8 +11,8 @@ from typing import Any
 from localkube.controlplane import certificates, components, kubeconfig
 from localkube.controlplane.binaries import ControlPlane
 from localkube.machine import Machine
-from localkube.node.launching import Site
 from localkube.node.nodes import NodeSettings
+from localkube.node.runtime import Site
 from localkube.paths import ClusterPaths, private_dir, state_dir
 from localkube.settings import Wanted
 
@@ -52,7 +52,7 @@ class Preparation:
         return nodes
 
     def _agent(self, nodes: list[NodeSettings]) -> dict[str, Any]:
-        """Return what ``localkube.node.agent.AgentSettings`` reads."""
+        """Return what ``localkube.node.agent_settings.AgentSettings`` reads."""
         paths = self.paths
         return {
             "server": f"https://{Site().address}:6443",

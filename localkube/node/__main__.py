@@ -5,7 +5,8 @@ import logging
 import sys
 from pathlib import Path
 
-from localkube.node.agent import Agent, AgentSettings
+from localkube.node.agent import Agent
+from localkube.node.agent_settings import AgentSettings
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from localkube.node.orders import Orders
 from localkube.node.pods import PodWorker
-from localkube.node.status import ContainerRecord
+from localkube.node.records import ContainerRecord
 
 LOST_CODE = 137
 

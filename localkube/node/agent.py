@@ -6,26 +6,25 @@ logs, names, Services, volumes. Killed at any moment, it goes on where it was wh
 
 import asyncio
 import contextlib
-import json
 import logging
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from localkube.node import nodes
 from localkube.node.adoption import adopt
+from localkube.node.agent_settings import AgentSettings
 from localkube.node.api import Api, ApiError, Watch
 from localkube.node.containers import Host
 from localkube.node.events import Events
-from localkube.node.launching import Runtime
 from localkube.node.memory import MemoryWatch
 from localkube.node.network import Network
-from localkube.node.nodes import NodePool, NodeSettings
+from localkube.node.nodes import NodePool
 from localkube.node.objects import Objects
 from localkube.node.orders import Orders
 from localkube.node.pods import PodWorker
+from localkube.node.runtime import Runtime
 from localkube.node.tasks import start_task
 from localkube.node.volumes import VolumeError, Volumes
 
@@ -33,31 +32,6 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.05
 REFRESH_SECONDS = 60
-
-
-@dataclass(frozen=True)
-class AgentSettings:
-    """What the supervisor tells the agent, as a JSON file."""
-
-    server: str
-    pki: Path
-    socket: Path
-    pods: Path
-    volumes: Path
-    hide: tuple[str, ...]
-    version: str
-    nodes: tuple[NodeSettings, ...]
-    warm: bool
-    egress: bool
-
-    @classmethod
-    def read(cls, path: Path) -> "AgentSettings":
-        raw = json.loads(path.read_text())
-        places = {name: Path(raw[name]) for name in ("pki", "socket", "pods", "volumes")}
-        made = tuple(
-            NodeSettings(**node | {"gpu_devices": tuple(node["gpu_devices"])}) for node in raw["nodes"]
-        )
-        return cls(**raw | places | {"nodes": made, "hide": tuple(raw["hide"])})
 
 
 class Agent:

@@ -2,28 +2,25 @@
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 
+from localkube.node.agent_settings import AgentSettings
 from localkube.node.api import Api, Watch
 from localkube.node.dns import DnsServer
 from localkube.node.endpoints import publish_api_server
-from localkube.node.launching import Site
 from localkube.node.logs import LogFiles
 from localkube.node.nodes import KUBELET_PORT
 from localkube.node.provisioner import Provisioner
 from localkube.node.proxy import ServiceProxy
+from localkube.node.runtime import Site
 from localkube.node.server import KubeletServer, NodeView
 from localkube.node.tasks import start_task
 from localkube.node.zone import Zone
-
-if TYPE_CHECKING:
-    from localkube.node.agent import AgentSettings
 
 
 class Network:
     """The agent's servers and controllers, started and stopped together; an async context manager."""
 
-    def __init__(self, api: Api, settings: "AgentSettings", *, pods: Watch, view: NodeView) -> None:
+    def __init__(self, api: Api, settings: AgentSettings, *, pods: Watch, view: NodeView) -> None:
         self.logs = LogFiles()
         self.services = Watch(api, "/api/v1/services")
         self._slices = Watch(api, "/apis/discovery.k8s.io/v1/endpointslices")

@@ -20,18 +20,15 @@ from localkube.node import records
 from localkube.node.api import ApiError
 from localkube.node.containers import network_files
 from localkube.node.environment import ConfigError
-from localkube.node.launching import Runtime, container_order
+from localkube.node.launching import container_order
 from localkube.node.nodes import NodePool, is_ready, memory_limit
 from localkube.node.orders import Refused, SpawnerGone, close_all
-from localkube.node.processes import Exit, Process
+from localkube.node.processes import Process
+from localkube.node.records import ContainerRecord, Exit
 from localkube.node.reports import StatusReports
 from localkube.node.restarts import backoff, container_should_restart, crashes, is_sidecar, waiting_to_restart
-from localkube.node.status import (
-    DEADLINE_EXCEEDED,
-    TERMINAL,
-    ContainerRecord,
-    pod_status,
-)
+from localkube.node.runtime import Runtime
+from localkube.node.status import DEADLINE_EXCEEDED, TERMINAL, pod_status
 from localkube.node.tasks import start_task
 from localkube.node.volumes import Volume, VolumeError
 
@@ -289,7 +286,7 @@ class PodWorker:
         self.processes[name] = process
         if limit := memory_limit(self.pod, name):
             self._runtime.memory.add(process.identity, pid=process.pid, limit=limit)
-        self.records[name] = records.running(name, process, count, last)
+        self.records[name] = records.running(name, process.identity, process.started, count, last)
         self._reports.soon()
 
     def _wait(self, name: str, reason: str, message: str, count: int, last: ContainerRecord | None) -> None:

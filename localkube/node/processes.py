@@ -6,23 +6,14 @@ The process itself belongs to the spawner; an agent that starts anew attaches to
 import asyncio
 import contextlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from localkube.node.logs import LogFiles, LogWriter
+from localkube.node.records import Exit
 
 PIPE_BLOCK = 256 * 1024
 DRAIN_SECONDS = 5
-
-
-@dataclass(frozen=True)
-class Exit:
-    """How a container ended: ``code`` as a shell would say it (128 + signal), and when."""
-
-    code: int
-    signal: int | None
-    ended: float
 
 
 class Process:

@@ -1,14 +1,64 @@
 """What becomes of a container, as records: not started, refused, running, ended. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
-
-from localkube.node.processes import Exit, Process
-from localkube.node.status import ContainerRecord, exit_reason
 
 START_FAILED = 128
 HOST_IMAGE = "trainyard://the-host's-file-system"
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a process ended: ``code`` as a shell would say it (128 + signal), and when."""
+
+    code: int
+    signal: int | None
+    ended: float
+
+
+@dataclass(frozen=True)
+class ContainerRecord:
+    """What the agent knows of one container; the latest run of it.
+
+    Attributes:
+        name: The container's name in the pod.
+        state: ``waiting``, ``running`` or ``terminated``.
+        reason: Of waiting (``CrashLoopBackOff``) or terminated (``Completed``).
+        message: A sentence for people; for terminated, the termination message.
+        started_at: When this run started.
+        finished_at: When it ended.
+        exit_code: 0 to 255; 128 + n for signal n. 128 (``StartError``) or 127 when it never started.
+        signal: The signal that ended it.
+        restart_count: Runs before this one.
+        last: The run before this one, or, while waiting to run again, the one that ended.
+        container_id: Without a prefix.
+        ready: A running container's readiness probe passes, or it has none.
+        started: A running container's startup probe has passed, or it has none.
+        image_id: What in truth runs: the root file system's name.
+    """
+
+    name: str
+    state: str
+    reason: str = ""
+    message: str = ""
+    started_at: float | None = None
+    finished_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    restart_count: int = 0
+    last: "ContainerRecord | None" = None
+    container_id: str = ""
+    ready: bool = False
+    started: bool = False
+    image_id: str = ""
+
+
+def exit_reason(exit_code: int, signal: int | None = None, oom: bool = False) -> str:
+    """Return the reason of a terminated state: OOMKilled, Completed or Error."""
+    if oom:
+        return "OOMKilled"
+    return "Completed" if exit_code == 0 and not signal else "Error"
 
 
 def next_run(before: ContainerRecord | None) -> tuple[int, ContainerRecord | None]:
@@ -47,14 +97,16 @@ def refused(
     )
 
 
-def running(name: str, process: Process, count: int, last: ContainerRecord | None) -> ContainerRecord:
+def running(
+    name: str, identity: str, started: float, count: int, last: ContainerRecord | None
+) -> ContainerRecord:
     """Return the record of a container that runs."""
     return ContainerRecord(
         name=name,
         state="running",
-        started_at=process.started,
+        started_at=started,
         restart_count=count,
-        container_id=process.identity,
+        container_id=identity,
         image_id=HOST_IMAGE,
         ready=True,
         started=True,

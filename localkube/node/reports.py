@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from localkube.node.api import ApiError
-from localkube.node.launching import Runtime
+from localkube.node.runtime import Runtime
 from localkube.node.status import status_patch
 from localkube.node.tasks import start_task
 

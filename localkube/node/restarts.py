@@ -5,10 +5,9 @@ Pure. Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from localkube.node.status import ContainerRecord
+from localkube.node.records import ContainerRecord
 
 Object = Mapping[str, Any]
 FIRST_DELAY, LONGEST_DELAY, FORGIVEN_AFTER = 10.0, 300.0, 600.0
@@ -68,7 +67,7 @@ def backoff(count: int) -> float:
     return min(FIRST_DELAY * 2 ** min(count - 2, 10), LONGEST_DELAY)
 
 
-def waiting_to_restart(pod: Object, record: "ContainerRecord", delay: float) -> "ContainerRecord":
+def waiting_to_restart(pod: Object, record: ContainerRecord, delay: float) -> ContainerRecord:
     """Return the record of a container that has ended and waits ``delay`` seconds: CrashLoopBackOff.
 
     The ended run becomes ``last``; the restart count is unchanged until the next start.

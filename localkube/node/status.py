@@ -8,11 +8,11 @@ Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from localkube.node import conditions
+from localkube.node.records import ContainerRecord, exit_reason
 from localkube.node.restarts import container_should_restart, is_sidecar
 
 Object = Mapping[str, Any]
@@ -26,43 +26,6 @@ DEADLINE_EXCEEDED = (
 _MERGE_KEYS = {"conditions": "type", "podIPs": "ip", "hostIPs": "ip"}
 
 
-@dataclass(frozen=True)
-class ContainerRecord:
-    """What the agent knows of one container; the latest run of it.
-
-    Attributes:
-        name: The container's name in the pod.
-        state: ``waiting``, ``running`` or ``terminated``.
-        reason: Of waiting (``CrashLoopBackOff``) or terminated (``Completed``).
-        message: A sentence for people; for terminated, the termination message.
-        started_at: When this run started.
-        finished_at: When it ended.
-        exit_code: 0 to 255; 128 + n for signal n. 128 (``StartError``) or 127 when it never started.
-        signal: The signal that ended it.
-        restart_count: Runs before this one.
-        last: The run before this one, or, while waiting to run again, the one that ended.
-        container_id: Without a prefix.
-        ready: A running container's readiness probe passes, or it has none.
-        started: A running container's startup probe has passed, or it has none.
-        image_id: What in truth runs: the root file system's name.
-    """
-
-    name: str
-    state: str
-    reason: str = ""
-    message: str = ""
-    started_at: float | None = None
-    finished_at: float | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    restart_count: int = 0
-    last: "ContainerRecord | None" = None
-    container_id: str = ""
-    ready: bool = False
-    started: bool = False
-    image_id: str = ""
-
-
 def timestamp(seconds: float) -> str:
     """Return a time as the API writes it, in whole seconds.
 
@@ -71,13 +34,6 @@ def timestamp(seconds: float) -> str:
         '1970-01-01T00:00:00Z'
     """
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def exit_reason(exit_code: int, signal: int | None = None, oom: bool = False) -> str:
-    """Return the reason of a terminated state: OOMKilled, Completed or Error."""
-    if oom:
-        return "OOMKilled"
-    return "Completed" if exit_code == 0 and not signal else "Error"
 
 
 def pod_status(

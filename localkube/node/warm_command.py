@@ -114,7 +114,7 @@ def is_on(env: Mapping[str, str], name: str) -> bool:
 
 
 def _has_utf8_locale(env: Mapping[str, str]) -> bool:
-    """Tell whether the locale says UTF-8; for the C locale, Python starts in a mode that a fork cannot enter."""
+    """Tell whether the locale says UTF-8; for the C locale, Python has a mode that a fork cannot enter."""
     name = locale_name(env)
     return name.partition(".")[2].lower().replace("-", "") == "utf8"
 

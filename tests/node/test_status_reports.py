@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from localkube.node.api import ApiError
-from localkube.node.status import ContainerRecord, pod_status, status_patch
+from localkube.node.records import ContainerRecord
+from localkube.node.status import pod_status, status_patch
 
 CASES = sorted((Path(__file__).parents[1] / "unit" / "pod_status").glob("*.yaml"))
 NODE = "node-of-a-test"

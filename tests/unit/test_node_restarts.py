@@ -2,6 +2,7 @@
 
 import pytest
 
+from localkube.node.records import ContainerRecord
 from localkube.node.restarts import (
     backoff,
     container_should_restart,
@@ -10,7 +11,6 @@ from localkube.node.restarts import (
     should_restart,
     waiting_to_restart,
 )
-from localkube.node.status import ContainerRecord
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from localkube.node.status import ContainerRecord, exit_reason, pod_status, status_patch
+from localkube.node.records import ContainerRecord, exit_reason
+from localkube.node.status import pod_status, status_patch
 
 CASES = sorted((Path(__file__).parent / "pod_status").glob("*.yaml"))
 

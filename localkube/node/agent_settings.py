@@ -1,0 +1,32 @@
+"""What the supervisor tells the node agent; written by ``localkube.preparation``."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from localkube.node.nodes import NodeSettings
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """What the supervisor tells the agent, as a JSON file."""
+
+    server: str
+    pki: Path
+    socket: Path
+    pods: Path
+    volumes: Path
+    hide: tuple[str, ...]
+    version: str
+    nodes: tuple[NodeSettings, ...]
+    warm: bool
+    egress: bool
+
+    @classmethod
+    def read(cls, path: Path) -> "AgentSettings":
+        raw = json.loads(path.read_text())
+        places = {name: Path(raw[name]) for name in ("pki", "socket", "pods", "volumes")}
+        made = tuple(
+            NodeSettings(**node | {"gpu_devices": tuple(node["gpu_devices"])}) for node in raw["nodes"]
+        )
+        return cls(**raw | places | {"nodes": made, "hide": tuple(raw["hide"])})

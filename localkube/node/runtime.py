@@ -1,0 +1,100 @@
+"""What all pods of the agent share on this machine: its parts, and where a pod's files lie."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from localkube.node.api import Api, Watch
+from localkube.node.containers import Host
+from localkube.node.events import Events
+from localkube.node.logs import LogFiles
+from localkube.node.memory import MemoryWatch
+from localkube.node.objects import Objects
+from localkube.node.orders import Orders
+from localkube.node.volumes import Volumes
+
+REPORTS_AT_ONCE = 6
+MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
+
+
+@dataclass(frozen=True)
+class Site:
+    """The addresses of a site's network."""
+
+    address: str = "10.244.0.1"
+    prefix: int = 16
+    gateway: str = "10.244.255.254"
+    services: str = "10.96.0.0"
+    services_prefix: int = 12
+
+    def pod_network(self) -> dict[str, Any]:
+        """Return what the spawner needs to connect a pod."""
+        return {
+            "prefix": self.prefix,
+            "router": self.address,
+            "gateway": self.gateway,
+            "services": self.services,
+            "services_prefix": self.services_prefix,
+        }
+
+
+@dataclass
+class Runtime:
+    """The parts that every pod's worker uses; ``warm`` tells what a warm parent may start."""
+
+    api: Api
+    orders: Orders
+    objects: Objects
+    volumes: Volumes
+    logs: LogFiles
+    events: Events
+    host: Host
+    pods: Path
+    services: Watch
+    nodes: Watch
+    site: Site = field(default_factory=Site)
+    warm: Callable[[list[str], Mapping[str, str]], Any] = lambda argv, env: None
+    reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
+    memory: MemoryWatch = field(default_factory=lambda: MemoryWatch(lambda identity: None))
+    out_of_memory: set[str] = field(default_factory=set)
+
+    def pod_directory(self, uid: str) -> Path:
+        return self.pods / uid
+
+    def log_path(self, uid: str, container: str, restart: int) -> Path:
+        return self.pods / uid / "logs" / container / f"{restart}.log"
+
+    def termination_path(self, uid: str, container: str, restart: int) -> Path:
+        return self.pods / uid / "termination" / f"{container}.{restart}"
+
+    def termination_message(self, uid: str, container: Mapping[str, Any], restart: int, code: int) -> str:
+        """Return what the container left to say about its end."""
+        path = self.termination_path(uid, container["name"], restart)
+        text = _head(path, MESSAGE_BYTES)
+        fallback = container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+        if not text and code and fallback:
+            text = _last_output(self.log_path(uid, container["name"], restart))
+        return text
+
+
+def _head(path: Path, size: int) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(size).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _last_output(path: Path) -> str:
+    """Return the last 2048 bytes of what a container wrote, without the log's own columns."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4 * FALLBACK_BYTES))
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return ""
+    texts = [line.split(b" ", 3)[3] for line in lines if line.count(b" ") >= 3]
+    return b"\n".join(texts)[-FALLBACK_BYTES:].decode(errors="replace")
