@@ -91,8 +91,10 @@ def _result(
 
 def processes_of(cluster: Cluster) -> list[psutil.Process]:
     """Return all processes of one of our clusters."""
-    supervisor = psutil.Process(cluster.status["processes"]["supervisor"]["pid"])
-    return [supervisor, *supervisor.children(recursive=True)]
+    pids = {each["pid"] for each in cluster.status["processes"].values()}
+    found = [psutil.Process(pid) for pid in pids]
+    found += [child for each in found for child in each.children(recursive=True)]
+    return list(dict.fromkeys(found))
 
 
 def sharers(processes: Iterable[psutil.Process]) -> int:
