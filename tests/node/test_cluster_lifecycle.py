@@ -106,12 +106,11 @@ def test_a_cluster_whose_supervisor_was_killed_begins_again_with_its_objects_and
     assert traces.left() == []
 
 
-@pytest.mark.parametrize("record", ["not json", '{"name": "lab"}'])
-def test_a_running_cluster_whose_record_was_damaged_can_be_deleted_without_leaving_anything(home, record):
+def test_a_running_cluster_whose_record_was_damaged_can_be_deleted_without_leaving_anything(home):
     lab = Lab(home, localkube("create", "lab", *SHAPE, home=home))
     traces = Traces.of(lab)
     lab.close()
-    (lab.root / "cluster.json").write_text(record)
+    (lab.root / "cluster.json").write_text("not json")
     assert localkube("status", "lab", home=home)["state"] == "broken"
     localkube("delete", "lab", home=home)
     try:
