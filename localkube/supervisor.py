@@ -129,11 +129,18 @@ class Supervisor:
                 await self._start(component)
 
     async def _api_answers(self) -> bool:
+        """Tell whether the API server serves: it listens long before, so ask, in the clear; it refuses."""
         try:
-            (await self._connect()).close()
+            inside = await self._connect()
         except OSError:
             return False
-        return True
+        loop = asyncio.get_running_loop()
+        with contextlib.closing(inside):
+            try:
+                await loop.sock_sendall(inside, b"GET /livez HTTP/1.0\r\n\r\n")
+                return bool(await loop.sock_recv(inside, 1))
+            except OSError:
+                return False
 
     def _exited(self, entry: dict[str, Any]) -> None:
         name = entry["id"].rsplit(".", 1)[0]

@@ -322,6 +322,9 @@ class PodWorker:
             await self.stop(grace=grace)
         if self._task:
             await asyncio.wait([self._task])
+        if not grace:
+            # It was forced, or had ended already: the API forgets it by itself.
+            return
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
         try:
             await self._runtime.api.delete(self._path, body)
