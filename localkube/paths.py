@@ -92,6 +92,11 @@ class ClusterPaths:
         return self.root / "pods"
 
     @property
+    def fleeting(self) -> Path:
+        """Where the site has a file system in memory; on the host the directory stays empty."""
+        return self.root / "fleeting"
+
+    @property
     def volumes(self) -> Path:
         return self.root / "volumes"
 

@@ -35,7 +35,15 @@ class Preparation:
             LocalClusterError: The same, said by the part that met it.
         """
         paths, nodes = self.paths, self.wanted.node_settings(self.machine)
-        for directory in (paths.root, paths.pki, paths.logs, paths.pods, paths.volumes, paths.root / "mnt"):
+        for directory in (
+            paths.root,
+            paths.pki,
+            paths.logs,
+            paths.pods,
+            paths.volumes,
+            paths.root / "mnt",
+            paths.fleeting,
+        ):
             private_dir(directory)
         certificates.issue(paths.pki, node_addresses=[node.address for node in nodes])
         kubeconfig.write(
@@ -59,6 +67,7 @@ class Preparation:
             "pki": str(paths.pki),
             "socket": str(paths.socket),
             "pods": str(paths.pods),
+            "fleeting": str(paths.fleeting),
             "volumes": str(paths.volumes),
             "hide": [str(state_dir())],
             "version": self.control_plane.version,
@@ -72,6 +81,7 @@ class Preparation:
         site = asdict(Site()) | {
             "user_namespace": self.machine.namespaces.user_namespace,
             "scratch": str(self.paths.root / "mnt"),
+            "fleeting": str(self.paths.fleeting),
             "node_addresses": [node.address for node in nodes],
         }
         components = _components(self.paths, self.control_plane, self.wanted)

@@ -62,11 +62,18 @@ class Agent:
                 api=api,
                 orders=orders,
                 objects=objects,
-                volumes=Volumes(api, pods=settings.pods, allocatable=self._allocatable, objects=objects),
+                volumes=Volumes(
+                    api,
+                    pods=settings.pods,
+                    fleeting=settings.fleeting,
+                    allocatable=self._allocatable,
+                    objects=objects,
+                ),
                 logs=network.logs,
                 events=Events(api),
                 host=Host(hide=settings.hide),
                 pods=settings.pods,
+                fleeting=settings.fleeting,
                 services=network.services,
                 nodes=Watch(api, "/api/v1/nodes"),
             )
@@ -150,7 +157,7 @@ class Agent:
                 await orders.ask("forget", id=entry["id"])
         for uid in sandboxes - known:
             await orders.ask("remove", pod=uid)
-        for directory in list(self._settings.pods.iterdir()):
+        for directory in [*self._settings.pods.iterdir(), *self._settings.fleeting.iterdir()]:
             if directory.name not in known:
                 await self._runtime.volumes.remove(directory.name)
                 await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)

@@ -15,6 +15,7 @@ class AgentSettings:
     pki: Path
     socket: Path
     pods: Path
+    fleeting: Path
     volumes: Path
     hide: tuple[str, ...]
     version: str
@@ -25,7 +26,7 @@ class AgentSettings:
     @classmethod
     def read(cls, path: Path) -> "AgentSettings":
         raw = json.loads(path.read_text())
-        places = {name: Path(raw[name]) for name in ("pki", "socket", "pods", "volumes")}
+        places = {name: Path(raw[name]) for name in ("pki", "socket", "pods", "fleeting", "volumes")}
         made = tuple(
             NodeSettings(**node | {"gpu_devices": tuple(node["gpu_devices"])}) for node in raw["nodes"]
         )

@@ -55,7 +55,7 @@ async def container_order(
         argv=argv,
         environment=environment,
         mounts=[
-            *network_mounts(runtime.pod_directory(worker.uid)),
+            *network_mounts(runtime.fleeting_directory(worker.uid)),
             *mounts(container, worker.volumes, environment=environment),
             _termination_mount(worker, container, restart),
         ],

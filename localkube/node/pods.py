@@ -100,7 +100,8 @@ class PodWorker:
         await self._runtime.orders.ask("forget_pod", pod=self.uid)
         self._runtime.events.forget(self.uid)
         await self._runtime.volumes.remove(self.uid)
-        await asyncio.to_thread(shutil.rmtree, self._runtime.pod_directory(self.uid), ignore_errors=True)
+        for directory in self._runtime.directories(self.uid):
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     async def stop(self, *, grace: float, override: tuple[str, str, str] | None = None) -> None:
         """End all containers: SIGTERM, ``grace`` seconds, SIGKILL of the whole process tree."""
@@ -151,7 +152,7 @@ class PodWorker:
         meta, spec = self.pod["metadata"], self.pod["spec"]
         hostname = spec.get("hostname") or meta["name"][:63]
         subdomain = spec.get("subdomain", "")
-        directory = self._runtime.pod_directory(self.uid)
+        directory = self._runtime.fleeting_directory(self.uid)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         network_files(
             directory,

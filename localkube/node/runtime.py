@@ -53,6 +53,7 @@ class Runtime:
     events: Events
     host: Host
     pods: Path
+    fleeting: Path
     services: Watch
     nodes: Watch
     site: Site = field(default_factory=Site)
@@ -61,14 +62,19 @@ class Runtime:
     memory: MemoryWatch = field(default_factory=lambda: MemoryWatch(lambda identity: None))
     out_of_memory: set[str] = field(default_factory=set)
 
-    def pod_directory(self, uid: str) -> Path:
-        return self.pods / uid
+    def fleeting_directory(self, uid: str) -> Path:
+        """Return where a pod's small files lie, in memory: a disk would take longer than the pod's start."""
+        return self.fleeting / uid
+
+    def directories(self, uid: str) -> tuple[Path, Path]:
+        """Return all that a pod may have left."""
+        return self.pods / uid, self.fleeting / uid
 
     def log_path(self, uid: str, container: str, restart: int) -> Path:
         return self.pods / uid / "logs" / container / f"{restart}.log"
 
     def termination_path(self, uid: str, container: str, restart: int) -> Path:
-        return self.pods / uid / "termination" / f"{container}.{restart}"
+        return self.fleeting / uid / "termination" / f"{container}.{restart}"
 
     def termination_message(self, uid: str, container: Mapping[str, Any], restart: int, code: int) -> str:
         """Return what the container left to say about its end."""

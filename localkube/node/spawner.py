@@ -308,6 +308,8 @@ def enter_site(settings: dict[str, Any]) -> None:
     syscalls.die_with_parent()
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     syscalls.mount("proc", "/proc", "proc", syscalls.PROC_FLAGS)
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    syscalls.mount("tmpfs", settings["fleeting"], "tmpfs", flags, "mode=700,size=512m")
 
 
 def _outlive(child: int) -> NoReturn:

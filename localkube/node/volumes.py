@@ -62,6 +62,7 @@ class Volumes:
     Args:
         api: The API server.
         pods: The directory that has one folder a pod, by uid.
+        fleeting: The same in memory, for what comes from the API: many small files, some of them secret.
         allocatable: Returns what a node offers, by the node's name; for limits in downward API files.
         objects: Shared with others who read ConfigMaps and Secrets.
         tokens: A source of service account tokens.
@@ -73,12 +74,14 @@ class Volumes:
         api: Api,
         *,
         pods: Path,
+        fleeting: Path | None = None,
         allocatable: Callable[[str], Mapping[str, str]] = lambda node: {},
         objects: Objects | None = None,
         tokens: Tokens | None = None,
         mount: Callable[..., None] = syscalls.mount,
     ) -> None:
         self._pods = pods
+        self._fleeting = fleeting or pods
         self._allocatable = allocatable
         self._objects = objects or Objects(api)
         self._tokens = tokens or Tokens(api)
@@ -117,9 +120,9 @@ class Volumes:
         """Delete the pod's volumes; those of claims and of the host stay. Safe to call again."""
         self._tokens.forget(uid)
         self._claims.forget(uid)
-        directory = self._pods / uid / "volumes"
-        if directory.is_dir():
-            await asyncio.to_thread(_delete, directory)
+        for directory in {root / uid / "volumes" for root in (self._pods, self._fleeting)}:
+            if directory.is_dir():
+                await asyncio.to_thread(_delete, directory)
 
     async def _prepare(self, pod: Object, spec: Object) -> Volume:
         return await self._guarded(pod, spec, self._make(pod, spec))
@@ -153,7 +156,8 @@ class Volumes:
         )
 
     def _directory(self, pod: Object, spec: Object) -> Path:
-        return self._pods / pod["metadata"]["uid"] / "volumes" / spec["name"]
+        root = self._fleeting if _kind(spec) in KEPT_FRESH else self._pods
+        return root / pod["metadata"]["uid"] / "volumes" / spec["name"]
 
     def _empty_dir(self, pod: Object, spec: Object) -> Volume:
         directory = self._directory(pod, spec)
