@@ -1,5 +1,7 @@
 """Containers that run before others, and containers that run again."""
 
+import secrets
+
 import pytest
 
 from .lab import container, pod, state
@@ -32,13 +34,18 @@ def test_init_containers_run_one_after_the_other_before_the_rest(pods):
     assert ended <= state(made, "second")["terminated"]["startedAt"]
 
 
-def test_an_init_container_that_fails_for_good_fails_its_pod(pods):
-    inits = [init("prepare", "echo no data; exit 5"), init("after", "true")]
-    made = pods.finish(pod("echo never", initContainers=inits, **KEEP))
+def test_an_init_container_that_fails_for_good_fails_its_pod_and_nothing_else_runs(pods, lab):
+    place = lab.home / f"init-{secrets.token_hex(3)}"
+    place.mkdir()
+    volumes = [{"name": "keep", "hostPath": {"path": str(place)}}]
+    inits = [init("prepare", "touch /keep/prepare; exit 5"), init("after", "touch /keep/after")]
+    made = pods.finish(pod("touch /keep/main", initContainers=inits, **KEEP | {"volumes": volumes}))
     assert made["status"]["phase"] == "Failed"
     assert state(made, "prepare")["terminated"]["exitCode"] == 5
     assert "waiting" in state(made, "after")
     assert "waiting" in state(made)
+    lab.kubectl("delete", "pod", made["metadata"]["name"])
+    assert [path.name for path in place.iterdir()] == ["prepare"]
 
 
 def test_an_init_container_is_tried_again_where_its_pod_restarts(pods):
