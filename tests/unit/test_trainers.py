@@ -78,8 +78,9 @@ def test_ranks_train_on_different_images_and_together_on_all():
 
 
 @pytest.mark.timeout(250)
-def test_one_process_without_torchrun_reads_the_digits():
-    done, events = train(sys.executable, str(DDP))
+@pytest.mark.parametrize("name", ["digits_single.py", "digits_ddp.py"])
+def test_one_process_without_torchrun_reads_the_digits(name):
+    done, events = train(sys.executable, str(TRAINERS / name))
     assert done.returncode == 0, done.stderr
     kinds = [event["event"] for event in events]
     assert kinds[0] == "start"
