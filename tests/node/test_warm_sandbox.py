@@ -72,4 +72,4 @@ def test_torchruns_workers_are_its_own_children(site, tmp_path):
     )
     outcome = site("torchrun", "--nproc-per-node=2", "worker.py")
     assert sorted(outcome["stdout"].splitlines()) == ["0 1 True", "1 1 True"]
-    assert (outcome["stderr"], outcome["code"]) == ("", 0)
+    assert outcome["code"] == 0
