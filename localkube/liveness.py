@@ -43,7 +43,7 @@ def end_processes(paths: ClusterPaths) -> None:
         raise LocalClusterError(
             "its supervisor runs, and nothing says as which process",
             about=paths.name,
-            fix=f"end it yourself: pkill -f 'localkube.supervisor {paths.root}'",
+            fix=f"look for 'localkube.supervisor {paths.root}' with ps, end it, and try again",
         )
     if "supervisor" in processes and _runs(processes["supervisor"]):
         os.kill(processes["supervisor"]["pid"], signal.SIGTERM)
