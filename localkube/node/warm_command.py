@@ -6,6 +6,7 @@ of the mathematical libraries. A command with one of these starts cold. ``warm_p
 """
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
@@ -61,7 +62,8 @@ def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str)
         path: The directories in which a command without a slash is searched.
 
     Example:
-        >>> plan(["python", "-u", "train.py"], {}, python="/kit/bin/python", path="/kit/bin")["target"]
+        >>> env = {"LANG": "C.UTF-8"}
+        >>> plan(["python", "-u", "train.py"], env, python="/kit/bin/python", path="/kit/bin")["target"]
         'train.py'
     """
     found = _find(argv[0], path)
@@ -77,6 +79,8 @@ def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str)
     if parsed is None:
         return None
     kind, target, arguments, letters = parsed
+    if kind == "command" and sys.version_info >= (3, 13):
+        return None  # its tracebacks show the source, which the public way to run a string does not
     return WarmPlan(
         kind=kind,
         target=target,

@@ -11,7 +11,6 @@ starts cold from here, in its own sandbox.
 import atexit
 import codecs
 import functools
-import io
 import linecache
 import locale
 import multiprocessing.process
@@ -31,9 +30,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.machinery import BuiltinImporter, all_suffixes
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from localkube.node import warm_native
+from localkube.node import warm_native, warm_streams
 from localkube.node.warm_command import WarmPlan, locale_name
 
 SUFFIXES = all_suffixes()
@@ -102,7 +101,7 @@ def run(
     _set_signals()
     _set_flags(plan)
     _set_paths(plan, env, fresh)
-    _set_streams(plan, env)
+    warm_streams.replace(env, unbuffered=plan["unbuffered"])
     _forget_parent(plan)
     warm_native.set_threads(env)
     warm_native.set_title(plan["comm"], plan["argv"], env)
@@ -192,64 +191,6 @@ def _set_paths(plan: WarmPlan, env: Mapping[str, str], fresh: Fresh) -> None:
     sys.executable = plan["executable"]
     sys.path[:] = [_first_path(plan), *dict.fromkeys([*_python_path(env), *fresh.path])]
     sys.path_importer_cache.clear()
-
-
-def _set_streams(plan: WarmPlan, env: Mapping[str, str]) -> None:
-    """Open sys.stdin, stdout and stderr as the interpreter does (create_stdio in CPython's pylifecycle.c)."""
-    encoding, _, errors = env.get("PYTHONIOENCODING", "").partition(":")
-    is_portable = locale.setlocale(locale.LC_CTYPE) in ("C.UTF-8", "C.utf8", "UTF-8")
-    errors = errors or ("strict" if encoding or not is_portable else "surrogateescape")
-    old = sys.stderr
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        stream = _open_stream(
-            number,
-            f"<{name}>",
-            encoding=codecs.lookup(encoding or "utf-8").name,
-            errors="backslashreplace" if name == "stderr" else errors,
-            unbuffered=plan["unbuffered"],
-        )
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
-    if plan["unbuffered"]:
-        warm_native.unbuffer_streams()
-    _redirect_logging(old, sys.stderr)
-
-
-def _open_stream(
-    number: int, name: str, *, encoding: str, errors: str, unbuffered: bool
-) -> io.TextIOWrapper | None:
-    try:
-        os.fstat(number)
-    except OSError:
-        return None
-    mode = "r" if number == 0 else "w"
-    raw = io.FileIO(number, mode, closefd=False)
-    raw.name = name
-    interactive = raw.isatty()
-    buffer: Any = raw
-    if number == 0:
-        buffer = io.BufferedReader(raw)
-    elif not unbuffered:
-        buffer = io.BufferedWriter(raw)
-    stream = io.TextIOWrapper(
-        buffer,
-        encoding=encoding,
-        errors=errors,
-        newline="\n",
-        line_buffering=not unbuffered and (interactive or number == 2),
-        write_through=unbuffered,
-    )
-    stream.mode = mode
-    return stream
-
-
-def _redirect_logging(old: Any, new: Any) -> None:
-    """Let the handlers that imported modules made write to the new stream."""
-    logging = sys.modules.get("logging")
-    for reference in list(logging._handlerList) if logging else ():
-        handler = reference()
-        if getattr(handler, "stream", None) is old and isinstance(handler, logging.StreamHandler):
-            handler.setStream(new)
 
 
 def _forget_parent(plan: WarmPlan) -> None:
