@@ -3,6 +3,7 @@
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,12 @@ import pytest
 import kitlib as kit
 
 NODES = 4
+
+
+def pytest_configure():
+    """Let SIGINT interrupt, here and in what tests start: a shell's background jobs begin with it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
