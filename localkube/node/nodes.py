@@ -59,14 +59,18 @@ class NodePool:
         self.settings = settings
         self._addresses: dict[str, str] = {}
         self._devices: dict[str, list[str]] = {}
+        self._next = 2
 
     def address(self, uid: str, *, wanted: str | None = None) -> str:
         """Return the pod's address; ``wanted`` is one that it had before an agent's restart."""
         if uid not in self._addresses:
             taken = set(self._addresses.values())
             prefix = f"10.244.{self.settings.index + 1}."
-            free = (prefix + str(last) for last in range(2, 255))
-            self._addresses[uid] = wanted or next(address for address in free if address not in taken)
+            # In turn, because the kernel takes a moment to free the interface of a pod that has just gone.
+            order = [*range(self._next, 255), *range(2, self._next)]
+            free = (last for last in order if prefix + str(last) not in taken)
+            self._addresses[uid] = wanted or prefix + str(next(free))
+            self._next = max(2, int(self._addresses[uid].rsplit(".", 1)[1]) % 254 + 1)
         return self._addresses[uid]
 
     def devices(self, uid: str, container: str, count: int) -> list[str] | None:

@@ -17,8 +17,6 @@ from localkube.node.tasks import start_task
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.1, 5.0
-# The pod is gone, is another one by now, or the API will not have this status: nobody is left to tell.
-FINAL = (404, 409, 422)
 
 
 class StatusReports:
@@ -66,7 +64,7 @@ class StatusReports:
             try:
                 await self._send()
             except ApiError as error:
-                if error.status in FINAL:
+                if is_final(error):
                     log.info("status of %s: %s", self._path, error)
                     return
                 self._dirty = True
@@ -84,3 +82,11 @@ class StatusReports:
         for identity in ended:
             await self._runtime.orders.ask("forget", id=identity)
             self._ended.remove(identity)
+
+
+def is_final(error: ApiError) -> bool:
+    """Tell whether it is useless to report again: the pod is gone, is another one by now, or must not be so.
+
+    A conflict of another kind passes: under load, others write to the same pod at the same moment.
+    """
+    return error.status in (404, 422) or (error.status == 409 and "UID" in error.message)

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from localkube.node.api import ApiError
 from localkube.node.records import ContainerRecord, exit_reason
+from localkube.node.reports import is_final
 from localkube.node.status import pod_status, status_patch
 
 CASES = sorted((Path(__file__).parent / "pod_status").glob("*.yaml"))
@@ -86,3 +88,18 @@ def test_conditions_of_others_are_kept(running):
 )
 def test_an_end_has_a_reason(arguments, reason):
     assert exit_reason(*arguments) == reason
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "final"),
+    [
+        (404, 'pods "x" not found', True),
+        (422, "is invalid", True),
+        (409, "Precondition failed: UID in precondition: a, UID in object meta: b", True),
+        (409, "the object has been modified; please apply your changes to the latest version", False),
+        (0, "Unreachable", False),
+        (500, "etcd is away", False),
+    ],
+)
+def test_a_status_is_reported_again_unless_nobody_can_hear_it(status, message, final):
+    assert is_final(ApiError(status, "", message)) is final
