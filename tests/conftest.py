@@ -15,9 +15,9 @@ NODES = 4
 
 
 def pytest_configure():
-    """Let SIGINT interrupt, here and in what tests start: a shell's background jobs begin with it ignored."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Let signals work, here and in what tests start: a shell's background jobs begin with two ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
