@@ -35,7 +35,7 @@ class Report:
 
     def __init__(self, output: Path, *, rounds: int, quick: bool) -> None:
         self.results: list[Result] = []
-        self.loads: dict[str, float] = {}
+        self.states: dict[str, machine.State] = {}
         self.failures: dict[str, str] = {}
         self._output = output
         self._facts = {
@@ -48,7 +48,7 @@ class Report:
     def write(self, *, complete: bool) -> None:
         found = self._facts | {
             "complete": complete,
-            "load_average_before": self.loads,
+            "machine_before": {name: state.as_dict() for name, state in self.states.items()},
             "not_measured": self.failures,
             "results": [each.as_dict() for each in self.results],
         }
@@ -74,14 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = 130
     report.write(complete=status == 0)
     if report.results or report.failures:
-        table.draw(report.results, loads=report.loads, failures=report.failures, console=console)
+        table.draw(report.results, states=report.states, failures=report.failures, console=console)
         console.print(f"Samples: {options.output}", markup=False, soft_wrap=True)
     return status or int(bool(report.failures))
 
 
 def _take(name: str, lab: Lab, report: Report, console: Console) -> None:
-    report.loads[name] = machine.load()
-    console.print(f"{name} (load average {report.loads[name]:g})", style="bold")
+    state = report.states[name] = machine.look()
+    console.print(f"{name} (load average {state.load:g}, {state.busy_percent:g}% busy)", style="bold")
     try:
         report.results += MEASURES[name](lab)
     except Interrupted:

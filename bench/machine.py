@@ -2,11 +2,16 @@
 
 import os
 import platform
+import statistics
+import time
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+import psutil
+
 BUSY = 3.0  # of load average: from here on a figure says as much about the neighbours
+LOOK_SECONDS, LOOP = 2.0, 2_000_000
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,36 @@ def describe() -> Machine:
     )
 
 
-def load() -> float:
-    """Return how many processes wanted to run, on average over the last minute."""
-    return round(os.getloadavg()[0], 2)
+@dataclass(frozen=True)
+class State:
+    """How the machine is just before a measure.
+
+    Attributes:
+        load: How many processes wanted to run, on average over the last minute; this run's are among them.
+        busy_percent: Of all cores, while this run does nothing.
+        loop_seconds: What a fixed loop of Python takes: machines that are shared are not always as fast.
+    """
+
+    load: float
+    busy_percent: float
+    loop_seconds: float
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def look() -> State:
+    """Return how the machine is now; takes three seconds."""
+    busy = psutil.cpu_percent(interval=LOOK_SECONDS)
+    loop = statistics.median(_loop() for _ in range(3))
+    return State(round(os.getloadavg()[0], 2), busy, round(loop, 3))
+
+
+def _loop() -> float:
+    began, total = time.perf_counter(), 0
+    for number in range(LOOP):
+        total += number
+    return time.perf_counter() - began
 
 
 def _processor() -> str:

@@ -5,20 +5,20 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
-from bench.machine import BUSY
+from bench.machine import BUSY, State
 from bench.results import MET, MISSED, Result
 
 STYLES = {MET: "green", MISSED: "red"}
 
 
 def draw(
-    results: Iterable[Result], *, loads: dict[str, float], failures: dict[str, str], console: Console
+    results: Iterable[Result], *, states: dict[str, State], failures: dict[str, str], console: Console
 ) -> None:
     """Print results, what made them doubtful, and what could not be measured.
 
     Args:
         results: In the order of their lines.
-        loads: Load average before each measure, by its name.
+        states: How the machine was before each measure, by its name.
         failures: Why a measure has no result, by its name.
         console: Where to print.
     """
@@ -34,10 +34,10 @@ def draw(
             console.print(f"{each.what}: {each.notes}", markup=False)
     for name, reason in failures.items():
         console.print(f"{name}: not measured: {reason}", style="red", markup=False)
-    busy = {name: load for name, load in loads.items() if load > BUSY}
+    busy = {name: state for name, state in states.items() if state.load > BUSY}
     if busy:
-        words = ", ".join(f"{load:g} before {name}" for name, load in busy.items())
-        console.print(f"The machine was busy with other things: load average {words}.", style="yellow")
+        words = ", ".join(f"{s.load:g} before {name} ({s.busy_percent:g}% busy)" for name, s in busy.items())
+        console.print(f"The machine had more to do than this: load average {words}.", style="yellow")
 
 
 def _row(result: Result) -> list[str]:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from bench import kwok, objects, table, training
 from bench.errors import MeasureFailed, PeerAbsent
+from bench.machine import State
 from bench.measures import MEASURES, first_step, idle
 from bench.results import MET, MISSED, UNJUDGED, Limit, Result
 from bench.sampling import alternate, order, percentile
@@ -22,9 +23,9 @@ def result(**changes) -> Result:
     return Result(**{"what": "a thing", "unit": "s", "ours": (3.0, 1.0, 2.0), "peer": "a peer"} | changes)
 
 
-def drawn(*results: Result, loads=None, failures=None) -> str:
+def drawn(*results: Result, states=None, failures=None) -> str:
     console = Console(file=io.StringIO(), width=160)
-    table.draw(results, loads=loads or {}, failures=failures or {}, console=console)
+    table.draw(results, states=states or {}, failures=failures or {}, console=console)
     return console.file.getvalue()
 
 
@@ -92,8 +93,9 @@ def test_the_table_says_that_a_peer_is_absent_and_why():
 
 
 def test_the_table_tells_of_a_busy_machine_and_of_what_could_not_be_measured():
-    text = drawn(result(), loads={"creation": 7.5, "idle": 0.4}, failures={"idle": "no such file"})
-    assert "7.5 before creation" in text
+    states = {"creation": State(7.5, 60.0, 0.1), "idle": State(0.4, 1.0, 0.1)}
+    text = drawn(result(), states=states, failures={"idle": "no such file"})
+    assert "7.5 before creation (60% busy)" in text
     assert "0.4" not in text
     assert "idle: not measured: no such file" in text
 
