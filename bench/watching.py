@@ -32,6 +32,7 @@ class Watch(AbstractContextManager):
     def __init__(self, kube: Kube, kind: str) -> None:
         self._kube, self._kind = kube, kind
         self._stream: Stream | None = None
+        self._events: Iterator[Event] = iter(())
         self._opened = 0.0
         self._version = ""
 
@@ -49,7 +50,7 @@ class Watch(AbstractContextManager):
         """
         last, deadline = "nothing", time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
-            for kind, item in self._events():
+            for kind, item in self._events:
                 now = time.monotonic()
                 if seen(kind, item):
                     return now, item
@@ -65,10 +66,11 @@ class Watch(AbstractContextManager):
     def _open(self) -> None:
         self.close()
         self._stream = self._kube.watch(self._kind, self._version)
+        self._events = self._read(self._stream)  # one iterator: to drop it would close the stream
         self._opened = time.monotonic()
 
-    def _events(self) -> Iterator[Event]:
-        for line in self._stream:
+    def _read(self, stream: Stream) -> Iterator[Event]:
+        for line in stream:
             change = json.loads(line)
             if change["type"] == "ERROR":
                 raise MeasureFailed(f"the watch was ended: {change['object'].get('message')}")
