@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from localkube.node.addresses import Addresses, SiteAddresses
 from localkube.node.api import Api, Watch
 from localkube.node.containers import Host
 from localkube.node.events import Events
@@ -57,6 +58,7 @@ class Runtime:
     services: Watch
     nodes: Watch
     site: Site = field(default_factory=Site)
+    addresses: Addresses = field(default_factory=SiteAddresses)
     warm: Callable[[list[str], Mapping[str, str]], Any] = lambda argv, env: None
     reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
     memory: MemoryWatch = field(default_factory=lambda: MemoryWatch(lambda identity: None))
