@@ -41,6 +41,7 @@ class Agent:
         self._settings = settings
         self._pools = {node.name: NodePool(node) for node in settings.nodes}
         self._workers: dict[str, PodWorker] = {}
+        self._leaving: dict[str, PodWorker] = {}
         self._tasks: list[asyncio.Task] = []
         self._runtime: Runtime | None = None
 
@@ -185,10 +186,16 @@ class Agent:
 
     def _gone(self, uid: str) -> None:
         if worker := self._workers.pop(uid, None):
-            start_task(worker.discard(), name=f"discard {uid}")
+            # Its containers may still run, and their ends are what the worker then waits for.
+            self._leaving[uid] = worker
+            task = start_task(worker.discard(), name=f"discard {uid}")
+            task.add_done_callback(lambda _: self._leaving.pop(uid))
 
     def _exited(self, entry: dict[str, Any]) -> None:
-        if entry["owner"] == "container" and (worker := self._workers.get(entry["id"].split(".")[0])):
+        if entry["owner"] != "container":
+            return
+        uid = entry["id"].split(".")[0]
+        if worker := self._workers.get(uid) or self._leaving.get(uid):
             worker.exited(entry)
 
     def _start_warm(self) -> None:

@@ -16,6 +16,7 @@ from localkube.node.nodes import rfc3339
 log = logging.getLogger(__name__)
 
 QUEUE = 5000
+REMEMBERED = 4096  # as many as the kubelet does
 
 
 class Events:
@@ -84,4 +85,7 @@ class Events:
                 if error.status != 404:
                     raise
         await self._api.post(path, body)
+        # Bounded, because what is posted after its pod is gone would otherwise stay for ever.
+        while len(self._seen) >= REMEMBERED:
+            del self._seen[next(iter(self._seen))]
         self._seen[key] = (body["metadata"]["name"], 1)

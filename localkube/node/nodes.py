@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from localkube.node.api import Api, ApiError, Watch
+from localkube.node.orders import Refused
 from localkube.node.quantity import whole
 
 log = logging.getLogger(__name__)
@@ -62,14 +63,20 @@ class NodePool:
         self._next = 2
 
     def address(self, uid: str, *, wanted: str | None = None) -> str:
-        """Return the pod's address; ``wanted`` is one that it had before an agent's restart."""
+        """Return the pod's address; ``wanted`` is one that it had before an agent's restart.
+
+        Raises:
+            Refused: All addresses of the node are taken.
+        """
         if uid not in self._addresses:
             taken = set(self._addresses.values())
             prefix = f"10.244.{self.settings.index + 1}."
             # In turn, because the kernel takes a moment to free the interface of a pod that has just gone.
             order = [*range(self._next, 255), *range(2, self._next)]
-            free = (last for last in order if prefix + str(last) not in taken)
-            self._addresses[uid] = wanted or prefix + str(next(free))
+            free = next((prefix + str(last) for last in order if prefix + str(last) not in taken), None)
+            if not wanted and not free:
+                raise Refused("sandbox", f"no IP addresses available in range set: {prefix}2-{prefix}254")
+            self._addresses[uid] = wanted or free
             self._next = max(2, int(self._addresses[uid].rsplit(".", 1)[1]) % 254 + 1)
         return self._addresses[uid]
 

@@ -148,7 +148,8 @@ class PodWorker:
 
     async def _prepare(self) -> bool:
         """Make sandbox and volumes; False when the pod is stopped before that succeeds."""
-        self.address = self._pool.address(self.uid, wanted=self.address)
+        if not await self._until_done(self._take_address):
+            return False
         meta, spec = self.pod["metadata"], self.pod["spec"]
         hostname = spec.get("hostname") or meta["name"][:63]
         subdomain = spec.get("subdomain", "")
@@ -166,6 +167,9 @@ class PodWorker:
             message = "hostNetwork is not kept on a local node: the pod has a network of its own"
             self._event("NotKept", message, warning=True)
         return await self._until_done(lambda: self._sandbox(hostname))
+
+    async def _take_address(self) -> None:
+        self.address = self._pool.address(self.uid, wanted=self.address)
 
     async def _sandbox(self, hostname: str) -> None:
         network = self._runtime.site.pod_network()

@@ -1,4 +1,7 @@
-"""Tasks whose failure is seen: a bug in one pod's life must not vanish with its task."""
+"""Tasks that are kept until they end, and whose failure is seen: a bug must not vanish with its task.
+
+The event loop holds its tasks weakly: one that nothing else refers to may be collected while it waits.
+"""
 
 import asyncio
 import logging
@@ -6,15 +9,18 @@ from collections.abc import Coroutine
 from typing import Any
 
 log = logging.getLogger(__name__)
+_running: set[asyncio.Task] = set()
 
 
 def start_task(work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task:
     """Start a task that logs the traceback of its failure at once."""
     task = asyncio.create_task(work, name=name)
+    _running.add(task)
     task.add_done_callback(_report)
     return task
 
 
 def _report(task: asyncio.Task) -> None:
+    _running.discard(task)
     if not task.cancelled() and task.exception():
         log.error("%s failed", task.get_name(), exc_info=task.exception())

@@ -1,0 +1,100 @@
+"""Many pods, and many clusters, come and go: nothing of them stays, and the last is served like the first."""
+
+import psutil
+import pytest
+
+from .lab import PATIENCE, Pods, eventually, pod, running_lab, state_home
+from .traces import Traces
+from .weight import Weight, proportional_memory, spawner_of
+
+MEBI = 1024**2
+GROWTH = 12 * MEBI
+
+
+@pytest.fixture(scope="module")
+def busy(request):
+    """A cluster of these tests' own, whose processes nobody else starts."""
+    home = request.config.cache.mkdir("leaks")
+    with state_home(home) as place, running_lab("--nodes", "2", name="busy", home=place) as running:
+        yield running
+
+
+def job(name, script, *, pods, policy="Never"):
+    spec = pod(script, restartPolicy=policy, terminationGracePeriodSeconds=0)["spec"]
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {"parallelism": pods, "completions": pods, "template": {"spec": spec}},
+    }
+
+
+def until(lab, name, condition):
+    lab.kubectl("wait", f"--for={condition}", f"job/{name}", f"--timeout={2 * PATIENCE}s")
+
+
+def gone(lab, name):
+    lab.kubectl("delete", "job", name, "--cascade=foreground", f"--timeout={2 * PATIENCE}s")
+
+
+def come_and_go(lab, number, *, pods):
+    """Let ``pods`` pods live: half end by themselves, a quarter in the middle, a quarter after a kill."""
+    quarter = pods // 4
+    many, kept, hit = f"many-{number}", f"kept-{number}", f"hit-{number}"
+    lab.kubectl("create", "-f", "-", stdin=job(many, "true", pods=pods - 2 * quarter))
+    until(lab, many, "condition=Complete")
+    lab.kubectl("create", "-f", "-", stdin=job(kept, "sleep 601", pods=quarter))
+    lab.kubectl("create", "-f", "-", stdin=job(hit, "sleep 602", pods=quarter, policy="OnFailure"))
+    for name in (kept, hit):
+        until(lab, name, f"jsonpath={{.status.ready}}={quarter}")
+    for process in lab.processes():
+        if process.cmdline()[-2:] == ["sleep", "602"]:
+            process.kill()
+    wanted = [1] * quarter
+    eventually(lambda: restarts(lab, hit), wanted=wanted)
+    for name in (many, kept, hit):
+        gone(lab, name)
+
+
+def restarts(lab, name):
+    found = lab.core.list_namespaced_pod("default", label_selector=f"job-name={name}").items
+    return [status.restart_count for each in found for status in each.status.container_statuses or []]
+
+
+def check_pods_leave_nothing(lab, *, rounds, pods):
+    come_and_go(lab, 0, pods=8)  # what is made once: threads, caches, connections
+    eventually(lambda: Weight.of(lab).pod_directories, wanted=())
+    before = Weight.of(lab)
+    kept = [lab.process("localkube.node"), spawner_of(lab), lab.processes()[0]]
+    memory = [proportional_memory(process) for process in kept]
+    for number in range(1, rounds + 1):
+        come_and_go(lab, number, pods=pods)
+    eventually(lambda: Weight.of(lab), wanted=before)
+    for process, size in zip(kept, memory, strict=True):
+        assert proportional_memory(process) - size < GROWTH, process
+
+
+def test_sixty_pods_leave_no_process_namespace_mount_descriptor_or_file(busy):
+    check_pods_leave_nothing(busy, rounds=1, pods=60)
+
+
+@pytest.mark.slow
+def test_a_thousand_pods_leave_no_process_namespace_mount_descriptor_or_file(busy):
+    check_pods_leave_nothing(busy, rounds=4, pods=250)
+
+
+@pytest.mark.parametrize("cycles", [3, pytest.param(50, marks=pytest.mark.slow)])
+def test_clusters_that_come_and_go_leave_nothing(request, tmp_path, cycles):
+    with state_home(request.config.cache.mkdir("cycles")) as home:
+        scratch = {"TMPDIR": str(tmp_path)}
+        descriptors = psutil.Process().num_fds()
+        for _ in range(cycles):
+            with running_lab("--nodes", "2", name="cycle", home=home, env=scratch) as lab:
+                Pods(lab).running(pod("sleep 600"))
+                traces = Traces.of(lab)
+            assert traces.left() == []
+        assert [path for path in home.rglob("*") if path.is_file()] == []
+        assert list(tmp_path.iterdir()) == []
+        assert psutil.Process().num_fds() == descriptors
+        words = [str(process.info["cmdline"]) for process in psutil.process_iter(["cmdline"])]
+        assert [line for line in words if str(home) in line] == []

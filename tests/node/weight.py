@@ -1,0 +1,79 @@
+"""What a cluster holds at a moment: to see that pods which came and went have left nothing in it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from .lab import Lab
+from .traces import namespaces
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What must be the same again after any number of pods.
+
+    Attributes:
+        descriptors: By process; without the connections of agent and supervisor, which clients keep a while.
+        mounts: By process.
+        pod_directories: What is in the directories of pods, on disk and in memory.
+    """
+
+    processes: int
+    zombies: int
+    namespaces: int
+    interfaces: int
+    mounts: dict[str, int]
+    descriptors: dict[str, int]
+    pod_directories: tuple[str, ...]
+
+    @classmethod
+    def of(cls, lab: Lab) -> "Weight":
+        found = lab.processes()
+        spawner = spawner_of(lab)
+        kept = {"spawner": spawner, "agent": lab.process("localkube.node"), "supervisor": found[0]}
+        in_memory = Path(f"/proc/{spawner.pid}/root") / lab.root.relative_to("/") / "fleeting"
+        return cls(
+            processes=len(found),
+            zombies=sum(process.status() == psutil.STATUS_ZOMBIE for process in found),
+            namespaces=len(set().union(*(namespaces(process.pid) for process in found))),
+            interfaces=Path(f"/proc/{spawner.pid}/net/dev").read_text().count(":"),
+            mounts={name: _mounts(process) for name, process in kept.items()},
+            descriptors={
+                name: _descriptors(process, sockets=name == "spawner") for name, process in kept.items()
+            },
+            pod_directories=tuple(
+                str(path) for directory in (lab.root / "pods", in_memory) for path in directory.iterdir()
+            ),
+        )
+
+
+def spawner_of(lab: Lab) -> psutil.Process:
+    """Return process 1 of a cluster's site."""
+    (outer,) = [
+        process
+        for process in lab.processes()[0].children()
+        if any(word.endswith("spawner.py") for word in process.cmdline())
+    ]
+    (spawner,) = outer.children()
+    return spawner
+
+
+def proportional_memory(process: psutil.Process) -> int:
+    """Return the bytes of a process, each shared page counted by the share that it has."""
+    text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+    return 1024 * sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+
+
+def _mounts(process: psutil.Process) -> int:
+    return len(Path(f"/proc/{process.pid}/mountinfo").read_text().splitlines())
+
+
+def _descriptors(process: psutil.Process, *, sockets: bool) -> int:
+    count = 0
+    for path in Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            count += sockets or not str(path.readlink()).startswith("socket:")
+        except FileNotFoundError:
+            continue
+    return count

@@ -1,0 +1,40 @@
+"""What a node hands out: addresses, each to one pod at a time."""
+
+import pytest
+
+from localkube.node.nodes import NodePool, NodeSettings
+from localkube.node.orders import Refused
+
+
+def pool():
+    return NodePool(NodeSettings(name="node-0", index=0, cpus=1, memory=2**30, storage=2**30))
+
+
+def test_every_pod_has_an_address_of_its_own_and_keeps_it():
+    node = pool()
+    given = {uid: node.address(uid) for uid in map(str, range(253))}
+    assert len(set(given.values())) == 253
+    assert {uid: node.address(uid) for uid in given} == given
+
+
+def test_an_address_is_given_again_as_late_as_possible():
+    node = pool()
+    first = node.address("first")
+    node.release("first")
+    later = [node.address(str(number)) for number in range(252)]
+    assert first not in later
+    assert node.address("last") == first
+
+
+def test_a_full_node_says_so_and_serves_again_when_a_pod_has_gone():
+    node = pool()
+    for number in range(253):
+        node.address(str(number))
+    with pytest.raises(Refused, match=r"no IP addresses available.*10\.244\.1\."):
+        node.address("one too many")
+    node.release("7")
+    assert node.address("one too many")
+
+
+def test_a_pod_gets_back_the_address_that_it_had_before_the_agents_restart():
+    assert pool().address("pod", wanted="10.244.1.77") == "10.244.1.77"
