@@ -89,6 +89,43 @@ def delete(name: str) -> None:
 
 
 @main.group()
+def node() -> None:
+    """Switch nodes off and on, and see what Kubernetes makes of it."""
+
+
+@node.command("stop")
+@click.argument("name")
+@CLUSTER
+def stop_node(name: str, cluster: str) -> None:
+    """Switch the node NAME off: its processes end at once, and nobody is told."""
+    click.echo(clusters.connect(cluster).stop_node(name))
+
+
+@node.command("start")
+@click.argument("name")
+@CLUSTER
+def start_node(name: str, cluster: str) -> None:
+    """Switch the node NAME on again."""
+    click.echo(clusters.connect(cluster).start_node(name))
+
+
+@node.command()
+@click.argument("name")
+@CLUSTER
+def cut(name: str, cluster: str) -> None:
+    """Cut the node NAME off the network: what runs there runs on, unheard."""
+    click.echo(clusters.connect(cluster).cut(name))
+
+
+@node.command()
+@click.argument("name")
+@CLUSTER
+def heal(name: str, cluster: str) -> None:
+    """Bring the node NAME back to the network."""
+    click.echo(clusters.connect(cluster).heal(name))
+
+
+@main.group()
 def run() -> None:
     """See and delete runs."""
 

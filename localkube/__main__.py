@@ -56,6 +56,12 @@ def _delete(options: argparse.Namespace) -> dict[str, Any]:
     return cluster.delete(options.name)
 
 
+def _node(options: argparse.Namespace) -> dict[str, Any]:
+    from localkube import control
+
+    return control.ask(options.name, {"verb": options.switch, "node": options.node})
+
+
 def _doctor(options: argparse.Namespace) -> dict[str, Any]:
     from localkube import machine
 
@@ -101,6 +107,11 @@ def _parser() -> argparse.ArgumentParser:
         named = verbs.add_parser(verb)
         named.add_argument("name")
         named.set_defaults(run=run)
+    node = verbs.add_parser("node", help="switch a node off or on, cut it off or heal it")
+    node.add_argument("switch", choices=("stop", "start", "cut", "heal"))
+    node.add_argument("name", help="the cluster's")
+    node.add_argument("node")
+    node.set_defaults(run=_node)
     verbs.add_parser("list").set_defaults(run=_list)
     verbs.add_parser("doctor").set_defaults(run=_doctor)
     return parser

@@ -103,3 +103,13 @@ class ClusterPaths:
     @property
     def socket(self) -> Path:
         return self.root / "spawner.sock"
+
+    @property
+    def control(self) -> Path:
+        """The agent's socket for the cluster's owner."""
+        return self.root / "agent.sock"
+
+    @property
+    def node_states(self) -> Path:
+        """Which nodes are switched off or cut off."""
+        return self.root / "node-states.json"

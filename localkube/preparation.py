@@ -45,6 +45,8 @@ class Preparation:
             paths.fleeting,
         ):
             private_dir(directory)
+        # A cluster that starts has all its nodes.
+        paths.node_states.unlink(missing_ok=True)
         certificates.issue(paths.pki, node_addresses=[node.address for node in nodes])
         kubeconfig.write(
             paths.kubeconfig,
@@ -69,6 +71,8 @@ class Preparation:
             "pods": str(paths.pods),
             "fleeting": str(paths.fleeting),
             "volumes": str(paths.volumes),
+            "control": str(paths.control),
+            "node_states": str(paths.node_states),
             "hide": [str(state_dir())],
             "version": self.control_plane.version,
             "nodes": [asdict(node) for node in nodes],

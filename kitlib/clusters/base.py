@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from kitlib import manifests, pods, settings
+from kitlib.clusters.switches import NodeSwitches
 from kitlib.errors import BadInput, CommandFailed, KitError, Rejected, RunNotFound
 from kitlib.events import events_table
 from kitlib.kube import Kube
@@ -71,7 +72,7 @@ class Shape:
             )
 
 
-class Cluster(AbstractContextManager, ABC):
+class Cluster(NodeSwitches, AbstractContextManager, ABC):
     """A Kubernetes cluster.
 
     Contract for providers: `create` is idempotent (a healthy cluster of this name and shape is returned as

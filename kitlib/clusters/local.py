@@ -136,6 +136,9 @@ class LocalCluster(Cluster):
             ask("delete", self.name)
             line.done("deleted")
 
+    def _switch(self, verb: str, node: str) -> None:
+        ask("node", verb, self.name, node)
+
     def explain(self, words: str) -> KitError:
         """Return why it does not answer, as its files and processes tell."""
         now = ask("status", self.name)

@@ -20,6 +20,9 @@ from localkube.paths import ClusterPaths, private_dir, unwritable
 GO_ENVIRONMENT = {"GOGC": "50"}
 ANONYMOUS_PATHS = ("/livez", "/readyz", "/healthz")
 QPS, BURST = 2000, 4000
+# Kubernetes waits 50 s before it calls a silent node NotReady. That is long for a lesson in which one is
+# switched off; three renewals of the agent's leases (``node.heartbeat``) must fit in.
+NODE_GRACE, NODE_LOOK = "16s", "2s"
 FEATURES_OFF = ("APIServerIdentity", "UnknownVersionInteroperabilityProxy")
 
 # What the objects of the course need. Left out: signing of certificate requests, cloud and node address
@@ -162,6 +165,10 @@ def _etcd(paths: ClusterPaths, at: Addresses) -> dict[str, object]:
         # A power cut may lose a learner's cluster; every write would otherwise wait for the disk.
         "unsafe-no-fsync": "true",
         "snapshot-count": 5000,
+        # Logs are 64 MB each, and five of them are kept otherwise. The database itself is compacted every
+        # five minutes, by the API server, and does not grow beyond etcd's quota of 2 GB.
+        "max-wals": 2,
+        "max-snapshots": 2,
         "log-level": "warn",
     }
 
@@ -224,6 +231,8 @@ def _controller_manager(paths: ClusterPaths, files: Mapping[str, Path]) -> dict[
         "kube-api-qps": QPS,
         "kube-api-burst": BURST,
         "kube-api-content-type": "application/vnd.kubernetes.protobuf",
+        "node-monitor-grace-period": NODE_GRACE,
+        "node-monitor-period": NODE_LOOK,
         "profiling": "false",
     }
 

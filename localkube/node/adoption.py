@@ -59,7 +59,7 @@ def _lost(record: ContainerRecord) -> ContainerRecord:
         name=record.name,
         state="terminated",
         reason="ContainerStatusUnknown",
-        message="the container ended with its site: the cluster was stopped, or its supervisor died",
+        message="the container ended with its node: that was switched off, or the cluster was stopped",
         started_at=record.started_at,
         finished_at=now,
         exit_code=LOST_CODE,

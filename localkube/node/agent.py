@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.node import nodes
+from localkube.node import control
 from localkube.node.adoption import adopt
 from localkube.node.agent_settings import AgentSettings
-from localkube.node.api import Api, ApiError, Watch
+from localkube.node.api import Api, Watch
 from localkube.node.containers import Host
 from localkube.node.events import Events
+from localkube.node.machines import CUT, STOPPED, Machines, States, VirtualNode
 from localkube.node.memory import MemoryWatch
 from localkube.node.network import Network
-from localkube.node.nodes import NodePool
 from localkube.node.objects import Objects
 from localkube.node.orders import Orders
 from localkube.node.pods import PodWorker
@@ -30,8 +30,8 @@ from localkube.node.volumes import VolumeError, Volumes
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 0.05
 REFRESH_SECONDS = 60
+DEATH_POLL_SECONDS = 0.01
 
 
 class Agent:
@@ -39,11 +39,12 @@ class Agent:
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
-        self._pools = {node.name: NodePool(node) for node in settings.nodes}
+        self._nodes: dict[str, VirtualNode] = {}
         self._workers: dict[str, PodWorker] = {}
         self._leaving: dict[str, PodWorker] = {}
         self._tasks: list[asyncio.Task] = []
         self._runtime: Runtime | None = None
+        self._pods: Watch | None = None
 
     async def run(self) -> None:
         settings = self._settings
@@ -55,8 +56,15 @@ class Agent:
             key_file=settings.pki / "agent.key",
         )
         async with api, contextlib.AsyncExitStack() as stack:
-            await self._register(api)
-            pods = Watch(api, "/api/v1/pods")
+            states = States(settings.node_states)
+            for node in settings.nodes:
+                state = states[node.name]
+                made = VirtualNode(node, api=api, version=settings.version, state=state)
+                self._nodes[node.name] = made
+            heard = [node for node in self._nodes.values() if node.is_heard]
+            for node in heard:
+                await node.register()
+            pods = self._pods = Watch(api, "/api/v1/pods")
             network = await stack.enter_async_context(Network(api, settings, pods=pods, view=self))
             objects = Objects(api)
             self._runtime = Runtime(
@@ -80,33 +88,22 @@ class Agent:
             )
             self._runtime.memory = MemoryWatch(self._out_of_memory)
             self._start_warm()
-            for node in settings.nodes:
-                beat = nodes.keep_alive(api, node, version=settings.version, seen=self._runtime.nodes)
-                self._go(beat, f"heartbeat {node.name}")
-            self._go(self._runtime.events.run(), "events")
+            for node in self._nodes.values():
+                node.furnish(self._runtime)
+            for node in heard:
+                node.beat()
+            machines = Machines(self._nodes, states=states, orders=orders, tenants=self)
             self._go(self._runtime.nodes.run(), "watch nodes")
             self._go(self._runtime.memory.run(), "memory")
             self._go(self._refresh_volumes(), "volumes")
-            self._go(self._follow(pods, orders), "watch pods")
+            self._go(self._follow(pods, orders, machines), "watch pods")
             await orders.gone
 
     def _allocatable(self, node: str) -> Mapping[str, str]:
-        return self._pools[node].settings.allocatable()
+        return self._nodes[node].settings.allocatable()
 
     def _go(self, work: Any, name: str) -> None:
         self._tasks.append(start_task(work, name=name))
-
-    async def _register(self, api: Api) -> None:
-        """Register the nodes as soon as the API server answers."""
-        waiting = list(self._settings.nodes)
-        while waiting:
-            try:
-                await nodes.register(api, waiting[0], version=self._settings.version)
-                waiting.pop(0)
-            except ApiError as error:
-                if error.status not in (0, 403, 429, 500, 503):
-                    raise
-                await asyncio.sleep(RETRY_SECONDS)
 
     def _out_of_memory(self, identity: str) -> None:
         self._runtime.out_of_memory.add(identity)
@@ -121,13 +118,14 @@ class Agent:
                     if not worker.finished and worker.volumes:
                         await self._runtime.volumes.refresh(worker.pod)
                 except VolumeError as error:
-                    self._runtime.events.record(worker.pod, error.reason, error.message, warning=True)
+                    worker.runtime.events.record(worker.pod, error.reason, error.message, warning=True)
 
     # Pods.
 
-    async def _follow(self, pods: Watch, orders: Orders) -> None:
+    async def _follow(self, pods: Watch, orders: Orders, machines: Machines) -> None:
         watching = start_task(pods.run(), name="pods")
         await pods.synced.wait()
+        await machines.restore()
         answer, _ = await orders.ask("list")
         entries = [entry for entry in answer["entries"] if entry["owner"] == "container"]
         known = {pod["metadata"]["uid"] for pod in pods.store.values()}
@@ -137,7 +135,11 @@ class Agent:
             if worker := self._worker(pod):
                 await adopt(worker, mine, orders, address=answer["pods"].get(uid))
                 worker.start()
-                worker.changed(pod)
+                if self._nodes[pod["spec"]["nodeName"]].is_heard:
+                    worker.changed(pod)
+        # What a node that is cut off runs is not to be told that it was deleted.
+        cut = tuple(node.prefix for node in self._nodes.values() if node.state == CUT)
+        known |= {uid for uid, address in answer["pods"].items() if cut and address.startswith(cut)}
         await self._sweep(orders, entries, set(answer["pods"]), known)
         # What came and went during the adoption was not heard yet.
         pods.subscribe(self._changed)
@@ -146,6 +148,11 @@ class Agent:
             self._gone(uid)
         for pod in list(pods.store.values()):
             self._changed("ADDED", pod, None)
+
+        async def switch(request: Mapping[str, Any]) -> dict[str, str]:
+            return await machines.switch(request["verb"], request["node"])
+
+        await control.serve(self._settings.control, switch)
         await watching
 
     async def _sweep(
@@ -164,18 +171,21 @@ class Agent:
                 await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     def _worker(self, pod: Mapping[str, Any]) -> PodWorker | None:
-        pool = self._pools.get(pod["spec"].get("nodeName", ""))
+        node = self._nodes.get(pod["spec"].get("nodeName", ""))
         uid = pod["metadata"]["uid"]
-        if pool is None or uid in self._workers:
+        if node is None or node.state == STOPPED or uid in self._workers:
             return None
-        worker = PodWorker(pod, pool=pool, runtime=self._runtime)
+        worker = PodWorker(pod, pool=node.pool, runtime=node.runtime)
         self._workers[uid] = worker
         return worker
 
     def _changed(self, change: str, pod: dict[str, Any], before: dict[str, Any] | None) -> None:
         uid = pod["metadata"]["uid"]
         if before and before["metadata"]["uid"] != uid:
-            self._gone(before["metadata"]["uid"])
+            self._changed("DELETED", before, None)
+        node = self._nodes.get(pod["spec"].get("nodeName", ""))
+        if node and not node.is_heard:
+            return
         if change == "DELETED":
             self._gone(uid)
         elif worker := self._worker(pod):
@@ -190,6 +200,50 @@ class Agent:
             self._leaving[uid] = worker
             task = start_task(worker.discard(), name=f"discard {uid}")
             task.add_done_callback(lambda _: self._leaving.pop(uid))
+
+    # What happens to the pods of a node that is switched off, or comes back (machines.Tenants).
+
+    async def lose(self, node: VirtualNode) -> None:
+        """End every process of the node's pods at once, and report nothing."""
+        lost = {uid for uid, worker in self._workers.items() if worker.pool is node.pool}
+        for uid in lost:
+            self._workers.pop(uid).abandon()
+        orders = self._runtime.orders
+        answer, _ = await orders.ask("list")
+        lost |= {uid for uid, address in answer["pods"].items() if address.startswith(node.prefix)}
+        running = [entry["id"] for entry in answer["entries"] if entry["id"].split(".")[0] in lost]
+        for identity in running:
+            await orders.ask("kill", id=identity, signal=9)
+        while running:
+            answer, _ = await orders.ask("list")
+            alive = {entry["id"] for entry in answer["entries"] if entry["status"] is None}
+            running = [identity for identity in running if identity in alive]
+            await asyncio.sleep(DEATH_POLL_SECONDS)
+        for uid in lost:
+            await orders.ask("forget_pod", pod=uid)
+            await orders.ask("remove", pod=uid)
+            await self._runtime.volumes.lose_memory(uid)
+            fleeting = self._runtime.fleeting_directory(uid)
+            await asyncio.to_thread(shutil.rmtree, fleeting, ignore_errors=True)
+
+    async def reconcile(self, node: VirtualNode) -> None:
+        """Bring the node's pods to what the API says by now."""
+        pods = {pod["metadata"]["uid"]: pod for pod in self._pods.store.values()}
+        orders = self._runtime.orders
+        for uid in [uid for uid, worker in self._workers.items() if worker.pool is node.pool]:
+            if uid not in pods:
+                self._gone(uid)
+        mine = [pod for pod in pods.values() if pod["spec"].get("nodeName") == node.name]
+        # Those that have an address first: they get it again.
+        for pod in sorted(mine, key=lambda each: not each.get("status", {}).get("podIP")):
+            if worker := self._worker(pod):
+                await adopt(worker, [], orders, address=None)
+                worker.start()
+            self._workers[pod["metadata"]["uid"]].changed(pod)
+        answer, _ = await orders.ask("list")
+        entries = [entry for entry in answer["entries"] if entry["owner"] == "container"]
+        known = {*pods, *self._workers, *self._leaving}
+        await self._sweep(orders, entries, set(answer["pods"]), known)
 
     def _exited(self, entry: dict[str, Any]) -> None:
         if entry["owner"] != "container":

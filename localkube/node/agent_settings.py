@@ -20,13 +20,16 @@ class AgentSettings:
     hide: tuple[str, ...]
     version: str
     nodes: tuple[NodeSettings, ...]
+    control: Path
+    node_states: Path
     warm: bool
     egress: bool
 
     @classmethod
     def read(cls, path: Path) -> "AgentSettings":
         raw = json.loads(path.read_text())
-        places = {name: Path(raw[name]) for name in ("pki", "socket", "pods", "fleeting", "volumes")}
+        names = ("pki", "socket", "pods", "fleeting", "volumes", "control", "node_states")
+        places = {name: Path(raw[name]) for name in names}
         made = tuple(
             NodeSettings(**node | {"gpu_devices": tuple(node["gpu_devices"])}) for node in raw["nodes"]
         )

@@ -122,6 +122,24 @@ class Api:
         return self._streams.get(self.server + path, params=params)
 
 
+class NodeApi(Api):
+    """The API as one node's part of the agent sees it: while ``silent``, nothing gets through.
+
+    Args:
+        shared: What the requests go through.
+    """
+
+    def __init__(self, shared: Api) -> None:
+        self.server = shared.server
+        self.silent = False
+        self._shared = shared
+
+    async def _call(self, method: str, path: str, **request: Any) -> Object:
+        if self.silent:
+            raise ApiError(0, "Unreachable", f"{method} {path}: the node has no network")
+        return await self._shared._call(method, path, **request)
+
+
 def _error(status: int, raw: bytes) -> ApiError:
     try:
         answer = json.loads(raw)

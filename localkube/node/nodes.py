@@ -1,11 +1,8 @@
-"""The virtual nodes: their objects, their leases, and the addresses and GPUs that their pods get.
+"""The virtual nodes: their objects, and the addresses and GPUs that their pods get.
 
-One process serves them all. A node's heartbeat is its lease; when this process dies, the node lifecycle
-controller finds the nodes NotReady as it would anywhere.
+Their leases are in ``heartbeat.py``, their switches in ``machines.py``.
 """
 
-import asyncio
-import logging
 import os
 import platform
 from collections.abc import Mapping
@@ -13,15 +10,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from localkube.node.api import Api, ApiError, Watch
 from localkube.node.orders import Refused
 from localkube.node.quantity import whole
 
-log = logging.getLogger(__name__)
-
-LEASE_SECONDS, RENEW_SECONDS, STATUS_SECONDS = 40, 10, 300
 KUBELET_PORT = 10250
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 MAX_PODS = 250
 
 
@@ -167,57 +159,10 @@ def _condition(kind: str, status: str, reason: str, message: str, now: str) -> d
     }
 
 
-async def register(api: Api, settings: NodeSettings, *, version: str) -> None:
-    """Create the Node, or bring an existing one's labels and status up to date."""
-    node = node_object(settings, version=version)
-    try:
-        await api.post("/api/v1/nodes", node)
-    except ApiError as error:
-        if error.status != 409:
-            raise
-        path = f"/api/v1/nodes/{settings.name}"
-        await api.patch(path, {"metadata": {"labels": node["metadata"]["labels"]}})
-        await api.patch(path + "/status", {"status": node["status"]})
-
-
-async def keep_alive(api: Api, settings: NodeSettings, *, version: str, seen: Watch) -> None:
-    """Renew the node's lease every ten seconds and its status every five minutes, for ever.
-
-    The status comes earlier for a node that is not Ready in ``seen``: after a machine has slept, the node
-    controller has declared it silent, and only the status says otherwise.
-    """
-    beats = 0
-    while True:
-        try:
-            await _renew(api, settings)
-            silent = not is_ready(seen.store.get(("", settings.name), {}))
-            if beats and (silent or beats % (STATUS_SECONDS // RENEW_SECONDS) == 0):
-                status = {"status": node_status(settings, version=version)}
-                await api.patch(f"/api/v1/nodes/{settings.name}/status", status)
-            beats += 1
-        except ApiError as error:
-            log.warning("heartbeat of %s: %s", settings.name, error)
-        await asyncio.sleep(RENEW_SECONDS)
-
-
 def is_ready(item: Mapping[str, Any]) -> bool:
     """Return whether the Ready condition of a node, or of a pod, is true."""
     conditions = item.get("status", {}).get("conditions") or []
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-
-
-async def _renew(api: Api, settings: NodeSettings) -> None:
-    spec = {
-        "holderIdentity": settings.name,
-        "leaseDurationSeconds": LEASE_SECONDS,
-        "renewTime": rfc3339(micro=True),
-    }
-    try:
-        await api.patch(f"{LEASES}/{settings.name}", {"spec": spec}, kind="merge")
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        await api.post(LEASES, {"metadata": {"name": settings.name}, "spec": spec})
 
 
 def memory_limit(pod: Mapping[str, Any], container: str) -> int | None:

@@ -103,6 +103,17 @@ class PodWorker:
         for directory in self._runtime.directories(self.uid):
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
+    def abandon(self) -> None:
+        """Look after the pod no more, and report nothing: its node has lost its power."""
+        for task in (self._task, *self._background):
+            if task:
+                task.cancel()
+        self._reports.abandon()
+        for process in self.processes.values():
+            self._runtime.memory.remove(process.identity)
+            process.close()
+        self._pool.release(self.uid)
+
     async def stop(self, *, grace: float, override: tuple[str, str, str] | None = None) -> None:
         """End all containers: SIGTERM, ``grace`` seconds, SIGKILL of the whole process tree."""
         first = not self._stopping.is_set()

@@ -58,6 +58,11 @@ class StatusReports:
         if self._task:
             await asyncio.wait([self._task])
 
+    def abandon(self) -> None:
+        """Report nothing any more."""
+        if self._task:
+            self._task.cancel()
+
     async def _run(self) -> None:
         delay = FIRST_RETRY_SECONDS
         while self._dirty:

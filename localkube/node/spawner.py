@@ -23,7 +23,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspa
 
 from localkube.node import messages, sandbox, syscalls
 from localkube.node.netlink import Netlink
-from localkube.node.wiring import make_network, make_pod
+from localkube.node.wiring import make_network, make_pod, move_pod, plug_node, unplug_node
 
 
 @dataclass
@@ -61,6 +61,7 @@ class Spawner:
         self._by_pid: dict[int, Entry] = {}
         self._pods: dict[str, dict[str, int]] = {}
         self._addresses: dict[str, str] = {}
+        self._unplugged: dict[str, str] = {}
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._netlink = Netlink()
         self._warm: socket.socket | None = None
@@ -195,7 +196,25 @@ class Spawner:
         if order["pod"] not in self._pods:
             self._pods[order["pod"]] = make_pod(self._netlink, order)
             self._addresses[order["pod"]] = order["address"]
+            for prefix, bridge in self._unplugged.items():
+                if order["address"].startswith(prefix):
+                    move_pod(self._netlink, order["address"], bridge)
         return {}, [], []
+
+    def _do_unplug(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Take a node off the network, and its pods, whose addresses begin with ``prefix``."""
+        unplug_node(self._netlink, order, self._pods_of(order["prefix"]))
+        self._unplugged[order["prefix"]] = order["bridge"]
+        return {}, [], []
+
+    def _do_plug(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Bring a node back to the network."""
+        self._unplugged.pop(order["prefix"], None)
+        plug_node(self._netlink, order, self._pods_of(order["prefix"]))
+        return {}, [], []
+
+    def _pods_of(self, prefix: str) -> list[str]:
+        return [address for address in self._addresses.values() if address.startswith(prefix)]
 
     def _do_remove(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Forget a pod's namespaces; the kernel frees them with their last process."""

@@ -124,6 +124,12 @@ class Volumes:
             if directory.is_dir():
                 await asyncio.to_thread(_delete, directory)
 
+    async def lose_memory(self, uid: str) -> None:
+        """Empty the pod's volumes that are in memory: its node has lost its power."""
+        for directory in (self._pods / uid / "volumes").glob("*"):
+            if directory.is_mount():
+                await asyncio.to_thread(syscalls.unmount, os.fspath(directory))
+
     async def _prepare(self, pod: Object, spec: Object) -> Volume:
         return await self._guarded(pod, spec, self._make(pod, spec))
 

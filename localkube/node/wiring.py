@@ -4,10 +4,13 @@ Called by the spawner, standard library only. What is behind the way out is the 
 """
 
 import array
+import contextlib
+import errno
 import fcntl
 import os
 import socket
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 from localkube.node.netlink import Netlink
@@ -57,6 +60,54 @@ def without_offload(name: str) -> None:
             fcntl.ioctl(sock, SIOCETHTOOL, struct.pack("16sP", name.encode(), address))
 
 
+def unplug_node(netlink: Netlink, order: dict[str, Any], pods: list[str]) -> None:
+    """Take a node off the network: its address goes, its pods hear each other alone, on a bridge of theirs.
+
+    Nothing happens when it is off already.
+
+    Args:
+        netlink: A route socket of the site.
+        order: ``address`` of the node, and ``bridge``, the name of the one that its pods get.
+        pods: The addresses of its pods.
+    """
+    with _unless(errno.EADDRNOTAVAIL):
+        netlink.delete_address(BRIDGE, order["address"], 32)
+    with _unless(errno.EEXIST):
+        netlink.add_bridge(order["bridge"])
+    netlink.set_up(order["bridge"])
+    for address in pods:
+        move_pod(netlink, address, order["bridge"])
+
+
+def plug_node(netlink: Netlink, order: dict[str, Any], pods: list[str]) -> None:
+    """Undo ``unplug_node``; nothing happens when the node is on the network."""
+    for address in pods:
+        move_pod(netlink, address, BRIDGE)
+    with _unless(errno.ENODEV):
+        netlink.delete_link(order["bridge"])
+    netlink.add_address(BRIDGE, order["address"], 32)
+
+
+def move_pod(netlink: Netlink, address: str, bridge: str) -> None:
+    """Make a pod's interface a port of another bridge."""
+    with _unless(errno.ENODEV):  # its namespace may be gone, and its descriptor not yet closed
+        netlink.set_up(_interface(address), master=socket.if_nametoindex(bridge))
+
+
+@contextlib.contextmanager
+def _unless(harmless: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno != harmless:
+            raise
+
+
+def _interface(address: str) -> str:
+    """Return a pod's interface: by its address's last two bytes, so that no two pods ask for the same."""
+    return "pod" + "-".join(address.split(".")[2:])
+
+
 def make_pod(netlink: Netlink, order: dict[str, Any]) -> dict[str, int]:
     """Make a pod's network, host name and IPC namespaces, and return their descriptors.
 
@@ -91,9 +142,8 @@ def _enter_pod(netlink: Netlink, order: dict[str, Any]) -> None:
     bridge = socket.if_nametoindex(BRIDGE)
     unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
     socket.sethostname(order["hostname"])
-    # Named by the address's last two bytes, so that two pods never ask for the same name.
-    low = order["address"].split(".")[2:]
-    netlink.add_veth(f"pod{low[0]}-{low[1]}", peer="eth0", peer_pid=os.getpid(), master=bridge)
+    outside = _interface(order["address"])
+    netlink.add_veth(outside, peer="eth0", peer_pid=os.getpid(), master=bridge)
     inside = Netlink()
     inside.set_up("lo")
     inside.add_address("eth0", order["address"], order["prefix"])
@@ -101,4 +151,4 @@ def _enter_pod(netlink: Netlink, order: dict[str, Any]) -> None:
     inside.add_route("0.0.0.0", 0, name="eth0", gateway=order["gateway"])
     inside.add_route(order["services"], order["services_prefix"], name="eth0", gateway=order["router"])
     inside.close()
-    netlink.set_up(f"pod{low[0]}-{low[1]}")
+    netlink.set_up(outside)

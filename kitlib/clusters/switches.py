@@ -1,0 +1,58 @@
+"""Switching a cluster's nodes off and on, to see what Kubernetes makes of it.
+
+A provider that can carries it out in ``_switch``; the others' machines are not the kit's to switch off.
+"""
+
+from abc import ABC, abstractmethod
+
+from kitlib.errors import BadInput
+from kitlib.tables import Table
+
+
+class NodeSwitches(ABC):
+    """The part of a cluster that operates its nodes."""
+
+    name: str
+    provider: str
+
+    @abstractmethod
+    def nodes(self) -> Table:
+        """Return its nodes."""
+
+    def stop_node(self, node: str) -> Table:
+        """Switch a node off: its processes end at once, and nobody is told. Return the nodes.
+
+        Kubernetes notices by its silence after about 16 seconds, and evicts its pods when their toleration of
+        ``node.kubernetes.io/unreachable`` has passed: 300 seconds, if they do not say otherwise.
+
+        Raises:
+            BadInput: The provider's nodes cannot be switched off.
+            ProviderFailed: There is no such node.
+
+        Example:
+            >>> cluster.stop_node("node-3")
+        """
+        return self._switched("stop", node)
+
+    def start_node(self, node: str) -> Table:
+        """Switch a node on again: it drops what was deleted meanwhile, and starts the rest anew."""
+        return self._switched("start", node)
+
+    def cut(self, node: str) -> Table:
+        """Cut a node off the network: what runs there runs on, unheard and unreached. Return the nodes."""
+        return self._switched("cut", node)
+
+    def heal(self, node: str) -> Table:
+        """Bring a node that was cut off back to the network: pods that were evicted meanwhile end there."""
+        return self._switched("heal", node)
+
+    def _switched(self, verb: str, node: str) -> Table:
+        self._switch(verb, node)
+        return self.nodes()
+
+    def _switch(self, verb: str, node: str) -> None:
+        raise BadInput(
+            f"the nodes of a cluster of the provider {self.provider} are not the kit's to {verb}",
+            about=f'node "{node}" of cluster "{self.name}"',
+            fix='use a local cluster: kit.create_cluster("local")',
+        )

@@ -1,0 +1,169 @@
+"""Nodes that lose their power or their network: what Kubernetes sees, and what runs there meanwhile.
+
+A cluster of these tests' own, because nodes of the shared one must not go. The tests wait for the node
+controller, which calls a node NotReady after 16 seconds.
+"""
+
+import psutil
+import pytest
+from kubernetes import watch
+
+from .lab import (
+    PATIENCE,
+    Pods,
+    Refused,
+    container,
+    eventually,
+    is_ready,
+    localkube,
+    on_node,
+    pod,
+    running_lab,
+    state_home,
+)
+
+UNREACHABLE = "node.kubernetes.io/unreachable"
+BACK = {"stop": "start", "cut": "heal"}
+
+
+@pytest.fixture(scope="module")
+def lab(request):
+    with (
+        state_home(request.config.cache.mkdir("machines")) as home,
+        running_lab("--nodes", "3", name="power", home=home) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def pods(lab):
+    with Pods(lab) as made:
+        yield made
+
+
+@pytest.fixture
+def switch(lab):
+    """Switch nodes, by ``python -m localkube node``; all of them are back after the test."""
+    gone = {}
+
+    def call(verb, node):
+        gone[node] = BACK.get(verb)
+        return localkube("node", verb, lab.name, node, home=lab.home)["state"]
+
+    yield call
+    for node, verb in gone.items():
+        if verb:
+            call(verb, node)
+
+
+def tolerating(seconds):
+    """Return the part of a PodSpec by which a pod is evicted from a silent node after so many seconds."""
+    toleration = {"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute"}
+    return {"tolerations": [toleration | {"tolerationSeconds": seconds}]}
+
+
+def until_ready(lab, node, wanted):
+    """Watch a node until it is Ready, or not."""
+    only = f"metadata.name={node}"
+    stream = watch.Watch().stream(lab.core.list_node, field_selector=only, timeout_seconds=PATIENCE)
+    for event in stream:
+        if is_ready(event["raw_object"]) == wanted:
+            return
+    raise AssertionError(f"Ready of {node} did not become {wanted}")
+
+
+def taints(lab, node):
+    return {taint.key for taint in lab.core.read_node(node).spec.taints or []}
+
+
+def running_with(lab, word):
+    """Return how many of the cluster's processes have ``word`` in their command, as the host sees them."""
+    count = 0
+    for process in lab.processes():
+        try:
+            count += process.status() != psutil.STATUS_ZOMBIE and any(
+                word in part for part in process.cmdline()
+            )
+        except psutil.NoSuchProcess:
+            continue
+    return count
+
+
+def test_a_node_that_is_switched_off_is_silent_and_returns_with_the_pods_that_remain(lab, pods, switch):
+    stays = pods.running(pod("trap '' TERM; while :; do sleep 0.2; done # stays", restartPolicy="Always"))
+    name, node = stays["metadata"]["name"], stays["spec"]["nodeName"]
+    evicted = pods.create(pod("while :; do sleep 0.2; done # evicted", nodeName=node, **tolerating(1)))
+    pods.until(evicted, is_ready)
+
+    assert switch("stop", node) == "stopped"
+    assert running_with(lab, "# stays") == running_with(lab, "# evicted") == 0
+    assert lab.core.read_namespaced_pod(name, "default").status.phase == "Running", "nobody was told"
+    until_ready(lab, node, False)
+    eventually(lambda: UNREACHABLE in taints(lab, node))
+    pods.until(evicted, lambda seen: seen["metadata"].get("deletionTimestamp"))
+
+    assert switch("start", node) == "running"
+    until_ready(lab, node, True)
+    pods.gone(evicted)
+    again = pods.until(name, lambda seen: is_ready(seen) and container(seen)["restartCount"] == 1)
+    assert again["metadata"]["uid"] == stays["metadata"]["uid"]
+    assert container(again)["lastState"]["terminated"]["exitCode"] == 137
+    assert running_with(lab, "# evicted") == 0
+    eventually(lambda: taints(lab, node), wanted=set())
+
+
+def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when_it_is_healed(
+    lab, pods, switch
+):
+    serve = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8080)"
+    server = pods.running(
+        pod(main={"image": "python", "command": ["python", "-c", serve]}, **on_node(0), **tolerating(1))
+    )
+    address = server["status"]["podIP"]
+    ask = (
+        "import time, urllib.request\n"
+        "while True:\n"
+        "    try:\n"
+        f"        print(urllib.request.urlopen('http://{address}:8080', timeout=1).status, flush=True)\n"
+        "    except OSError as error:\n"
+        "        print('unreachable', flush=True)\n"
+        "    time.sleep(0.2)\n"
+    )
+    main = {"image": "python", "command": ["python", "-c", ask]}
+    near = pods.running(pod(main=main, **on_node(0)))
+    far = pods.running(pod(main=main, **on_node(1)))
+    pods.wait_for_line(far["metadata"]["name"], "200")
+
+    assert switch("cut", "node-0") == "cut"
+    pods.wait_for_line(far["metadata"]["name"], "unreachable")
+    until_ready(lab, "node-0", False)
+    pods.until(server["metadata"]["name"], lambda seen: seen["metadata"].get("deletionTimestamp"))
+    lab.process("localkube.node").kill()
+    eventually(lambda: running_with(lab, "localkube.node"))
+    assert running_with(lab, "SimpleHTTPRequestHandler") >= 1, "nobody could tell it to end"
+
+    assert switch("heal", "node-0") == "running"
+    pods.gone(server["metadata"]["name"])
+    assert running_with(lab, "SimpleHTTPRequestHandler") == 0
+    until_ready(lab, "node-0", True)
+    seen = pods.until(near["metadata"]["name"], is_ready)
+    assert container(seen)["restartCount"] == 0
+    pods.wait_for_line(near["metadata"]["name"], "unreachable")
+    lines = pods.logs(near).splitlines()
+    assert lines.index("unreachable") > 40, "it reached its neighbour all the time, until that ended"
+
+
+def test_what_was_switched_off_stays_off_when_the_agent_is_killed(lab, switch):
+    switch("stop", "node-2")
+    agent = lab.process("localkube.node")
+    agent.kill()
+    agent.wait()
+    eventually(lambda: running_with(lab, "localkube.node"))
+    with pytest.raises(Refused, match="switched off"):
+        localkube("node", "cut", lab.name, "node-2", home=lab.home)
+    assert switch("start", "node-2") == "running"
+
+
+def test_a_node_that_is_not_there_is_refused_with_those_that_are(lab):
+    with pytest.raises(Refused, match="node-0, node-1, node-2"):
+        localkube("node", "stop", lab.name, "node-9", home=lab.home)
