@@ -16,6 +16,9 @@ from localkube.node.runtime import Site
 from localkube.paths import ClusterPaths, private_dir, state_dir
 from localkube.settings import Wanted
 
+# Seconds after the API's first answer: each takes a core for a second or two, which the first pods want.
+DELAYS = {"metrics-server": 3.0, "warm": 4.0}
+
 
 @dataclass(frozen=True)
 class Preparation:
@@ -78,6 +81,7 @@ class Preparation:
             "nodes": [asdict(node) for node in nodes],
             "warm": self.wanted.warm,
             "egress": self.control_plane.has("gateway"),
+            "metrics": self.control_plane.has("metrics-server"),
         }
 
     def _plan(self, nodes: list[NodeSettings]) -> dict[str, Any]:
@@ -111,14 +115,16 @@ def _components(paths: ClusterPaths, control_plane: ControlPlane, wanted: Wanted
     """Return the programs of the site, as the supervisor reads them."""
     found = []
     for component in components.commands(paths, control_plane):
-        late = component.name in ("kube-controller-manager", "kube-scheduler")
-        found.append(_component(paths, component.name, list(component.argv), dict(component.env), late=late))
+        late = bool(component.starts_after)
+        entry = _component(paths, component.name, list(component.argv), dict(component.env), late=late)
+        found.append(entry | {"delay": DELAYS.get(component.name, 0.0)})
     environment = python_environment()
     agent = [sys.executable, "-m", "localkube.node", str(paths.root / "agent.json")]
     found.append(_component(paths, "agent", agent, environment, late=False))
     if wanted.warm:
         warm = [sys.executable, "-m", "localkube.node.warm"]
-        found.append(_component(paths, "warm", warm, environment, late=True) | {"op": "warm"})
+        entry = _component(paths, "warm", warm, environment, late=True)
+        found.append(entry | {"op": "warm", "delay": DELAYS["warm"]})
     return found
 
 

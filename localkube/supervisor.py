@@ -31,7 +31,6 @@ BLOCK = 256 * 1024
 RESTART_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_SECONDS = 60.0
 ANSWER_POLL_SECONDS = 0.02
-WARM_DELAY_SECONDS = 4.0
 
 
 @dataclass
@@ -44,6 +43,7 @@ class Component:
     log: str
     starts_after_api: bool
     op: str = "component"
+    delay: float = 0.0
     deaths: int = 0
     started: float = 0.0
     identity: str = field(default="")
@@ -120,11 +120,10 @@ class Supervisor:
         """Start what needs the API as soon as it answers at all."""
         while not await self._api_answers():  # noqa: ASYNC110 - a listener's birth cannot be watched
             await asyncio.sleep(ANSWER_POLL_SECONDS)
+        answered = asyncio.get_running_loop().time()
         late = [component for component in self._components.values() if component.starts_after_api]
-        for component in sorted(late, key=lambda component: component.op == "warm"):
-            if component.op == "warm":
-                # Importing torch takes two seconds of a core, which the first pods should have.
-                await asyncio.sleep(WARM_DELAY_SECONDS)
+        for component in sorted(late, key=lambda component: component.delay):
+            await asyncio.sleep(answered + component.delay - asyncio.get_running_loop().time())
             if not self._stopping.is_set():
                 await self._start(component)
 

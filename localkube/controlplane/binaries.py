@@ -26,6 +26,7 @@ from localkube.paths import cache_dir, private_dir, unwritable
 VERSION = KUBERNETES
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 COMPONENTS = ("etcd", *SERVERS, "kubectl")
+OURS_ALONE = ("gateway", "metrics-server")
 ORDER = ("path", "cache", "download", "build")
 FORCE = "TRAINYARD_CONTROLPLANE"
 LINKED = build.PROGRAM
@@ -59,7 +60,7 @@ class ControlPlane:
         return [*self.programs[component], *args]
 
     def has(self, component: str) -> bool:
-        """Tell whether ``component`` was found. The gateway may be absent."""
+        """Tell whether ``component`` was found. The gateway and metrics-server may be absent."""
         return component in self.programs
 
 
@@ -101,7 +102,13 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlane:
             found = _first([*again, *slow], steps, report, reasons)
     if found is None:
         raise LocalClusterError("no control plane could be obtained", about="; ".join(reasons), fix=REMEDIES)
-    return found if found.has("gateway") else _with_gateway(found, report)
+    whole = found if found.has("gateway") else _with_gateway(found, report)
+    if not whole.has("metrics-server"):
+        report(
+            "Control plane: these programs have no metrics-server, so `kubectl top` and autoscaling on CPU "
+            f"are missing; {FORCE}=build makes one that has it"
+        )
+    return whole
 
 
 def _first(
@@ -195,8 +202,9 @@ def _with_gateway(found: ControlPlane, report: Report) -> ControlPlane:
     """Return ``found`` with a gateway, which no release has; without one when it cannot be built."""
     for place in (_built() / LINKED, _built(gateway=True) / build.GATEWAY):
         if _usable(place):
-            command = (str(place), "gateway") if place.name == LINKED else (str(place),)
-            return ControlPlane(found.version, found.origin, {**found.programs, "gateway": command})
+            linked = {name: (str(place), name) for name in OURS_ALONE}
+            more = linked if place.name == LINKED else {"gateway": (str(place),)}
+            return ControlPlane(found.version, found.origin, {**found.programs, **more})
     folder = _built(gateway=True)
     try:
         with alone(report):
@@ -213,7 +221,7 @@ def _with_gateway(found: ControlPlane, report: Report) -> ControlPlane:
 
 
 def _linked(place: Path, origin: str) -> ControlPlane:
-    programs = {name: (str(place), name) for name in (*COMPONENTS, "gateway")}
+    programs = {name: (str(place), name) for name in (*COMPONENTS, *OURS_ALONE)}
     return ControlPlane(VERSION, origin, programs)
 
 

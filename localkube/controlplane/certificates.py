@@ -33,6 +33,9 @@ API_NAMES = (
     "10.96.0.1",
     "10.244.0.1",
 )
+# metrics-server's own name, which the agent admits and RBAC knows, and those under which it is called.
+METRICS_USER = "system:metrics-server"
+METRICS_NAMES = ("metrics-server.kube-system.svc", "10.244.0.1", "127.0.0.1")
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ def leaves(*, node_addresses: Sequence[str], api_names: Sequence[str] = ()) -> l
             client=False,
             server_names=("127.0.0.1", *node_addresses),
         ),
+        Leaf("metrics-server", "ca", METRICS_USER, server_names=METRICS_NAMES),
         Leaf("front-proxy-client", "front-proxy-ca", "front-proxy-client"),
         Leaf("etcd-server", "etcd-ca", "etcd", server_names=("127.0.0.1", "localhost")),
         Leaf("apiserver-etcd-client", "etcd-ca", "kube-apiserver-etcd-client"),

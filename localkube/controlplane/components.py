@@ -23,6 +23,8 @@ QPS, BURST = 2000, 4000
 # Kubernetes waits 50 s before it calls a silent node NotReady. That is long for a lesson in which one is
 # switched off; three renewals of the agent's leases (``node.heartbeat``) must fit in.
 NODE_GRACE, NODE_LOOK = "16s", "2s"
+# The shortest that metrics-server takes: it answers after its second look at the nodes.
+METRICS_RESOLUTION, METRICS_TIMEOUT = "10s", "9s"
 FEATURES_OFF = ("APIServerIdentity", "UnknownVersionInteroperabilityProxy")
 
 # What the objects of the course need. Left out: signing of certificate requests, cloud and node address
@@ -68,6 +70,7 @@ class Addresses:
     advertise: str = "10.244.0.1"
     etcd_port: int = 2379
     etcd_peer_port: int = 2380
+    metrics_port: int = 4443
     services: str = "10.96.0.0/12"
 
     @property
@@ -129,7 +132,7 @@ def commands(
         return tuple(control_plane.argv(name, *(f"--{flag}={value}" for flag, value in flags.items())))
 
     after = ("kube-apiserver",)
-    return [
+    found = [
         Component("etcd", argv("etcd", _etcd(paths, at))),
         Component(
             "kube-apiserver", argv("kube-apiserver", _api_server(paths, at, files)), health=f"{at.api}/readyz"
@@ -141,6 +144,10 @@ def commands(
         ),
         Component("kube-scheduler", argv("kube-scheduler", _scheduler(files)), starts_after=after),
     ]
+    if control_plane.has("metrics-server"):
+        words = argv("metrics-server", _metrics_server(paths, at, files))
+        found.append(Component("metrics-server", words, starts_after=after))
+    return found
 
 
 def _etcd(paths: ClusterPaths, at: Addresses) -> dict[str, object]:
@@ -241,6 +248,29 @@ def _scheduler(files: Mapping[str, Path]) -> dict[str, object]:
     return {"config": files["scheduler-settings"], "secure-port": 0}
 
 
+def _metrics_server(paths: ClusterPaths, at: Addresses, files: Mapping[str, Path]) -> dict[str, object]:
+    pki, own = paths.pki, files["metrics-server"]
+    return {
+        "kubeconfig": own,
+        "authentication-kubeconfig": own,
+        "authorization-kubeconfig": own,
+        # What it would look up in the cluster: who may pass on requests in the name of users.
+        "authentication-skip-lookup": "true",
+        "client-ca-file": pki / "ca.crt",
+        "requestheader-client-ca-file": pki / "front-proxy-ca.crt",
+        "requestheader-allowed-names": "front-proxy-client",
+        "bind-address": at.advertise,
+        "secure-port": at.metrics_port,
+        "tls-cert-file": pki / "metrics-server.crt",
+        "tls-private-key-file": pki / "metrics-server.key",
+        "kubelet-preferred-address-types": "InternalIP",
+        "kubelet-use-node-status-port": "true",
+        "metric-resolution": METRICS_RESOLUTION,
+        "kubelet-request-timeout": METRICS_TIMEOUT,
+        "profiling": "false",
+    }
+
+
 def _write_configuration(paths: ClusterPaths, at: Addresses) -> dict[str, Path]:
     private_dir(paths.root)
     folder = private_dir(paths.root / "config")
@@ -249,8 +279,9 @@ def _write_configuration(paths: ClusterPaths, at: Addresses) -> dict[str, Path]:
         "scheduler-settings": folder / "scheduler.json",
         "controller-manager": folder / "controller-manager.kubeconfig",
         "scheduler": folder / "scheduler.kubeconfig",
+        "metrics-server": folder / "metrics-server.kubeconfig",
     }
-    for name in ("controller-manager", "scheduler"):
+    for name in ("controller-manager", "scheduler", "metrics-server"):
         kubeconfig.write(
             files[name],
             server=at.api,

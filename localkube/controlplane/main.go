@@ -1,8 +1,8 @@
 // Command trainyard-kubernetes is a whole Kubernetes control plane in one file.
 //
 // It runs the component that its first argument names (or the name it was started under), with the remaining
-// arguments: five programs share one text, so they take a quarter of the disk and of the build that the five
-// official binaries would. The sixth, the gateway, is ours. Only the choice of the component is here; each component is the unchanged upstream one.
+// arguments: six programs share one text, so they take a quarter of the disk and of the build that the six
+// official binaries would. The seventh, the gateway, is ours. Only the choice of the component is here; each component is the unchanged upstream one.
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	_ "k8s.io/client-go/plugin/pkg/client/auth"
 	"k8s.io/component-base/cli"
 	"k8s.io/component-base/logs"
@@ -28,6 +29,7 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	metricsserver "sigs.k8s.io/metrics-server/cmd/metrics-server/app"
 
 	"trainyard/controlplane/gateway"
 )
@@ -39,6 +41,7 @@ var components = map[string]func(){
 	"kube-controller-manager": func() { exitWith(controllermanager.NewControllerManagerCommand()) },
 	"kube-scheduler":          func() { exitWith(scheduler.NewSchedulerCommand()) },
 	"kubectl":                 runKubectl,
+	"metrics-server":          runMetricsServer,
 	"gateway":                 gateway.Main,
 	"version":                 func() { fmt.Println("Trainyard control plane: Kubernetes", version.Get().GitVersion) },
 }
@@ -76,6 +79,11 @@ func runKubectl() {
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 		kubectlutil.CheckErr(err)
 	}
+}
+
+// runMetricsServer does what its own main does; its command wants the signals of a server from outside.
+func runMetricsServer() {
+	exitWith(metricsserver.NewMetricsServerCommand(genericapiserver.SetupSignalHandler()))
 }
 
 func usage(out io.Writer) {

@@ -20,6 +20,7 @@ from localkube.node.containers import Host
 from localkube.node.events import Events
 from localkube.node.machines import CUT, STOPPED, Machines, States, VirtualNode
 from localkube.node.memory import MemoryWatch
+from localkube.node.metrics import Meter, Running
 from localkube.node.network import Network
 from localkube.node.objects import Objects
 from localkube.node.orders import Orders
@@ -42,6 +43,7 @@ class Agent:
         self._nodes: dict[str, VirtualNode] = {}
         self._workers: dict[str, PodWorker] = {}
         self._leaving: dict[str, PodWorker] = {}
+        self._meter = Meter(settings.nodes, running=self._running)
         self._tasks: list[asyncio.Task] = []
         self._runtime: Runtime | None = None
         self._pods: Watch | None = None
@@ -65,7 +67,9 @@ class Agent:
             for node in heard:
                 await node.register()
             pods = self._pods = Watch(api, "/api/v1/pods")
-            network = await stack.enter_async_context(Network(api, settings, pods=pods, view=self))
+            network = await stack.enter_async_context(
+                Network(api, settings, pods=pods, view=self, meter=self._meter)
+            )
             objects = Objects(api)
             self._runtime = Runtime(
                 api=api,
@@ -260,6 +264,16 @@ class Agent:
             self._runtime.warm = lambda argv, env: plan(
                 argv, env, python=host.python, path=env.get("PATH", "")
             )
+
+    def _running(self, node: str) -> list[Running]:
+        """Return the containers that run on a node."""
+        return [
+            Running(process.identity, name, worker.pod, process.pid, process.started)
+            for worker in self._workers.values()
+            if worker.pool.settings.name == node
+            for name, process in worker.processes.items()
+            if process.running
+        ]
 
     # What the kubelet's API asks (server.NodeView).
 

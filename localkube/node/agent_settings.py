@@ -24,6 +24,7 @@ class AgentSettings:
     node_states: Path
     warm: bool
     egress: bool
+    metrics: bool = False
 
     @classmethod
     def read(cls, path: Path) -> "AgentSettings":

@@ -21,6 +21,7 @@ PATCHES = {
     "strategic": "application/strategic-merge-patch+json",
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
+    "apply": "application/apply-patch+yaml",
 }
 CONNECTIONS = 12
 WATCH_LINE = 16 * 1024 * 1024
@@ -92,7 +93,7 @@ class Api:
         return await self._call("DELETE", path, body=body)
 
     async def patch(self, path: str, body: Any, *, kind: str = "strategic") -> Object:
-        """Change parts of an object; ``kind`` is strategic, merge or json."""
+        """Change parts of an object; ``kind`` is strategic, merge, json or apply."""
         return await self._call("PATCH", path, body=body, content_type=PATCHES[kind])
 
     async def _call(

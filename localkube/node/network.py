@@ -3,11 +3,14 @@
 import asyncio
 import contextlib
 
+from localkube.node import metrics
 from localkube.node.agent_settings import AgentSettings
 from localkube.node.api import Api, Watch
 from localkube.node.dns import DnsServer
 from localkube.node.endpoints import publish_api_server
 from localkube.node.logs import LogFiles
+from localkube.node.metrics import Meter
+from localkube.node.metrics_api import publish_metrics_server
 from localkube.node.nodes import KUBELET_PORT
 from localkube.node.provisioner import Provisioner
 from localkube.node.proxy import ServiceProxy
@@ -20,11 +23,14 @@ from localkube.node.zone import Zone
 class Network:
     """The agent's servers and controllers, started and stopped together; an async context manager."""
 
-    def __init__(self, api: Api, settings: AgentSettings, *, pods: Watch, view: NodeView) -> None:
+    def __init__(
+        self, api: Api, settings: AgentSettings, *, pods: Watch, view: NodeView, meter: Meter
+    ) -> None:
         self.logs = LogFiles()
         self.services = Watch(api, "/api/v1/services")
         self._slices = Watch(api, "/apis/discovery.k8s.io/v1/endpointslices")
         self._api, self._settings, self._pods, self._view = api, settings, pods, view
+        self._meter = meter
         self._tasks: list[asyncio.Task] = []
         self._stack = contextlib.AsyncExitStack()
 
@@ -41,6 +47,7 @@ class Network:
             cert_file=settings.pki / "kubelet-serving.crt",
             key_file=settings.pki / "kubelet-serving.key",
             client_ca_file=settings.pki / "ca.crt",
+            routes=metrics.routes(self._meter),
         )
         await self._stack.enter_async_context(server)
         await server.listen("0.0.0.0", KUBELET_PORT)
@@ -52,6 +59,9 @@ class Network:
             (publish_api_server(self._api, address=site.address, port=6443), "endpoints of kubernetes"),
         ):
             self._tasks.append(start_task(work, name=name))
+        if settings.metrics:
+            known = publish_metrics_server(self._api, address=site.address, ca_file=settings.pki / "ca.crt")
+            self._tasks.append(start_task(known, name="metrics-server's objects"))
         return self
 
     async def __aexit__(self, *exc: object) -> None:

