@@ -47,7 +47,7 @@ async def adopt(
             continue
         last = before.last if before else None
         described, descriptors = await orders.ask("attach", id=entry["id"])
-        worker.running(name, described, descriptors, count=restart, last=last)
+        worker.containers[name].adopt(described, descriptors, count=restart, last=last, before=before)
     for name, record in worker.records.items():
         if record.state == "running" and name not in latest:
             worker.records[name] = _lost(record)

@@ -89,6 +89,7 @@ class Agent:
                 fleeting=settings.fleeting,
                 services=network.services,
                 nodes=Watch(api, "/api/v1/nodes"),
+                version=settings.version,
             )
             self._runtime.memory = MemoryWatch(self._out_of_memory)
             self._start_warm()

@@ -28,10 +28,18 @@ class Events:
         self._seen: dict[tuple, tuple[str, int]] = {}
         self._numbers = itertools.count()
 
-    def record(self, pod: Mapping[str, Any], reason: str, message: str, *, warning: bool = False) -> None:
-        """Note that something happened to a pod."""
+    def record(
+        self,
+        pod: Mapping[str, Any],
+        reason: str,
+        message: str,
+        *,
+        warning: bool = False,
+        field: str = "",
+    ) -> None:
+        """Note that something happened to a pod, or to the part of it at ``field``."""
         meta = pod["metadata"]
-        key = (meta["uid"], reason, message)
+        key = (meta["uid"], reason, message, field)
         now = rfc3339()
         body = {
             "metadata": {
@@ -44,7 +52,8 @@ class Events:
                 "name": meta["name"],
                 "namespace": meta["namespace"],
                 "uid": meta["uid"],
-            },
+            }
+            | ({"fieldPath": field} if field else {}),
             "type": "Warning" if warning else "Normal",
             "reason": reason,
             "message": message[:1024],

@@ -1,41 +1,37 @@
-"""The life of one pod on a virtual node: sandbox, volumes, containers, restarts, end, deletion.
+"""The life of one pod on a virtual node: sandbox, volumes, containers in their order, end, deletion.
 
-One task a pod walks through it; what happened is kept as container records, from which ``status.py`` makes
-the PodStatus. What survives this process is elsewhere: the containers at the spawner, the rest in the API.
-
-Not here: a container's order (``launching.py``), going on after a restart (``adoption.py``).
+One task a pod walks through it. What survives this process is elsewhere: the containers at the spawner, the
+rest in the API. Not here: the life of each container (``container_worker.py``), going on after an agent's end
+(``adoption.py``).
 """
 
 import asyncio
 import logging
 import shutil
-import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 from localkube.node import records
 from localkube.node.api import ApiError
+from localkube.node.container_worker import ContainerWorker
 from localkube.node.containers import network_files
-from localkube.node.environment import ConfigError
-from localkube.node.launching import container_order
-from localkube.node.nodes import NodePool, is_ready, memory_limit
-from localkube.node.orders import Refused, SpawnerGone, close_all
+from localkube.node.nodes import NodePool, is_ready
+from localkube.node.notkept import not_kept
+from localkube.node.orders import Refused, SpawnerGone
 from localkube.node.processes import Process
-from localkube.node.records import ContainerRecord, Exit
+from localkube.node.records import ContainerRecord
 from localkube.node.reports import StatusReports
-from localkube.node.restarts import backoff, container_should_restart, crashes, is_sidecar, waiting_to_restart
 from localkube.node.runtime import Runtime
 from localkube.node.status import DEADLINE_EXCEEDED, TERMINAL, pod_status
+from localkube.node.stopping import waits_for
 from localkube.node.tasks import start_task
 from localkube.node.volumes import Volume, VolumeError
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 2.0
-LONGEST_RETRY_SECONDS = 10.0
+RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 10.0
 
 
 class PodWorker:
@@ -44,24 +40,29 @@ class PodWorker:
     def __init__(self, pod: Mapping[str, Any], *, pool: NodePool, runtime: Runtime) -> None:
         self.pod = pod
         self.uid: str = pod["metadata"]["uid"]
+        self.pool, self.runtime = pool, runtime
+        self.address: str | None = None
+        self.volumes: dict[str, Volume] = {}
         self.records: dict[str, ContainerRecord] = {}
         self.processes: dict[str, Process] = {}
-        self.address: str | None = None
+        # The end of a short process can overtake the answer to the order that started it.
+        self.early: dict[str, dict[str, Any]] = {}
+        self.stopping = asyncio.Event()
         self.finished = False
-        self._pool = pool
-        self._runtime = runtime
-        self._volumes: dict[str, Volume] = {}
-        self._stopping = asyncio.Event()
+        spec = pod["spec"]
+        self._inits = [ContainerWorker(self, c, init=True) for c in spec.get("initContainers") or []]
+        self._main = [ContainerWorker(self, c, init=False) for c in spec["containers"]]
+        self.containers = {worker.name: worker for worker in [*self._inits, *self._main]}
+        self._sidecars: list[asyncio.Task] = []
         self._override: tuple[str, str, str] | None = None
         self._reports = StatusReports(
             runtime, path=self._path, pod=lambda: self.pod, status=self._status, answered=self._answered
         )
         self._task: asyncio.Task | None = None
-        self._crashes: dict[str, int] = {}
         self._background: set[asyncio.Task] = set()
-        reported = pod.get("status", {}).get("startTime")
-        self._early: dict[str, dict[str, Any]] = {}
         self._deleting: float | None = None
+        reported = pod.get("status", {}).get("startTime")
+        self._is_new = not reported
         self._start_time = datetime.fromisoformat(reported).timestamp() if reported else time.time()
 
     # What the agent calls.
@@ -73,14 +74,15 @@ class PodWorker:
     def changed(self, pod: Mapping[str, Any]) -> None:
         """Take a newer version of the pod's object."""
         self.pod = pod
-        if not self.finished and self.processes and not is_ready(pod):
+        gates = pod["spec"].get("readinessGates")
+        if not self.finished and self.processes and (gates or not is_ready(pod)):
             # The node controller says so of every pod of a node that was silent for a while.
             self._reports.soon()
         if pod["metadata"].get("deletionTimestamp"):
             grace = pod["metadata"].get("deletionGracePeriodSeconds", 30)
             if self._deleting is None or grace < self._deleting:
                 self._deleting = grace
-                self._in_background(self._delete(grace))
+                self.in_background(self._delete(grace))
 
     def exited(self, entry: dict[str, Any]) -> None:
         """Take the spawner's word on one of this pod's containers."""
@@ -88,8 +90,7 @@ class PodWorker:
             if process.identity == entry["id"]:
                 process.exited(entry)
                 return
-        # The end of a short process can overtake the answer to the order that started it.
-        self._early[entry["id"]] = entry
+        self.early[entry["id"]] = entry
 
     async def discard(self) -> None:
         """Leave nothing: the object is gone from the API."""
@@ -97,10 +98,10 @@ class PodWorker:
         if self._task:
             await asyncio.wait([self._task])
         await self._release()
-        await self._runtime.orders.ask("forget_pod", pod=self.uid)
-        self._runtime.events.forget(self.uid)
-        await self._runtime.volumes.remove(self.uid)
-        for directory in self._runtime.directories(self.uid):
+        await self.runtime.orders.ask("forget_pod", pod=self.uid)
+        self.runtime.events.forget(self.uid)
+        await self.runtime.volumes.remove(self.uid)
+        for directory in self.runtime.directories(self.uid):
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     def abandon(self) -> None:
@@ -115,28 +116,33 @@ class PodWorker:
         self._pool.release(self.uid)
 
     async def stop(self, *, grace: float, override: tuple[str, str, str] | None = None) -> None:
-        """End all containers: SIGTERM, ``grace`` seconds, SIGKILL of the whole process tree."""
-        first = not self._stopping.is_set()
-        if override and first:
+        """End all containers: hooks, SIGTERM, and after ``grace`` seconds SIGKILL of the whole process tree.
+
+        Once more, with less grace, it makes an end that is under way quicker.
+
+        Args:
+            grace: Seconds.
+            override: Phase, reason and message of a pod that does not end by itself.
+        """
+        if override and not self.stopping.is_set():
             self._override = override
-        self._stopping.set()
-        running = [process for process in self.processes.values() if process.running]
-        if first and grace > 0:
-            await self._signal(running, signal.SIGTERM)
-        waits = [asyncio.create_task(process.wait()) for process in running]
-        if waits:
-            _, late = await asyncio.wait(waits, timeout=grace)
-            if late:
-                await self._signal(running, signal.SIGKILL)
-                await asyncio.wait(late)
+        self.stopping.set()
+        ends = []
+        for name, process in self.processes.items():
+            earlier = [
+                self.processes[other] for other in waits_for(self.pod, name) if other in self.processes
+            ]
+            if process.running:
+                ends.append(self.containers[name].stop(grace=grace, after=earlier))
+        await asyncio.gather(*ends)
 
     # Its life.
 
     async def _run(self) -> None:
         try:
             if self.pod.get("status", {}).get("phase") not in TERMINAL:
-                deadline = self._in_background(self._watch_deadline())
-                await self._live()
+                deadline = self.in_background(self._watch_deadline())
+                await self._live_on()
                 deadline.cancel()
             self.finished = True
             await self._release()
@@ -145,17 +151,38 @@ class PodWorker:
         except SpawnerGone:
             log.info("pod %s: the site has ended", self._path)
 
+    async def _live_on(self) -> None:
+        """Live, whatever goes wrong: a pod that is stuck must be seen to be."""
+        delay = RETRY_SECONDS
+        while True:
+            try:
+                await self._live()
+                return
+            except SpawnerGone:
+                raise
+            except Exception as error:  # noqa: BLE001 - a bug in one pod's life must show on that pod
+                if isinstance(error, ExceptionGroup) and error.subgroup(SpawnerGone):
+                    raise SpawnerGone("the site has ended") from error
+                log.exception("pod %s", self._path)
+                self.event("FailedSync", f"error syncing pod, trying again: {error!r}", warning=True)
+                for task in self._sidecars:
+                    task.cancel()
+                await self.pause(delay)
+                delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+
     async def _live(self) -> None:
-        if not await self._prepare():
-            return
-        sidecars: list[asyncio.Task] = []
-        if await self._initialise(sidecars):
-            async with asyncio.TaskGroup() as group:
-                for container in self.pod["spec"]["containers"]:
-                    group.create_task(self._keep(container))
-        if sidecars:
-            await self.stop(grace=self._grace)
-            await asyncio.wait(sidecars)
+        self._sidecars = []
+        if await self._prepare() and await self._initialise():
+            for worker in self._main:
+                # One after the other, since a postStart hook holds up what comes after it.
+                if not self.stopping.is_set():
+                    await worker.begin()
+            await _together(worker.keep(begun=True) for worker in self._main)
+        if self._sidecars:
+            await self.stop(grace=self.grace)
+            await asyncio.gather(*self._sidecars)
+        # Those of an earlier agent, where the pod was stopped before it could be gone on with.
+        await _together(self.containers[name].keep() for name in list(self.processes))
 
     async def _prepare(self) -> bool:
         """Make sandbox and volumes; False when the pod is stopped before that succeeds."""
@@ -164,7 +191,7 @@ class PodWorker:
         meta, spec = self.pod["metadata"], self.pod["spec"]
         hostname = spec.get("hostname") or meta["name"][:63]
         subdomain = spec.get("subdomain", "")
-        directory = self._runtime.fleeting_directory(self.uid)
+        directory = self.runtime.fleeting_directory(self.uid)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         network_files(
             directory,
@@ -174,152 +201,54 @@ class PodWorker:
             namespace=meta["namespace"],
             pod=self.pod,
         )
-        if spec.get("hostNetwork"):
-            message = "hostNetwork is not kept on a local node: the pod has a network of its own"
-            self._event("NotKept", message, warning=True)
+        if self._is_new and (vain := not_kept(self.pod)):
+            self.event("NotKept", "; ".join(vain), warning=True)
         return await self._until_done(lambda: self._sandbox(hostname))
 
     async def _take_address(self) -> None:
-        self.address = self._pool.address(self.uid, wanted=self.address)
+        self.address = self.pool.address(self.uid, wanted=self.address)
 
     async def _sandbox(self, hostname: str) -> None:
-        network = self._runtime.site.pod_network()
-        sandbox = self._runtime.orders.ask(
+        network = self.runtime.site.pod_network()
+        sandbox = self.runtime.orders.ask(
             "sandbox", pod=self.uid, hostname=hostname, address=self.address, **network
         )
-        _, self._volumes = await asyncio.gather(sandbox, self._runtime.volumes.prepare(self.pod))
+        _, self.volumes = await asyncio.gather(sandbox, self.runtime.volumes.prepare(self.pod))
 
     async def _until_done(self, attempt: Callable[[], Awaitable[None]]) -> bool:
-        delay = RETRY_SECONDS / 4
-        while not self._stopping.is_set():
+        delay = RETRY_SECONDS
+        while not self.stopping.is_set():
             try:
                 await attempt()
                 return True
             except VolumeError as error:
-                self._event(error.reason, error.message, warning=True)
+                self.event(error.reason, error.message, warning=True)
             except Refused as error:
-                self._event("FailedCreatePodSandBox", error.message, warning=True)
+                self.event("FailedCreatePodSandBox", error.message, warning=True)
             except ApiError as error:
-                self._event("FailedMount", str(error), warning=True)
+                self.event("FailedMount", str(error), warning=True)
             self._reports.soon()
-            if await self._pause(delay):
+            if await self.pause(delay):
                 break
             delay = min(delay * 2, LONGEST_RETRY_SECONDS)
         return False
 
-    async def _initialise(self, sidecars: list[asyncio.Task]) -> bool:
+    async def _initialise(self) -> bool:
         """Run the init containers one after the other; False when the pod ends with them.
 
-        Those that keep running beside the others are added to ``sidecars``.
+        Those that keep running beside the others become ``_sidecars``; each has started before the next.
         """
-        for container in self.pod["spec"].get("initContainers") or []:
-            if is_sidecar(container):
-                await self._start(container)
-                sidecars.append(self._in_background(self._keep(container)))
+        initialised = any(worker.record for worker in self._main)
+        for worker in self._inits:
+            if worker.sidecar:
+                self._sidecars.append(self.in_background(worker.keep()))
+                if not initialised:
+                    await self._unless_stopped(worker.started.wait())
                 continue
-            await self._keep(container)
-            if self._stopping.is_set() or self.records[container["name"]].exit_code != 0:
+            await worker.keep()
+            if self.stopping.is_set() or worker.record.exit_code != 0:
                 return False
-        return not self._stopping.is_set()
-
-    async def _keep(self, container: Mapping[str, Any]) -> None:
-        """Start a container, and start it again for as long as its restart policy says so."""
-        name = container["name"]
-        while not self._stopping.is_set():
-            record = self.records.get(name)
-            if record is None or record.state == "waiting":
-                await self._start(container)
-            if name in self.processes:
-                if self._stopping.is_set():
-                    await self._signal([self.processes[name]], signal.SIGKILL)
-                self._ended(container, await self.processes[name].wait())
-                del self.processes[name]
-            record = self.records[name]
-            if self._stopping.is_set():
-                return
-            if record.state == "waiting":
-                await self._pause(RETRY_SECONDS)
-            elif container_should_restart(self.pod, container, record.exit_code):
-                await self._back_off(record)
-            else:
-                return
-
-    async def _back_off(self, record: ContainerRecord) -> None:
-        ran_for = record.finished_at - (record.started_at or record.finished_at)
-        self._crashes[record.name] = crashes(self._crashes.get(record.name, 0), ran_for=ran_for)
-        delay = backoff(self._crashes[record.name])
-        waiting = waiting_to_restart(self.pod, record, delay)
-        if not delay:
-            # It is about to start: nobody should read of a back-off in between.
-            waiting = replace(waiting, reason="ContainerCreating", message="")
-        self.records[record.name] = waiting
-        if delay:
-            self._event("BackOff", f"Back-off restarting failed container {record.name}", warning=True)
-            self._reports.soon()
-            await self._pause(delay)
-
-    async def _start(self, container: Mapping[str, Any]) -> None:
-        """Start once; what went wrong becomes the record."""
-        name = container["name"]
-        count, last = records.next_run(self.records.get(name))
-        identity = f"{self.uid}.{name}.{count}"
-        try:
-            order = await container_order(self, container, identity=identity, restart=count)
-            entry, descriptors = await self._runtime.orders.ask("run", **order)
-        except (ConfigError, VolumeError) as error:
-            self._wait(name, error.reason, error.message, count, last)
-        except ApiError as error:
-            self._wait(name, "CreateContainerConfigError", str(error), count, last)
-        except Refused as error:
-            if error.stage != "exec":
-                self._wait(name, "CreateContainerError", error.message, count, last)
-                return
-            self._event("Failed", f"Error: {error.message}", warning=True)
-            self.records[name] = records.refused(name, identity, error.message, time.time(), count, last)
-            self._reports.soon()
-        else:
-            self.running(name, entry, descriptors, count=count, last=last)
-            how = " from the warm parent" if entry.get("warm") else ""
-            self._event("Started", f"Container {name} started{how}")
-
-    def running(
-        self,
-        name: str,
-        entry: dict[str, Any],
-        descriptors: list[int],
-        *,
-        count: int,
-        last: ContainerRecord | None,
-    ) -> None:
-        """Take over a process that the spawner has started."""
-        if name in self.processes:
-            close_all(descriptors)
-            return
-        path = self._runtime.log_path(self.uid, name, count)
-        process = Process(entry, descriptors, log_path=path, files=self._runtime.logs)
-        if early := self._early.pop(process.identity, None):
-            process.exited(early)
-        self.processes[name] = process
-        if limit := memory_limit(self.pod, name):
-            self._runtime.memory.add(process.identity, pid=process.pid, limit=limit)
-        self.records[name] = records.running(name, process.identity, process.started, count, last)
-        self._reports.soon()
-
-    def _wait(self, name: str, reason: str, message: str, count: int, last: ContainerRecord | None) -> None:
-        self._event("Failed", f"Error: {message}", warning=True)
-        self.records[name] = records.waiting(name, reason, message, count, last)
-        self._reports.soon()
-
-    def _ended(self, container: Mapping[str, Any], result: Exit) -> None:
-        record = self.records[container["name"]]
-        self._runtime.memory.remove(record.container_id)
-        message = self._runtime.termination_message(self.uid, container, record.restart_count, result.code)
-        out_of_memory = record.container_id in self._runtime.out_of_memory
-        self._runtime.out_of_memory.discard(record.container_id)
-        self.records[record.name] = records.ended(
-            record, result, message=message, out_of_memory=out_of_memory
-        )
-        self._reports.soon(ended=record.container_id)
+        return not self.stopping.is_set()
 
     # Its end.
 
@@ -328,13 +257,12 @@ class PodWorker:
         if seconds is None:
             return
         await asyncio.sleep(max(0.0, self._start_time + seconds - time.time()))
-        self._event(*DEADLINE_EXCEEDED[1:])
-        await self.stop(grace=self._grace, override=DEADLINE_EXCEEDED)
+        self.event(*DEADLINE_EXCEEDED[1:])
+        await self.stop(grace=self.grace, override=DEADLINE_EXCEEDED)
 
     async def _delete(self, grace: float) -> None:
         """Stop, report the end, and let the API forget the pod."""
         if not self.finished:
-            self._event("Killing", "Stopping the pod's containers")
             await self.stop(grace=grace)
         if self._task:
             await asyncio.wait([self._task])
@@ -343,15 +271,15 @@ class PodWorker:
             return
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
         try:
-            await self._runtime.api.delete(self._path, body)
+            await self.runtime.api.delete(self._path, body)
         except ApiError as error:
             if error.status not in (404, 409):
                 log.warning("delete %s: %s", self._path, error)
 
     async def _release(self) -> None:
         if self.address:
-            await self._runtime.orders.ask("remove", pod=self.uid)
-            self._pool.release(self.uid)
+            await self.runtime.orders.ask("remove", pod=self.uid)
+            self.pool.release(self.uid)
 
     # Its status.
 
@@ -365,12 +293,44 @@ class PodWorker:
             records=main,
             init_records=init,
             pod_ip=self.address,
-            host_ip=self._pool.settings.address,
+            host_ip=self.pool.settings.address,
             start_time=self._start_time,
             now=time.time(),
             override=self._override,
             terminal=self.finished,
         )
+
+    # What its containers ask of it.
+
+    @property
+    def grace(self) -> float:
+        """The seconds that a container has to end: those of the deletion, once there is one."""
+        if self._deleting is not None:
+            return self._deleting
+        return self.pod["spec"].get("terminationGracePeriodSeconds", 30)
+
+    def report(self, *, ended: str | None = None) -> None:
+        self._reports.soon(ended=ended)
+
+    def event(self, reason: str, message: str, *, warning: bool = False, container: str = "") -> None:
+        self.runtime.events.record(self.pod, reason, message, warning=warning, field=container)
+
+    async def pause(self, seconds: float) -> bool:
+        """Wait; True when the pod is being stopped."""
+        try:
+            await asyncio.wait_for(self.stopping.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def kill(self, process: Process, number: int) -> None:
+        await self.runtime.orders.ask("kill", id=process.identity, signal=int(number))
+
+    def in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task:
+        task = start_task(work, name=f"background {self._path}")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
     # Small things.
 
@@ -379,39 +339,15 @@ class PodWorker:
         meta = self.pod["metadata"]
         return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
 
-    @property
-    def _grace(self) -> float:
-        return self.pod["spec"].get("terminationGracePeriodSeconds", 30)
+    async def _unless_stopped(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Wait for ``work``, or until the pod is being stopped."""
+        tasks = [asyncio.create_task(work), asyncio.create_task(self.stopping.wait())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
 
-    @property
-    def pool(self) -> NodePool:
-        return self._pool
 
-    @property
-    def runtime(self) -> Runtime:
-        return self._runtime
-
-    @property
-    def volumes(self) -> dict[str, Volume]:
-        return self._volumes
-
-    def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
-        self._runtime.events.record(self.pod, reason, message, warning=warning)
-
-    async def _pause(self, seconds: float) -> bool:
-        """Wait; True when the pod is being stopped."""
-        try:
-            await asyncio.wait_for(self._stopping.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
-
-    async def _signal(self, processes: list[Process], number: int) -> None:
-        for process in processes:
-            await self._runtime.orders.ask("kill", id=process.identity, signal=int(number))
-
-    def _in_background(self, work: Any) -> asyncio.Task:
-        task = start_task(work, name=f"background {self._path}")
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
+async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for work in works:
+            group.create_task(work)

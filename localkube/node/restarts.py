@@ -38,6 +38,14 @@ def container_should_restart(pod: Object, container: Object, exit_code: int) -> 
     return should_restart(policy, exit_code)
 
 
+def restarts_after_probe(pod: Object, container: Object) -> bool:
+    """Return whether a container that its liveness or startup probe has ended runs again.
+
+    However it ended: an exit code of 0 after SIGTERM is no success, and no rule on exit codes applies.
+    """
+    return (container.get("restartPolicy") or pod["spec"].get("restartPolicy", "Always")) != "Never"
+
+
 def is_sidecar(container: Object) -> bool:
     """Return whether an init container is one that keeps running beside the others."""
     return container.get("restartPolicy") == "Always"

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from localkube.node.addresses import Addresses, SiteAddresses
 from localkube.node.api import Api, Watch
 from localkube.node.containers import Host
 from localkube.node.events import Events
+from localkube.node.handlers import Execute, HandlerError, Handlers
 from localkube.node.logs import LogFiles
 from localkube.node.memory import MemoryWatch
 from localkube.node.objects import Objects
@@ -42,6 +44,10 @@ class Site:
         }
 
 
+async def _no_execute(identity: str, argv: list[str], timeout: float | None) -> tuple[int, bytes]:
+    raise HandlerError("commands cannot be run in containers here")
+
+
 @dataclass
 class Runtime:
     """The parts that every pod's worker uses; ``warm`` tells what a warm parent may start."""
@@ -63,6 +69,13 @@ class Runtime:
     reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
     memory: MemoryWatch = field(default_factory=lambda: MemoryWatch(lambda identity: None))
     out_of_memory: set[str] = field(default_factory=set)
+    execute: Execute = _no_execute
+    version: str = ""
+
+    @cached_property
+    def handlers(self) -> Handlers:
+        """Return what carries out probes and hooks."""
+        return Handlers(self.addresses, execute=self.execute, version=self.version)
 
     def fleeting_directory(self, uid: str) -> Path:
         """Return where a pod's small files lie, in memory: a disk would take longer than the pod's start."""

@@ -142,7 +142,9 @@ def phase_of(pod: Object, statuses: Mapping[str, Object], *, terminal: bool = Fa
         else:
             ended += 1
             failed = failed or end["exitCode"] != 0
-            restarting = restarting or container_should_restart(pod, container, end["exitCode"])
+            # What waits after an end will run again, whatever its exit code was: a probe may have ended it.
+            again = "waiting" in status["state"] or container_should_restart(pod, container, end["exitCode"])
+            restarting = restarting or again
     sidecars = [c for c in pod["spec"].get("initContainers") or [] if is_sidecar(c)]
     running += sum("running" in statuses[c["name"]]["state"] for c in sidecars if c["name"] in statuses)
     if running or not ended or (restarting and not terminal):

@@ -205,6 +205,22 @@ class Pods:
                 return last
         raise AssertionError(f"pod {name}: {last['status'] if isinstance(last, dict) else last}")
 
+    def wait_for_event(self, name: str, reason: str, words: str) -> dict[str, Any]:
+        """Watch the events on a pod until one has the reason and the words, and return it."""
+        seen = []
+        stream = watch.Watch().stream(
+            self.lab.core.list_namespaced_event,
+            "default",
+            field_selector=f"involvedObject.name={name}",
+            timeout_seconds=PATIENCE,
+        )
+        for event in stream:
+            item = event["raw_object"]
+            if item["reason"] == reason and words in item["message"]:
+                return item
+            seen.append((item["reason"], item["message"]))
+        raise AssertionError(f"pod {name}: no event {reason} with {words!r} among {seen}")
+
     def gone(self, name: str) -> None:
         """Watch until the API has forgotten a pod."""
         self.lab.kubectl("wait", "--for=delete", f"pod/{name}", f"--timeout={PATIENCE}s")

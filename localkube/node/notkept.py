@@ -1,0 +1,112 @@
+"""What a pod asks for and does not get on a local node, so that it is said and never silently wrong.
+
+One table. A mode that keeps less extends it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One field that is not kept.
+
+    Attributes:
+        field: Its path below the PodSpec, or below a container.
+        why: What is the case instead, to follow "is not kept: ".
+        asks: Whether a value of the field asks for something; by default whatever is not empty or false.
+    """
+
+    field: str
+    why: str
+    asks: Callable[[Any], bool] = bool
+
+
+ONE_USER = "all processes of a local cluster belong to its one user"
+NO_PROFILE = "no profile confines containers"
+
+POD_RULES = (
+    Rule("hostNetwork", "the pod has a network of its own"),
+    Rule("hostPID", "each container sees its own processes"),
+    Rule("hostIPC", "the pod has an IPC namespace of its own"),
+    Rule("shareProcessNamespace", "each container sees its own processes"),
+    Rule("hostUsers", "all pods share the cluster's user namespace", lambda value: value is False),
+    Rule("runtimeClassName", "containers are processes of this machine"),
+    Rule("setHostnameAsFQDN", "the host name is the short one"),
+    Rule("dnsConfig", "names are resolved by the cluster alone"),
+    Rule(
+        "dnsPolicy",
+        "names are resolved by the cluster",
+        lambda value: value not in (None, "ClusterFirst", "ClusterFirstWithHostNet"),
+    ),
+    Rule("resourceClaims", "dynamic resources are not allocated"),
+    Rule("securityContext.runAsUser", ONE_USER, lambda value: value is not None),
+    Rule("securityContext.runAsGroup", ONE_USER, lambda value: value is not None),
+    Rule("securityContext.runAsNonRoot", ONE_USER),
+    Rule("securityContext.fsGroup", ONE_USER, lambda value: value is not None),
+    Rule("securityContext.supplementalGroups", ONE_USER),
+    Rule("securityContext.sysctls", "the kernel's settings are the machine's"),
+    Rule("securityContext.seLinuxOptions", NO_PROFILE),
+    Rule("securityContext.seccompProfile", NO_PROFILE, lambda value: _profile(value)),
+    Rule("securityContext.appArmorProfile", NO_PROFILE, lambda value: _profile(value)),
+)
+CONTAINER_RULES = (
+    Rule("securityContext.privileged", "containers have an ordinary container's capabilities"),
+    Rule("securityContext.capabilities.add", "containers have an ordinary container's capabilities"),
+    Rule("securityContext.capabilities.drop", "containers have an ordinary container's capabilities"),
+    Rule("securityContext.runAsUser", ONE_USER, lambda value: value is not None),
+    Rule("securityContext.runAsGroup", ONE_USER, lambda value: value is not None),
+    Rule("securityContext.runAsNonRoot", ONE_USER),
+    Rule("securityContext.seLinuxOptions", NO_PROFILE),
+    Rule("securityContext.seccompProfile", NO_PROFILE, lambda value: _profile(value)),
+    Rule("securityContext.appArmorProfile", NO_PROFILE, lambda value: _profile(value)),
+    Rule("securityContext.procMount", "/proc is an ordinary container's", lambda value: value == "Unmasked"),
+    Rule("volumeDevices", "there are no block devices"),
+    Rule(
+        "ports",
+        "nothing listens on the node's address (hostPort)",
+        lambda value: any(port.get("hostPort") for port in value or ()),
+    ),
+)
+
+
+def not_kept(
+    pod: Object,
+    *,
+    pod_rules: Iterable[Rule] = POD_RULES,
+    container_rules: Iterable[Rule] = CONTAINER_RULES,
+) -> list[str]:
+    """Return a sentence for each thing that a pod asks for in vain.
+
+    Example:
+        >>> not_kept({"spec": {"hostPID": True, "containers": []}})
+        ['hostPID is not kept: each container sees its own processes']
+    """
+    spec = pod["spec"]
+    found: dict[str, list[str]] = {}
+    for rule in pod_rules:
+        if rule.asks(_at(spec, rule.field)):
+            found.setdefault(rule.why, []).append(rule.field)
+    container_rules = tuple(container_rules)
+    for kind in ("initContainers", "containers"):
+        for container in spec.get(kind) or []:
+            for rule in container_rules:
+                if rule.asks(_at(container, rule.field)):
+                    found.setdefault(rule.why, []).append(f"{rule.field} of container {container['name']}")
+    return [
+        f"{', '.join(fields)} {'is' if len(fields) == 1 else 'are'} not kept: {why}"
+        for why, fields in found.items()
+    ]
+
+
+def _at(value: Any, path: str) -> Any:
+    for key in path.split("."):
+        value = (value or {}).get(key)
+    return value
+
+
+def _profile(value: Object | None) -> bool:
+    return bool(value) and value.get("type") != "Unconfined"

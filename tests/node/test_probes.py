@@ -1,0 +1,115 @@
+"""Probes of containers, and what follows from them."""
+
+import pytest
+
+from .lab import container, eventually, is_ready, pod, python, state
+
+SERVER = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    broken = False
+    def do_GET(self):
+        if self.path in ('/break', '/mend'):
+            Handler.broken = self.path == '/break'
+        elif Handler.broken or 'fine' not in (self.path[1:], self.headers.get('X-Say')):
+            return self.send_error(500)
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *words):
+        print(self.path, self.headers['User-Agent'], flush=True)
+http.server.ThreadingHTTPServer(('', 8000), Handler).serve_forever()
+"""
+QUICK = {"periodSeconds": 1, "failureThreshold": 1}
+FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+
+
+def http(path="/fine", **more):
+    return {"httpGet": {"path": path, "port": 8000} | more.pop("get", {})} | QUICK | more
+
+
+def served(**probes):
+    return python(SERVER) | probes
+
+
+def events(lab, name, reason):
+    wanted = f"involvedObject.name={name},reason={reason}"
+    return lab.kubectl("get", "events", f"--field-selector={wanted}", "-o", "jsonpath={.items[*].message}")
+
+
+def test_a_pod_is_ready_once_its_http_probe_is_answered(pods):
+    ports = {"ports": [{"name": "web", "containerPort": 8000}]}
+    get = {"port": "web", "httpHeaders": [{"name": "X-Say", "value": "fine"}]}
+    name = pods.create(pod(main=served(readinessProbe=http("/", get=get)) | ports))
+    started = pods.until(name, lambda pod: "running" in state(pod))
+    assert container(started)["started"]
+    ready = pods.until(name, is_ready)
+    assert container(ready)["ready"]
+    assert "/ kube-probe/1.36" in pods.logs(name)
+
+
+def test_a_pod_whose_probe_fails_is_not_ready_and_an_event_says_why(pods, lab):
+    name = pods.create(pod(main=served(readinessProbe=http("/no"))))
+    seen = pods.until(name, lambda pod: "running" in state(pod))
+    pods.wait_for_event(name, "Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 500")
+    conditions = {c["type"]: c for c in pods.until(name, lambda pod: True)["status"]["conditions"]}
+    assert conditions["Ready"]["status"] == conditions["ContainersReady"]["status"] == "False"
+    assert "containers with unready status: [main]" in conditions["Ready"]["message"]
+    assert container(seen)["restartCount"] == 0
+
+
+def test_a_service_leads_only_to_pods_that_are_ready(pods, lab):
+    name = pods.running(pod(main=served(readinessProbe=http()), labels={"app": "probed"}))["metadata"]["name"]
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "probed"}}
+    lab.kubectl(
+        "apply",
+        "-f",
+        "-",
+        stdin=service | {"spec": {"selector": {"app": "probed"}, "ports": [{"port": 8000}]}},
+    )
+    slices = ("get", "endpointslices", "-l", "kubernetes.io/service-name=probed", "-o")
+    ready = "jsonpath={.items[*].endpoints[*].conditions.ready}"
+    eventually(lambda: lab.kubectl(*slices, ready), wanted="true")
+    lab.kubectl("get", "--raw", f"/api/v1/namespaces/default/pods/{name}:8000/proxy/break")
+    assert not is_ready(pods.until(name, lambda pod: not is_ready(pod)))
+    eventually(lambda: lab.kubectl(*slices, ready), wanted="false")
+    lab.kubectl("get", "--raw", f"/api/v1/namespaces/default/pods/{name}:8000/proxy/mend")
+    assert container(pods.until(name, is_ready))["restartCount"] == 0
+    eventually(lambda: lab.kubectl(*slices, ready), wanted="true")
+    lab.kubectl("delete", "service", "probed")
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        {"tcpSocket": {"port": 9}},
+        {"httpGet": {"port": 9}},
+        {"grpc": {"port": 9}},
+    ],
+    ids=lambda probe: next(iter(probe)),
+)
+def test_a_container_that_fails_its_liveness_probe_is_killed_and_runs_again(pods, lab, probe):
+    always = {"restartPolicy": "Always", "terminationGracePeriodSeconds": 30}
+    name = pods.create(pod(FOREVER, main={"livenessProbe": probe | QUICK}, **always))
+    again = pods.until(name, lambda pod: container(pod)["restartCount"] == 1 and "running" in state(pod))
+    assert container(again)["lastState"]["terminated"]["exitCode"] == 0
+    pods.wait_for_event(name, "Killing", "Container main failed liveness probe, will be restarted")
+    if "grpc" in probe:
+        pods.wait_for_event(name, "Unhealthy", "Liveness probe failed: timeout: failed to connect service")
+    else:
+        pods.wait_for_event(name, "Unhealthy", "connect: connection refused")
+
+
+def test_a_probe_may_give_less_time_to_end_than_the_pod(pods):
+    probe = {"tcpSocket": {"port": 9}, "terminationGracePeriodSeconds": 1} | QUICK
+    deaf = "trap '' TERM; while :; do sleep 0.05; done"
+    name = pods.create(pod(deaf, main={"livenessProbe": probe}, restartPolicy="Always"))
+    again = pods.until(name, lambda pod: container(pod)["restartCount"] == 1)
+    assert container(again)["lastState"]["terminated"]["exitCode"] == 137
+
+
+def test_a_job_pod_that_a_probe_has_ended_has_failed_and_is_not_started_again(pods):
+    probe = {"tcpSocket": {"port": 9}} | QUICK
+    deaf = "trap 'exit 3' TERM; while :; do sleep 0.05; done"
+    made = pods.finish(pod(deaf, main={"livenessProbe": probe}, restartPolicy="Never"))
+    assert state(made)["terminated"]["exitCode"] == 3
+    assert container(made)["restartCount"] == 0
