@@ -18,6 +18,7 @@ from localkube.node.agent_settings import AgentSettings
 from localkube.node.api import Api, Watch
 from localkube.node.containers import Host
 from localkube.node.events import Events
+from localkube.node.executions import Executions
 from localkube.node.machines import CUT, STOPPED, Machines, States, VirtualNode
 from localkube.node.memory import MemoryWatch
 from localkube.node.metrics import Meter, Running
@@ -25,6 +26,7 @@ from localkube.node.network import Network
 from localkube.node.objects import Objects
 from localkube.node.orders import Orders
 from localkube.node.pods import PodWorker
+from localkube.node.processes import Process
 from localkube.node.runtime import Runtime
 from localkube.node.tasks import start_task
 from localkube.node.volumes import VolumeError, Volumes
@@ -83,6 +85,7 @@ class Agent:
                     objects=objects,
                 ),
                 logs=network.logs,
+                executions=Executions(orders),
                 events=Events(api),
                 host=Host(hide=settings.hide),
                 pods=settings.pods,
@@ -251,6 +254,8 @@ class Agent:
         await self._sweep(orders, entries, set(answer["pods"]), known)
 
     def _exited(self, entry: dict[str, Any]) -> None:
+        if entry["owner"] == "exec" and self._runtime:
+            self._runtime.executions.exited(entry)
         if entry["owner"] != "container":
             return
         uid = entry["id"].split(".")[0]
@@ -276,7 +281,19 @@ class Agent:
             if process.running
         ]
 
-    # What the kubelet's API asks (server.NodeView).
+    # What the kubelet's API asks (network.View).
+
+    @property
+    def executions(self) -> Executions:
+        return self._runtime.executions
+
+    def process(self, pod: Mapping[str, Any], container: str) -> Process | None:
+        worker = self._workers.get(pod["metadata"]["uid"])
+        return worker.processes.get(container) if worker else None
+
+    def end_input(self, process: Process) -> None:
+        process.end_input()
+        start_task(self._runtime.orders.ask("end_input", id=process.identity), name="end of input")
 
     def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         found = (worker.pod for worker in self._workers.values())

@@ -65,6 +65,7 @@ def base_environment(
         "HOME": HOME,
         "HOSTNAME": hostname,
         "LANG": "C.UTF-8",
+        **({"TERM": "xterm"} if container.get("tty") else {}),
         **dict.fromkeys(THREAD_VARIABLES, count),
     }
 
@@ -98,6 +99,8 @@ def order(
         "argv": [expand(word, environment) for word in argv],
         "env": environment,
         "cwd": directory,
+        "stdin": bool(container.get("stdin")),
+        "tty": bool(container.get("tty")),
         "root": {
             "skip": [place.strip("/") for place in SCRATCH if place.count("/") == 1] + ["lost+found"],
             "devices": host.devices(),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from typing import Protocol
 
 from localkube.node import metrics
 from localkube.node.agent_settings import AgentSettings
@@ -16,16 +17,19 @@ from localkube.node.provisioner import Provisioner
 from localkube.node.proxy import ServiceProxy
 from localkube.node.runtime import Site
 from localkube.node.server import KubeletServer, NodeView
+from localkube.node.streams import Streams, StreamView
 from localkube.node.tasks import start_task
 from localkube.node.zone import Zone
+
+
+class View(NodeView, StreamView, Protocol):
+    """What the kubelet's API needs to know; the agent answers."""
 
 
 class Network:
     """The agent's servers and controllers, started and stopped together; an async context manager."""
 
-    def __init__(
-        self, api: Api, settings: AgentSettings, *, pods: Watch, view: NodeView, meter: Meter
-    ) -> None:
+    def __init__(self, api: Api, settings: AgentSettings, *, pods: Watch, view: View, meter: Meter) -> None:
         self.logs = LogFiles()
         self.services = Watch(api, "/api/v1/services")
         self._slices = Watch(api, "/apis/discovery.k8s.io/v1/endpointslices")
@@ -47,7 +51,7 @@ class Network:
             cert_file=settings.pki / "kubelet-serving.crt",
             key_file=settings.pki / "kubelet-serving.key",
             client_ca_file=settings.pki / "ca.crt",
-            routes=metrics.routes(self._meter),
+            routes=[*metrics.routes(self._meter), *Streams(self._view).routes()],
         )
         await self._stack.enter_async_context(server)
         await server.listen("0.0.0.0", KUBELET_PORT)

@@ -15,6 +15,8 @@ from localkube.node.quantity import whole
 
 KUBELET_PORT = 10250
 MAX_PODS = 250
+# With it the API server passes the WebSockets of exec, attach and port-forward on as they are.
+DECLARED_FEATURE = "ExtendWebSocketsToKubelet"
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ def node_status(settings: NodeSettings, *, version: str) -> dict[str, Any]:
         "allocatable": settings.allocatable(),
         "conditions": conditions,
         "daemonEndpoints": {"kubeletEndpoint": {"Port": KUBELET_PORT}},
+        "declaredFeatures": [DECLARED_FEATURE],
         "nodeInfo": {
             "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(
                 platform.machine(), platform.machine()

@@ -1,16 +1,21 @@
-"""One start of a container, from its pipes to its end: output goes to the log, the exit becomes a fact.
+"""One start of a container, from its pipes to its end: output goes to the log and to those who are attached,
+the exit becomes a fact.
 
 The process itself belongs to the spawner; an agent that starts anew attaches to it and reads on.
 """
 
 import asyncio
 import contextlib
+import errno
 import os
 from pathlib import Path
 from typing import Any
 
-from localkube.node.logs import LogFiles, LogWriter
+from localkube.node.attachments import Attachments, Listener
+from localkube.node.descriptors import write_all
+from localkube.node.logs import LogFiles
 from localkube.node.records import Exit
+from localkube.node.terminal import resize
 
 PIPE_BLOCK = 256 * 1024
 DRAIN_SECONDS = 5
@@ -20,8 +25,8 @@ class Process:
     """A running or ended container, known by its ``identity``.
 
     Args:
-        entry: The spawner's description: id, pid, started, status, ended.
-        descriptors: The reading ends of stdout and stderr, owned from here on.
+        entry: The spawner's description: id, pid, started, status, ended, streams.
+        descriptors: Our ends of its streams, owned from here on.
         log_path: Where the output goes.
         files: The agent's log files.
     """
@@ -35,11 +40,17 @@ class Process:
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[Exit] = self._loop.create_future()
         self._writer = files.open(log_path)
-        self._open = set(descriptors)
         self._drained = asyncio.Event()
-        for stream, descriptor in zip(("stdout", "stderr"), descriptors, strict=True):
+        self._attachments = Attachments(self._hold)
+        streams = dict(zip(entry["streams"], descriptors, strict=True))
+        self._terminal: int | None = streams.pop("tty", None)
+        if self._terminal is not None:
+            streams = {"stdout": self._terminal, "stdin": os.dup(self._terminal)}
+        self._input: int | None = streams.pop("stdin", None)
+        self._open = {descriptor: name for name, descriptor in streams.items()}
+        for descriptor in self._open:
             os.set_blocking(descriptor, False)
-            self._loop.add_reader(descriptor, self._read, descriptor, stream, self._writer)
+        self._hold(False)
         if entry.get("status") is not None:
             self.exited(entry)
 
@@ -63,25 +74,63 @@ class Process:
     def running(self) -> bool:
         return not self._exit.done()
 
-    def _read(self, descriptor: int, stream: str, writer: LogWriter) -> None:
+    # Those who are attached.
+
+    def listen(self) -> Listener:
+        """Return what hears the output from now on; its ``close`` is the caller's."""
+        return self._attachments.listen()
+
+    async def write(self, data: bytes) -> None:
+        """Give it input, if it takes any; what nobody reads is lost."""
+        if self._input is not None:
+            with contextlib.suppress(BrokenPipeError):
+                await write_all(self._input, data)
+
+    def end_input(self) -> None:
+        """Close our end of its stdin. The spawner has one, too."""
+        if self._input is not None:
+            os.close(self._input)
+            self._input = None
+
+    def resize(self, columns: int, rows: int) -> None:
+        if self._terminal is not None and self._terminal in self._open:
+            resize(self._terminal, columns=columns, rows=rows)
+
+    # Its output.
+
+    def _hold(self, held: bool) -> None:
+        for descriptor in self._open:
+            if held:
+                self._loop.remove_reader(descriptor)
+            else:
+                self._loop.add_reader(descriptor, self._read, descriptor)
+
+    def _read(self, descriptor: int) -> None:
         try:
             data = os.read(descriptor, PIPE_BLOCK)
         except BlockingIOError:
             return
-        if data:
-            writer.feed(stream, data)
+        except OSError as error:
+            if error.errno != errno.EIO:  # so ends a terminal
+                raise
+            data = b""
+        if not data:
+            self._end(descriptor)
             return
-        self._end(descriptor)
+        self._writer.feed(self._open[descriptor], data)
+        self._attachments.feed(self._open[descriptor], data)
 
     def _end(self, descriptor: int) -> None:
         self._loop.remove_reader(descriptor)
         os.close(descriptor)
-        self._open.discard(descriptor)
+        del self._open[descriptor]
         if not self._open:
             self._writer.close()
+            self._attachments.end()
             self._drained.set()
 
     def close(self) -> None:
         """Stop reading; harmless when repeated."""
         for descriptor in list(self._open):
             self._end(descriptor)
+        self.end_input()

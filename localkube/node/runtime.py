@@ -12,6 +12,7 @@ from localkube.node.addresses import Addresses, SiteAddresses
 from localkube.node.api import Api, Watch
 from localkube.node.containers import Host
 from localkube.node.events import Events
+from localkube.node.executions import Executions
 from localkube.node.handlers import Execute, HandlerError, Handlers
 from localkube.node.logs import LogFiles
 from localkube.node.memory import MemoryWatch
@@ -57,6 +58,7 @@ class Runtime:
     objects: Objects
     volumes: Volumes
     logs: LogFiles
+    executions: Executions
     events: Events
     host: Host
     pods: Path

@@ -8,11 +8,14 @@ import errno
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from localkube.node.rootfs import build_root, enter_root
 from localkube.node.syscalls import CLONE_NEWNS, CLONE_NEWPID, drop_privileges, setns, unshare
+from localkube.node.terminal import take_terminal
 
 
 class LaunchError(Exception):
@@ -24,47 +27,73 @@ class LaunchError(Exception):
         self.message = message
 
 
-def launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn] | None = None) -> int:
-    """Start the container of ``order`` and return its process id as the caller sees it.
+@dataclass(frozen=True)
+class Launched:
+    """A process that runs: its id as the caller sees it, and the master of its terminal, if it has one."""
+
+    pid: int
+    terminal: int | None = None
+
+
+def launch(
+    order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn] | None = None
+) -> Launched:
+    """Start the container of ``order``.
 
     The process becomes a child of the site's PID 1, which reaps it.
 
     Args:
-        order: ``argv``, ``env``, ``cwd``, ``root`` (see ``build_root``), ``scratch`` (a mount point).
+        order: ``argv``, ``env``, ``cwd``, ``tty``, ``root`` (see ``build_root``) and ``scratch`` (a mount
+            point).
         fds: ``stdin``, ``stdout``, ``stderr``, and ``net``, ``uts``, ``ipc``: the pod's namespaces.
         main: Called in place of the command, when the caller has already loaded it.
 
     Raises:
         LaunchError: With the stage that failed and a sentence.
     """
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    helper = os.fork()
-    if helper == 0:
-        os.close(reader)
-        _helper(order, fds, main, writer)
-    os.close(writer)
+    return launched(lambda writer: _helper(order, fds, main, writer))
+
+
+def launched(helper: Callable[[int], NoReturn]) -> Launched:
+    """Run ``helper`` in a fork, and return what it reports on the socket that it is given.
+
+    It reports ``{"pid": …}`` of a process that it leaves behind, or a stage and a message. The socket ends
+    when that process has executed its program.
+
+    Raises:
+        LaunchError: It reported a problem, or nothing.
+    """
+    reader, writer = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        reader.close()
+        helper(writer.detach())
+    writer.close()
     try:
-        answer = _read_all(reader)
+        answer, terminals = _read_all(reader)
     finally:
-        os.close(reader)
-        os.waitpid(helper, 0)
+        reader.close()
+        os.waitpid(child, 0)
     lines = [json.loads(line) for line in answer.splitlines()]
     problem = next((line for line in lines if "stage" in line), None)
-    if problem or not lines:
+    pid = next((line["pid"] for line in lines if "pid" in line), None)
+    if problem or pid is None:
+        for terminal in terminals:
+            os.close(terminal)
         problem = problem or {"stage": "sandbox", "message": "the process ended before it became a container"}
         raise LaunchError(problem["stage"], problem["message"])
-    return lines[0]["pid"]
+    return Launched(pid, terminals[0] if terminals else None)
 
 
 def _helper(order: dict, fds: dict, main: Callable | None, writer: int) -> NoReturn:
     """Enter the pod's namespaces and leave a child there."""
     try:
-        with _stage(writer, "sandbox"):
+        with stage(writer, "sandbox"):
             os.setsid()
             for name in ("net", "uts", "ipc"):
                 setns(fds[name])
             unshare(CLONE_NEWNS | CLONE_NEWPID)
-        with _stage(writer, "mount"):
+        with stage(writer, "mount"):
             build_root(order["root"], order["scratch"])
         pid = os.fork()
         if pid == 0:
@@ -76,13 +105,24 @@ def _helper(order: dict, fds: dict, main: Callable | None, writer: int) -> NoRet
 
 def _container(order: dict, fds: dict, main: Callable | None, writer: int) -> NoReturn:
     """Be PID 1 of the container."""
+    with stage(writer, "mount"):
+        enter_root(order["scratch"])
+    become(order, fds, writer, main)
+
+
+def become(order: dict, fds: dict, writer: int, main: Callable | None = None) -> NoReturn:
+    """Execute the command of ``order``, without privileges, in the namespaces that this process is in."""
     try:
-        with _stage(writer, "mount"):
-            enter_root(order["scratch"])
-        with _stage(writer, "exec"):
+        with stage(writer, "exec"):
             os.umask(0o022)
-            for number, name in enumerate(("stdin", "stdout", "stderr")):
-                os.dup2(fds[name], number)
+            if order.get("tty"):
+                master = take_terminal()
+                with socket.socket(fileno=os.dup(writer)) as report:
+                    socket.send_fds(report, [b"{}\n"], [master])
+                os.close(master)
+            else:
+                for number, name in enumerate(("stdin", "stdout", "stderr")):
+                    os.dup2(fds[name], number)
             os.chdir(order["cwd"])
             drop_privileges()
             signal.set_wakeup_fd(-1)
@@ -99,7 +139,7 @@ def _container(order: dict, fds: dict, main: Callable | None, writer: int) -> No
         os._exit(126)
 
 
-class _stage:
+class stage:
     """Report an OSError on the pipe, with the stage in which it happened, and end the process."""
 
     def __init__(self, writer: int, name: str) -> None:
@@ -142,8 +182,11 @@ def find_program(name: str, env: dict[str, str], cwd: str) -> str:
     raise OSError(errno.ENOENT, f'exec: "{name}": executable file not found in $PATH')
 
 
-def _read_all(descriptor: int) -> bytes:
-    chunks = []
-    while chunk := os.read(descriptor, 65536):
+def _read_all(reader: socket.socket) -> tuple[bytes, list[int]]:
+    chunks, descriptors = [], []
+    while True:
+        chunk, received, _, _ = socket.recv_fds(reader, 65536, 4, socket.MSG_CMSG_CLOEXEC)
+        descriptors += received
+        if not chunk:
+            return b"".join(chunks), descriptors
         chunks.append(chunk)
-    return b"".join(chunks)

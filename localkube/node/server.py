@@ -4,8 +4,8 @@ Only the API server may call, and metrics-server for its figures: a client certi
 cluster's CA and carry the name, as the kubelet's own authorisation would have it. Errors are the kubelet's
 sentences in plain text, because kubectl shows them to people as they are.
 
-Not here: exec, attach, port-forward and run, which answer 501; the figures (``metrics.py``); the log files
-(``logs.py``).
+Not here: exec, attach and port-forward (``streams.py``); the figures (``metrics.py``); the log files
+(``logs.py``); run, which answers 501.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 ALLOWED = frozenset({"kube-apiserver-kubelet-client"})
 CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
-NOT_YET = ("exec", "attach", "portForward", "run", "checkpoint")
+NOT_YET = ("run", "checkpoint")
 NUMBERS = {"tail_lines": "tailLines", "limit_bytes": "limitBytes"}
 
 
@@ -113,7 +113,7 @@ class KubeletServer:
 
     async def _not_yet(self, request: web.Request) -> web.Response:
         verb = request.path.split("/")[1]
-        return _refuse(501, f"this node agent does not offer {verb} yet; kubectl logs works")
+        return _refuse(501, f"this node agent does not offer {verb}; kubectl exec and kubectl logs work")
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         namespace, name, container = (request.match_info[key] for key in ("namespace", "pod", "container"))

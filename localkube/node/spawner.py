@@ -22,19 +22,27 @@ from typing import Any, NoReturn
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from localkube.node import messages, sandbox, syscalls
+from localkube.node.joining import join
 from localkube.node.netlink import Netlink
-from localkube.node.wiring import make_network, make_pod, move_pod, plug_node, unplug_node
+from localkube.node.sessions import kill_session
+from localkube.node.wiring import make_network, make_pod, move_pod, plug_node, socket_in, unplug_node
 
 
 @dataclass
 class Entry:
-    """A process that was started here and whose end has not yet been acknowledged."""
+    """A process that was started here and whose end has not yet been acknowledged.
+
+    ``pipes`` are kept for an agent that starts anew, ``context`` for commands that join a container. A
+    process of owner ``exec`` belongs to the client that ordered it, and ends with the connection.
+    """
 
     identity: str
     owner: str
     pid: int
     started: float
     pipes: dict[str, int] = field(default_factory=dict)
+    context: dict[str, Any] = field(default_factory=dict)
+    client: socket.socket | None = None
     status: int | None = None
     ended: float | None = None
 
@@ -46,6 +54,7 @@ class Entry:
             "started": self.started,
             "status": self.status,
             "ended": self.ended,
+            "streams": list(self.pipes),
         }
 
 
@@ -57,6 +66,7 @@ class Spawner:
         self._selector = selectors.DefaultSelector()
         self._listener = listener
         self._clients: list[socket.socket] = []
+        self._client: socket.socket | None = None
         self._entries: dict[str, Entry] = {}
         self._by_pid: dict[int, Entry] = {}
         self._pods: dict[str, dict[str, int]] = {}
@@ -91,6 +101,9 @@ class Spawner:
             self._clients.remove(client)
             self._selector.unregister(client)
             client.close()
+            for entry in self._entries.values():
+                if entry.client is client:
+                    kill_session(entry.pid)
 
     def _serve(self, client: socket.socket) -> None:
         try:
@@ -101,6 +114,7 @@ class Spawner:
             self._drop(client)
             return
         order, fds = received
+        self._client = client
         try:
             answer, answer_fds, done = getattr(self, "_do_" + order["op"])(order, fds)
         except sandbox.LaunchError as error:
@@ -129,8 +143,10 @@ class Spawner:
         return {}, [self._gate], []
 
     def _do_socket(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Answer with a TCP socket of the site's network, for a client outside of it."""
-        descriptor = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC).detach()
+        """Answer with a TCP socket of the site's network, or of a pod's, for a client outside of it."""
+        family = socket.AF_INET6 if order.get("v6") else socket.AF_INET
+        made = socket_in(self._pods[order["pod"]], family) if "pod" in order else socket.socket(family)
+        descriptor = made.detach()
         return {}, [descriptor], [descriptor]
 
     def _do_component(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
@@ -224,35 +240,65 @@ class Spawner:
         return {}, [], []
 
     def _do_run(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Start a container; the answer carries the reading ends of its output."""
+        """Start a container; the answer carries our ends of its streams."""
         if order["id"] in self._entries:
             return self._do_attach(order, fds)
-        pipes = {name: os.pipe2(os.O_CLOEXEC) for name in ("stdout", "stderr")}
-        given = (
-            {name: pair[1] for name, pair in pipes.items()} | {"stdin": self._null} | self._pods[order["pod"]]
-        )
+        ours, theirs = self._open_streams(order)
         try:
-            pid, warm = self._launch(order, given)
+            started, warm = self._launch(order, theirs | self._pods[order["pod"]])
         except BaseException:
-            for reader, _ in pipes.values():
-                os.close(reader)
+            _close(ours)
             raise
         finally:
-            for _, writer in pipes.values():
-                os.close(writer)
-        readers = {name: pair[0] for name, pair in pipes.items()}
-        answer = self._started(Entry(order["id"], "container", pid, time.time(), readers))
-        return answer | {"warm": warm}, list(readers.values()), []
+            _close(theirs, but=self._null)
+        if started.terminal is not None:
+            ours = {"tty": started.terminal}
+        context = {name: order[name] for name in ("env", "cwd")}
+        entry = Entry(order["id"], "container", started.pid, time.time(), ours, context)
+        return self._started(entry) | {"warm": warm}, list(ours.values()), []
 
-    def _launch(self, order: dict, given: dict[str, int]) -> tuple[int, bool]:
+    def _do_exec(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Start a command in a container that runs; its streams go to who orders it, and are not kept."""
+        container = self._entries[order["container"]]
+        ours, theirs = self._open_streams(order)
+        try:
+            if container.status is not None:
+                raise sandbox.LaunchError("sandbox", "the container has ended")
+            environment = container.context["env"] | order.get("env", {})
+            joined = container.context | order | {"env": environment}
+            started = join(joined, theirs, container=container.pid)
+        except BaseException:
+            _close(ours)
+            raise
+        finally:
+            _close(theirs, but=self._null)
+        if started.terminal is not None:
+            ours = {"tty": started.terminal}
+        entry = Entry(order["id"], "exec", started.pid, time.time(), client=self._client)
+        answer = self._started(entry) | {"streams": list(ours)}
+        return answer, list(ours.values()), list(ours.values())
+
+    def _open_streams(self, order: dict) -> tuple[dict[str, int], dict[str, int]]:
+        """Return our ends and the process's ends of its standard streams; none of them with a terminal."""
+        if order.get("tty"):
+            return {}, {}
+        ours: dict[str, int] = {}
+        theirs = {"stdin": self._null}
+        for name in ("stdout", "stderr"):
+            ours[name], theirs[name] = os.pipe2(os.O_CLOEXEC)
+        if order.get("stdin"):
+            theirs["stdin"], ours["stdin"] = os.pipe2(os.O_CLOEXEC)
+        return ours, theirs
+
+    def _launch(self, order: dict, given: dict[str, int]) -> tuple[sandbox.Launched, bool]:
         order["scratch"] = self._settings["scratch"]
-        if order.get("warm") and self._warm_ready:
+        if order.get("warm") and self._warm_ready and not order.get("tty"):
             messages.send(self._warm, order | {"fds": list(given)}, list(given.values()))
             received = messages.receive(self._warm)
             if received is None:
                 self._lose_warm()
             elif "pid" in received[0]:
-                return received[0]["pid"], True
+                return sandbox.Launched(received[0]["pid"]), True
             else:
                 raise sandbox.LaunchError(received[0].get("stage", "exec"), received[0]["error"])
         return sandbox.launch(order, given), False
@@ -263,16 +309,25 @@ class Spawner:
         return entry.describe()
 
     def _do_attach(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Answer with what is known of a process, and its output pipes."""
+        """Answer with what is known of a process, and our ends of its streams."""
         entry = self._entries[order["id"]]
         return entry.describe(), list(entry.pipes.values()), []
 
     def _do_kill(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         entry = self._entries.get(order["id"])
         running = entry is not None and entry.status is None
-        if running:
+        if running and entry.owner == "exec":
+            kill_session(entry.pid, order["signal"])
+        elif running:
             os.kill(entry.pid, order["signal"])
         return {"running": running}, [], []
+
+    def _do_end_input(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Close our end of a container's stdin: it reads the end once the agent has closed its own."""
+        entry = self._entries[order["id"]]
+        if "stdin" in entry.pipes:
+            os.close(entry.pipes.pop("stdin"))
+        return {}, [], []
 
     def _do_list(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         entries = [entry.describe() for entry in self._entries.values()]
@@ -304,8 +359,16 @@ class Spawner:
             entry = self._by_pid.pop(pid, None)
             if entry is not None:
                 entry.status, entry.ended = status, time.time()
+                if entry.owner == "exec":
+                    del self._entries[entry.identity]
                 for client in list(self._clients):
                     self._send(client, {"event": "exit", **entry.describe()})
+
+
+def _close(descriptors: dict[str, int], *, but: int | None = None) -> None:
+    for descriptor in descriptors.values():
+        if descriptor != but:
+            os.close(descriptor)
 
 
 def enter_site(settings: dict[str, Any]) -> None:

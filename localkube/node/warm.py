@@ -122,6 +122,10 @@ def _start(
     return launch(order, fds, become)
 
 
+def _launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn]) -> int:
+    return sandbox.launch(order, fds, main).pid
+
+
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
@@ -147,7 +151,7 @@ def _no_exit() -> Iterator[None]:
 _real_exit: list[Callable[[int], NoReturn]] = []
 
 
-def main(arguments: list[str] | None = None, *, launch: Launch = sandbox.launch) -> None:
+def main(arguments: list[str] | None = None, *, launch: Launch = _launch) -> None:
     parser = argparse.ArgumentParser(description="Fork containers from a Python that has imported torch.")
     parser.add_argument("--fd", type=int, default=os.environ.get("FD_0"), help="the spawner's socket (FD_0)")
     parser.add_argument("--module", action="append", help="import this, in place of the default list")

@@ -15,7 +15,7 @@ from typing import Any
 
 from localkube.node.netlink import Netlink
 from localkube.node.sandbox import LaunchError
-from localkube.node.syscalls import CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWUTS, unshare
+from localkube.node.syscalls import CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWUTS, setns, unshare
 
 SIOCETHTOOL, ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO = 0x8946, 0x17, 0x1F, 0x24
 SOL_PACKET, PACKET_IGNORE_OUTGOING, ETH_P_ALL = 263, 23, 3
@@ -136,6 +136,17 @@ def make_pod(netlink: Netlink, order: dict[str, Any]) -> dict[str, int]:
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
     return dict(zip(("net", "uts", "ipc"), descriptors, strict=True))
+
+
+def socket_in(pod: dict[str, int], family: int) -> socket.socket:
+    """Return a TCP socket of a pod's network, whose loopback is the pod's; it may be used from anywhere."""
+    home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    setns(pod["net"])
+    try:
+        return socket.socket(family, socket.SOCK_STREAM)
+    finally:
+        setns(home)
+        os.close(home)
 
 
 def _enter_pod(netlink: Netlink, order: dict[str, Any]) -> None:

@@ -113,9 +113,13 @@ class Lab:
 
     def process(self, *words: str) -> psutil.Process:
         """Return the one process of this cluster with all these words in its command line."""
-        found = [process for process in self.processes() if set(words) <= set(_command_line(process))]
+        found = self.processes_with(*words)
         assert len(found) == 1, f"{words}: {found}"
         return found[0]
+
+    def processes_with(self, *words: str) -> list[psutil.Process]:
+        """Return the processes of this cluster with all these words in their command line."""
+        return [process for process in self.processes() if set(words) <= set(_command_line(process))]
 
     def close(self) -> None:
         self._api.close()

@@ -181,9 +181,9 @@ async def test_only_the_api_server_may_call(server, authority, tmp_path):
 
 
 async def test_what_is_missing_says_so(server, client):
-    async with client.post(server + "/exec/default/train/trainer", params={"command": "ls"}) as response:
+    async with client.post(server + "/run/default/train/trainer", params={"cmd": "ls"}) as response:
         assert response.status == 501
-        assert "does not offer exec yet" in await response.text()
+        assert "does not offer run" in await response.text()
     assert await answer(client, server + "/healthz") == (200, b"ok")
 
 

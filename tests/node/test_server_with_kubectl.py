@@ -165,9 +165,3 @@ async def test_an_interrupted_kubectl_leaves_no_follower_behind(node):
             return
         await asyncio.sleep(0.01)
     raise AssertionError("the follower is still there")
-
-
-async def test_kubectl_exec_is_refused_with_a_sentence(node):
-    await node.run("exec")
-    node.start("exec")
-    assert b"does not offer exec yet" in await node.kubectl("exec", "exec", "--", "true")

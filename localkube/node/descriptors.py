@@ -1,0 +1,67 @@
+"""Read and write pipes and terminals from asyncio, no faster than the other side does.
+
+``asyncio``'s own transports lose what a terminal still holds when its last program ends, with EIO.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+from collections.abc import AsyncIterator, Callable
+
+BLOCK = 64 * 1024
+
+
+async def blocks(descriptor: int, *, size: int = BLOCK) -> AsyncIterator[bytes]:
+    """Yield what comes until the end, and close the descriptor; close the generator to stop earlier."""
+    loop = asyncio.get_running_loop()
+    os.set_blocking(descriptor, False)
+    try:
+        while True:
+            try:
+                data = os.read(descriptor, size)
+            except BlockingIOError:
+                await _ready(loop.add_reader, loop.remove_reader, descriptor)
+                continue
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                return
+            if not data:
+                return
+            yield data
+    finally:
+        os.close(descriptor)
+
+
+async def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of ``data``, waiting for room.
+
+    Raises:
+        BrokenPipeError: Nobody reads any more.
+    """
+    loop = asyncio.get_running_loop()
+    os.set_blocking(descriptor, False)
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:
+            await _ready(loop.add_writer, loop.remove_writer, descriptor)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from error
+
+
+async def _ready(add: Callable, remove: Callable, descriptor: int) -> None:
+    ready = asyncio.get_running_loop().create_future()
+    # The loop watches a number, not a file: a copy lets a terminal be read and written at the same time.
+    watched = os.dup(descriptor)
+    add(watched, lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        remove(watched)
+        with contextlib.suppress(OSError):
+            os.close(watched)
