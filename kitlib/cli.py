@@ -11,6 +11,7 @@ import click
 
 from kitlib import clusters, settings
 from kitlib.errors import KitError
+from kitlib.tables import Table
 
 CLUSTER = click.option(
     "--cluster", "-c", default=settings.DEFAULT_CLUSTER, show_default=True, help="Its name."
@@ -216,6 +217,25 @@ def kubectl(words: tuple[str, ...], cluster: str) -> None:
     found = clusters.connect(cluster)
     command = found.kubectl_command()
     os.execvpe(command[0], [*command, *words], os.environ | {"KUBECONFIG": str(found.kubeconfig)})
+
+
+@main.group(invoke_without_command=True)
+@click.option("--wide", is_flag=True, help="Say as well what each cannot do.")
+@click.pass_context
+def images(context: click.Context, wide: bool) -> None:
+    """Show what stands in for container images on local nodes."""
+    if context.invoked_subcommand is None:
+        columns = ("image", "tags", "stand_in", "state") + (("cannot",) if wide else ())
+        rows = [tuple(each[column] for column in columns) for each in clusters.local.images()]
+        click.echo(Table(tuple(column.replace("_", " ") for column in columns), rows))
+
+
+@images.command("get")
+@click.argument("names", nargs=-1, required=True)
+def get_images(names: tuple[str, ...]) -> None:
+    """Obtain the programs NAMES that images run: operators are built, which takes a minute or two each."""
+    for each in clusters.local.get_images(*names):
+        click.echo(f"{each['name']} {each['version']} is in {each['folder']}")
 
 
 @main.command()

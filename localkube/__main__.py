@@ -68,6 +68,19 @@ def _doctor(options: argparse.Namespace) -> dict[str, Any]:
     return machine.examine().as_dict()
 
 
+def _images(options: argparse.Namespace) -> list[dict[str, Any]]:
+    from localkube import known_images
+
+    return known_images.rows()
+
+
+def _get_images(options: argparse.Namespace) -> list[dict[str, Any]]:
+    from localkube.controlplane import programs
+
+    found = programs.obtain(options.name, report=lambda text: _say({"progress": text}))
+    return [{"name": each.name, "version": each.version, "folder": str(each.folder)} for each in found]
+
+
 def _list(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [liveness.status(name) for name in liveness.names()]
 
@@ -113,6 +126,10 @@ def _parser() -> argparse.ArgumentParser:
     node.add_argument("node")
     node.set_defaults(run=_node)
     verbs.add_parser("list").set_defaults(run=_list)
+    verbs.add_parser("images", help="what stands in for images").set_defaults(run=_images)
+    get = verbs.add_parser("get-images", help="obtain the programs that images run")
+    get.add_argument("name", nargs="+")
+    get.set_defaults(run=_get_images)
     verbs.add_parser("doctor").set_defaults(run=_doctor)
     return parser
 

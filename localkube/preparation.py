@@ -82,6 +82,7 @@ class Preparation:
             "warm": self.wanted.warm,
             "egress": self.control_plane.has("gateway"),
             "metrics": self.control_plane.has("metrics-server"),
+            "programs": {name: list(argv) for name, argv in self.control_plane.programs.items()},
         }
 
     def _plan(self, nodes: list[NodeSettings]) -> dict[str, Any]:

@@ -183,6 +183,26 @@ def not_found(name: str) -> ClusterNotFound:
     )
 
 
+def images() -> list[dict[str, str]]:
+    """Return a row for each known image: what stands in for it on local nodes, and whether it is here."""
+    return ask("images")
+
+
+def get_images(*names: str) -> list[dict[str, str]]:
+    """Obtain the programs that images run on this machine's nodes, such as ``training-operator``.
+
+    Returns:
+        For each its name, version and folder; the folder has the program and, for an operator, ``manifests``.
+
+    Raises:
+        ProviderFailed: There is no such program, or it cannot be obtained; the error says why.
+    """
+    with progress("images") as line:
+        found = ask("get-images", *names, report=line.update)
+        line.done(", ".join(f"{each['name']} {each['version']}" for each in found))
+    return found
+
+
 def machine() -> dict[str, object]:
     """Return the facts about this machine that matter for a local cluster."""
     return ask("doctor")

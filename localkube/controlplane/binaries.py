@@ -111,6 +111,20 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlane:
     return whole
 
 
+def present() -> ControlPlane:
+    """Return the control plane that is on this machine already; nothing is obtained.
+
+    Raises:
+        LocalClusterError: There is none.
+    """
+    steps = {"path": _from_path, "cache": _from_cache}
+    reasons: list[str] = []
+    found = _first(list(steps), steps, lambda text: None, reasons)
+    if found is None:
+        raise LocalClusterError("there is no control plane yet", about="; ".join(reasons), fix="make setup")
+    return found
+
+
 def _first(
     names: list[str],
     steps: Mapping[str, Step],

@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from localkube.controlplane.steps import KUBERNETES, Report, Skipped, duration
@@ -25,9 +27,6 @@ from localkube.paths import private_dir, unwritable
 SOURCES = Path(__file__).parent
 PROGRAM = "trainyard-kubernetes"
 GATEWAY = "trainyard-gateway"
-EXPECTED_PACKAGES = {PROGRAM: 2790, GATEWAY: 250}
-EXPECTED_SECONDS = {PROGRAM: 330, GATEWAY: 40}
-FREE_BYTES = {PROGRAM: 4 << 30, GATEWAY: 1 << 30}
 REPORT_SECONDS = 5
 TAIL_LINES = 15
 # The release's own date and no commit: two builds of one source are the same file.
@@ -54,6 +53,33 @@ def flags() -> list[str]:
     ]
 
 
+@dataclass(frozen=True)
+class Module:
+    """A Go module, and how it is built.
+
+    Attributes:
+        sources: Its folder.
+        packages: About how many packages are compiled.
+        seconds: How long that took elsewhere, on two cores with nothing cached.
+        free_bytes: How much disk it needs.
+        flags: Of ``go build``.
+        environment: Of the build, beside the user's own.
+    """
+
+    sources: Path
+    packages: int
+    seconds: int
+    free_bytes: int
+    flags: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def control_plane(program: str = PROGRAM) -> Module:
+    """Return our module, for the control plane itself or for the gateway alone."""
+    packages, seconds, space = {PROGRAM: (2790, 330, 4 << 30), GATEWAY: (250, 40, 1 << 30)}[program]
+    return Module(SOURCES, packages, seconds, space, flags())
+
+
 def go_version() -> str:
     """Return the oldest Go that can build the module, such as ``1.26.0``."""
     match = re.search(r"^go (\S+)$", (SOURCES / "go.mod").read_text(encoding="utf-8"), re.MULTILINE)
@@ -69,21 +95,41 @@ def fingerprint() -> str:
     return digest.hexdigest()[:12]
 
 
-def build(folder: Path, *, cache: Path, package: str, program: str, report: Report) -> None:
-    """Build ``package`` of the module into ``folder/program``; the folder appears when the program is whole.
+def build(
+    folder: Path,
+    *,
+    cache: Path,
+    package: str,
+    program: str,
+    report: Report,
+    module: Module | None = None,
+    complete: Callable[[str, Path], None] = lambda go, aside: None,
+) -> None:
+    """Build ``package`` of a module into ``folder/program``; the folder appears when the program is whole.
+
+    Args:
+        folder: Where the program will be.
+        cache: The folder beside it, for a Go of its own and for what is half done; the caller has its lock.
+        package: Of the main function.
+        program: Its name.
+        report: Called with lines of progress.
+        module: Where to build and how; by default the control plane's.
+        complete: Called with the path of go and the folder when the program is built, to add to it.
 
     Raises:
         Skipped: There is no Go, and none can be had.
         LocalClusterError: The build fails, or the disk is full or read-only.
     """
     private_dir(cache)
+    module = module or control_plane(program)
     go = _go(cache, report)
-    environment = _environment()
-    _check_space(go, cache, program, environment)
+    environment = _environment() | module.environment
+    _check_space(go, cache, module, environment)
     aside = _aside(cache)
     try:
-        _run(go, package, aside / program, environment, report)
+        _run(go, package, aside / program, environment, report, module)
         (aside / program).chmod(0o700)
+        complete(go, aside)
         _sync(aside / program)
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
@@ -174,7 +220,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
-def _check_space(go: str, cache: Path, program: str, environment: dict[str, str]) -> None:
+def _check_space(go: str, cache: Path, module: Module, environment: dict[str, str]) -> None:
     command = [go, "env", "-json", "GOCACHE", "GOMODCACHE"]
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL, check=False
@@ -186,9 +232,9 @@ def _check_space(go: str, cache: Path, program: str, environment: dict[str, str]
     for place in places:
         existing = next(parent for parent in (place, *place.parents) if parent.exists())
         free = shutil.disk_usage(existing).free
-        if free < FREE_BYTES[program] and not _warm(place):
+        if free < module.free_bytes and not _warm(place):
             raise LocalClusterError(
-                f"only {free / 1e9:.1f} GB are free, and a build needs {FREE_BYTES[program] / 1e9:.0f}",
+                f"only {free / 1e9:.1f} GB are free, and a build needs {module.free_bytes / 1e9:.0f}",
                 about=str(place),
                 fix="free space there, or point XDG_CACHE_HOME, GOCACHE and GOMODCACHE at a larger disk",
             )
@@ -198,16 +244,18 @@ def _warm(place: Path) -> bool:
     return place.name == "mod" and (place / "k8s.io" / f"kubernetes@{KUBERNETES}").exists()
 
 
-def _run(go: str, package: str, program: Path, environment: dict[str, str], report: Report) -> None:
+def _run(
+    go: str, package: str, program: Path, environment: dict[str, str], report: Report, module: Module
+) -> None:
     name = program.name
-    expected = duration(EXPECTED_SECONDS[name])
+    expected = duration(module.seconds)
     report(f"Building {name}: {expected} elsewhere on two cores with nothing cached")
-    command = [go, "build", "-v", *flags(), "-o", str(program), package]
+    command = [go, "build", "-v", *module.flags, "-o", str(program), package]
     with subprocess.Popen(
-        command, cwd=SOURCES, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+        command, cwd=module.sources, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
         try:
-            tail = _follow(process, name, expected, report)
+            tail = _follow(process, name, expected, module.packages, report)
         except BaseException:
             process.send_signal(signal.SIGINT)  # on which go stops its compilers too
             raise
@@ -222,12 +270,14 @@ def _run(go: str, package: str, program: Path, environment: dict[str, str], repo
         )
     raise LocalClusterError(
         f"the build failed; its last lines are:\n{text}\n",
-        about=f"{go} build in {SOURCES}",
+        about=f"{go} build in {module.sources}",
         fix="if modules cannot be fetched, set GOPROXY to a server that you can reach; otherwise report it",
     )
 
 
-def _follow(process: subprocess.Popen, name: str, expected: str, report: Report) -> list[str]:
+def _follow(
+    process: subprocess.Popen, name: str, expected: str, expected_packages: int, report: Report
+) -> list[str]:
     """Read the build's lines, report now and then, and return the last lines that are no progress."""
     assert process.stderr is not None, "standard error is a pipe"
     started = spoke = time.monotonic()
@@ -254,18 +304,14 @@ def _follow(process: subprocess.Popen, name: str, expected: str, report: Report)
             now = time.monotonic()
             if now - spoke >= REPORT_SECONDS:
                 spoke = now
-                report(_progress(name, packages, modules, now - started, expected))
+                found = f"{packages:,} of about {expected_packages:,} packages compiled"
+                found = found if packages else f"{modules} modules fetched"
+                took = f"{duration(now - started)} so far, {expected} elsewhere"
+                report(f"Building {name}: {found}, {took}")
     if rest:
         tail.append(rest.decode("utf-8", "replace"))
     report(f"Building {name}: ended after {duration(time.monotonic() - started)}")
     return list(tail)
-
-
-def _progress(name: str, packages: int, modules: int, seconds: float, expected: str) -> str:
-    took = f"{duration(seconds)} so far, {expected} elsewhere"
-    if not packages:
-        return f"Building {name}: {modules} modules fetched, {took}"
-    return f"Building {name}: {packages:,} of about {EXPECTED_PACKAGES[name]:,} packages compiled, {took}"
 
 
 def _sync(path: Path) -> None:

@@ -27,6 +27,7 @@ from localkube.node.objects import Objects
 from localkube.node.orders import Orders
 from localkube.node.pods import PodWorker
 from localkube.node.processes import Process
+from localkube.node.programs import Programs
 from localkube.node.runtime import Runtime
 from localkube.node.tasks import start_task
 from localkube.node.volumes import VolumeError, Volumes
@@ -93,6 +94,7 @@ class Agent:
                 services=network.services,
                 nodes=Watch(api, "/api/v1/nodes"),
                 version=settings.version,
+                programs=Programs(settings.programs),
             )
             self._runtime.memory = MemoryWatch(self._out_of_memory)
             self._start_warm()

@@ -1,7 +1,8 @@
 """What the supervisor tells the node agent; written by ``localkube.preparation``."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from localkube.node.nodes import NodeSettings
@@ -25,6 +26,7 @@ class AgentSettings:
     warm: bool
     egress: bool
     metrics: bool = False
+    programs: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> "AgentSettings":

@@ -22,6 +22,7 @@ from localkube.node.nodes import memory_limit
 from localkube.node.orders import Refused, close_all
 from localkube.node.probes import Probes
 from localkube.node.processes import Process
+from localkube.node.pulling import IMAGE_BACK_OFF, IMAGE_REASONS
 from localkube.node.records import ContainerRecord, Exit
 from localkube.node.restarts import (
     backoff,
@@ -227,8 +228,12 @@ class ContainerWorker:
         return done
 
     def _wait(self, reason: str, message: str, count: int, last: ContainerRecord | None) -> None:
-        self._event("Failed", f"Error: {message}", warning=True)
-        self._pod.records[self.name] = records.waiting(self.name, reason, message, count, last)
+        waiting = records.waiting(self.name, reason, message, count, last)
+        if reason == IMAGE_BACK_OFF and waiting == self._pod.records.get(self.name):
+            return
+        said = reason if reason in IMAGE_REASONS else message
+        self._event("Failed", f"Error: {said}", warning=True)
+        self._pod.records[self.name] = waiting
         self._pod.report()
 
     # What its probes find.

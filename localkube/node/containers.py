@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.node.environment import expand
+from localkube.node.images import stand_in
 from localkube.node.quantity import parse
 
 SCRATCH = ("/tmp", "/run", "/var/tmp")
@@ -19,7 +20,6 @@ SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "dri", "infiniband", "kfd")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOME = "/tmp"
-WORKING_DIRECTORY = "/workspace"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -56,17 +56,21 @@ def threads(container: Mapping[str, Any], node_cpus: float) -> int:
 
 
 def base_environment(
-    container: Mapping[str, Any], *, host: Host, hostname: str, node_cpus: float
+    container: Mapping[str, Any], *, host: Host, hostname: str, node_cpus: float, program: str = ""
 ) -> dict[str, str]:
-    """Return the environment that an image would have given, before the pod's own."""
+    """Return the environment that an image would have given, before the pod's own.
+
+    ``program`` is a folder that comes first on PATH.
+    """
     count = str(threads(container, node_cpus))
     return {
-        "PATH": host.path,
+        "PATH": f"{program}:{host.path}" if program else host.path,
         "HOME": HOME,
         "HOSTNAME": hostname,
         "LANG": "C.UTF-8",
         **({"TERM": "xterm"} if container.get("tty") else {}),
         **dict.fromkeys(THREAD_VARIABLES, count),
+        **stand_in(container["image"]).env,
     }
 
 
@@ -92,7 +96,7 @@ def order(
         host: What it takes from this machine.
     """
     security = container.get("securityContext") or {}
-    directory = container.get("workingDir") or WORKING_DIRECTORY
+    directory = container.get("workingDir") or stand_in(container["image"]).directory
     return {
         "id": identity,
         "pod": pod,

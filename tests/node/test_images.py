@@ -1,0 +1,165 @@
+"""What known images run on a node, by real pods: entry points, and what happens without a program."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from localkube.controlplane import programs
+from localkube.paths import cache_dir
+
+from .lab import Pods, localkube, pod, python, running_lab, state
+
+ETCD = "quay.io/coreos/etcd:v3.5.9"
+LISTEN = ["--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://0.0.0.0:2379"]
+# A container without a probe is ready before it listens.
+WAIT = """
+import json, time, urllib.error, urllib.request
+for _ in range(100):
+    try:
+        urllib.request.urlopen("{url}")
+        break
+    except urllib.error.URLError:
+        time.sleep(0.1)
+"""
+FETCH = WAIT + 'print(urllib.request.urlopen("{url}").read().decode())'
+V2_CLIENT = (
+    WAIT
+    + """
+url = "{url}".replace("version", "v2/keys/ranks/0")
+put = urllib.request.Request(url, data=b"value=ready", method="PUT")
+done, found = (json.load(urllib.request.urlopen(each)) for each in (put, url))
+print(done["action"], found["node"]["value"])
+"""
+)
+
+
+def image(name: str, **main) -> dict:
+    """Return a pod that runs an image as it is; ``main`` goes to the container."""
+    return pod(main={"image": name} | main)
+
+
+def fetch(pods, url: str) -> str:
+    """Return what a pod of its own gets from an address."""
+    return pods.output(pod(main=python(FETCH.format(url=url))))
+
+
+@pytest.mark.parametrize(
+    ("name", "directory"),
+    [("busybox:1.36", "/"), ("docker.io/library/alpine", "/"), ("pytorch/pytorch:2.15.0", "/workspace")],
+)
+def test_an_image_brings_its_working_directory(pods, name, directory):
+    assert pods.output(pod("pwd", main={"image": name})) == f"{directory}\n"
+
+
+def test_an_image_without_a_command_runs_its_own(pods):
+    asleep = pods.running(image("registry.k8s.io/pause:3.10"))
+    assert state(asleep)["running"]
+
+
+def test_an_unknown_image_needs_a_command_and_says_so(pods):
+    name = pods.create(image("example.org/somebody/busybox:1"))
+    waiting = pods.until(name, lambda pod: "waiting" in state(pod) and state(pod)["waiting"].get("message"))
+    assert "give the container a command" in state(waiting)["waiting"]["message"]
+
+
+def test_torchrun_of_the_pytorch_image_starts_ranks(pods):
+    source = "import os, torch.distributed as d; d.init_process_group('gloo'); print('rank', d.get_rank())"
+    script = f'echo "{source}" > /tmp/ranks.py && torchrun --nproc-per-node 2 /tmp/ranks.py'
+    written = pods.output(pod(script, main={"image": "pytorch/pytorch"}))
+    assert {"rank 0", "rank 1"} <= set(written.splitlines())
+
+
+def test_nginx_serves_its_folder_and_logs_requests(pods, lab):
+    lab.kubectl("create", "configmap", "page", "--from-literal=index.html=hello from a volume")
+    volume = {"name": "page", "configMap": {"name": "page"}}
+    mount = {"name": "page", "mountPath": "/usr/share/nginx/html"}
+    served = pods.running(pod(main={"image": "nginx:1.29", "volumeMounts": [mount]}, volumes=[volume]))
+    assert fetch(pods, f"http://{served['status']['podIP']}/") == "hello from a volume\n"
+    assert '"GET / HTTP/1.1" 200 19 ' in pods.logs(served)
+
+
+def test_nginx_says_that_it_reads_no_configuration(pods, lab):
+    volume = {"name": "settings", "emptyDir": {}}
+    mount = {"name": "settings", "mountPath": "/etc/nginx/conf.d"}
+    made = pods.running(pod(main={"image": "nginx", "volumeMounts": [mount]}, volumes=[volume]))
+    assert "Welcome" in fetch(pods, f"http://{made['status']['podIP']}/")
+    lab.kubectl(
+        "wait",
+        "--for=create",
+        "event",
+        f"--field-selector=involvedObject.name={made['metadata']['name']},reason=NotKept",
+        "--timeout=20s",
+    )
+
+
+@pytest.mark.parametrize(
+    "command", [["kubectl", "version", "--client"], ["sh", "-c", "kubectl version --client"]]
+)
+def test_kubectl_images_run_the_clusters_own(pods, command):
+    written = pods.output(pod(main={"image": "bitnami/kubectl", "command": command}))
+    assert "Client Version: v1.36" in written
+
+
+def test_curl_images_take_arguments(pods):
+    served = pods.running(image("nginx"))
+    retry = ["--retry", "20", "--retry-connrefused", "--retry-delay", "1"]
+    main = {"image": "curlimages/curl", "args": ["-s", *retry, f"http://{served['status']['podIP']}"]}
+    assert "Welcome to nginx" in pods.output(pod(main=main))
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
+def test_the_cuda_sample_fails_without_a_gpu_as_the_real_one_does(pods):
+    made = pods.finish(image("nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0"))
+    assert state(made)["terminated"]["exitCode"] == 1
+    assert "no CUDA-capable device is detected" in pods.logs(made)
+
+
+@pytest.fixture(scope="module")
+def etcd_v2():
+    """The etcd that still has the API of version 2, in the cache."""
+    programs.obtain(["etcd-v2"], report=lambda text: None)
+
+
+@pytest.mark.parametrize(
+    ("name", "main"),
+    [
+        (ETCD, {"command": ["/usr/local/bin/etcd", "--enable-v2", *LISTEN]}),
+        ("k8s.gcr.io/etcd:3.1.11", {"command": ["etcd", *LISTEN]}),
+    ],
+)
+def test_etcd_has_the_api_of_version_2_where_it_is_asked_for(pods, etcd_v2, name, main):
+    data = [{"name": "ETCD_DATA_DIR", "value": "/tmp/data"}]
+    served = pods.running(image(name, env=data, **main))
+    client = V2_CLIENT.format(url=f"http://{served['status']['podIP']}:2379/version")
+    assert pods.output(pod(main=python(client))) == "set ready\n"
+
+
+def test_a_container_waits_for_a_program_that_is_missing_and_starts_when_it_is_there(
+    tmp_path_factory, request
+):
+    folder = tmp_path_factory.mktemp("cache")
+    (folder / "trainyard").mkdir()
+    (folder / "trainyard" / "controlplane").symlink_to(cache_dir() / "controlplane")
+    home = Path(request.config.cache.mkdir("images"))
+    own = {"XDG_CACHE_HOME": str(folder)}
+    with running_lab("--nodes", "1", name="images", home=home, env=own) as lab, Pods(lab) as pods:
+        name = pods.create(image(ETCD, command=["etcd", "--version"]))
+        reasons = {}
+        pods.until(name, lambda pod: _note(reasons, state(pod)) and "ImagePullBackOff" in reasons)
+        remedy = "etcd-v2 v3.5.1 is not in the cache: run `kit images get etcd-v2`"
+        assert reasons["ErrImagePull"] == f'failed to pull image "{ETCD}": {remedy}'
+        assert reasons["ImagePullBackOff"] == f'Back-off pulling image "{ETCD}": ErrImagePull: {remedy}'
+        localkube("get-images", "etcd-v2", home=home, env=own)
+        pods.until(name, lambda pod: pod["status"]["phase"] == "Succeeded")
+        assert "etcd Version: 3.5.1" in pods.logs(name)
+        events = json.loads(lab.kubectl("get", "events", "-o", "json"))["items"]
+        said = {event["message"] for event in events if event["reason"] == "Failed"}
+        assert {"Error: ErrImagePull", "Error: ImagePullBackOff"} <= said
+
+
+def _note(reasons: dict, state: dict) -> bool:
+    waiting = state.get("waiting", {})
+    if waiting.get("message"):
+        reasons[waiting["reason"]] = waiting["message"]
+    return True

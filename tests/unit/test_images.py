@@ -1,0 +1,83 @@
+"""The table of images: which entry an image finds, what is run, and that the documentation shows it."""
+
+from pathlib import Path
+
+import pytest
+
+from localkube import known_images
+from localkube.controlplane.recipes import RECIPES
+from localkube.node import programs
+from localkube.node.images import UNKNOWN, command_line, ignored_mounts, split, stand_in, table
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "images.md"
+
+
+@pytest.mark.parametrize(
+    ("image", "repository", "tag"),
+    [
+        ("busybox", "busybox", "latest"),
+        ("docker.io/library/busybox:1.36", "busybox", "1.36"),
+        ("public.ecr.aws/docker/library/nginx", "nginx", "latest"),
+        ("localhost:5000/trainyard/trainer@sha256:0", "trainyard/trainer", "latest"),
+        ("1234.dkr.ecr.eu-west-1.amazonaws.com/trainyard/trainer:abc", "trainyard/trainer", "abc"),
+        ("registry.k8s.io/jobset/jobset:v0.8.2@sha256:0", "jobset/jobset", "v0.8.2"),
+        ("somebody/python:3", "somebody/python", "3"),
+    ],
+)
+def test_an_image_is_known_by_its_repository_and_tag(image, repository, tag):
+    assert split(image) == (repository, tag)
+
+
+@pytest.mark.parametrize(
+    ("image", "shown"),
+    [
+        ("quay.io/coreos/etcd:v3.4.3", "etcd 3.5.1"),
+        ("gcr.io/etcd-development/etcd:v3.6.5", "the control plane's own etcd"),
+        (
+            "kubeflow/training-operator:v1-855e096",
+            "Kubeflow Training Operator v1.8.1, built from its Go module",
+        ),
+        (
+            "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0",
+            "the same vector addition, by the kit's torch",
+        ),
+        ("nvcr.io/nvidia/k8s/cuda-sample:nbody", UNKNOWN.shown),
+        ("somebody/python", UNKNOWN.shown),
+    ],
+)
+def test_an_image_finds_the_first_entry_that_fits(image, shown):
+    assert stand_in(image).shown == shown
+
+
+@pytest.mark.parametrize(
+    ("container", "line"),
+    [
+        ({"image": "busybox"}, ["sh"]),
+        ({"image": "busybox", "args": ["ls"]}, ["ls"]),
+        ({"image": "somebody/thing"}, None),
+        ({"image": "somebody/thing", "args": ["x"]}, None),
+        ({"image": "somebody/thing", "command": ["x"]}, ["x"]),
+        ({"image": "bitnami/kubectl", "args": ["get", "pods"]}, ["/here/it", "is", "get", "pods"]),
+        ({"image": "jobset/jobset", "command": ["/manager"], "args": ["-v"]}, ["/here/it", "is", "-v"]),
+        ({"image": "nginx", "command": ["sleep", "1"]}, ["sleep", "1"]),
+    ],
+)
+def test_commands_and_arguments_combine_as_in_kubernetes(container, line):
+    assert command_line(container, ("/here/it", "is")) == line
+
+
+def test_what_a_stand_in_will_not_read_is_named():
+    mounts = [{"mountPath": each} for each in ("/etc/nginx/conf.d", "/etc/nginxes", "/usr/share/nginx/html")]
+    assert ignored_mounts({"image": "nginx", "volumeMounts": mounts}) == ["/etc/nginx/conf.d"]
+
+
+def test_every_program_of_the_table_is_one_that_can_be_found_or_obtained():
+    ways = {*RECIPES, *programs.SCRIPTS, *programs.FROM_THE_HOST, "kubectl", "etcd", "metrics-server"}
+    assert {entry.program for entry in table()} - {""} <= ways
+    assert all(entry.provides for entry in table() if entry.program)
+
+
+def test_the_documentation_shows_the_table():
+    assert known_images.document() in DOCUMENT.read_text(), (
+        "write it anew: python -m localkube.known_images docs/images.md"
+    )
