@@ -44,7 +44,8 @@ def pull(worker: PullingPod, container: Mapping[str, Any]) -> Program:
         program = worker.runtime.programs.find(entry.program)
     except Missing as missing:
         raise _failure(worker, container, str(missing)) from missing
-    events.record(worker.pod, "Pulled", said)
+    if program.argv:
+        events.record(worker.pod, "Pulled", said)
     for place in ignored_mounts(container):
         message = f'{place} is not read: {entry.shown} stands in for image "{image}"'
         events.record(worker.pod, "NotKept", message, warning=True)

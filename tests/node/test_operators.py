@@ -1,0 +1,68 @@
+"""The Training Operator, built from its Go module, with its own manifests as they are: a PyTorchJob runs."""
+
+import pytest
+
+from localkube.controlplane import programs
+
+from .lab import PATIENCE, eventually
+
+pytestmark = pytest.mark.slow
+
+TRAINER = """
+import torch, torch.distributed as d
+d.init_process_group("gloo")
+total = torch.ones(1)
+d.all_reduce(total)
+print("rank", d.get_rank(), "of", d.get_world_size(), "sum", int(total))
+"""
+
+
+@pytest.fixture(scope="module")
+def training_operator(lab):
+    """The operator as a Deployment; the first time, its program is built, which takes a minute or two."""
+    (recipe,) = programs.obtain(["training-operator"], report=print)
+    manifests = str(recipe.folder / "manifests" / "overlays" / "standalone")
+    # Server-side: the definition of a PyTorchJob is too long for the annotation of a plain apply.
+    lab.kubectl("apply", "--server-side", "-k", manifests)
+    lab.kubectl("rollout", "status", "-n=kubeflow", "deployment/training-operator", f"--timeout={PATIENCE}s")
+    # It is ready before its webhook listens.
+    eventually(lambda: _dry_run(lab), wanted="")
+    yield
+    lab.kubectl("delete", "-k", manifests, "--timeout=60s")
+
+
+def _dry_run(lab) -> str:
+    """Return what speaks against creating a PyTorchJob."""
+    try:
+        lab.kubectl("create", "--dry-run=server", "-f", "-", stdin=pytorch_job("probe"))
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def pytorch_job(name: str) -> dict:
+    """Return a PyTorchJob of one master and one worker."""
+    container = {"name": "pytorch", "image": "pytorch/pytorch:2.15.0", "command": ["python", "-c", TRAINER]}
+    replica = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": {"containers": [container]}}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name},
+        "spec": {"pytorchReplicaSpecs": {"Master": replica, "Worker": replica}},
+    }
+
+
+@pytest.mark.timeout(900)
+def test_a_pytorch_job_of_a_master_and_a_worker_trains(lab, training_operator):
+    lab.kubectl("apply", "-f", "-", stdin=pytorch_job("pair"))
+    lab.kubectl("wait", "--for=condition=Succeeded", "pytorchjob/pair", "--timeout=100s")
+    written = [lab.kubectl("logs", f"pair-{role}-0", "-c", "pytorch") for role in ("master", "worker")]
+    assert written == ["rank 0 of 2 sum 2\n", "rank 1 of 2 sum 2\n"]
+    lab.kubectl("delete", "pytorchjob/pair")
+
+
+def test_the_operators_webhook_refuses_a_job_that_cannot_run(lab, training_operator):
+    wrong = pytorch_job("wrong")
+    del wrong["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]["image"]
+    with pytest.raises(AssertionError, match="denied the request"):
+        lab.kubectl("create", "-f", "-", stdin=wrong)
