@@ -14,6 +14,7 @@ from typing import Any
 
 from localkube.errors import LocalClusterError
 from localkube.machine import start_time
+from localkube.node.cgroups import remove_recorded
 from localkube.paths import ClusterPaths, state_dir
 
 STOP_SECONDS = 10
@@ -37,7 +38,7 @@ def _processes(paths: ClusterPaths) -> dict[str, dict[str, int]]:
 
 
 def end_processes(paths: ClusterPaths) -> None:
-    """End the supervisor, the site and the gateway, and wait until they are gone."""
+    """End the supervisor, the site and the gateway, wait until they are gone, and sweep up after them."""
     processes = _processes(paths)
     if not processes and alive(paths):
         raise LocalClusterError(
@@ -51,6 +52,7 @@ def end_processes(paths: ClusterPaths) -> None:
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             if not any(map(_runs, processes.values())):
+                remove_recorded(paths.root)
                 return
             time.sleep(POLL_SECONDS)
         for process in filter(_runs, processes.values()):

@@ -16,6 +16,8 @@ from localkube.node.runtime import Site
 from localkube.paths import ClusterPaths, private_dir, state_dir
 from localkube.settings import Wanted
 
+# Set to "off", containers are held to their limits without control groups, as where there are none.
+CONTROL_GROUPS = "TRAINYARD_CGROUPS"
 # Seconds after the API's first answer: each takes a core for a second or two, which the first pods want.
 DELAYS = {"metrics-server": 3.0, "warm": 4.0}
 
@@ -83,6 +85,7 @@ class Preparation:
             "egress": self.control_plane.has("gateway"),
             "metrics": self.control_plane.has("metrics-server"),
             "programs": {name: list(argv) for name, argv in self.control_plane.programs.items()},
+            "control_groups": os.environ.get(CONTROL_GROUPS, "") != "off",
         }
 
     def _plan(self, nodes: list[NodeSettings]) -> dict[str, Any]:

@@ -16,11 +16,12 @@ from localkube.node import control
 from localkube.node.adoption import adopt
 from localkube.node.agent_settings import AgentSettings
 from localkube.node.api import Api, Watch
+from localkube.node.cgroups import ControlGroups
 from localkube.node.containers import Host
 from localkube.node.events import Events
 from localkube.node.executions import Executions
+from localkube.node.limits import Limits
 from localkube.node.machines import CUT, STOPPED, Machines, States, VirtualNode
-from localkube.node.memory import MemoryWatch
 from localkube.node.metrics import Meter, Running
 from localkube.node.network import Network
 from localkube.node.objects import Objects
@@ -46,7 +47,11 @@ class Agent:
         self._nodes: dict[str, VirtualNode] = {}
         self._workers: dict[str, PodWorker] = {}
         self._leaving: dict[str, PodWorker] = {}
-        self._meter = Meter(settings.nodes, running=self._running)
+        self._limits = Limits(
+            groups=ControlGroups.claim(settings.socket.parent) if settings.control_groups else None,
+            kill=self._out_of_memory,
+        )
+        self._meter = Meter(settings.nodes, running=self._running, control_groups=self._limits.usage)
         self._tasks: list[asyncio.Task] = []
         self._runtime: Runtime | None = None
         self._pods: Watch | None = None
@@ -86,7 +91,7 @@ class Agent:
                     objects=objects,
                 ),
                 logs=network.logs,
-                executions=Executions(orders),
+                executions=Executions(orders, limits=self._limits.join),
                 events=Events(api),
                 host=Host(hide=settings.hide),
                 pods=settings.pods,
@@ -95,8 +100,8 @@ class Agent:
                 nodes=Watch(api, "/api/v1/nodes"),
                 version=settings.version,
                 programs=Programs(settings.programs),
+                limits=self._limits,
             )
-            self._runtime.memory = MemoryWatch(self._out_of_memory)
             self._start_warm()
             for node in self._nodes.values():
                 node.furnish(self._runtime)
@@ -104,7 +109,7 @@ class Agent:
                 node.beat()
             machines = Machines(self._nodes, states=states, orders=orders, tenants=self)
             self._go(self._runtime.nodes.run(), "watch nodes")
-            self._go(self._runtime.memory.run(), "memory")
+            self._go(self._limits.run(), "limits")
             self._go(self._refresh_volumes(), "volumes")
             self._go(self._follow(pods, orders, machines), "watch pods")
             await orders.gone
@@ -116,7 +121,6 @@ class Agent:
         self._tasks.append(start_task(work, name=name))
 
     def _out_of_memory(self, identity: str) -> None:
-        self._runtime.out_of_memory.add(identity)
         start_task(self._runtime.orders.ask("kill", id=identity, signal=9), name=f"out of memory {identity}")
 
     async def _refresh_volumes(self) -> None:
@@ -151,6 +155,7 @@ class Agent:
         cut = tuple(node.prefix for node in self._nodes.values() if node.state == CUT)
         known |= {uid for uid, address in answer["pods"].items() if cut and address.startswith(cut)}
         await self._sweep(orders, entries, set(answer["pods"]), known)
+        self._limits.keep_only({entry["id"] for entry in entries})
         # What came and went during the adoption was not heard yet.
         pods.subscribe(self._changed)
         present = {pod["metadata"]["uid"] for pod in pods.store.values()}

@@ -27,6 +27,7 @@ class AgentSettings:
     egress: bool
     metrics: bool = False
     programs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    control_groups: bool = True
 
     @classmethod
     def read(cls, path: Path) -> "AgentSettings":

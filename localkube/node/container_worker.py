@@ -18,7 +18,6 @@ from localkube.node.api import ApiError
 from localkube.node.environment import ConfigError
 from localkube.node.handlers import Answer, HandlerError, Target
 from localkube.node.launching import LaunchingPod, container_order
-from localkube.node.nodes import memory_limit
 from localkube.node.orders import Refused, close_all
 from localkube.node.probes import Probes
 from localkube.node.processes import Process
@@ -169,8 +168,7 @@ class ContainerWorker:
         if early := pod.early.pop(process.identity, None):
             process.exited(early)
         pod.processes[self.name] = process
-        if limit := memory_limit(pod.pod, self.name):
-            pod.runtime.memory.add(process.identity, pid=process.pid, limit=limit)
+        pod.runtime.limits.started(pod.pod, self.name, identity=process.identity, pid=process.pid)
         return process
 
     def adopt(
@@ -273,11 +271,9 @@ class ContainerWorker:
             self._probes.stop()
         self._probes, self._ending = None, None
         self.started.clear()
-        runtime.memory.remove(record.container_id)
         message = runtime.termination_message(pod.uid, self.container, record.restart_count, result.code)
-        out_of_memory = record.container_id in runtime.out_of_memory
-        runtime.out_of_memory.discard(record.container_id)
-        pod.records[self.name] = records.ended(record, result, message=message, out_of_memory=out_of_memory)
+        over = runtime.limits.ended(record.container_id) and result.code != 0
+        pod.records[self.name] = records.ended(record, result, message=message, out_of_memory=over)
         pod.report(ended=record.container_id)
 
     def _restarts(self, record: ContainerRecord) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,7 @@ class Executions:
 
     Args:
         orders: The connection to the spawner, whose exits of owner ``exec`` go to ``exited``.
+        limits: Returns the part of an order that holds a command to the limits of its container.
 
     Example:
         >>> done = await executions.run(process.identity, ["cat", "/ready"], timeout=1.0)
@@ -104,8 +105,10 @@ class Executions:
         0
     """
 
-    def __init__(self, orders: Orders) -> None:
-        self._orders = orders
+    def __init__(
+        self, orders: Orders, *, limits: Callable[[str], dict[str, Any]] = lambda container: {}
+    ) -> None:
+        self._orders, self._limits = orders, limits
         self._running: dict[str, Execution] = {}
 
     async def start(
@@ -125,6 +128,7 @@ class Executions:
         execution = Execution(f"{container}.exec.{secrets.token_hex(8)}", self._orders)
         self._running[execution.identity] = execution
         order = {"container": container, "argv": list(argv), "stdin": stdin, "tty": tty}
+        order |= self._limits(container)
         try:
             entry, descriptors = await self._orders.ask(
                 "exec", id=execution.identity, env=TERMINAL if tty else {}, **order

@@ -8,7 +8,7 @@ import json
 import os
 from typing import Any, NoReturn
 
-from localkube.node.sandbox import Launched, become, launched, stage
+from localkube.node.sandbox import Launched, become, enter_limits, launched, stage
 from localkube.node.syscalls import setns
 
 NAMESPACES = ("net", "uts", "ipc", "pid", "mnt")
@@ -18,7 +18,7 @@ def join(order: dict[str, Any], fds: dict[str, int], *, container: int) -> Launc
     """Start a command in a running container.
 
     Args:
-        order: ``argv``, ``env``, ``cwd`` and ``tty``.
+        order: ``argv``, ``env``, ``cwd`` and ``tty``; ``groups`` or ``cores``, see ``enter_limits``.
         fds: ``stdin``, ``stdout`` and ``stderr``; not used with a terminal.
         container: The process id of the container's first process, which has not been reaped.
 
@@ -32,6 +32,7 @@ def _helper(order: dict[str, Any], fds: dict[str, int], container: int, writer: 
     """Enter the container's namespaces and leave a child there."""
     try:
         with stage(writer, "sandbox"):
+            enter_limits(order)
             paths = [f"/proc/{container}/ns/{name}" for name in NAMESPACES]
             # The mount namespace comes last: behind it /proc is the container's.
             for space in [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]:

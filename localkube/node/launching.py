@@ -62,6 +62,8 @@ async def container_order(
         ],
         host=runtime.host,
     )
+    first = int(worker.pool.settings.index * worker.pool.settings.cpus)
+    prepared |= runtime.limits.order(container, identity=identity, first_core=first)
     if annotations.get(WARM_ANNOTATION) != "false":
         prepared["warm"] = runtime.warm(prepared["argv"], environment)
     return prepared

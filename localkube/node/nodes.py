@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from localkube.node.orders import Refused
-from localkube.node.quantity import whole
 
 KUBELET_PORT = 10250
 MAX_PODS = 250
@@ -166,14 +165,6 @@ def is_ready(item: Mapping[str, Any]) -> bool:
     """Return whether the Ready condition of a node, or of a pod, is true."""
     conditions = item.get("status", {}).get("conditions") or []
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-
-
-def memory_limit(pod: Mapping[str, Any], container: str) -> int | None:
-    """Return the bytes that a container of a pod may use; None when it has no limit."""
-    spec = pod["spec"]
-    named = [c for c in [*spec["containers"], *(spec.get("initContainers") or [])] if c["name"] == container]
-    limit = (named[0].get("resources", {}).get("limits") or {}).get("memory") if named else None
-    return whole(limit) if limit else None
 
 
 def rfc3339(seconds: float | None = None, *, micro: bool = False) -> str:

@@ -111,7 +111,7 @@ class PodWorker:
                 task.cancel()
         self._reports.abandon()
         for process in self.processes.values():
-            self._runtime.memory.remove(process.identity)
+            self._runtime.limits.ended(process.identity)
             process.close()
         self._pool.release(self.uid)
 

@@ -14,8 +14,8 @@ from localkube.node.containers import Host
 from localkube.node.events import Events
 from localkube.node.executions import Executions
 from localkube.node.handlers import Execute, HandlerError, Handlers
+from localkube.node.limits import Limits
 from localkube.node.logs import LogFiles
-from localkube.node.memory import MemoryWatch
 from localkube.node.objects import Objects
 from localkube.node.orders import Orders
 from localkube.node.programs import Programs
@@ -71,8 +71,7 @@ class Runtime:
     programs: Programs = field(default_factory=Programs)
     warm: Callable[[list[str], Mapping[str, str]], Any] = lambda argv, env: None
     reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
-    memory: MemoryWatch = field(default_factory=lambda: MemoryWatch(lambda identity: None))
-    out_of_memory: set[str] = field(default_factory=set)
+    limits: Limits = field(default_factory=Limits)
     execute: Execute = _no_execute
     version: str = ""
 

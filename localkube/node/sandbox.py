@@ -44,7 +44,7 @@ def launch(
 
     Args:
         order: ``argv``, ``env``, ``cwd``, ``tty``, ``root`` (see ``build_root``) and ``scratch`` (a mount
-            point).
+            point); ``groups`` or ``cores``, see ``enter_limits``.
         fds: ``stdin``, ``stdout``, ``stderr``, and ``net``, ``uts``, ``ipc``: the pod's namespaces.
         main: Called in place of the command, when the caller has already loaded it.
 
@@ -90,6 +90,7 @@ def _helper(order: dict, fds: dict, main: Callable | None, writer: int) -> NoRet
     try:
         with stage(writer, "sandbox"):
             os.setsid()
+            enter_limits(order)
             for name in ("net", "uts", "ipc"):
                 setns(fds[name])
             unshare(CLONE_NEWNS | CLONE_NEWPID)
@@ -137,6 +138,15 @@ def become(order: dict, fds: dict, writer: int, main: Callable | None = None) ->
         main()
     finally:
         os._exit(126)
+
+
+def enter_limits(order: dict[str, Any]) -> None:
+    """Move this process, and so all that it starts, into the control groups or onto the cores of an order."""
+    for path in order.get("groups", ()):
+        with open(path, "w") as file:
+            file.write("0")
+    if order.get("cores"):
+        os.sched_setaffinity(0, order["cores"])
 
 
 class stage:

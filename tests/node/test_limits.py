@@ -1,0 +1,112 @@
+"""Limits of CPU and memory, kept by control groups where there are some, and without them."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from localkube.node.cgroups import RECORD
+
+from .lab import Pods, pod, python, running_lab, state, state_home
+
+GREEDY = "held = []\nwhile True: held.append(b'x' * (8 << 20))"
+SPIN = (
+    "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
+)
+CORES = "import os; print(len(os.sched_getaffinity(0)))"
+
+
+@pytest.fixture(scope="module")
+def groups(lab):
+    """Skip, saying so, where this machine has no control groups to write."""
+    if not (lab.root / RECORD).exists():
+        pytest.skip("no control groups can be written here: limits by the kernel were NOT tested")
+
+
+@pytest.fixture(scope="module")
+def without(request):
+    """Pods of a cluster that is told to do without control groups."""
+    with (
+        state_home(request.config.cache.mkdir("lab")) as home,
+        running_lab("--nodes", "1", name="plain", home=home, env={"TRAINYARD_CGROUPS": "off"}) as lab,
+        Pods(lab) as made,
+    ):
+        assert not (lab.root / RECORD).exists()
+        yield made
+
+
+def limited(source, **limits):
+    return pod(main=python(source) | {"resources": {"limits": limits}})
+
+
+def out_of_memory(pods, manifest):
+    """Return how the container of a pod ended that has taken too much memory."""
+    ended = state(pods.finish(manifest))["terminated"]
+    assert ended["reason"] == "OOMKilled", ended
+    return ended
+
+
+def test_the_kernel_ends_a_container_that_takes_too_much_memory(groups, pods):
+    assert out_of_memory(pods, limited(GREEDY, memory="64Mi"))["exitCode"] == 137
+
+
+def test_a_container_whose_child_took_too_much_says_so_too(groups, pods):
+    source = (
+        f"import subprocess, sys\nsys.exit(3 if subprocess.call([sys.executable, '-c', {GREEDY!r}]) else 0)"
+    )
+    assert out_of_memory(pods, limited(source, memory="64Mi"))["exitCode"] in (3, 137)
+
+
+def test_the_kernel_throttles_a_container_to_its_cpu_limit(groups, pods):
+    seconds = float(pods.output(limited(SPIN, cpu="250m")))
+    assert seconds < 1.2  # of 2 that went by; 0.5 and what a late scheduler lets through
+
+
+def test_a_container_that_has_ended_leaves_no_group(groups, lab, pods):
+    uid = pods.finish(pod("true"))["metadata"]["uid"]
+    assert not [path for path in directories(lab) if path.name.startswith(uid)]
+
+
+def test_without_groups_a_container_runs_on_as_many_cores_as_its_limit(without):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core is all that this machine has")
+    assert without.output(limited(CORES, cpu="700m")) == "1\n"
+    assert int(without.output(pod(main=python(CORES)))) == len(os.sched_getaffinity(0))
+
+
+def test_without_groups_the_agent_ends_a_container_that_takes_too_much_memory(without):
+    assert out_of_memory(without, limited(GREEDY, memory="64Mi"))["exitCode"] == 137
+
+
+def test_memory_volumes_have_the_size_that_they_were_given(pods):
+    shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
+    manifest = pod(
+        "df -k /dev/shm | tail -1; dd if=/dev/zero of=/dev/shm/x bs=1M count=17 2>&1 | tail -1; true"
+    )
+    manifest["spec"]["volumes"] = [shm]
+    manifest["spec"]["containers"][0]["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]
+    output = pods.output(manifest)
+    assert " 16384 " in output
+    assert "16777216" in output or "No space left" in output
+
+
+def directories(lab):
+    """Return the control groups of containers."""
+    roots = [Path(path) for path in json.loads((lab.root / RECORD).read_text())]
+    return [path for root in roots for path in root.iterdir() if path.is_dir()]
+
+
+@pytest.mark.slow
+def test_nothing_is_left_of_the_groups_of_a_cluster_that_was_killed(groups, request):
+    with (
+        state_home(request.config.cache.mkdir("lab")) as home,
+        running_lab("--nodes", "1", name="killed", home=home) as lab,
+        Pods(lab) as pods,
+    ):
+        pods.running(pod("sleep 600"))
+        assert (found := directories(lab))
+        lab.process("localkube.supervisor", str(lab.root)).kill()
+        pods._names.clear()
+        lab.localkube("delete")
+        assert not [path for path in found if path.exists() or path.parent.exists()]

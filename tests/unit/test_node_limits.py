@@ -1,0 +1,97 @@
+"""Which cores a container gets, and what is written into control groups."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from localkube.node.cgroups import RECORD, ControlGroups, Resources, remove_recorded
+from localkube.node.limits import Cores, Limits, resources
+
+
+def container(**found):
+    return {"name": "main", "resources": found}
+
+
+def test_a_limit_is_also_a_request():
+    assert resources(container(limits={"cpu": "500m", "memory": "64Mi"})) == Resources(0.5, 0.5, 64 << 20)
+    assert resources(container(requests={"cpu": "2"})) == Resources(2.0, None, None)
+    assert resources({"name": "main"}) == Resources()
+
+
+def test_cores_go_to_those_who_ask_for_fewer_than_there_are():
+    limits = Limits(cores=[4, 5, 6, 7])
+    two = limits.order(container(limits={"cpu": "1500m"}), identity="a")
+    assert two == {"cores": [4, 5]}
+    assert limits.order(container(limits={"cpu": "1"}), identity="b") == {"cores": [6]}
+    assert limits.order(container(limits={"cpu": "4"}), identity="c") == {}
+    assert limits.order(container(requests={"cpu": "1"}), identity="d") == {}
+    assert limits.join("a") == two
+
+
+def test_cores_of_a_container_that_has_ended_are_given_again():
+    cores = Cores([0, 1])
+    assert cores.take("a", 1) == [0]
+    cores.free("a")
+    assert cores.take("b", 1) == [0]
+    assert cores.take("c", 1) == [1]
+
+
+def test_nodes_begin_at_cores_of_their_own():
+    cores = Cores([0, 1, 2, 3])
+    assert cores.take("a", 2, first=2) == [2, 3]
+    assert cores.take("b", 1, first=6) == [0]
+
+
+@pytest.fixture
+def second(tmp_path):
+    """Groups of version 2 in a plain directory: this machine may not have them, their files are known."""
+    group = tmp_path / "group"
+    group.mkdir()
+    groups = ControlGroups(2, dict.fromkeys(("cpu", "memory", "pids"), group))
+    groups.open()
+    return groups, group
+
+
+def test_in_version_2_a_group_gets_its_limits_in_that_versions_words(second):
+    groups, root = second
+    (entrance,) = groups.make("uid.main.0", Resources(0.25, 0.5, 64 << 20))
+    group = root / "uid.main.0"
+    assert entrance == str(group / "cgroup.procs")
+    texts = {name: (group / name).read_text() for name in ("cpu.max", "memory.max", "memory.swap.max")}
+    assert texts == {"cpu.max": "50000 100000", "memory.max": str(64 << 20), "memory.swap.max": "0"}
+    assert int((group / "cpu.weight").read_text()) == 1 + 254 * 9999 // 262142
+    assert (group / "memory.oom.group").read_text() == "1"
+    assert set((root / "cgroup.subtree_control").read_text().split()) == {"+cpu", "+memory", "+pids"}
+
+
+def test_in_version_2_a_group_without_limits_is_not_limited(second):
+    groups, root = second
+    groups.make("uid.main.0", Resources())
+    assert (root / "uid.main.0" / "cpu.max").read_text() == "max 100000"
+    assert not (root / "uid.main.0" / "memory.max").exists()
+
+
+def test_in_version_2_usage_and_the_kernels_kills_are_read(second):
+    groups, root = second
+    group = root / "uid.main.0"
+    group.mkdir()
+    (group / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
+    (group / "memory.current").write_text("9000000\n")
+    (group / "memory.stat").write_text("anon 1\ninactive_file 1000000\n")
+    (group / "memory.events").write_text("low 0\noom 1\noom_kill 0\n")
+    assert groups.usage("uid.main.0").cpu == 1.5
+    assert groups.usage("uid.main.0").memory == 8_000_000
+    assert not groups.ran_out_of_memory("uid.main.0")
+    (group / "memory.events").write_text("low 0\noom 1\noom_kill 2\n")
+    assert groups.ran_out_of_memory("uid.main.0")
+    assert groups.usage("another") is None
+
+
+def test_groups_that_were_written_down_are_removed(tmp_path):
+    group = tmp_path / "group"
+    (group / "a").mkdir(parents=True)
+    (tmp_path / RECORD).write_text(json.dumps([str(group), str(tmp_path / "gone")]))
+    remove_recorded(tmp_path)
+    assert not group.exists()
+    remove_recorded(Path(tmp_path / "nothing"))
