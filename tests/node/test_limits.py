@@ -110,3 +110,10 @@ def test_nothing_is_left_of_the_groups_of_a_cluster_that_was_killed(groups, requ
         pods._names.clear()
         lab.localkube("delete")
         assert not [path for path in found if path.exists() or path.parent.exists()]
+
+
+def test_a_command_that_joins_a_container_is_in_its_group(groups, lab, pods):
+    name = pods.running(pod("sleep 600"))["metadata"]["name"]
+    own = lab.kubectl("exec", name, "--", "cat", "/proc/1/cgroup")
+    assert "main.0" in own
+    assert lab.kubectl("exec", name, "--", "cat", "/proc/self/cgroup") == own
