@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.node import control
+from localkube.node import control, port_forward
 from localkube.node.adoption import adopt
 from localkube.node.agent_settings import AgentSettings
 from localkube.node.api import Api, Watch
@@ -79,6 +79,7 @@ class Agent:
                 Network(api, settings, pods=pods, view=self, meter=self._meter)
             )
             objects = Objects(api)
+            executions = Executions(orders, limits=self._limits.join)
             self._runtime = Runtime(
                 api=api,
                 orders=orders,
@@ -91,7 +92,8 @@ class Agent:
                     objects=objects,
                 ),
                 logs=network.logs,
-                executions=Executions(orders, limits=self._limits.join),
+                executions=executions,
+                execute=executions.run,
                 events=Events(api),
                 host=Host(hide=settings.hide),
                 pods=settings.pods,
@@ -297,6 +299,9 @@ class Agent:
     def process(self, pod: Mapping[str, Any], container: str) -> Process | None:
         worker = self._workers.get(pod["metadata"]["uid"])
         return worker.processes.get(container) if worker else None
+
+    async def connect(self, pod: Mapping[str, Any], port: int) -> port_forward.Streams:
+        return await port_forward.connect(self._runtime.orders, pod=pod["metadata"]["uid"], port=port)
 
     def end_input(self, process: Process) -> None:
         process.end_input()

@@ -10,26 +10,18 @@ import contextlib
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from localkube.node.descriptors import blocks, write_all
-from localkube.node.orders import Orders, SpawnerGone
+from localkube.node.orders import Orders, Refused, SpawnerGone
 from localkube.node.tasks import start_task
 from localkube.node.terminal import resize
 
 # Output of what a command has left behind is waited for no longer than this.
 QUIET_SECONDS = 1.0
 OUTPUT_BYTES = 10 * 1024
+NOT_EXECUTED = 126
 TERMINAL = {"TERM": "xterm"}
-
-
-@dataclass(frozen=True)
-class Finished:
-    """How a command ended: its exit code, 128 + n for signal n, and the beginning of what it wrote."""
-
-    code: int
-    output: str
 
 
 class Execution:
@@ -100,9 +92,8 @@ class Executions:
         limits: Returns the part of an order that holds a command to the limits of its container.
 
     Example:
-        >>> done = await executions.run(process.identity, ["cat", "/ready"], timeout=1.0)
-        >>> done.code
-        0
+        >>> await executions.run(process.identity, ["cat", "/ready"], timeout=1.0)
+        (0, b"yes\\n")
     """
 
     def __init__(
@@ -141,14 +132,23 @@ class Executions:
         execution.started(entry, descriptors)
         return execution
 
-    async def run(self, container: str, argv: Sequence[str], *, timeout: float | None = None) -> Finished:
-        """Run a command to its end; its output comes back without what is over 10 KiB.
+    async def run(
+        self, container: str, argv: Sequence[str], timeout: float | None = None
+    ) -> tuple[int, bytes]:
+        """Run a command to its end, and return its exit code and the first 10 KiB that it wrote.
+
+        One that cannot be executed ends with 126, as in a shell, and the reason is its output.
 
         Raises:
-            Refused: It could not be started.
+            Refused: The container has ended.
             TimeoutError: It took longer, and has been killed.
         """
-        execution = await self.start(container, argv)
+        try:
+            execution = await self.start(container, argv)
+        except Refused as error:
+            if error.stage != "exec":
+                raise
+            return NOT_EXECUTED, error.message.encode()
         kept = bytearray()
         try:
             async with asyncio.timeout(timeout):
@@ -157,7 +157,7 @@ class Executions:
                 )
         finally:
             execution.close()
-        return Finished(code, kept.decode(errors="replace"))
+        return code, bytes(kept)
 
     def exited(self, entry: dict[str, Any]) -> None:
         """Take the spawner's word on a command."""

@@ -143,11 +143,14 @@ class Spawner:
         return {}, [self._gate], []
 
     def _do_socket(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Answer with a TCP socket of the site's network, or of a pod's, for a client outside of it."""
-        family = socket.AF_INET6 if order.get("v6") else socket.AF_INET
+        """Answer with a TCP socket of the site's network, or of a pod's, for a client outside of it.
+
+        ``loopback`` is the address on which what listens on the pod's localhost is reached by it.
+        """
+        family, loopback = (socket.AF_INET6, "::1") if order.get("v6") else (socket.AF_INET, "127.0.0.1")
         made = socket_in(self._pods[order["pod"]], family) if "pod" in order else socket.socket(family)
         descriptor = made.detach()
-        return {}, [descriptor], [descriptor]
+        return {"loopback": loopback}, [descriptor], [descriptor]
 
     def _do_component(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Start a program of the site itself: its network and processes, the host's file system."""

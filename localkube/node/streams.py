@@ -4,7 +4,9 @@ The API server passes a client's WebSocket on to a node that declares ``nodes.DE
 SPDY is told that there is none.
 """
 
+import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -13,8 +15,10 @@ from aiohttp import web
 from localkube.node.attachments import Listener
 from localkube.node.executions import Execution, Executions, finish
 from localkube.node.orders import Refused
+from localkube.node.port_forward import CHANNELS, TUNNEL, Tunnel, serve_channels
 from localkube.node.processes import Process
 from localkube.node.remote_command import (
+    CLOSE_SECONDS,
     SUCCESS,
     RemoteCommand,
     Wanted,
@@ -42,6 +46,11 @@ class StreamView(Protocol):
     def end_input(self, process: Process) -> None:
         """End a container's stdin, for good."""
 
+    async def connect(
+        self, pod: Mapping[str, Any], port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to a port of a pod, or raise ``Unreachable``."""
+
 
 class Streams:
     """Answers the routes.
@@ -60,6 +69,8 @@ class Streams:
             web.route("*", "/exec/{namespace}/{pod}/{uid}/{container}", self._exec),
             web.route("*", f"/attach/{container}", self._attach),
             web.route("*", "/attach/{namespace}/{pod}/{uid}/{container}", self._attach),
+            web.route("*", "/portForward/{namespace}/{pod}", self._port_forward),
+            web.route("*", "/portForward/{namespace}/{pod}/{uid}", self._port_forward),
         ]
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
@@ -102,6 +113,22 @@ class Streams:
             listener.close()
             session.close()
         return command.response
+
+    async def _port_forward(self, request: web.Request) -> web.StreamResponse:
+        pod = self._pod(request)
+        about = f"{pod['metadata']['name']}, uid {pod['metadata']['uid']}"
+        sock = web.WebSocketResponse(
+            protocols=(TUNNEL, CHANNELS), compress=False, max_msg_size=0, timeout=CLOSE_SECONDS
+        )
+        connect = functools.partial(self._view.connect, pod)
+        ports = [int(port) for text in request.query.getall("port", []) for port in text.split(",")]
+        await sock.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            if sock.ws_protocol == TUNNEL:
+                await Tunnel(sock, connect=connect, about=about).run()
+            else:
+                await serve_channels(sock, ports, connect=connect, about=about)
+        return sock
 
     def _container(self, request: web.Request) -> tuple[Process, Wanted]:
         """Return the running container that a request is about; what is wrong is raised as its answer."""
