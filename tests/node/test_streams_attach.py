@@ -1,0 +1,123 @@
+"""``kubectl attach``, ``kubectl run -i`` and ``kubectl cp``, through the real API server, by WebSockets."""
+
+import os
+import subprocess
+
+from .lab import PATIENCE, eventually, pod, state
+from .terminals import Terminal
+
+ECHO = (
+    "echo ready; while read line; do echo got $line; test $line = stop && exit 3; done; echo end; sleep 600"
+)
+
+
+def attach(lab, *words, **options):
+    command = lab.kubectl_command("attach", *words)
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def running(pods, script, **main):
+    made = pods.create(pod(script, main=main))
+    pods.wait_for_line(made, "ready\r" if main.get("tty") else "ready")
+    return made
+
+
+def test_input_reaches_a_container_and_its_output_everybody_and_the_log(lab, pods):
+    name = running(pods, ECHO, stdin=True)
+    with attach(lab, "-i", name) as first, attach(lab, name) as second:
+        first.stdin.write("one\n")
+        first.stdin.flush()
+        assert first.stdout.readline() == "got one\n"
+        # The second may have come after the first line.
+        second_lines = iter(second.stdout.readline, "")
+        first.stdin.write("two\nstop\n")
+        first.stdin.flush()
+        assert first.stdout.read() == "got two\ngot stop\n"
+        assert list(second_lines)[-1] == "got stop\n"
+        assert (first.wait(PATIENCE), second.wait(PATIENCE)) == (0, 0)
+    assert pods.logs(name) == "ready\ngot one\ngot two\ngot stop\n"
+    assert state(pods.until(name, lambda pod: "terminated" in state(pod)))["terminated"]["exitCode"] == 3
+
+
+def say(lab, name, text):
+    """Attach, give the input ``text`` and its end, and return what is still running."""
+    attached = attach(lab, "-i", name)
+    attached.stdin.write(text)
+    attached.stdin.close()
+    return attached
+
+
+def test_the_input_stays_open_for_the_next(lab, pods):
+    name = running(pods, ECHO, stdin=True)
+    for number in (1, 2):
+        with say(lab, name, f"{number}\n") as attached:
+            eventually(lambda text=f"got {number}\n": pods.logs(name).endswith(text))
+            attached.kill()
+
+
+def test_the_input_ends_with_the_first_where_it_is_for_once(lab, pods):
+    name = running(pods, ECHO, stdin=True, stdinOnce=True)
+    with say(lab, name, "1\n") as attached:
+        eventually(lambda: pods.logs(name), wanted="ready\ngot 1\nend\n")
+        attached.kill()
+
+
+def test_a_container_on_a_terminal_is_attached_to_and_left(lab, pods):
+    name = running(pods, "echo ready; exec sh -i", stdin=True, tty=True)
+    with Terminal(lab.kubectl_command("attach", "-it", name), columns=101, rows=33) as terminal:
+        terminal.type("tty; stty size; echo $TERM\r")
+        terminal.until(r"/dev/pts/0\r\n33 101\r\nxterm\r\n")
+    lab.process("localkube.node").kill()
+    eventually(lambda: "ready" in _logs(lab, name))
+    with Terminal(lab.kubectl_command("attach", "-it", name)) as terminal:
+        terminal.type("echo still''here\r")
+        terminal.until("stillhere")
+        terminal.type("exit 4\r")
+        assert terminal.wait() == 0
+    assert "stillhere\r\n" in pods.logs(name)
+    assert state(pods.until(name, lambda pod: "terminated" in state(pod)))["terminated"]["exitCode"] == 4
+
+
+def _logs(lab, name):
+    done = subprocess.run(lab.kubectl_command("logs", name), capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+def test_a_slow_reader_loses_nothing(lab, pods):
+    name = running(pods, "echo ready; read go; seq 1000000; read go", stdin=True)
+    with attach(lab, "-i", name) as attached:
+        attached.stdin.write("go\n")
+        attached.stdin.flush()
+        assert attached.stdout.readline() == "1\n"
+        os.kill(attached.pid, 19)  # SIGSTOP
+        eventually(lambda: 1000 < int(pods.logs(name, tail_lines=1)) < 1000000)
+        os.kill(attached.pid, 18)  # SIGCONT
+        for number in range(2, 1000001):
+            assert attached.stdout.readline() == f"{number}\n"
+        attached.kill()
+
+
+def test_kubectl_run_takes_input_and_cleans_up(lab):
+    words = ("run", "calculator", "--image=busybox", "--restart=Never", "-i", "--rm", "--quiet", "--", "sh")
+    done = subprocess.run(
+        lab.kubectl_command(*words),
+        input=b"echo $((6 * 7)); exit 9\n",
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == (b"42\n", 9), done.stderr
+    assert "calculator" not in lab.kubectl("get", "pods", "-o", "name")
+
+
+def test_files_are_copied_both_ways(lab, pods, tmp_path):
+    name = running(pods, "echo ready; sleep 600")
+    (tmp_path / "there" / "deep").mkdir(parents=True)
+    data = os.urandom(2_000_000)
+    (tmp_path / "there" / "deep" / "weights.pt").write_bytes(data)
+    lab.kubectl("cp", str(tmp_path / "there"), f"{name}:/tmp/there")
+    assert lab.kubectl("exec", name, "--", "stat", "-c", "%s", "/tmp/there/deep/weights.pt") == "2000000\n"
+    lab.kubectl("cp", f"{name}:/tmp/there", str(tmp_path / "back"))
+    assert (tmp_path / "back" / "deep" / "weights.pt").read_bytes() == data
