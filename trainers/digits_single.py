@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["numpy>=2.4", "scikit-learn>=1.9", "torch>=2.15", "torchvision>=0.29"]
+# ///
 """Classify handwritten digits with one process.
 
 The first rung of the ladder; ``digits_ddp.py`` is this file plus one idea.

@@ -1,0 +1,57 @@
+"""Write images/trainer/requirements.txt: what trainers declare and the official PyTorch image does not have.
+
+Each trainer says in its first lines which packages it imports (inline script metadata, PEP 723). The file has
+their closure, pinned as in constraints.txt, so that what runs on a cloud is what ran here.
+Run: ``.venv/bin/python tools/trainer_image.py``.
+"""
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+from pin import closure  # noqa: E402
+
+TRAINERS = ROOT / "trainers"
+REQUIREMENTS = ROOT / "images" / "trainer" / "requirements.txt"
+# What the official image brings, with all that it needs.
+BASE = ("torch", "torchvision")
+HEADER = "# Written by tools/trainer_image.py from what the trainers declare.\n"
+# https://packaging.python.org/en/latest/specifications/inline-script-metadata/#reference-implementation
+_BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+
+
+def declared(trainer: Path) -> list[Requirement]:
+    """Return the packages that a trainer declares.
+
+    Raises:
+        ValueError: It declares none, or twice.
+    """
+    blocks = list(_BLOCK.finditer(trainer.read_text(encoding="utf-8")))
+    if len(blocks) != 1:
+        raise ValueError(f"{trainer} has {len(blocks)} blocks of inline script metadata, not one")
+    text = "".join(line.removeprefix("#").removeprefix(" ") for line in blocks[0]["content"].splitlines(True))
+    return [Requirement(line) for line in tomllib.loads(text)["dependencies"]]
+
+
+def requirements(trainers: Iterable[Path]) -> dict[str, str]:
+    """Return name and version of what these trainers need on top of the official image."""
+    wanted = [requirement for trainer in trainers for requirement in declared(trainer)]
+    return closure(each for each in wanted if canonicalize_name(each.name) not in BASE)
+
+
+def render(trainers: Iterable[Path] | None = None) -> str:
+    """Return the text of the requirements file."""
+    found = requirements(trainers or sorted(TRAINERS.glob("*.py")))
+    return HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
+
+
+if __name__ == "__main__":
+    REQUIREMENTS.write_text(render(), encoding="utf-8")
+    sys.stdout.write(f"{REQUIREMENTS.relative_to(ROOT)}: {len(render().splitlines()) - 1} packages\n")
