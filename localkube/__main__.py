@@ -6,6 +6,7 @@ Answers are JSON lines on standard output: ``{"progress": …}`` while something
 
 import argparse
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -42,6 +43,7 @@ def _create(options: argparse.Namespace) -> dict[str, Any]:
         labels=dict(_pair(label) for label in options.label),
         port=options.port,
         warm=not options.no_warm,
+        mode=options.mode,
     )
     return cluster.create(
         options.name,
@@ -111,6 +113,12 @@ def _parser() -> argparse.ArgumentParser:
     create.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
     create.add_argument("--port", type=int, default=0, help="of the API on 127.0.0.1")
     create.add_argument("--no-warm", action="store_true", help="start every container's Python afresh")
+    create.add_argument(
+        "--mode",
+        choices=("auto", "namespaces", "plain"),
+        default=os.environ.get("TRAINYARD_MODE", "auto"),
+        help="how pods are kept apart; by default as well as this machine allows (TRAINYARD_MODE)",
+    )
     create.set_defaults(run=_create)
     for verb, run in (
         ("status", lambda options: liveness.status(options.name)),

@@ -17,10 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from localkube import machine
+from localkube import machine, preload
 from localkube.controlplane import bake, binaries
 from localkube.errors import LocalClusterError
 from localkube.liveness import alive, check_name, end_processes, read_record, status
+from localkube.node.addresses import choose_octet
 from localkube.node.api import Api, ApiError
 from localkube.paths import ClusterPaths, private_dir, unwritable
 from localkube.preparation import Preparation, python_environment
@@ -66,19 +67,18 @@ def create(name: str, *, wanted: Wanted, report: Report) -> dict[str, Any]:
 
 def _start(paths: ClusterPaths, wanted: Wanted, report: Report, *, fresh: bool) -> dict[str, Any]:
     here = machine.examine()
-    if not here.namespaces.allowed:
-        raise LocalClusterError(
-            f"pods cannot be separated here: {here.namespaces.reason}",
-            about="namespaces",
-            fix=here.namespaces.fix,
-        )
+    mode = machine.choose_mode(here, wanted.mode)
     control_plane = binaries.obtain(report=report)
+    extra = {}
+    if mode == "plain":
+        had = read_record(paths).get("octet")
+        extra = {"mode": mode, "octet": choose_octet(paths.name, had), "preload": preload.obtain(report)}
     listener = _listener(paths, wanted.port)
     port = listener.getsockname()[1]
     supervisor = None
     try:
         report("making certificates and settings")
-        nodes = Preparation(paths, wanted, control_plane, here, port).write()
+        nodes = Preparation(paths, wanted, control_plane, here, port, **extra).write()
         if fresh and (baked := bake.baked_etcd(control_plane, report=report)):
             bake.plant(baked, paths.etcd)
         report("starting the control plane")

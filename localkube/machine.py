@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from localkube.errors import LocalClusterError
 from localkube.node import syscalls
 from localkube.paths import state_dir
 
@@ -120,6 +121,27 @@ def namespaces() -> Namespaces:
     if not problem:
         return Namespaces(True, user)
     return Namespaces(False, user, problem, remedy())
+
+
+def choose_mode(here: Machine, wanted: str) -> str:
+    """Return ``namespaces`` or ``plain``.
+
+    Raises:
+        LocalClusterError: What was asked for cannot be had here.
+    """
+    if platform.system() != "Linux":
+        raise LocalClusterError(
+            f"nodes run on Linux, not on {platform.system()}",
+            about=here.system,
+            fix="run the kit in a Linux virtual machine or in a container; plain mode needs no rights there",
+        )
+    if wanted == "namespaces" and not here.namespaces.allowed:
+        raise LocalClusterError(
+            f"pods cannot be separated here: {here.namespaces.reason}",
+            about="namespaces",
+            fix=f"{here.namespaces.fix}; or leave the mode out, and pods run as plain processes",
+        )
+    return "namespaces" if wanted != "plain" and here.namespaces.allowed else "plain"
 
 
 def _try_namespaces(user: bool, writer: int) -> None:

@@ -4,13 +4,14 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from localkube.controlplane import certificates, components, kubeconfig
 from localkube.controlplane.binaries import ControlPlane
 from localkube.machine import Machine
+from localkube.node.addresses import LoopbackAddresses, moved_ports
 from localkube.node.nodes import NodeSettings
 from localkube.node.runtime import Site
 from localkube.paths import ClusterPaths, private_dir, state_dir
@@ -20,17 +21,24 @@ from localkube.settings import Wanted
 CONTROL_GROUPS = "TRAINYARD_CGROUPS"
 # Seconds after the API's first answer: each takes a core for a second or two, which the first pods want.
 DELAYS = {"metrics-server": 3.0, "warm": 4.0}
+EGRESS_SOCKET = "egress.sock"
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """A cluster that is about to start: where, of what, on which port of the host."""
+    """A cluster that is about to start: where, of what, on which port of the host, in which mode.
+
+    ``octet`` (see ``localkube.node.addresses``) and ``preload`` are plain mode's.
+    """
 
     paths: ClusterPaths
     wanted: Wanted
     control_plane: ControlPlane
     machine: Machine
     port: int
+    mode: str = "namespaces"
+    octet: int = 0
+    preload: Path = Path()
 
     def write(self) -> list[NodeSettings]:
         """Write all files, and return the nodes that the cluster will have.
@@ -40,6 +48,8 @@ class Preparation:
             LocalClusterError: The same, said by the part that met it.
         """
         paths, nodes = self.paths, self.wanted.node_settings(self.machine)
+        if self.mode == "plain":
+            nodes = [replace(node, external_address=self._on_loopback(node.address)) for node in nodes]
         for directory in (
             paths.root,
             paths.pki,
@@ -52,7 +62,12 @@ class Preparation:
             private_dir(directory)
         # A cluster that starts has all its nodes.
         paths.node_states.unlink(missing_ok=True)
-        certificates.issue(paths.pki, node_addresses=[node.address for node in nodes])
+        loopback = [self._on_loopback(Site().address)] if self.mode == "plain" else []
+        certificates.issue(
+            paths.pki,
+            node_addresses=[each for node in nodes for each in (node.address, node.external_address) if each],
+            api_names=loopback,
+        )
         kubeconfig.write(
             paths.kubeconfig,
             server=f"https://127.0.0.1:{self.port}",
@@ -70,7 +85,7 @@ class Preparation:
         """Return what ``localkube.node.agent_settings.AgentSettings`` reads."""
         paths = self.paths
         return {
-            "server": f"https://{Site().address}:6443",
+            "server": f"https://{self._on_loopback(Site().address)}:6443",
             "pki": str(paths.pki),
             "socket": str(paths.socket),
             "pods": str(paths.pods),
@@ -82,22 +97,64 @@ class Preparation:
             "version": self.control_plane.version,
             "nodes": [asdict(node) for node in nodes],
             "warm": self.wanted.warm,
-            "egress": self.control_plane.has("gateway"),
             "metrics": self.control_plane.has("metrics-server"),
             "programs": {name: list(argv) for name, argv in self.control_plane.programs.items()},
             "control_groups": os.environ.get(CONTROL_GROUPS, "") != "off",
+            "egress": self.control_plane.has("gateway") and self.mode != "plain",
+            "plain": self._plain(),
+        }
+
+    def _on_loopback(self, address: str) -> str:
+        """Return where an address of the cluster is: in a site where it says."""
+        return LoopbackAddresses(self.octet, low=0).reach(address, 0)[0] if self.mode == "plain" else address
+
+    def _plain(self) -> dict[str, Any] | None:
+        if self.mode != "plain":
+            return None
+        return {
+            "octet": self.octet,
+            "low": moved_ports(self.octet),
+            "preload": str(self.preload),
+            "egress": str(self.paths.root / EGRESS_SOCKET),
         }
 
     def _plan(self, nodes: list[NodeSettings]) -> dict[str, Any]:
         """Return what ``localkube.supervisor`` reads."""
         site = asdict(Site()) | {
+            "mode": self.mode,
             "user_namespace": self.machine.namespaces.user_namespace,
             "scratch": str(self.paths.root / "mnt"),
             "fleeting": str(self.paths.fleeting),
             "node_addresses": [node.address for node in nodes],
         }
-        components = _components(self.paths, self.control_plane, self.wanted)
-        return {"site": site, "components": components, "gateway": _gateway(self.control_plane, Site())}
+        plain = self.mode == "plain"
+        return {
+            "site": site,
+            "components": self._components(),
+            "gateway": None if plain else _gateway(self.control_plane, Site()),
+            "api": [self._on_loopback(Site().address), 6443],
+        }
+
+    def _components(self) -> list[dict[str, Any]]:
+        """Return the programs of the site, as the supervisor reads them."""
+        paths, plain, found = self.paths, self.mode == "plain", []
+        own = self._on_loopback(Site().address)
+        at = components.Addresses(api_bind=own, loopback=own, egress=EGRESS_SOCKET) if plain else None
+        for component in components.commands(paths, self.control_plane, addresses=at):
+            late = bool(component.starts_after)
+            argv, env = list(component.argv), dict(component.env)
+            entry = _component(paths, component.name, argv, env, late=late)
+            found.append(entry | {"delay": DELAYS.get(component.name, 0.0)})
+        environment = python_environment()
+        agent = [sys.executable, "-m", "localkube.node", str(paths.root / "agent.json")]
+        found.append(_component(paths, "agent", agent, environment, late=False))
+        if self.wanted.warm:
+            warm = [sys.executable, "-m", "localkube.node.warm"]
+            if plain:
+                environment = environment | {"LD_PRELOAD": str(self.preload)}
+            entry = _component(paths, "warm", warm, environment, late=True)
+            found.append(entry | {"op": "warm", "delay": DELAYS["warm"]})
+        return found
 
     def _first_record(self, nodes: list[NodeSettings]) -> dict[str, Any]:
         """Return what stays true of the cluster until it is started again."""
@@ -105,7 +162,8 @@ class Preparation:
             "name": self.paths.name,
             "nodes": len(nodes),
             "shape": self.wanted.as_dict(),
-            "mode": "namespaces",
+            "mode": self.mode,
+            "octet": self.octet,
             "api_port": self.port,
             "version": self.control_plane.version,
             "origin": self.control_plane.origin,
@@ -115,28 +173,18 @@ class Preparation:
         }
 
 
-def _components(paths: ClusterPaths, control_plane: ControlPlane, wanted: Wanted) -> list[dict[str, Any]]:
-    """Return the programs of the site, as the supervisor reads them."""
-    found = []
-    for component in components.commands(paths, control_plane):
-        late = bool(component.starts_after)
-        entry = _component(paths, component.name, list(component.argv), dict(component.env), late=late)
-        found.append(entry | {"delay": DELAYS.get(component.name, 0.0)})
-    environment = python_environment()
-    agent = [sys.executable, "-m", "localkube.node", str(paths.root / "agent.json")]
-    found.append(_component(paths, "agent", agent, environment, late=False))
-    if wanted.warm:
-        warm = [sys.executable, "-m", "localkube.node.warm"]
-        entry = _component(paths, "warm", warm, environment, late=True)
-        found.append(entry | {"op": "warm", "delay": DELAYS["warm"]})
-    return found
-
-
 def _component(
     paths: ClusterPaths, name: str, argv: list[str], env: dict[str, str], *, late: bool
 ) -> dict[str, Any]:
     log = str(paths.logs / f"{name}.log")
-    return {"name": name, "argv": argv, "env": env, "log": log, "starts_after_api": late}
+    return {
+        "name": name,
+        "argv": argv,
+        "env": env,
+        "log": log,
+        "starts_after_api": late,
+        "cwd": str(paths.root),
+    }
 
 
 def python_environment() -> dict[str, str]:

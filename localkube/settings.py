@@ -10,6 +10,7 @@ from localkube.node.nodes import NodeSettings
 from localkube.node.quantity import parse
 
 MOST_NODES = 100
+MODES = ("auto", "namespaces", "plain")
 MEMORY_SHARE = 0.9
 
 
@@ -25,6 +26,7 @@ class Wanted:
         labels: On every node.
         port: Of the API on 127.0.0.1; 0 takes a free one.
         warm: Keep a process with torch imported, from which training containers start at once.
+        mode: ``namespaces``, ``plain``, or ``auto``: namespaces where the machine allows them.
     """
 
     nodes: int = 4
@@ -34,6 +36,7 @@ class Wanted:
     labels: Mapping[str, str] = field(default_factory=dict)
     port: int = 0
     warm: bool = True
+    mode: str = "auto"
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MOST_NODES:
@@ -50,6 +53,11 @@ class Wanted:
         if self.gpus is not None and not 0 <= self.gpus <= 64:
             raise LocalClusterError(
                 "a node declares 0 to 64 GPUs", about=str(self.gpus), fix="correct --gpus"
+            )
+
+        if self.mode not in MODES:
+            raise LocalClusterError(
+                f"a mode is one of {', '.join(MODES)}", about=self.mode, fix="correct --mode, or leave it out"
             )
 
     def as_dict(self) -> dict[str, Any]:

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from localkube.machine import start_time
+from localkube.node import plain, syscalls
 from localkube.node.orders import Orders, Refused, SpawnerGone, short_name
 from localkube.node.tasks import start_task
 
 log = logging.getLogger(__name__)
 
 SPAWNER = Path(__file__).parent / "node" / "spawner.py"
-API_IN_SITE = ("10.244.0.1", 6443)
 BLOCK = 256 * 1024
 RESTART_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_SECONDS = 60.0
@@ -44,6 +44,7 @@ class Component:
     starts_after_api: bool
     op: str = "component"
     delay: float = 0.0
+    cwd: str = "/"
     deaths: int = 0
     started: float = 0.0
     identity: str = field(default="")
@@ -66,6 +67,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         self._note("supervisor", os.getpid())
+        if self._plan["site"]["mode"] == "plain":
+            syscalls.adopt_orphans()
         site = self._start_site()
         self._note("site", site.pid)
         try:
@@ -83,6 +86,9 @@ class Supervisor:
             self._stopping.set()
             site.terminate()
             site.wait()
+            if self._plan["site"]["mode"] == "plain":
+                # What an ended spawner could not end has fallen to this process.
+                plain.end_children(besides=[self._gateway.pid] if self._gateway else [])
             if self._gateway:
                 self._gateway.kill()
                 self._gateway.wait()
@@ -113,7 +119,13 @@ class Supervisor:
     async def _start(self, component: Component) -> None:
         component.identity = f"{component.name}.{component.deaths}"
         component.started = asyncio.get_running_loop().time()
-        order = {"id": component.identity, "argv": component.argv, "env": component.env, "log": component.log}
+        order = {
+            "id": component.identity,
+            "argv": component.argv,
+            "env": component.env,
+            "log": component.log,
+            "cwd": component.cwd,
+        }
         await self._orders.ask(component.op, **order)
 
     async def _start_late(self) -> None:
@@ -195,7 +207,7 @@ class Supervisor:
         # Clients write head and body of a request apart: the body would wait 40 ms for an acknowledgement.
         inside.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            await asyncio.get_running_loop().sock_connect(inside, API_IN_SITE)
+            await asyncio.get_running_loop().sock_connect(inside, tuple(self._plan["api"]))
         except OSError:
             inside.close()
             raise

@@ -75,7 +75,7 @@ def leaves(*, node_addresses: Sequence[str], api_names: Sequence[str] = ()) -> l
         ),
         Leaf("metrics-server", "ca", METRICS_USER, server_names=METRICS_NAMES),
         Leaf("front-proxy-client", "front-proxy-ca", "front-proxy-client"),
-        Leaf("etcd-server", "etcd-ca", "etcd", server_names=("127.0.0.1", "localhost")),
+        Leaf("etcd-server", "etcd-ca", "etcd", server_names=("127.0.0.1", "localhost", *api_names)),
         Leaf("apiserver-etcd-client", "etcd-ca", "kube-apiserver-etcd-client"),
     ]
 

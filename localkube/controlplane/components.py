@@ -63,7 +63,11 @@ CONTROLLERS = (
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the components listen. The defaults are those inside a site, whose network nobody else is in."""
+    """Where the components listen. The defaults are those inside a site, whose network nobody else is in.
+
+    ``egress`` is a Unix socket, by a name relative to the cluster's directory: the API server's way to nodes,
+    pods and Services, where their addresses are not on the network.
+    """
 
     api_bind: str = "0.0.0.0"
     api_port: int = 6443
@@ -71,19 +75,21 @@ class Addresses:
     etcd_port: int = 2379
     etcd_peer_port: int = 2380
     metrics_port: int = 4443
-    services: str = "10.96.0.0/12"
+    services: str = "10.96.0.0/16"
+    loopback: str = "127.0.0.1"
+    egress: str | None = None
 
     @property
     def api(self) -> str:
-        return f"https://127.0.0.1:{self.api_port}"
+        return f"https://{self.loopback}:{self.api_port}"
 
     @property
     def etcd(self) -> str:
-        return f"https://127.0.0.1:{self.etcd_port}"
+        return f"https://{self.loopback}:{self.etcd_port}"
 
     @property
     def etcd_peer(self) -> str:
-        return f"https://127.0.0.1:{self.etcd_peer_port}"
+        return f"https://{self.loopback}:{self.etcd_peer_port}"
 
 
 @dataclass(frozen=True)
@@ -182,7 +188,8 @@ def _etcd(paths: ClusterPaths, at: Addresses) -> dict[str, object]:
 
 def _api_server(paths: ClusterPaths, at: Addresses, files: Mapping[str, Path]) -> dict[str, object]:
     pki = paths.pki
-    return {
+    egress = {"egress-selector-config-file": files["egress"]} if at.egress else {}
+    return egress | {
         "bind-address": at.api_bind,
         "secure-port": at.api_port,
         "advertise-address": at.advertise,
@@ -259,11 +266,12 @@ def _metrics_server(paths: ClusterPaths, at: Addresses, files: Mapping[str, Path
         "client-ca-file": pki / "ca.crt",
         "requestheader-client-ca-file": pki / "front-proxy-ca.crt",
         "requestheader-allowed-names": "front-proxy-client",
-        "bind-address": at.advertise,
+        "bind-address": at.loopback if at.egress else at.advertise,
         "secure-port": at.metrics_port,
         "tls-cert-file": pki / "metrics-server.crt",
         "tls-private-key-file": pki / "metrics-server.key",
-        "kubelet-preferred-address-types": "InternalIP",
+        # Without a network of the cluster's own, nodes have an address outside it.
+        "kubelet-preferred-address-types": "ExternalIP" if at.egress else "InternalIP",
         "kubelet-use-node-status-port": "true",
         "metric-resolution": METRICS_RESOLUTION,
         "kubelet-request-timeout": METRICS_TIMEOUT,
@@ -290,6 +298,9 @@ def _write_configuration(paths: ClusterPaths, at: Addresses) -> dict[str, Path]:
             key=paths.pki / f"{name}.key",
             name=paths.name,
         )
+    if at.egress:
+        files["egress"] = folder / "egress.json"
+        _write_json(files["egress"], _egress_selector(at.egress))
     _write_json(
         files["authentication"],
         {
@@ -309,6 +320,15 @@ def _write_configuration(paths: ClusterPaths, at: Addresses) -> dict[str, Path]:
         },
     )
     return files
+
+
+def _egress_selector(socket: str) -> dict[str, object]:
+    connection = {"proxyProtocol": "HTTPConnect", "transport": {"uds": {"udsName": socket}}}
+    return {
+        "apiVersion": "apiserver.k8s.io/v1beta1",
+        "kind": "EgressSelectorConfiguration",
+        "egressSelections": [{"name": "cluster", "connection": connection}],
+    }
 
 
 def _write_json(path: Path, content: dict[str, object]) -> None:

@@ -5,7 +5,13 @@ Services keep their addresses in the API, and this says which address of the loo
 each. Whoever connects to a pod, a node or a Service asks here first.
 """
 
+import socket
 from typing import Protocol
+
+PODS, SERVICES = "10.244.", "10.96."
+LOW_PORTS, MOVED_BY = 1024, 64000
+# Even octets, so that two clusters' ranges never overlap; 127.0 and its neighbours belong to the machine.
+OCTETS = range(2, 253, 2)
 
 
 class Addresses(Protocol):
@@ -14,9 +20,81 @@ class Addresses(Protocol):
     def reach(self, host: str, port: int) -> tuple[str, int]:
         """Return the address to connect to, or to listen on, for one of the cluster's."""
 
+    def seen(self, host: str) -> str:
+        """Return the cluster's address for one of this machine that a peer came from or a call arrived at."""
+
 
 class SiteAddresses:
     """The agent is in the cluster's network."""
 
     def reach(self, host: str, port: int) -> tuple[str, int]:
         return host, port
+
+    def seen(self, host: str) -> str:
+        return host
+
+
+class LoopbackAddresses:
+    """Plain mode: 10.244.a.b is 127.octet.a.b, 10.96.a.b is 127.(octet + 1).a.b.
+
+    The preload library's ``addresses.c`` says the same to the programs of the pods.
+
+    Args:
+        octet: Of this cluster.
+        low: Added to ports below 1024, where this user may not listen on them.
+
+    Example:
+        >>> LoopbackAddresses(64, low=64000).reach("10.96.0.10", 53)
+        ('127.65.0.10', 64053)
+    """
+
+    def __init__(self, octet: int, *, low: int) -> None:
+        self.octet, self.low = octet, low
+
+    def reach(self, host: str, port: int) -> tuple[str, int]:
+        for network, second in ((PODS, self.octet), (SERVICES, self.octet + 1)):
+            if host.startswith(network):
+                moved = port + self.low if 0 < port < LOW_PORTS else port
+                return f"127.{second}.{host.removeprefix(network)}", moved
+        return host, port
+
+    def seen(self, host: str) -> str:
+        for network, second in ((PODS, self.octet), (SERVICES, self.octet + 1)):
+            if host.startswith(f"127.{second}."):
+                return network + host.removeprefix(f"127.{second}.")
+        return host
+
+
+def choose_octet(name: str, had: int | None = None) -> int:
+    """Return an octet whose addresses nobody uses: the one that the cluster had, or the name's own.
+
+    Raises:
+        OSError: All are taken.
+    """
+    start = sum(name.encode()) % len(OCTETS)
+    order = [*OCTETS[start:], *OCTETS[:start]]
+    for octet in ([had] if had else []) + order:
+        if _free(f"127.{octet}.0.1"):
+            return octet
+    raise OSError("every range of loopback addresses is taken by another cluster")
+
+
+def _free(address: str) -> bool:
+    for port in (6443, 2379, 2380):
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind((address, port))
+            except OSError:
+                return False
+    return True
+
+
+def moved_ports(octet: int) -> int:
+    """Return what ports below 1024 are moved by here: nothing, where this user may listen on them."""
+    with socket.socket() as sock:
+        try:
+            sock.bind((f"127.{octet}.0.1", 1))
+        except PermissionError:
+            return MOVED_BY
+    return 0

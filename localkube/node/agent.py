@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.node import control, port_forward
+from localkube.node import control, port_forward, syscalls
+from localkube.node.addresses import Addresses, LoopbackAddresses, SiteAddresses
 from localkube.node.adoption import adopt
 from localkube.node.agent_settings import AgentSettings
 from localkube.node.api import Api, Watch
@@ -26,6 +27,7 @@ from localkube.node.metrics import Meter, Running
 from localkube.node.network import Network
 from localkube.node.objects import Objects
 from localkube.node.orders import Orders
+from localkube.node.plain_pod import PlainPods
 from localkube.node.pods import PodWorker
 from localkube.node.processes import Process
 from localkube.node.programs import Programs
@@ -75,8 +77,9 @@ class Agent:
             for node in heard:
                 await node.register()
             pods = self._pods = Watch(api, "/api/v1/pods")
+            addresses = _addresses(settings)
             network = await stack.enter_async_context(
-                Network(api, settings, pods=pods, view=self, meter=self._meter)
+                Network(api, settings, pods=pods, view=self, meter=self._meter, addresses=addresses)
             )
             objects = Objects(api)
             executions = Executions(orders, limits=self._limits.join)
@@ -90,6 +93,7 @@ class Agent:
                     fleeting=settings.fleeting,
                     allocatable=self._allocatable,
                     objects=objects,
+                    mount=_no_mount if settings.plain else syscalls.mount,
                 ),
                 logs=network.logs,
                 executions=executions,
@@ -103,6 +107,8 @@ class Agent:
                 version=settings.version,
                 programs=Programs(settings.programs),
                 limits=self._limits,
+                addresses=addresses,
+                plain=PlainPods(addresses, Path(settings.plain.preload)) if settings.plain else None,
             )
             self._start_warm()
             for node in self._nodes.values():
@@ -324,3 +330,12 @@ class Agent:
         if record is None:
             return "ContainerCreating"
         return record.reason if record.state == "waiting" and not record.last else None
+
+
+def _addresses(settings: AgentSettings) -> Addresses:
+    plain = settings.plain
+    return LoopbackAddresses(plain.octet, low=plain.low) if plain else SiteAddresses()
+
+
+def _no_mount(*_: object) -> None:
+    """In plain mode an emptyDir in memory is a directory on disk."""

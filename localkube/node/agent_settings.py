@@ -9,6 +9,16 @@ from localkube.node.nodes import NodeSettings
 
 
 @dataclass(frozen=True)
+class PlainSettings:
+    """Plain mode: this cluster's loopback addresses (``addresses.py``), preload library and egress socket."""
+
+    octet: int
+    low: int
+    preload: str
+    egress: str
+
+
+@dataclass(frozen=True)
 class AgentSettings:
     """What the supervisor tells the agent, as a JSON file."""
 
@@ -28,6 +38,7 @@ class AgentSettings:
     metrics: bool = False
     programs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     control_groups: bool = True
+    plain: PlainSettings | None = None
 
     @classmethod
     def read(cls, path: Path) -> "AgentSettings":
@@ -37,4 +48,5 @@ class AgentSettings:
         made = tuple(
             NodeSettings(**node | {"gpu_devices": tuple(node["gpu_devices"])}) for node in raw["nodes"]
         )
-        return cls(**raw | places | {"nodes": made, "hide": tuple(raw["hide"])})
+        plain = PlainSettings(**raw["plain"]) if raw.get("plain") else None
+        return cls(**raw | places | {"nodes": made, "hide": tuple(raw["hide"]), "plain": plain})

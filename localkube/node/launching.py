@@ -66,6 +66,15 @@ async def container_order(
     prepared |= runtime.limits.order(container, identity=identity, first_core=first)
     if annotations.get(WARM_ANNOTATION) != "false":
         prepared["warm"] = runtime.warm(prepared["argv"], environment)
+    if runtime.plain:
+        runtime.plain.translate(
+            prepared,
+            directory=runtime.pods / worker.uid / "plain" / f"{container['name']}.{restart}",
+            address=worker.address,
+            hostname=pod["spec"].get("hostname") or pod["metadata"]["name"][:63],
+            namespace=pod["metadata"]["namespace"],
+            tell=lambda sentence: runtime.events.record(pod, "NotKept", sentence, warning=True),
+        )
     return prepared
 
 

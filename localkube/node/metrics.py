@@ -16,6 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
+from localkube.node.addresses import Addresses
 from localkube.node.nodes import NodeSettings
 from localkube.node.usage import Counter, Processes, Usage
 
@@ -191,12 +192,12 @@ class Meter:
         return Usage(cpu, pods.memory + look.agent.memory // share)
 
 
-def routes(meter: Meter) -> list[web.RouteDef]:
-    """Return what the kubelet's server answers with a meter."""
+def routes(meter: Meter, addresses: Addresses) -> list[web.RouteDef]:
+    """Return what the kubelet's server answers with a meter; ``addresses`` tell which node was called."""
 
     def asked(request: web.Request) -> NodeSettings:
         address = request.transport.get_extra_info("sockname")[0] if request.transport else ""
-        if node := meter.node(address):
+        if node := meter.node(addresses.seen(address)):
             return node
         raise web.HTTPNotFound(text=f"no node of this agent has the address {address}")
 

@@ -12,6 +12,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from localkube.node.addresses import Addresses, SiteAddresses
 from localkube.node.api import Api, ApiError
 from localkube.node.metrics import READER
 
@@ -26,20 +27,23 @@ SUBJECT = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": READ
 log = logging.getLogger(__name__)
 
 
-async def publish_metrics_server(api: Api, *, address: str, ca_file: Path) -> None:
+async def publish_metrics_server(
+    api: Api, *, address: str, ca_file: Path, addresses: Addresses | None = None
+) -> None:
     """Write the objects of metrics-server, those that are missing or differ; harmless to repeat.
 
     Args:
         api: The API server.
         address: Where metrics-server listens.
         ca_file: The authority that signed its certificate.
+        addresses: Where the cluster's addresses are; by default where they say.
 
     Raises:
         ApiError: The API server refused for a reason that does not pass.
     """
     for collection, wanted in _objects(address):
         await _ensure(api, collection, wanted)
-    while not await _listens(address, PORT):  # noqa: ASYNC110 - a listener's birth cannot be watched
+    while not await _listens(*(addresses or SiteAddresses()).reach(address, PORT)):  # noqa: ASYNC110 - a listener's birth cannot be watched
         await asyncio.sleep(LISTENING_SECONDS)
     await _ensure(api, APISERVICES, _api_service(ca_file))
 

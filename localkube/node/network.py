@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import Protocol
 
 from localkube.node import metrics
+from localkube.node.addresses import Addresses
 from localkube.node.agent_settings import AgentSettings
 from localkube.node.api import Api, Watch
 from localkube.node.dns import DnsServer
+from localkube.node.egress import EgressProxy
 from localkube.node.endpoints import publish_api_server
 from localkube.node.logs import LogFiles
 from localkube.node.metrics import Meter
@@ -29,12 +32,22 @@ class View(NodeView, StreamView, Protocol):
 class Network:
     """The agent's servers and controllers, started and stopped together; an async context manager."""
 
-    def __init__(self, api: Api, settings: AgentSettings, *, pods: Watch, view: View, meter: Meter) -> None:
+    def __init__(
+        self,
+        api: Api,
+        settings: AgentSettings,
+        *,
+        pods: Watch,
+        view: View,
+        meter: Meter,
+        addresses: Addresses,
+    ) -> None:
         self.logs = LogFiles()
         self.services = Watch(api, "/api/v1/services")
         self._slices = Watch(api, "/apis/discovery.k8s.io/v1/endpointslices")
         self._api, self._settings, self._pods, self._view = api, settings, pods, view
         self._meter = meter
+        self._addresses = addresses
         self._tasks: list[asyncio.Task] = []
         self._stack = contextlib.AsyncExitStack()
 
@@ -43,18 +56,27 @@ class Network:
         zone = Zone(services=self.services, slices=self._slices, pods=self._pods)
         upstreams = [(site.gateway, 53)] if settings.egress else []
         dns = await self._stack.enter_async_context(DnsServer(zone, upstreams=upstreams))
-        await dns.listen(site.address, 53)
-        await self._stack.enter_async_context(ServiceProxy(services=self.services, slices=self._slices))
+        reach = self._addresses.reach
+        await dns.listen(*reach(site.address, 53))
+        proxy = ServiceProxy(services=self.services, slices=self._slices, place=reach)
+        await self._stack.enter_async_context(proxy)
         server = KubeletServer(
             self._view,
             files=self.logs,
             cert_file=settings.pki / "kubelet-serving.crt",
             key_file=settings.pki / "kubelet-serving.key",
             client_ca_file=settings.pki / "ca.crt",
-            routes=[*metrics.routes(self._meter), *Streams(self._view).routes()],
+            routes=[*metrics.routes(self._meter, self._addresses), *Streams(self._view).routes()],
         )
         await self._stack.enter_async_context(server)
-        await server.listen("0.0.0.0", KUBELET_PORT)
+        if settings.plain:
+            # The machine's own network is not ours to listen on.
+            for node in settings.nodes:
+                await server.listen(*reach(node.address, KUBELET_PORT))
+            egress = EgressProxy(Path(settings.plain.egress), self._addresses)
+            await self._stack.enter_async_context(egress)
+        else:
+            await server.listen("0.0.0.0", KUBELET_PORT)
         provisioner = Provisioner(self._api, directory=settings.volumes)
         for work, name in (
             (self.services.run(), "watch services"),
@@ -64,7 +86,9 @@ class Network:
         ):
             self._tasks.append(start_task(work, name=name))
         if settings.metrics:
-            known = publish_metrics_server(self._api, address=site.address, ca_file=settings.pki / "ca.crt")
+            known = publish_metrics_server(
+                self._api, address=site.address, ca_file=settings.pki / "ca.crt", addresses=self._addresses
+            )
             self._tasks.append(start_task(known, name="metrics-server's objects"))
         return self
 

@@ -20,7 +20,10 @@ DECLARED_FEATURE = "ExtendWebSocketsToKubelet"
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """One node as its creator asked for it; ``cpus`` in cores, ``memory`` in bytes."""
+    """One node as its creator asked for it; ``cpus`` in cores, ``memory`` in bytes.
+
+    ``external_address`` is where a program outside the cluster's network finds it, if anywhere.
+    """
 
     name: str
     index: int
@@ -30,6 +33,7 @@ class NodeSettings:
     gpus: int = 0
     gpu_devices: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    external_address: str = ""
 
     @property
     def address(self) -> str:
@@ -123,9 +127,11 @@ def node_status(settings: NodeSettings, *, version: str) -> dict[str, Any]:
     conditions.append(
         _condition("Ready", "True", "AgentReady", "the node agent runs containers as processes", now)
     )
+    external = [{"type": "ExternalIP", "address": settings.external_address}]
     return {
         "addresses": [
             {"type": "InternalIP", "address": settings.address},
+            *(external if settings.external_address else []),
             {"type": "Hostname", "address": settings.name},
         ],
         "capacity": settings.allocatable(),

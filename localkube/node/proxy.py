@@ -1,7 +1,7 @@
 """ClusterIP Services: whoever connects to a Service's address reaches one of its ready endpoints.
 
 A user-space proxy, because the kernel's ways (nftables, IPVS) need programs or rights that a laptop may not
-give. The site makes the whole Service range local (``ip route add local 10.96.0.0/12 dev lo``), so an address
+give. The site makes the whole Service range local (``ip route add local 10.96.0.0/16 dev lo``), so an address
 needs nothing but a listener, and one without endpoints refuses connections by having none. The API server's
 own Service, 10.96.0.1, is one among the others.
 
@@ -79,7 +79,8 @@ class ServiceProxy:
     Args:
         services: Watch of all Services.
         slices: Watch of all EndpointSlices.
-        place: Maps a Service's (ip, port) to the address to listen on; tests without a site need it.
+        place: Maps an (ip, port) of a Service or a pod to where it is on this machine; plain mode and tests
+            without a site need it.
 
     Example:
         >>> async with ServiceProxy(services=services, slices=slices):
@@ -184,7 +185,8 @@ class ServiceProxy:
             protocol = port.get("protocol", "TCP")
             if protocol in LISTENERS:
                 own = {(ip, port["port"]) for ip in ips}
-                backends = [backend for backend in _backends(slices, port, protocol) if backend not in own]
+                found = [backend for backend in _backends(slices, port, protocol) if backend not in own]
+                backends = [self._place(*backend) for backend in found]
                 wanted |= {(ip, port["port"], protocol): (backends, seconds) for ip in ips}
         return wanted
 

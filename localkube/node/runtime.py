@@ -18,6 +18,7 @@ from localkube.node.limits import Limits
 from localkube.node.logs import LogFiles
 from localkube.node.objects import Objects
 from localkube.node.orders import Orders
+from localkube.node.plain_pod import PlainPods
 from localkube.node.programs import Programs
 from localkube.node.volumes import Volumes
 
@@ -33,7 +34,7 @@ class Site:
     prefix: int = 16
     gateway: str = "10.244.255.254"
     services: str = "10.96.0.0"
-    services_prefix: int = 12
+    services_prefix: int = 16
 
     def pod_network(self) -> dict[str, Any]:
         """Return what the spawner needs to connect a pod."""
@@ -52,7 +53,10 @@ async def _no_execute(identity: str, argv: list[str], timeout: float | None) -> 
 
 @dataclass
 class Runtime:
-    """The parts that every pod's worker uses; ``warm`` tells what a warm parent may start."""
+    """The parts that every pod's worker uses.
+
+    ``warm`` tells what a warm parent may start; ``plain`` is None in a site.
+    """
 
     api: Api
     orders: Orders
@@ -69,6 +73,7 @@ class Runtime:
     site: Site = field(default_factory=Site)
     addresses: Addresses = field(default_factory=SiteAddresses)
     programs: Programs = field(default_factory=Programs)
+    plain: PlainPods | None = None
     warm: Callable[[list[str], Mapping[str, str]], Any] = lambda argv, env: None
     reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
     limits: Limits = field(default_factory=Limits)

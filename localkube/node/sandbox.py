@@ -125,14 +125,11 @@ def become(order: dict, fds: dict, writer: int, main: Callable | None = None) ->
                 for number, name in enumerate(("stdin", "stdout", "stderr")):
                     os.dup2(fds[name], number)
             os.chdir(order["cwd"])
-            drop_privileges()
-            signal.set_wakeup_fd(-1)
-            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-                if signal.getsignal(number) is not None:
-                    signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, set())
+            if not order.get("plain"):
+                drop_privileges()
+            reset_signals()
             if main is None:
-                program = find_program(order["argv"][0], order["env"], order["cwd"])
+                program = order.get("program") or find_program(order["argv"][0], order["env"], order["cwd"])
                 os.execve(program, order["argv"], order["env"])
         os.closerange(3, 1 << 20)
         main()
@@ -147,6 +144,15 @@ def enter_limits(order: dict[str, Any]) -> None:
             file.write("0")
     if order.get("cores"):
         os.sched_setaffinity(0, order["cores"])
+
+
+def reset_signals() -> None:
+    """Handle and block no signal, as a program expects that has just been started."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) is not None:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
 class stage:

@@ -21,8 +21,7 @@ from typing import Any, NoReturn
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from localkube.node import messages, sandbox, syscalls
-from localkube.node.joining import join
+from localkube.node import joining, messages, plain, sandbox, syscalls
 from localkube.node.netlink import Netlink
 from localkube.node.sessions import kill_session
 from localkube.node.wiring import make_network, make_pod, move_pod, plug_node, socket_in, unplug_node
@@ -43,6 +42,7 @@ class Entry:
     pipes: dict[str, int] = field(default_factory=dict)
     context: dict[str, Any] = field(default_factory=dict)
     client: socket.socket | None = None
+    container: str = ""
     status: int | None = None
     ended: float | None = None
 
@@ -73,10 +73,11 @@ class Spawner:
         self._addresses: dict[str, str] = {}
         self._unplugged: dict[str, str] = {}
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        self._netlink = Netlink()
+        self._netlink = Netlink() if settings["mode"] != "plain" else None
         self._warm: socket.socket | None = None
         self._warm_ready: dict[str, Any] | None = None
-        self._gate = make_network(self._netlink, settings)
+        self._plain = settings["mode"] == "plain"
+        self._gate = None if self._plain else make_network(self._netlink, settings)
 
     def run(self) -> NoReturn:
         wake_reader, wake_writer = socket.socketpair()
@@ -168,6 +169,8 @@ class Spawner:
             return pid
         try:
             os.setsid()
+            if self._plain:
+                syscalls.die_with_parent()
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
@@ -176,6 +179,7 @@ class Spawner:
             for descriptor in fds:
                 os.set_inheritable(descriptor, True)
             os.umask(0o077)
+            os.chdir(order.get("cwd", "/"))
             names = {f"FD_{position}": str(descriptor) for position, descriptor in enumerate(fds)}
             os.execve(order["argv"][0], order["argv"], order["env"] | names)
         except OSError as error:
@@ -213,7 +217,7 @@ class Spawner:
     def _do_sandbox(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Make the namespaces that the containers of a pod share."""
         if order["pod"] not in self._pods:
-            self._pods[order["pod"]] = make_pod(self._netlink, order)
+            self._pods[order["pod"]] = {} if self._plain else make_pod(self._netlink, order)
             self._addresses[order["pod"]] = order["address"]
             for prefix, bridge in self._unplugged.items():
                 if order["address"].startswith(prefix):
@@ -256,7 +260,7 @@ class Spawner:
             _close(theirs, but=self._null)
         if started.terminal is not None:
             ours = {"tty": started.terminal}
-        context = {name: order[name] for name in ("env", "cwd")}
+        context = {name: order[name] for name in ("env", "cwd", "plain") if name in order}
         entry = Entry(order["id"], "container", started.pid, time.time(), ours, context)
         return self._started(entry) | {"warm": warm}, list(ours.values()), []
 
@@ -268,8 +272,8 @@ class Spawner:
             if container.status is not None:
                 raise sandbox.LaunchError("sandbox", "the container has ended")
             environment = container.context["env"] | order.get("env", {})
-            joined = container.context | order | {"env": environment}
-            started = join(joined, theirs, container=container.pid)
+            joined = container.context | order | {"env": environment, "spawner": os.getpid()}
+            started = (plain if self._plain else joining).join(joined, theirs, container=container.pid)
         except BaseException:
             _close(ours)
             raise
@@ -277,7 +281,14 @@ class Spawner:
             _close(theirs, but=self._null)
         if started.terminal is not None:
             ours = {"tty": started.terminal}
-        entry = Entry(order["id"], "exec", started.pid, time.time(), client=self._client)
+        entry = Entry(
+            order["id"],
+            "exec",
+            started.pid,
+            time.time(),
+            client=self._client,
+            container=order["container"],
+        )
         answer = self._started(entry) | {"streams": list(ours)}
         return answer, list(ours.values()), list(ours.values())
 
@@ -294,7 +305,7 @@ class Spawner:
         return ours, theirs
 
     def _launch(self, order: dict, given: dict[str, int]) -> tuple[sandbox.Launched, bool]:
-        order["scratch"] = self._settings["scratch"]
+        order["scratch"], order["spawner"] = self._settings["scratch"], os.getpid()
         if order.get("warm") and self._warm_ready and not order.get("tty"):
             messages.send(self._warm, order | {"fds": list(given)}, list(given.values()))
             received = messages.receive(self._warm)
@@ -304,7 +315,7 @@ class Spawner:
                 return sandbox.Launched(received[0]["pid"]), True
             else:
                 raise sandbox.LaunchError(received[0].get("stage", "exec"), received[0]["error"])
-        return sandbox.launch(order, given), False
+        return (plain if self._plain else sandbox).launch(order, given), False
 
     def _started(self, entry: Entry) -> dict[str, Any]:
         self._entries[entry.identity] = entry
@@ -352,13 +363,15 @@ class Spawner:
         return {}, [], []
 
     def _reap(self) -> None:
+        ended = False
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                break
             if not pid:
-                return
+                break
+            ended = True
             entry = self._by_pid.pop(pid, None)
             if entry is not None:
                 entry.status, entry.ended = status, time.time()
@@ -366,6 +379,16 @@ class Spawner:
                     del self._entries[entry.identity]
                 for client in list(self._clients):
                     self._send(client, {"event": "exit", **entry.describe()})
+                if self._plain:
+                    self._end_commands(entry)
+        if ended and self._plain:
+            plain.end_strays(self._by_pid)
+
+    def _end_commands(self, container: Entry) -> None:
+        """End the commands that joined a container which has ended; a PID namespace does so by itself."""
+        for entry in self._entries.values():
+            if entry.container == container.identity and entry.status is None:
+                kill_session(entry.pid)
 
 
 def _close(descriptors: dict[str, int], *, but: int | None = None) -> None:
@@ -416,7 +439,10 @@ def main() -> NoReturn:
     os.set_inheritable(listener.fileno(), False)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    enter_site(settings)
+    if settings["mode"] == "plain":
+        plain.enter(settings)
+    else:
+        enter_site(settings)
     Spawner(settings, listener).run()
 
 

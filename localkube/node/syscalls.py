@@ -16,7 +16,7 @@ PROC_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
 MNT_DETACH = 2
 SYS_PIVOT_ROOT, SYS_MOUNT_SETATTR = 155, 442
 AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
 CAPABILITY_VERSION_3 = 0x20080522
 # The capabilities that container engines leave to a container by default.
 KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31})
@@ -48,6 +48,11 @@ def unmount(target: str) -> None:
 def die_with_parent(number: int = signal.SIGKILL) -> None:
     """Ask the kernel for a signal when the parent ends."""
     _check(_libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0), "prctl")
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what this process's descendants leave behind; it lasts through an exec."""
+    _check(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def make_read_only(target: str) -> None:

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from localkube.node import messages, sandbox, warm_native, warm_python, warm_torchrun
+from localkube.node import messages, plain, sandbox, warm_native, warm_python, warm_torchrun
 from localkube.node.warm_native import Become
 
 # What trainers and torchrun's agent import, also what they come to when they are well under way: an
@@ -123,7 +123,7 @@ def _start(
 
 
 def _launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn]) -> int:
-    return sandbox.launch(order, fds, main).pid
+    return (plain if order.get("plain") else sandbox).launch(order, fds, main).pid
 
 
 def _close(descriptors: list[int]) -> None:

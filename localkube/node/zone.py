@@ -23,7 +23,7 @@ from localkube.node.names import (
 )
 
 SCHEMA = "1.1.0"
-NETWORKS = ("10.244.0.0/16", "10.96.0.0/12")
+NETWORKS = ("10.244.0.0/16", "10.96.0.0/16")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
 SETUP = (
     "link set lo up",
     "address add 10.244.0.1/16 dev lo",
-    "route add local 10.96.0.0/12 dev lo",
+    "route add local 10.96.0.0/16 dev lo",
 )
 
 

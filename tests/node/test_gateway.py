@@ -223,7 +223,7 @@ def pod(play):
 @contextlib.contextmanager
 def gateway(descriptor, **options):
     control_plane = binaries.obtain(report=lambda text: None)
-    command = control_plane.argv("gateway", "--packet-fd", str(descriptor), "--refuse", "10.96.0.0/12")
+    command = control_plane.argv("gateway", "--packet-fd", str(descriptor), "--refuse", "10.96.0.0/16")
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=[descriptor], **options
     ) as process:
