@@ -6,12 +6,14 @@ Each module has ``measure(lab)``, which returns lines of the table; what a line 
 from collections.abc import Callable
 
 from bench.lab import Lab
-from bench.measures import creation, first_step, idle, many_pods, pod_start, training_time
+from bench.measures import agent, creation, first_step, idle, many_pods, pod_start, top, training_time
 from bench.results import Result
 
 MEASURES: dict[str, Callable[[Lab], list[Result]]] = {
     "creation": creation.measure,
+    "top": top.measure,
     "idle": idle.measure,
+    "agent": agent.measure,
     "pod_start": pod_start.measure,
     "many_pods": many_pods.measure,
     "first_step": first_step.measure,

@@ -32,6 +32,7 @@ from localkube.node.pods import PodWorker
 from localkube.node.processes import Process
 from localkube.node.programs import Programs
 from localkube.node.runtime import Runtime
+from localkube.node.storage import StorageWatch
 from localkube.node.tasks import start_task
 from localkube.node.volumes import VolumeError, Volumes
 
@@ -53,7 +54,13 @@ class Agent:
             groups=ControlGroups.claim(settings.socket.parent) if settings.control_groups else None,
             kill=self._out_of_memory,
         )
-        self._meter = Meter(settings.nodes, running=self._running, control_groups=self._limits.usage)
+        self._storage = StorageWatch(settings.pods, pods=lambda: list(self._workers.values()))
+        self._meter = Meter(
+            settings.nodes,
+            running=self._running,
+            storage=self._storage.used,
+            control_groups=self._limits.usage,
+        )
         self._tasks: list[asyncio.Task] = []
         self._runtime: Runtime | None = None
         self._pods: Watch | None = None
@@ -118,6 +125,7 @@ class Agent:
             machines = Machines(self._nodes, states=states, orders=orders, tenants=self)
             self._go(self._runtime.nodes.run(), "watch nodes")
             self._go(self._limits.run(), "limits")
+            self._go(self._storage.run(), "storage")
             self._go(self._refresh_volumes(), "volumes")
             self._go(self._follow(pods, orders, machines), "watch pods")
             await orders.gone

@@ -32,6 +32,7 @@ from localkube.node.volumes import Volume, VolumeError
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 10.0
+EVICTED, EVICTION_GRACE_SECONDS = ("Failed", "Evicted"), 1.0
 
 
 class PodWorker:
@@ -111,9 +112,9 @@ class PodWorker:
                 task.cancel()
         self._reports.abandon()
         for process in self.processes.values():
-            self._runtime.limits.ended(process.identity)
+            self.runtime.limits.ended(process.identity)
             process.close()
-        self._pool.release(self.uid)
+        self.pool.release(self.uid)
 
     async def stop(self, *, grace: float, override: tuple[str, str, str] | None = None) -> None:
         """End all containers: hooks, SIGTERM, and after ``grace`` seconds SIGKILL of the whole process tree.
@@ -135,6 +136,12 @@ class PodWorker:
             if process.running:
                 ends.append(self.containers[name].stop(grace=grace, after=earlier))
         await asyncio.gather(*ends)
+
+    def evict(self, message: str) -> None:
+        """End the pod: it takes more of its node than it may."""
+        if not self.stopping.is_set():
+            self.event("Evicted", message, warning=True)
+            self.in_background(self.stop(grace=EVICTION_GRACE_SECONDS, override=(*EVICTED, message)))
 
     # Its life.
 

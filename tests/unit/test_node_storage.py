@@ -1,0 +1,66 @@
+"""When a pod takes too much of the disk, in the kubelet's words."""
+
+import os
+
+from localkube.node.storage import Stored, disk_usage, excess, is_limited, measure
+
+MIB = 1 << 20
+
+
+def pod(*limits, **volumes):
+    containers = [
+        {"name": f"c{number}", "resources": {"limits": {"ephemeral-storage": limit} if limit else {}}}
+        for number, limit in enumerate(limits or (None,))
+    ]
+    listed = [{"name": name, "emptyDir": source} for name, source in volumes.items()]
+    return {"spec": {"containers": containers, "volumes": listed}}
+
+
+def test_a_pod_without_limits_is_not_looked_at():
+    assert not is_limited(pod(scratch={}))
+    assert not is_limited(pod(shm={"medium": "Memory", "sizeLimit": "1Mi"}))
+    assert is_limited(pod(scratch={"sizeLimit": "1Mi"}))
+    assert is_limited(pod(None, "1Mi"))
+
+
+def test_an_empty_dir_over_its_limit_is_named_first():
+    found = excess(pod("1Mi", scratch={"sizeLimit": "2Mi"}), Stored({"scratch": 3 * MIB}, {}))
+    assert found == 'Usage of EmptyDir volume "scratch" exceeds the limit "2Mi". '
+
+
+def test_a_pod_has_the_limits_of_its_containers_together_with_its_empty_dirs():
+    limited = pod("1Mi", "2Mi", scratch={})
+    assert excess(limited, Stored({"scratch": 2 * MIB}, {"c0": MIB})) is None
+    assert (
+        excess(limited, Stored({"scratch": 3 * MIB}, {"c0": MIB}))
+        == "Pod ephemeral local storage usage exceeds the total limit of containers 3Mi. "
+    )
+
+
+def test_a_container_has_its_own_limit():
+    found = excess(pod("1Mi", "8Mi"), Stored({}, {"c0": 2 * MIB, "c1": MIB}))
+    assert found == 'Container c0 exceeded its local ephemeral storage limit "1Mi". '
+
+
+def test_disk_usage_is_what_is_allocated_and_follows_no_links(tmp_path):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "file").write_bytes(b"x" * MIB)
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(64 * MIB)
+    (tmp_path / "link").symlink_to("/usr")
+    assert MIB <= disk_usage(tmp_path) < 2 * MIB
+    assert disk_usage(tmp_path / "nothing") == 0
+
+
+def test_volumes_and_logs_are_measured_where_they_lie(tmp_path):
+    (tmp_path / "volumes" / "scratch").mkdir(parents=True)
+    (tmp_path / "volumes" / "scratch" / "file").write_bytes(b"x" * MIB)
+    (tmp_path / "logs" / "c0").mkdir(parents=True)
+    (tmp_path / "logs" / "c0" / "0.log").write_bytes(b"x" * 2 * MIB)
+    stored = measure(pod("1Mi", scratch={}), tmp_path, {})
+    assert MIB <= stored.volumes["scratch"] < 2 * MIB
+    assert 2 * MIB <= stored.containers["c0"] < 3 * MIB
+
+
+def test_a_container_without_a_root_of_its_own_is_not_charged_for_the_hosts(tmp_path):
+    assert measure(pod("1Mi"), tmp_path, {"c0": os.getpid()}).total == 0
