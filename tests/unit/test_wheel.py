@@ -1,0 +1,96 @@
+"""The control plane as a Python package: what the wheel says of itself, and that it is found once installed."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from localkube.controlplane import binaries, build, packaged
+from localkube.controlplane.steps import target
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel for this machine; its program comes from the cache, or is built into it."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, str(ROOT / "tools" / "wheel.py"), "--output", str(folder), target()[1]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A folder into which pip has installed the wheel."""
+    folder = tmp_path_factory.mktemp("site")
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--target",
+        folder,
+        wheel,
+    ]
+    subprocess.run(pip, check=True)
+    return folder
+
+
+def find(installed, tmp_path):
+    """Return what a new Python with this package, without Go, cache and network, says of the control plane."""
+    program = (
+        "import json; from localkube.controlplane import binaries; lines = [];\n"
+        "from localkube.errors import LocalClusterError\n"
+        "try: print(json.dumps(binaries.obtain(report=lines.append).argv('kubectl')))\n"
+        "except LocalClusterError as error: print(json.dumps(str(error)))"
+    )
+    environment = os.environ | {
+        "PATH": str(tmp_path),
+        "PYTHONPATH": f"{ROOT}:{installed}",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "TRAINYARD_CONTROLPLANE": "package",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.timeout(900)
+def test_the_wheel_is_of_a_platform_and_of_any_python(wheel):
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}[target()[1]]
+    assert wheel.name.endswith(f"-py3-none-manylinux_2_17_{machine}.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        about = next(name for name in archive.namelist() if name.endswith(".dist-info/WHEEL"))
+        assert "Root-Is-Purelib: false" in archive.read(about).decode()
+
+
+def test_without_go_the_program_of_the_package_is_found_and_runs(installed, tmp_path):
+    command = find(installed, tmp_path)
+    assert command[0].startswith(str(installed))
+    done = subprocess.run([*command, "version", "--client"], capture_output=True, text=True, check=False)
+    assert f"Client Version: {binaries.VERSION}" in done.stdout
+    headers = subprocess.run(
+        ["readelf", "-l", command[0]], capture_output=True, text=True, check=False
+    ).stdout
+    assert "INTERP" not in headers, "it is static, so that it runs with any C library"
+
+
+def test_a_package_of_other_sources_is_passed_over(installed, tmp_path):
+    contents = installed / packaged.PACKAGE / "binaries" / packaged.CONTENTS
+    before = contents.read_text()
+    contents.write_text(json.dumps({build.PROGRAM: "0123456789ab"}))
+    try:
+        assert "was built from other sources (0123456789ab)" in find(installed, tmp_path)
+    finally:
+        contents.write_text(before)

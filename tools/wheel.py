@@ -1,0 +1,100 @@
+"""Make the wheels of trainyard-controlplane: the control plane as a Python package, for machines without Go.
+
+    .venv/bin/python tools/wheel.py --output dist amd64 arm64
+
+Built without cgo, the program is static, so the tags manylinux_2_17 are true. Another architecture than this
+one is cross-compiled, and kept in the cache as well. What else a machine would have to compile belongs into
+``parts``.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from localkube.controlplane import binaries, build, packaged  # noqa: E402
+from localkube.errors import LocalClusterError  # noqa: E402
+
+PROJECT = ROOT / "packaging" / "controlplane"
+PLATFORMS = {"amd64": "manylinux_2_17_x86_64", "arm64": "manylinux_2_17_aarch64"}
+Report = Callable[[str], None]
+
+
+def parts(architecture: str, report: Report) -> dict[Path, str]:
+    """Return the programs of a wheel, each with the fingerprint of its sources."""
+    return {binaries.build_for(architecture, report=report): build.fingerprint()}
+
+
+def make(architecture: str, output: Path, *, report: Report) -> Path:
+    """Make the wheel for one architecture and return it.
+
+    Args:
+        architecture: ``amd64`` or ``arm64``.
+        output: The folder for it.
+        report: Called with lines of progress.
+
+    Raises:
+        LocalClusterError: The build fails, or setuptools does.
+    """
+    found = parts(architecture, report)
+    with tempfile.TemporaryDirectory() as scratch:
+        project = shutil.copytree(PROJECT, Path(scratch) / "project")
+        folder = project / packaged.PACKAGE / "binaries"
+        folder.mkdir()
+        for path in found:
+            shutil.copyfile(path, folder / path.name)
+            (folder / path.name).chmod(0o755)
+        contents = {path.name: fingerprint for path, fingerprint in found.items()}
+        (folder / packaged.CONTENTS).write_text(json.dumps(contents, indent=1) + "\n")
+        (project / "VERSION").write_text(version())
+        report(f"Packing {', '.join(contents)} for {architecture}")
+        _pack(project, Path(scratch), architecture)
+        (wheel,) = Path(scratch).glob("*.whl")
+        output.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.move(wheel, output / wheel.name))
+
+
+def version() -> str:
+    """Return the kit's version."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def _pack(project: Path, goal: Path, architecture: str) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--no-build-isolation", "--wheel-dir", str(goal), str(project)]
+    environment = os.environ | {"TRAINYARD_PLATFORM": PLATFORMS[architecture]}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LocalClusterError(
+            f"the wheel could not be packed:\n{done.stdout}{done.stderr}",
+            about=str(project),
+            fix="pip install 'setuptools>=77'",
+        )
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Make the wheels that are asked for."""
+    parser = argparse.ArgumentParser(description="Make the wheels of trainyard-controlplane.")
+    parser.add_argument("architecture", nargs="*", choices=list(PLATFORMS), default=None)
+    parser.add_argument("--output", type=Path, default=ROOT / "dist")
+    options = parser.parse_args(arguments)
+    for architecture in options.architecture or PLATFORMS:
+        try:
+            wheel = make(architecture, options.output, report=lambda line: print(line, flush=True))
+        except LocalClusterError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        print(f"{wheel}: {wheel.stat().st_size / 1e6:.0f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
