@@ -189,12 +189,16 @@ def packages_job(venv: Path) -> Job:
     return Job("packages", "Python packages, pinned; 2 to 3 minutes elsewhere", commands, remedy)
 
 
-def control_plane_job() -> Job:
-    """Return the job that finds, downloads or builds Kubernetes, with the Python that runs this script."""
+def control_plane_job(venv: Path) -> Job:
+    """Return the job that finds, downloads or builds Kubernetes.
+
+    The environment's Python may have it as a package; while there is none, the Python of this script looks.
+    """
+    python = venv / "bin" / "python"
     return Job(
         "control plane",
         "Kubernetes; 1 minute elsewhere when downloaded, 6 when built",
-        [[sys.executable, "-m", "localkube.controlplane"]],
+        [[str(python) if is_ready(venv) else sys.executable, "-m", "localkube.controlplane"]],
         "Then start again: make setup",
         {"PYTHONPATH": str(ROOT)},
     )
@@ -208,7 +212,8 @@ def main() -> int:
     began = time.monotonic()
     failures: list[BaseException] = []
     try:
-        jobs = [control_plane_job()] if is_ready(venv) else [packages_job(venv), control_plane_job()]
+        jobs = [] if is_ready(venv) else [packages_job(venv)]
+        jobs.append(control_plane_job(venv))
         print("setup: " + " and ".join(job.name for job in jobs), flush=True)
         asyncio.run(obtain(list(jobs)))
         mark(venv)
