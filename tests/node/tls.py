@@ -36,11 +36,12 @@ class Authority:
         self.cert = directory / f"{name}.crt"
         self.cert.write_bytes(self._sign(certificate))
 
-    def issue(self, common_name: str) -> Pair:
-        """Sign a certificate for ``common_name``, valid for 127.0.0.1."""
+    def issue(self, common_name: str, *, host: str | None = None) -> Pair:
+        """Sign a certificate for ``common_name``, valid for 127.0.0.1, or for a host's name in its place."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        names = x509.SubjectAlternativeName([x509.DNSName(host) if host else address])
         pair = Pair(self._directory / f"{common_name}.crt", self._directory / f"{common_name}.key")
         pair.cert.write_bytes(self._sign(self._builder(subject, key).add_extension(names, critical=False)))
         pair.key.write_bytes(
