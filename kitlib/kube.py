@@ -28,6 +28,8 @@ API_VERSIONS = {
     "Job": "batch/v1",
     "StorageClass": "storage.k8s.io/v1",
     "EndpointSlice": "discovery.k8s.io/v1",
+    "NodeMetrics": "metrics.k8s.io/v1beta1",
+    "PodMetrics": "metrics.k8s.io/v1beta1",
 }
 
 
@@ -127,7 +129,8 @@ class Kube:
         """Return objects, and the version from which a watch goes on."""
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         answer = self._json("GET", self.path(kind), about=f"{kind}s", params=selectors)
-        return answer.get("items") or [], answer["metadata"]["resourceVersion"]
+        # Figures have no version, and cannot be watched.
+        return answer.get("items") or [], answer["metadata"].get("resourceVersion", "")
 
     def create(self, item: Object, *, dry_run: bool = False) -> Object:
         """Create an object; a field that Kubernetes does not know is an error."""

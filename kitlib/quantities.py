@@ -8,6 +8,8 @@ from kitlib.errors import BadInput
 
 _SUFFIXES = {
     "": 1,
+    "n": 1e-9,
+    "u": 1e-6,
     "m": 1e-3,
     "k": 1e3,
     "M": 1e6,
@@ -18,7 +20,7 @@ _SUFFIXES = {
     "Gi": 2**30,
     "Ti": 2**40,
 }
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(n|u|m|k|M|G|T|Ki|Mi|Gi|Ti)?")
 
 
 def number(quantity: str | int | float) -> float:

@@ -29,11 +29,13 @@ from kitlib.quantities import check_count, cores, readable
 from kitlib.refusals import refusal
 from kitlib.runs import Run
 from kitlib.tables import Table, Text, age
+from kitlib.usage import node_usage, pod_usage
 from kitlib.waiting import wait
 from kitlib.watches import Selection, Snapshot, snapshots
 
 MOST_NODES = 100
 GPU = "nvidia.com/gpu"
+METRICS = {"nodes": "NodeMetrics", "pods": "PodMetrics"}
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,28 @@ class Cluster(NodeSwitches, AbstractContextManager, ABC):
     def pods(self) -> Table:
         """Return the pods of its namespace."""
         return pods.table(self.kube.get_all("Pod"))
+
+    def top(self, of: str = "nodes") -> Table:
+        """Return what its nodes use, or with ``"pods"`` the pods of its namespace, by metrics-server.
+
+        Raises:
+            Rejected: It has no metrics-server, or one that has no figures yet.
+        """
+        if of not in METRICS:
+            raise BadInput("top tells of nodes and of pods", about=f"top({of!r})", fix='top("pods")')
+        try:
+            figures = self.kube.get_all(METRICS[of])
+        except Rejected as error:
+            if error.status not in (404, 503):
+                raise
+            raise Rejected(
+                f"nobody tells what {of} use",
+                about=f'metrics-server of cluster "{self.name}"',
+                fix="ask again in half a minute if the cluster is new; otherwise install metrics-server",
+                status=error.status,
+                reason=error.reason,
+            ) from error
+        return pod_usage(figures) if of == "pods" else node_usage(figures, self.kube.get_all("Node"))
 
     def events(self) -> Table:
         """Return what Kubernetes has said of late, oldest first."""

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 
 import psutil
 import pytest
@@ -190,3 +191,21 @@ def test_any_cluster_with_a_kubeconfig_can_be_used(local_cluster):
     other = kit.connect("mine", kubeconfig=local_cluster.kubeconfig)
     assert len(other.nodes()) == 4
     assert kit.create_cluster("existing", name="mine", kubeconfig=local_cluster.kubeconfig).nodes()
+
+
+def test_top_tells_what_nodes_and_pods_use(local_cluster):
+    def told():
+        try:
+            return [row["cpu"] for row in local_cluster.top() if row["cpu"] != "-"]
+        except kit.errors.Rejected as error:
+            assert "ask again" in error.fix
+            return []
+
+    deadline = time.monotonic() + 60
+    while len(told()) < len(local_cluster.nodes()):
+        assert time.monotonic() < deadline, local_cluster.top()
+        time.sleep(0.5)  # what metrics-server knows cannot be watched
+    assert local_cluster.top()[0]["of memory"].endswith("%")
+    assert local_cluster.top("pods").columns == ("pod", "cpu", "memory")
+    with pytest.raises(kit.errors.BadInput, match="top tells of nodes and of pods"):
+        local_cluster.top("jobs")
