@@ -84,6 +84,20 @@ def kubeconfig(name: str) -> None:
 
 @cluster.command()
 @click.argument("name", default=settings.DEFAULT_CLUSTER)
+def start(name: str) -> None:
+    """Start the cluster NAME again, with the objects and volumes that it had."""
+    click.echo(clusters.connect(name, start=True).nodes())
+
+
+@cluster.command()
+@click.argument("name", default=settings.DEFAULT_CLUSTER)
+def stop(name: str) -> None:
+    """End the processes of the cluster NAME, and keep its objects and volumes."""
+    clusters.LocalCluster(name).stop()
+
+
+@cluster.command()
+@click.argument("name", default=settings.DEFAULT_CLUSTER)
 def delete(name: str) -> None:
     """Delete the cluster NAME and all that is in it; harmless when there is none."""
     clusters.LocalCluster(name).delete()

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from localkube import liveness
@@ -34,7 +35,6 @@ def _create(options: argparse.Namespace) -> dict[str, Any]:
     from localkube import cluster
     from localkube.settings import Wanted, memory_bytes
 
-    begun = time.monotonic()
     wanted = Wanted(
         nodes=options.nodes,
         cpus=options.cpus,
@@ -45,11 +45,24 @@ def _create(options: argparse.Namespace) -> dict[str, Any]:
         warm=not options.no_warm,
         mode=options.mode,
     )
-    return cluster.create(
-        options.name,
-        wanted=wanted,
-        report=lambda text: _say({"progress": text, "seconds": round(time.monotonic() - begun, 1)}),
-    )
+    return cluster.create(options.name, wanted=wanted, report=_reporter())
+
+
+def _start(options: argparse.Namespace) -> dict[str, Any]:
+    from localkube import cluster
+
+    return cluster.start(options.name, report=_reporter())
+
+
+def _stop(options: argparse.Namespace) -> dict[str, Any]:
+    from localkube import cluster
+
+    return cluster.stop(options.name)
+
+
+def _reporter() -> Callable[[str], None]:
+    begun = time.monotonic()
+    return lambda text: _say({"progress": text, "seconds": round(time.monotonic() - begun, 1)})
 
 
 def _delete(options: argparse.Namespace) -> dict[str, Any]:
@@ -122,6 +135,8 @@ def _parser() -> argparse.ArgumentParser:
     create.set_defaults(run=_create)
     for verb, run in (
         ("status", lambda options: liveness.status(options.name)),
+        ("start", _start),
+        ("stop", _stop),
         ("delete", _delete),
         ("kubeconfig", _kubeconfig),
     ):

@@ -14,13 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from localkube import machine, preload
 from localkube.controlplane import bake, binaries
 from localkube.errors import LocalClusterError
-from localkube.liveness import alive, check_name, end_processes, read_record, status
+from localkube.liveness import alive, check_name, end_processes, note_stop, read_record, status
 from localkube.node.addresses import choose_octet
 from localkube.node.api import Api, ApiError
 from localkube.paths import ClusterPaths, private_dir, unwritable
@@ -63,6 +64,42 @@ def create(name: str, *, wanted: Wanted, report: Report) -> dict[str, Any]:
                 fix=f"delete it (kit cluster delete {name}) and create it again",
             )
         return _start(paths, wanted, report, fresh=now["state"] == "absent")
+
+
+def start(name: str, *, report: Report) -> dict[str, Any]:
+    """Start a stopped cluster in the shape that it had; one that runs is returned as it is.
+
+    Raises:
+        LocalClusterError: There is none, or it did not start.
+    """
+    paths = ClusterPaths(name)
+    now = status(name)
+    if now["state"] == "absent":
+        raise LocalClusterError("there is no such cluster", about=name, fix=f"kit cluster create {name}")
+    shape = read_record(paths).get("shape")
+    if shape is None:
+        raise LocalClusterError(
+            f"nothing says which shape it had: {now['reason']}",
+            about=name,
+            fix=f"delete it (kit cluster delete {name}) and create it again",
+        )
+    return create(name, wanted=Wanted(**shape), report=report)
+
+
+def stop(name: str) -> dict[str, Any]:
+    """End every process of a cluster and keep its objects, volumes and port; harmless when it has stopped.
+
+    What etcd has written is with the kernel, so that nothing which was acknowledged is lost.
+    """
+    check_name(name)
+    paths = ClusterPaths(name)
+    now = status(name)
+    if now["state"] == "absent":
+        raise LocalClusterError("there is no such cluster", about=name, fix="see `kit cluster list`")
+    with locked(paths):
+        end_processes(paths)
+        note_stop(paths)
+    return status(name)
 
 
 def _start(paths: ClusterPaths, wanted: Wanted, report: Report, *, fresh: bool) -> dict[str, Any]:
@@ -119,8 +156,8 @@ def _private(path: str, flags: int) -> int:
 
 
 async def _wait_ready(paths: ClusterPaths, port: int, nodes: int, report: Report) -> None:
-    """Wait until every node is registered and Ready."""
-    deadline = time.monotonic() + READY_SECONDS
+    """Wait until every node is registered and Ready, and the API server says that it is."""
+    deadline, begun = time.monotonic() + READY_SECONDS, int(time.time())
     state = "the API server has not answered yet"
     api = Api(
         f"https://127.0.0.1:{port}",
@@ -132,13 +169,15 @@ async def _wait_ready(paths: ClusterPaths, port: int, nodes: int, report: Report
         while time.monotonic() < deadline:
             try:
                 items = (await api.get("/api/v1/nodes"))["items"]
-                ready = sum(map(_is_ready, items))
+                ready = sum(_is_ready(node, since=begun) for node in items)
                 state = f"{ready} of {nodes} nodes are Ready"
                 if ready == nodes:
                     # Pods are refused until the controller manager has made this one.
                     state = "the default service account is not there yet"
                     await api.get("/api/v1/namespaces/default/serviceaccounts/default")
-                    return
+                    state = "the API server answers, and does not call itself ready"
+                    if await api.is_ready():
+                        return
             except ApiError as error:
                 if error.status != 404:
                     state = f"the API server has not answered yet: {error.message}"
@@ -153,9 +192,12 @@ async def _wait_ready(paths: ClusterPaths, port: int, nodes: int, report: Report
     )
 
 
-def _is_ready(node: dict[str, Any]) -> bool:
-    conditions = node["status"].get("conditions", [])
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+def _is_ready(node: dict[str, Any], *, since: float) -> bool:
+    """Tell whether a node is Ready by the word of an agent that runs now: the API remembers older ones."""
+    for condition in node["status"].get("conditions", []):
+        if condition["type"] == "Ready" and condition["status"] == "True":
+            return datetime.fromisoformat(condition["lastHeartbeatTime"]).timestamp() >= since
+    return False
 
 
 def _log_tail(paths: ClusterPaths, lines: int = 6) -> str:

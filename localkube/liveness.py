@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 from localkube.errors import LocalClusterError
@@ -64,6 +65,27 @@ def end_processes(paths: ClusterPaths) -> None:
     )
 
 
+def note_stop(paths: ClusterPaths) -> None:
+    """Write down that the cluster was stopped on purpose: what runs no longer is explained by it."""
+    (paths.root / "stopped").touch(mode=0o600)
+
+
+def _why_stopped(paths: ClusterPaths, record: dict[str, Any]) -> str:
+    if (paths.root / "stopped").exists():
+        return "it was stopped, and keeps its objects and volumes"
+    if record.get("boot") not in (None, boot_id()):
+        return "this machine was started anew since; its objects and volumes are kept"
+    return "its supervisor has ended, and its processes with it; its objects and volumes are kept"
+
+
+def boot_id() -> str:
+    """Return what names this run of the machine; nothing where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 def _runs(process: dict[str, int]) -> bool:
     return start_time(process["pid"]) == process["start_time"]
 
@@ -109,7 +131,7 @@ def status(name: str) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, KeyError) as error:
         return {"name": name, "state": "broken", "reason": f"its record cannot be read: {error!r}"}
     if not alive(paths):
-        return answer | {"state": "stopped", "reason": "its supervisor has ended, and its processes with it"}
+        return answer | {"state": "stopped", "reason": _why_stopped(paths, record)}
     if problem := _api_problem(record["api_port"]):
         return answer | {"state": "broken", "reason": problem}
     return answer

@@ -10,6 +10,7 @@ from typing import Any
 
 from localkube.controlplane import certificates, components, kubeconfig
 from localkube.controlplane.binaries import ControlPlane
+from localkube.liveness import boot_id
 from localkube.machine import Machine
 from localkube.node.addresses import LoopbackAddresses, moved_ports
 from localkube.node.nodes import NodeSettings
@@ -62,6 +63,7 @@ class Preparation:
             private_dir(directory)
         # A cluster that starts has all its nodes.
         paths.node_states.unlink(missing_ok=True)
+        (paths.root / "stopped").unlink(missing_ok=True)
         loopback = [self._on_loopback(Site().address)] if self.mode == "plain" else []
         certificates.issue(
             paths.pki,
@@ -169,6 +171,7 @@ class Preparation:
             "origin": self.control_plane.origin,
             "kubectl": self.control_plane.argv("kubectl"),
             "created": time.time(),
+            "boot": boot_id(),
             "oversubscribed": sum(node.cpus for node in nodes) > self.machine.cores,
         }
 

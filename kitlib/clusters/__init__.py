@@ -56,7 +56,11 @@ def create_cluster(
 
 
 def connect(
-    name: str = DEFAULT_CLUSTER, *, kubeconfig: str | Path | None = None, context: str | None = None
+    name: str = DEFAULT_CLUSTER,
+    *,
+    kubeconfig: str | Path | None = None,
+    context: str | None = None,
+    start: bool = False,
 ) -> Cluster:
     """Return a cluster that is there: from a fresh kernel, or after somebody else made it.
 
@@ -64,6 +68,7 @@ def connect(
         name: Its name; with a kubeconfig, what the kit shall call it.
         kubeconfig: Leads to a cluster that the kit did not make.
         context: One of the kubeconfig's contexts.
+        start: Start a local cluster that has stopped: after the machine was, for one.
 
     Raises:
         ClusterNotFound: There is none of this name; the error lists those that there are.
@@ -74,6 +79,8 @@ def connect(
     cluster = LocalCluster.find(name)
     if cluster is None:
         raise not_found(name)
+    if start and cluster.status["state"] == "stopped":
+        return cluster.start()
     return cluster.check_running()
 
 

@@ -110,6 +110,20 @@ class LocalCluster(Cluster):
             for each in ask("list")
         ]
 
+    def start(self) -> "LocalCluster":
+        """Start it again, as it was; one that runs is fine."""
+        with progress(f"cluster {self.name}") as line:
+            self.status = ask("start", self.name, report=line.update)
+            line.done(f"{self.status['nodes']} nodes are Ready, Kubernetes {self.status['version']}")
+        return self
+
+    def stop(self) -> None:
+        """End all its processes, and keep its objects and volumes; one that has stopped is fine."""
+        with progress(f"cluster {self.name}") as line:
+            line.update("stopping it")
+            self.status = ask("stop", self.name)
+            line.done("stopped")
+
     def check_running(self) -> "LocalCluster":
         """Return it, if it runs.
 
@@ -160,11 +174,11 @@ class LocalCluster(Cluster):
 
 def broken(name: str, status: dict) -> ClusterBroken:
     """Return the error for a cluster that is there and cannot be used."""
-    fix = f'kit.create_cluster("local", name="{name}", nodes={status.get("nodes", 4)}'
     if status["state"] == "stopped":
-        fix += ") starts it again, with the objects that it had"
+        fix = f'kit.connect("{name}", start=True), or in a terminal: kit cluster start {name}'
     else:
-        fix += ", recreate=True) makes it anew"
+        shape = f'name="{name}", nodes={status.get("nodes", 4)}'
+        fix = f'kit.create_cluster("local", {shape}, recreate=True) makes it anew'
     return ClusterBroken(
         f"the cluster is {status['state']}: {status.get('reason') or 'no reason is known'}",
         about=f'cluster "{name}"',

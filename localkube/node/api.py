@@ -118,6 +118,14 @@ class Api:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(0, "Unreachable", f"{method} {path}: {error or type(error).__name__}") from error
 
+    async def is_ready(self) -> bool:
+        """Tell whether the API server calls itself ready."""
+        try:
+            async with self._session.get(self.server + "/readyz") as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
+
     def stream(self, path: str, params: dict[str, str]) -> Any:
         """Return the request context of a watch: one JSON object a line, without an end."""
         return self._streams.get(self.server + path, params=params)

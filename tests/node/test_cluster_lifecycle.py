@@ -86,10 +86,11 @@ def test_a_cluster_whose_supervisor_was_killed_begins_again_with_its_objects_and
     kill(lab)
     assert psutil.wait_procs(list(traces.processes), timeout=PATIENCE)[1] == []
     status = localkube("status", "lab", home=home)
-    assert (status["state"], bool(status["reason"])) == ("stopped", True)
+    assert (status["state"], "its supervisor has ended" in status["reason"]) == ("stopped", True)
     lab.close()
 
-    again = Lab(home, localkube("create", "lab", *SHAPE, home=home))
+    again = Lab(home, localkube("start", "lab", home=home))
+    assert again.kubectl("get", "--raw", "/readyz") == "ok", "it calls itself ready when it is said to be"
     assert again.status["server"] == lab.status["server"]
     assert again.core.read_namespaced_config_map("kept", "default").data == {"a": "b"}
     pods = Pods(again)
@@ -100,7 +101,9 @@ def test_a_cluster_whose_supervisor_was_killed_begins_again_with_its_objects_and
     assert pods.output(pod("ls /data", volumes=[claim], **BUSY)) == "file\n"
 
     traces = Traces.of(again)
-    kill(again)
+    stopped = localkube("stop", "lab", home=home)
+    assert (stopped["state"], "was stopped" in stopped["reason"]) == ("stopped", True)
+    assert traces.processes and psutil.wait_procs(list(traces.processes), timeout=PATIENCE)[1] == []
     again.close()
     localkube("delete", "lab", home=home)
     assert traces.left() == []
