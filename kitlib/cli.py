@@ -141,6 +141,43 @@ def heal(name: str, cluster: str) -> None:
 
 
 @main.group()
+def attendee() -> None:
+    """Share a cluster: a namespace, a quota and a kubeconfig for each."""
+
+
+@attendee.command("add")
+@click.argument("name")
+@CLUSTER
+@click.option("--cpu", help="Cores that their pods may request together.")
+@click.option("--memory", help="Memory that their pods may request together, such as 8Gi.")
+@click.option("--pods", type=int, help="How many pods they may have.")
+@click.option("--gpus", type=int, help="How many GPUs they may have.")
+@click.option("--hours", default=12.0, show_default=True, help="How long the kubeconfig works.")
+def add_attendee(name: str, cluster: str, hours: float, **quota) -> None:
+    """Give NAME a namespace, and print the path of a kubeconfig that leads there and nowhere else."""
+    given = {key: value for key, value in quota.items() if value is not None}
+    made = clusters.connect(cluster).add_attendee(name, hours=hours, **given)
+    click.echo(made.kubeconfig)
+    click.echo(f"It works until {made.expires}. Whoever has the file can use it.", err=True)
+
+
+@attendee.command("list")
+@CLUSTER
+def list_attendees(cluster: str) -> None:
+    """List the attendees of a cluster."""
+    click.echo(clusters.connect(cluster).attendees())
+
+
+@attendee.command("remove")
+@click.argument("name")
+@CLUSTER
+def remove_attendee(name: str, cluster: str) -> None:
+    """Delete the namespace of NAME with all that is in it; harmless when there is none."""
+    clusters.connect(cluster).remove_attendee(name)
+    click.echo(f"attendee {name} is removed")
+
+
+@main.group()
 def run() -> None:
     """See and delete runs."""
 

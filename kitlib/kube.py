@@ -6,6 +6,8 @@ because its generated models drop fields that they do not know, and its errors n
 remedy. Following changes is in `watches`, following output in `logs`.
 """
 
+import base64
+import copy
 import json
 import ssl
 import threading
@@ -161,6 +163,44 @@ class Kube:
     def version(self) -> str:
         """Return the API server's version: ``v1.36.3``."""
         return self._json("GET", "/version", about="the version")["gitVersion"]
+
+    # Access for others
+
+    def within(self, namespace: str) -> "Kube":
+        """Return the same API, with another namespace for objects that name none."""
+        other = copy.copy(self)
+        other.namespace = namespace
+        return other
+
+    def token(self, account: str, *, namespace: str, seconds: int) -> tuple[str, str]:
+        """Return a new token of a ServiceAccount, and until when it is accepted."""
+        path = f"{self.within(namespace).path('ServiceAccount', account)}/token"
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": seconds},
+        }
+        answer = self._json("POST", path, body=body, about=f'the token of ServiceAccount "{account}"')
+        return answer["status"]["token"], answer["status"]["expirationTimestamp"]
+
+    def kubeconfig_for(self, token: str, *, user: str, namespace: str) -> Object:
+        """Return a kubeconfig by which somebody else reaches this API, with a token."""
+        settings = self._client.configuration
+        server: dict[str, object] = {"server": settings.host}
+        if settings.ssl_ca_cert:
+            authority = Path(settings.ssl_ca_cert).read_bytes()
+            server["certificate-authority-data"] = base64.b64encode(authority).decode()
+        if not settings.verify_ssl:
+            server["insecure-skip-tls-verify"] = True
+        context = {"cluster": self.cluster, "user": user, "namespace": namespace}
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": self.cluster, "cluster": server}],
+            "users": [{"name": user, "user": {"token": token}}],
+            "contexts": [{"name": user, "context": context}],
+            "current-context": user,
+        }
 
     # Streams
 

@@ -54,6 +54,12 @@ def read(environment: dict[str, str] | None = None) -> Settings:
     )
 
 
+def state_folder() -> Path:
+    """Return the folder in which the kit keeps what cannot be had again: ``$XDG_STATE_HOME/trainyard``."""
+    given = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (given if given.is_absolute() else Path.home() / ".local" / "state") / "trainyard"
+
+
 def manifests(*parts: str) -> Path:
     """Return a file of ``manifests/``, which lies beside the package in a clone.
 

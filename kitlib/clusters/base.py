@@ -10,13 +10,14 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import ClassVar
 
-from kitlib import manifests, pods, settings
+from kitlib import attendees, manifests, pods, settings
+from kitlib.attendees import Attendee, Quota
 from kitlib.clusters.switches import NodeSwitches
 from kitlib.errors import BadInput, CommandFailed, KitError, Rejected, RunNotFound
 from kitlib.events import events_table
@@ -194,6 +195,40 @@ class Cluster(NodeSwitches, AbstractContextManager, ABC):
                 fix=f"take one of those that there are: {known}",
             )
         return Run(self.kube, name)
+
+    # Sharing
+
+    def add_attendee(self, name: str, *, hours: float = 12, **quota: object) -> Attendee:
+        """Give somebody a namespace of their own, and a kubeconfig that leads there and nowhere else.
+
+        Repeated, it makes a new token and brings the quota to what is asked.
+
+        Args:
+            name: Theirs: a-z, 0-9 and -.
+            hours: How long the kubeconfig works.
+            quota: ``cpu="4"``, ``memory="8Gi"``, ``pods=20``, ``gpus=0``: what they may have at one time.
+
+        Example:
+            >>> ada = cluster.add_attendee("ada", cpu="2")
+            >>> kit.connect("ada", kubeconfig=ada.kubeconfig)
+        """
+        unknown = set(quota) - {each.name for each in fields(Quota)}
+        if unknown:
+            known = ", ".join(each.name for each in fields(Quota))
+            raise BadInput(
+                f"a quota has no {', '.join(sorted(unknown))}",
+                about=f'attendee "{name}"',
+                fix=f"it has {known}",
+            )
+        return attendees.add(self.kube, name, quota=Quota(**quota), hours=hours)
+
+    def attendees(self) -> Table:
+        """Return those who have a namespace of their own, with what they use of what they may."""
+        return attendees.table(self.kube)
+
+    def remove_attendee(self, name: str) -> None:
+        """Delete the namespace of an attendee with all that is in it; one who is gone is fine."""
+        attendees.remove(self.kube, name)
 
     # Acting
 

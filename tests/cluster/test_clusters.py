@@ -85,12 +85,13 @@ def test_a_cluster_whose_supervisor_was_killed_during_a_run_is_explained_and_can
     for _ in run.logs(rank=0, follow=True):
         break
     os.kill(cluster.status["processes"]["supervisor"]["pid"], signal.SIGKILL)
-    with pytest.raises(ClusterBroken, match=f'(?s)supervisor.*kit.create_cluster."local", name="{spare}"'):
+    with pytest.raises(ClusterBroken, match=f'(?s)supervisor.*kit.connect."{spare}", start=True'):
         run.wait(timeout=60)
     assert "supervisor" in repr(run)  # showing an object never fails
     with pytest.raises(ClusterBroken):
         kit.connect(spare)
     assert "stopped" in repr(kit.list_clusters())
+    assert run.name in repr(kit.connect(spare, start=True).runs())
     anew = kit.create_cluster("local", name=spare, nodes=1, recreate=True)
     assert len(anew.runs()) == 0
 

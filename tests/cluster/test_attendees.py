@@ -1,0 +1,102 @@
+"""Attendees of a shared cluster: each trains in a namespace of their own, and does nothing elsewhere."""
+
+import secrets
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import kitlib as kit
+from kitlib import cli
+from kitlib.errors import BadInput, Rejected
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def name(local_cluster):
+    """Name an attendee; whatever is made of them is deleted after the test."""
+    name = f"ada-{secrets.token_hex(2)}"
+    yield name
+    local_cluster.remove_attendee(name)
+
+
+def test_with_their_kubeconfig_alone_an_attendee_trains_and_reaches_nothing_else(
+    local_cluster, name, write_trainer, monkeypatch
+):
+    made = local_cluster.add_attendee(name, cpu="2", pods=3)
+    assert stat.S_IMODE(made.kubeconfig.stat().st_mode) == 0o600
+    theirs = kit.connect("existing", kubeconfig=made.kubeconfig)
+    assert theirs.kube.namespace == f"attendee-{name}"
+
+    trainer = write_trainer(
+        "import os, torch.distributed as d; d.init_process_group('gloo'); print('rank', d.get_rank())"
+    )
+    run = kit.launch(kit.IndexedJob(trainer, nodes=2, cpu="100m"), cluster=theirs)
+    run.wait(timeout=120)
+    assert "rank 1" in repr(run.logs(rank=1))
+    run.delete()
+
+    for kind, forbidden in (("Pod", local_cluster.kube.namespace), ("Secret", "kube-system")):
+        with pytest.raises(Rejected, match="forbidden"):
+            theirs.kube.within(forbidden).get_all(kind)
+    for kind in ("Node", "Namespace"):
+        with pytest.raises(Rejected, match="forbidden"):
+            theirs.kube.get_all(kind)
+    with pytest.raises(Rejected, match="forbidden"):
+        theirs.kube.token("default", namespace="kube-system", seconds=600)
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "more"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": "attendee", "namespace": made.namespace}],
+    }
+    with pytest.raises(Rejected, match="forbidden"):
+        theirs.kube.create(binding)
+    with pytest.raises(Rejected, match="exceeded quota"):
+        theirs.kube.create(pod("greedy", cpu="3"))
+    with pytest.raises(Rejected, match="PodSecurity"):
+        theirs.kube.create(pod("on-the-host", hostNetwork=True))
+
+
+def pod(name, *, cpu="100m", **spec):
+    container = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}
+    body = {"containers": [container | {"command": ["true"]}], **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": body}
+
+
+def test_attendees_are_listed_renewed_and_removed_and_only_the_kits_namespaces_are(local_cluster, name):
+    main = ["--cluster", local_cluster.name]
+    added = CliRunner().invoke(cli.main, ["attendee", "add", name, "--pods", "5", *main])
+    assert added.exit_code == 0, added.output
+    path = Path(added.stdout.strip())
+    assert path.name == f"{name}.kubeconfig"
+    before = path.read_text()
+    local_cluster.add_attendee(name, pods=6)
+    assert path.read_text() != before
+    (row,) = [each for each in local_cluster.attendees() if each["attendee"] == name]
+    assert (row["namespace"], row["pods"], row["kubeconfig"]) == (f"attendee-{name}", "0 of 6", str(path))
+    assert "token" not in repr(local_cluster.attendees()).lower()
+
+    for _ in range(2):
+        removed = CliRunner().invoke(cli.main, ["attendee", "remove", name, *main])
+        assert removed.exit_code == 0, removed.output
+    assert local_cluster.kube.find("Namespace", f"attendee-{name}") is None
+
+    local_cluster.kubectl(f"create namespace attendee-{name}")
+    try:
+        for refused in (local_cluster.add_attendee, local_cluster.remove_attendee):
+            with pytest.raises(BadInput, match="not the kit's"):
+                refused(name)
+    finally:
+        local_cluster.kubectl(f"delete namespace attendee-{name}")
+
+
+def test_a_quota_that_makes_no_sense_is_refused(local_cluster):
+    for wrong in ({"cpu": "lots"}, {"pods": 0}, {"disks": 3}, {"hours": 0}):
+        with pytest.raises(BadInput):
+            local_cluster.add_attendee("nobody", **wrong)
+    with pytest.raises(BadInput, match="a-z"):
+        local_cluster.add_attendee("../Ada")
