@@ -77,6 +77,12 @@ def _node(options: argparse.Namespace) -> dict[str, Any]:
     return control.ask(options.name, {"verb": options.switch, "node": options.node})
 
 
+def _simulate(options: argparse.Namespace) -> dict[str, Any]:
+    from localkube import control
+
+    return control.ask(options.name, {"verb": "simulate", "count": options.count})
+
+
 def _doctor(options: argparse.Namespace) -> dict[str, Any]:
     from localkube import machine
 
@@ -148,6 +154,10 @@ def _parser() -> argparse.ArgumentParser:
     node.add_argument("name", help="the cluster's")
     node.add_argument("node")
     node.set_defaults(run=_node)
+    simulate = verbs.add_parser("simulate", help="have so many nodes whose pods only report status")
+    simulate.add_argument("name")
+    simulate.add_argument("count", type=int)
+    simulate.set_defaults(run=_simulate)
     verbs.add_parser("list").set_defaults(run=_list)
     verbs.add_parser("images", help="what stands in for images").set_defaults(run=_images)
     get = verbs.add_parser("get-images", help="obtain the programs that images run")

@@ -113,3 +113,8 @@ class ClusterPaths:
     def node_states(self) -> Path:
         """Which nodes are switched off or cut off."""
         return self.root / "node-states.json"
+
+    @property
+    def simulated(self) -> Path:
+        """How many simulated nodes there are."""
+        return self.root / "simulated.json"

@@ -95,6 +95,7 @@ class Preparation:
             "volumes": str(paths.volumes),
             "control": str(paths.control),
             "node_states": str(paths.node_states),
+            "simulated": str(paths.simulated),
             "hide": [str(state_dir())],
             "version": self.control_plane.version,
             "nodes": [asdict(node) for node in nodes],

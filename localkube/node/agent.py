@@ -32,6 +32,7 @@ from localkube.node.pods import PodWorker
 from localkube.node.processes import Process
 from localkube.node.programs import Programs
 from localkube.node.runtime import Runtime
+from localkube.node.simulation import Simulation
 from localkube.node.storage import StorageWatch
 from localkube.node.tasks import start_task
 from localkube.node.volumes import VolumeError, Volumes
@@ -180,10 +181,15 @@ class Agent:
         for pod in list(pods.store.values()):
             self._changed("ADDED", pod, None)
 
-        async def switch(request: Mapping[str, Any]) -> dict[str, str]:
+        simulation = Simulation(settings=self._settings.file, state=self._settings.simulated)
+        simulation.restore()
+
+        async def answer_owner(request: Mapping[str, Any]) -> dict[str, Any]:
+            if request["verb"] == "simulate":
+                return await simulation.set(request["count"])
             return await machines.switch(request["verb"], request["node"])
 
-        await control.serve(self._settings.control, switch)
+        await control.serve(self._settings.control, answer_owner)
         await watching
 
     async def _sweep(

@@ -33,6 +33,7 @@ class AgentSettings:
     nodes: tuple[NodeSettings, ...]
     control: Path
     node_states: Path
+    simulated: Path
     warm: bool
     egress: bool
     metrics: bool = False
@@ -40,10 +41,15 @@ class AgentSettings:
     control_groups: bool = True
     plain: PlainSettings | None = None
 
+    @property
+    def file(self) -> Path:
+        """Where this was read."""
+        return self.control.with_name("agent.json")
+
     @classmethod
     def read(cls, path: Path) -> "AgentSettings":
         raw = json.loads(path.read_text())
-        names = ("pki", "socket", "pods", "fleeting", "volumes", "control", "node_states")
+        names = ("pki", "socket", "pods", "fleeting", "volumes", "control", "node_states", "simulated")
         places = {name: Path(raw[name]) for name in names}
         made = tuple(
             NodeSettings(**node | {"gpu_devices": tuple(node["gpu_devices"])}) for node in raw["nodes"]

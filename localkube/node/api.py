@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,17 @@ class Api:
         ...     pods = await api.get("/api/v1/pods", fieldSelector="spec.nodeName=node-0")
     """
 
-    def __init__(self, server: str, *, ca_file: Path, cert_file: Path, key_file: Path) -> None:
+    def __init__(
+        self,
+        server: str,
+        *,
+        ca_file: Path,
+        cert_file: Path,
+        key_file: Path,
+        connections: int = CONNECTIONS,
+    ) -> None:
         self.server = server.rstrip("/")
+        self._connections = connections
         self._tls = ssl.create_default_context(cafile=str(ca_file))
         self._tls.load_cert_chain(str(cert_file), str(key_file))
         self._session: aiohttp.ClientSession | None = None
@@ -61,7 +70,7 @@ class Api:
 
     async def __aenter__(self) -> "Api":
         # Few connections: under load a new one, with its handshake, costs more than waiting for an old one.
-        self._session = self._open(connections=CONNECTIONS, total=30, buffer=2**18)
+        self._session = self._open(connections=self._connections, total=30, buffer=2**18)
         self._streams = self._open(connections=0, total=None, buffer=WATCH_LINE)
         return self
 
@@ -125,6 +134,34 @@ class Api:
                 return answer.status == 200
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
+
+    async def send(self, method: str, path: str, data: bytes, content_type: str) -> int:
+        """Send a request and return the status of its answer alone; 0 when none came."""
+        headers = {"Content-Type": content_type}
+        url = self.server + path
+        try:
+            async with self._session.request(method, url, data=data, headers=headers) as answer:
+                await answer.read()
+                return answer.status
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return 0
+
+    async def lines(self, path: str, params: dict[str, str]) -> AsyncIterator[bytes]:
+        """Yield the lines of a watch as they are.
+
+        Raises:
+            ApiError: It ended otherwise than by its own timeout.
+        """
+        try:
+            async with self.stream(path, params) as answer:
+                if answer.status >= 400:
+                    raise _error(answer.status, await answer.read())
+                async for line in answer.content:
+                    if line.startswith(b'{"type":"ERROR"'):
+                        raise _error(410, json.dumps(json.loads(line)["object"]).encode())
+                    yield line
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise ApiError(0, "Unreachable", f"watch {path}: {error or type(error).__name__}") from error
 
     def stream(self, path: str, params: dict[str, str]) -> Any:
         """Return the request context of a watch: one JSON object a line, without an end."""

@@ -1,0 +1,311 @@
+"""Nodes that are only said to be there: their pods report that they run, and nothing does.
+
+A program of its own, started by the agent (``simulation.py``), so that ten thousand pretended pods take
+neither time nor memory from the real ones. A simulated node has the label and the taint
+``trainyard/simulated``: nothing lands on it that does not tolerate that. Pods run as soon as they are bound,
+those of Jobs succeed after the seconds in their annotation ``trainyard/simulated-seconds`` (at once without),
+deleted ones are gone at once. After kwok (https://kwok.sigs.k8s.io), whose choices for leases are taken over.
+
+Not here: logs, exec, metrics; a simulated node has no address at which anybody could ask.
+"""
+
+import asyncio
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from localkube.node import heartbeat
+from localkube.node.agent_settings import AgentSettings
+from localkube.node.api import Api, ApiError
+from localkube.node.nodes import rfc3339
+
+log = logging.getLogger(__name__)
+
+MARK = "trainyard/simulated"
+SECONDS = MARK + "-seconds"
+PREFIX = "simulated-"
+LEASE_SECONDS, RENEW_SECONDS = 40, 10
+STATUS_ROUNDS = 30  # every five minutes
+AT_ONCE, HEARTBEATS_AT_ONCE = 32, 16
+RETRY_SECONDS = 0.5
+SIZE = {"cpu": "32", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"}
+
+STRATEGIC = "application/strategic-merge-patch+json"
+
+
+def node_object(index: int, *, version: str) -> dict[str, Any]:
+    """Return a simulated Node, Ready."""
+    name = f"{PREFIX}{index}"
+    labels = {
+        MARK: "true",
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "node.kubernetes.io/instance-type": "simulated",
+        "topology.kubernetes.io/region": "local",
+        "topology.kubernetes.io/zone": f"simulated-{'abc'[index % 3]}",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": [{"key": MARK, "value": "true", "effect": "NoSchedule"}]},
+        "status": node_status(name, version=version),
+    }
+
+
+def node_status(name: str, *, version: str) -> dict[str, Any]:
+    now = rfc3339()
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Simulated",
+        "message": "nothing runs on this node, it is only said so",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }
+    return {
+        "addresses": [{"type": "Hostname", "address": name}],
+        "capacity": SIZE,
+        "allocatable": SIZE,
+        "conditions": [ready],
+        "nodeInfo": {
+            "architecture": "amd64",
+            "bootID": "",
+            "containerRuntimeVersion": "simulated://0.1.0",
+            "kernelVersion": "",
+            "kubeProxyVersion": "",
+            "kubeletVersion": version,
+            "machineID": name,
+            "operatingSystem": "linux",
+            "osImage": "simulated",
+            "systemUUID": name,
+        },
+    }
+
+
+def running(pod: dict[str, Any], address: str, now: str) -> dict[str, Any]:
+    """Return the status of a pod whose containers all run."""
+    spec = pod["spec"]
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}}
+    status: dict[str, Any] = {
+        "phase": "Running",
+        "startTime": now,
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": [
+            {"type": kind, "status": "True", "lastTransitionTime": now}
+            for kind in ("Initialized", "ContainersReady", "Ready")
+        ],
+        "containerStatuses": [
+            _container(each, {"running": {"startedAt": now}}, ready=True) for each in spec["containers"]
+        ],
+    }
+    if init := spec.get("initContainers"):
+        status["initContainerStatuses"] = [_container(each, ended, ready=True) for each in init]
+    return status
+
+
+def succeeded(pod: dict[str, Any], began: str, now: str) -> dict[str, Any]:
+    """Return the status of a pod whose containers have all ended well."""
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": began, "finishedAt": now}}
+    return {
+        "phase": "Succeeded",
+        "conditions": [
+            {"type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": now}
+            for kind in ("ContainersReady", "Ready")
+        ],
+        "containerStatuses": [_container(each, ended, ready=False) for each in pod["spec"]["containers"]],
+    }
+
+
+def _container(container: dict[str, Any], state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
+    return {
+        "name": container["name"],
+        "image": container["image"],
+        "imageID": "",
+        "ready": ready,
+        "started": ready,
+        "restartCount": 0,
+        "state": state,
+    }
+
+
+class Simulator:
+    """Serves ``count`` simulated nodes for ever.
+
+    Args:
+        api: The API server.
+        count: Nodes beyond it are deleted.
+        version: Kubernetes's, for the nodes.
+    """
+
+    def __init__(self, api: Api, *, count: int, version: str) -> None:
+        self._api, self._count, self._kubernetes = api, count, version
+        self._names = {f"{PREFIX}{index}" for index in range(count)}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task] = set()
+        self._begun: set[str] = set()
+        self._addresses = 0
+
+    async def run(self) -> None:
+        """Make the nodes, say so in a line on standard output, and serve their pods."""
+        await self._shape()
+        for task in (self._beat(), self._follow()):
+            self._go(task)
+        print(json.dumps({"nodes": self._count}), flush=True)
+        await asyncio.Event().wait()
+
+    def _go(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception():
+            log.error("a task failed", exc_info=task.exception())
+
+    # Nodes
+
+    async def _shape(self) -> None:
+        """Have the nodes that are wanted, and no others."""
+        answer = await self._api.get("/api/v1/nodes", labelSelector=MARK)
+        there = {each["metadata"]["name"] for each in answer.get("items") or []}
+        missing = [index for index in range(self._count) if f"{PREFIX}{index}" not in there]
+        await asyncio.gather(*(self._create(index) for index in missing))
+        await asyncio.gather(*(self._revive(name) for name in there & self._names))
+        await asyncio.gather(*(self._delete(f"/api/v1/nodes/{name}") for name in there - self._names))
+
+    async def _create(self, index: int) -> None:
+        item = node_object(index, version=self._kubernetes)
+        await self._send("POST", "/api/v1/nodes", item, "application/json")
+        await self._lease(item["metadata"]["name"])
+
+    async def _revive(self, name: str) -> None:
+        status = {"status": node_status(name, version=self._kubernetes)}
+        await self._send("PATCH", f"/api/v1/nodes/{name}/status", status, STRATEGIC)
+        await self._lease(name)
+
+    async def _lease(self, name: str) -> None:
+        try:
+            await heartbeat.renew(self._api, name, seconds=LEASE_SECONDS)
+        except ApiError as error:
+            log.warning("lease of %s: %s", name, error)
+
+    async def _beat(self) -> None:
+        """Renew every lease once in ten seconds, evenly; the status of each now and then."""
+        slots = asyncio.Semaphore(HEARTBEATS_AT_ONCE)
+        rounds = 0
+        while self._names:
+            rounds += 1
+            for name in sorted(self._names):
+                await asyncio.sleep(RENEW_SECONDS / len(self._names))
+                await slots.acquire()
+                work = self._revive(name) if rounds % STATUS_ROUNDS == 0 else self._lease(name)
+                self._go(_released(work, slots))
+
+    # Pods
+
+    async def _follow(self) -> None:
+        """List, then watch the pods that are bound, for ever."""
+        while True:
+            try:
+                answer = await self._api.get("/api/v1/pods", fieldSelector="spec.nodeName!=")
+                for pod in answer.get("items") or []:
+                    self._see(pod)
+                await self._watch(answer["metadata"]["resourceVersion"])
+            except ApiError as error:
+                log.info("watching pods: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _watch(self, version: str) -> None:
+        params = {"watch": "1", "fieldSelector": "spec.nodeName!=", "timeoutSeconds": "3000"}
+        async for line in self._api.lines("/api/v1/pods", params | {"resourceVersion": version}):
+            # Most lines tell what was reported from here: they are not worth reading.
+            if line.startswith(b'{"type":"DELETED"'):
+                self._begun.discard(json.loads(line)["object"]["metadata"]["uid"])
+            elif b'"phase":"Pending"' in line or b'"deletionTimestamp"' in line:
+                self._see(json.loads(line)["object"])
+
+    def _see(self, pod: dict[str, Any]) -> None:
+        node, meta = pod["spec"].get("nodeName", ""), pod["metadata"]
+        if not node.startswith(PREFIX):
+            return
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        if node not in self._names or meta.get("deletionTimestamp"):
+            self._go(self._delete(path))
+        elif meta["uid"] not in self._begun and pod.get("status", {}).get("phase") in ("Pending", "Running"):
+            self._begun.add(meta["uid"])
+            self._go(self._live(pod, path))
+
+    async def _live(self, pod: dict[str, Any], path: str) -> None:
+        began = rfc3339()
+        if pod["status"]["phase"] == "Pending":
+            await self._report(pod, path, running(pod, self._address(), began))
+        if any(owner["kind"] == "Job" for owner in pod["metadata"].get("ownerReferences") or []):
+            await asyncio.sleep(_seconds(pod))
+            await self._report(pod, path, succeeded(pod, began, rfc3339()))
+
+    def _address(self) -> str:
+        """Return the next of a million addresses that lead nowhere."""
+        self._addresses += 1
+        low = self._addresses % 2**20
+        return f"10.{128 + (low >> 16)}.{low >> 8 & 255}.{low & 255}"
+
+    async def _report(self, pod: dict[str, Any], path: str, status: dict[str, Any]) -> None:
+        body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
+        await self._send("PATCH", path + "/status", body, STRATEGIC)
+
+    async def _delete(self, path: str) -> None:
+        await self._send("DELETE", path, {"gracePeriodSeconds": 0}, "application/json")
+
+    async def _send(self, method: str, path: str, body: dict[str, Any], content_type: str) -> None:
+        """Send a request until the API server has an opinion on it."""
+        data = json.dumps(body).encode()
+        while True:
+            async with self._slots:
+                status = await self._api.send(method, path, data, content_type)
+            if 0 < status < 500 and status != 429:
+                if status >= 400 and status not in (404, 409):
+                    log.warning("%s %s: status %s", method, path, status)
+                return
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _released(work: Any, slots: asyncio.Semaphore) -> None:
+    try:
+        await work
+    finally:
+        slots.release()
+
+
+def _seconds(pod: dict[str, Any]) -> float:
+    try:
+        return float((pod["metadata"].get("annotations") or {}).get(SECONDS, 0))
+    except ValueError:
+        return 0.0
+
+
+async def _main(settings: AgentSettings, count: int) -> None:
+    api = Api(
+        settings.server,
+        ca_file=settings.pki / "ca.crt",
+        cert_file=settings.pki / "agent.crt",
+        key_file=settings.pki / "agent.key",
+        connections=AT_ONCE + HEARTBEATS_AT_ONCE,
+    )
+    async with api:
+        await Simulator(api, count=count, version=settings.version).run()
+
+
+def main() -> None:
+    """``python -m localkube.node.simulator AGENT.JSON COUNT``."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s simulator %(levelname)s %(message)s")
+    asyncio.run(_main(AgentSettings.read(Path(sys.argv[1])), int(sys.argv[2])))
+
+
+if __name__ == "__main__":
+    main()
