@@ -21,7 +21,7 @@ from localkube.paths import cache_dir
 
 VERSION = "v0.8.0"
 PROGRAMS = ("kwok", "kwokctl")
-BUILD_SECONDS, CREATE_SECONDS, DELETE_SECONDS = 1800, 180, 60
+BUILD_SECONDS, CREATE_SECONDS, SCALE_SECONDS, DELETE_SECONDS = 1800, 180, 600, 60
 NODES = 4
 LAST_LINES = 8
 
@@ -144,6 +144,18 @@ class KwokCluster(AbstractContextManager):
         for index in range(count):
             self.kube.create(objects.read("fake-node", metadata={"name": f"fake-{index}"}))
         return self
+
+    def scale_nodes(self, count: int) -> None:
+        """Have so many nodes, made by kwok's own means.
+
+        Raises:
+            MeasureFailed: They could not be made; the error has kwokctl's last words.
+        """
+        command = [str(self._kwok.programs / "kwokctl"), "scale", "node", f"--name={self.name}"]
+        command.append(f"--replicas={count}")
+        done = _call(command, environment=self._kwok.environment(self.folder), seconds=SCALE_SECONDS)
+        if done.returncode:
+            raise MeasureFailed(f"kwokctl could not make nodes: {_tail(done)}")
 
     def pids(self) -> list[int]:
         """Return the processes that kwokctl has started."""

@@ -42,13 +42,15 @@ class Watch(AbstractContextManager):
             _, self._version = self._kube.get_all_at(self._kind)
             self._open()
 
-    def until(self, seen: Callable[[str, Object], bool], *, what: str) -> tuple[float, Object]:
+    def until(
+        self, seen: Callable[[str, Object], bool], *, what: str, patience: float = PATIENCE_SECONDS
+    ) -> tuple[float, Object]:
         """Return when ``seen`` first held, on the monotonic clock, and the object for which it did.
 
         Raises:
             MeasureFailed: It did not for a long time.
         """
-        last, deadline = "nothing", time.monotonic() + PATIENCE_SECONDS
+        last, deadline = "nothing", time.monotonic() + patience
         while time.monotonic() < deadline:
             for kind, item in self._events:
                 now = time.monotonic()
@@ -56,7 +58,7 @@ class Watch(AbstractContextManager):
                     return now, item
                 last = f"{kind} {item['metadata'].get('name')}: {json.dumps(item.get('status'))[:400]}"
             self._open()  # the server ends a watch by and by; this goes on where it ended
-        raise MeasureFailed(f"{what} was not seen within {PATIENCE_SECONDS} s; the last event was {last}")
+        raise MeasureFailed(f"{what} was not seen within {patience:g} s; the last event was {last}")
 
     def close(self) -> None:
         if self._stream is not None:

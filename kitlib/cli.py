@@ -140,6 +140,14 @@ def heal(name: str, cluster: str) -> None:
     click.echo(clusters.connect(cluster).heal(name))
 
 
+@node.command()
+@click.argument("count", type=int)
+@CLUSTER
+def simulate(count: int, cluster: str) -> None:
+    """Have COUNT nodes whose pods only report that they run; 0 removes them."""
+    clusters.connect(cluster).simulate_nodes(count)
+
+
 @main.group()
 def attendee() -> None:
     """Share a cluster: a namespace, a quota and a kubeconfig for each."""
@@ -287,6 +295,25 @@ def get_images(names: tuple[str, ...]) -> None:
     """Obtain the programs NAMES that images run: operators are built, which takes a minute or two each."""
     for each in clusters.local.get_images(*names):
         click.echo(f"{each['name']} {each['version']} is in {each['folder']}")
+
+
+@main.group(invoke_without_command=True)
+@click.pass_context
+def cache(context: click.Context) -> None:
+    """Show what the kit keeps on this machine, and how large it is."""
+    if context.invoked_subcommand is None:
+        from kitlib.cache import contents
+
+        click.echo(contents())
+
+
+@cache.command("clear")
+@click.option("--what", help="All of one kind that no cluster uses, such as bench.")
+def clear_cache(what: str | None) -> None:
+    """Remove what neither a cluster nor this version of the kit uses; it can all be had again."""
+    from kitlib.cache import clear
+
+    click.echo(clear(what))
 
 
 @main.command()

@@ -83,6 +83,13 @@ def _simulate(options: argparse.Namespace) -> dict[str, Any]:
     return control.ask(options.name, {"verb": "simulate", "count": options.count})
 
 
+def _cache(options: argparse.Namespace) -> list[dict[str, Any]]:
+    from localkube import cache
+
+    entries = cache.clear(options.what) if options.clear else cache.contents()
+    return [each.as_dict() for each in entries]
+
+
 def _doctor(options: argparse.Namespace) -> dict[str, Any]:
     from localkube import machine
 
@@ -158,6 +165,10 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument("name")
     simulate.add_argument("count", type=int)
     simulate.set_defaults(run=_simulate)
+    cache = verbs.add_parser("cache", help="what is kept on disk, and what of it is not needed")
+    cache.add_argument("--clear", action="store_true", help="remove what is not needed")
+    cache.add_argument("--what", help="remove all of one kind that no cluster uses")
+    cache.set_defaults(run=_cache)
     verbs.add_parser("list").set_defaults(run=_list)
     verbs.add_parser("images", help="what stands in for images").set_defaults(run=_images)
     get = verbs.add_parser("get-images", help="obtain the programs that images run")

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from localkube import rotation
 from localkube.machine import start_time
 from localkube.node import plain, syscalls
 from localkube.node.orders import Orders, Refused, SpawnerGone, short_name
@@ -80,6 +81,7 @@ class Supervisor:
                     await self._start(component)
             start_task(self._start_late(), name="late components")
             start_task(self._serve(listener), name="forwarder")
+            start_task(rotation.keep_small(self._root / "logs"), name="logs")
             stop = asyncio.create_task(self._stopping.wait())
             await asyncio.wait([stop, self._orders.gone], return_when=asyncio.FIRST_COMPLETED)
         finally:

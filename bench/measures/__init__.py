@@ -6,7 +6,17 @@ Each module has ``measure(lab)``, which returns lines of the table; what a line 
 from collections.abc import Callable
 
 from bench.lab import Lab
-from bench.measures import agent, creation, first_step, idle, many_pods, pod_start, top, training_time
+from bench.measures import (
+    agent,
+    creation,
+    first_step,
+    idle,
+    many_pods,
+    pod_start,
+    simulated,
+    top,
+    training_time,
+)
 from bench.results import Result
 
 MEASURES: dict[str, Callable[[Lab], list[Result]]] = {
@@ -16,6 +26,7 @@ MEASURES: dict[str, Callable[[Lab], list[Result]]] = {
     "agent": agent.measure,
     "pod_start": pod_start.measure,
     "many_pods": many_pods.measure,
+    "simulated": simulated.measure,
     "first_step": first_step.measure,
     "training_time": training_time.measure,
 }

@@ -33,8 +33,8 @@ def create_cluster(
         memory: Memory of each node, as "4Gi"; by default the machine's is shared out.
         gpus: GPUs that each node declares; by default those that there are.
         recreate: Delete a cluster of this name first.
-        options: The provider's own: for ``local`` port, labels, warm; for ``existing`` kubeconfig, context,
-            namespace.
+        options: The provider's own: for ``local`` port, labels, simulated_nodes, warm; for ``existing``
+            kubeconfig, context, namespace.
 
     Raises:
         BadInput: An argument is wrong; nothing was started.

@@ -32,6 +32,7 @@ LONGEST_NAME = 40
 OPTIONS = {
     "port": "of the API on 127.0.0.1; by default a free one",
     "labels": "a dict of labels for every node",
+    "simulated_nodes": "how many nodes to add whose pods only report that they run",
     "warm": "False starts every container's Python afresh",
 }
 STOP_SECONDS = 15
@@ -86,7 +87,10 @@ class LocalCluster(Cluster):
                     fix="call create_cluster again",
                 ) from error
             line.done(f"{status['nodes']} nodes are Ready, Kubernetes {status['version']}")
-        return cls(name, status)
+        cluster = cls(name, status)
+        if (simulated := shape.options.get("simulated_nodes")) is not None:
+            cluster.simulate_nodes(simulated)
+        return cluster
 
     @classmethod
     def find(cls, name: str) -> "LocalCluster | None":
@@ -152,6 +156,12 @@ class LocalCluster(Cluster):
 
     def _switch(self, verb: str, node: str) -> None:
         ask("node", verb, self.name, node)
+
+    def _simulate(self, count: int) -> None:
+        with progress(f"cluster {self.name}") as line:
+            line.update(f"making {count} simulated nodes")
+            ask("simulate", self.name, str(count))
+            line.done(f"{count} simulated nodes")
 
     def explain(self, words: str) -> KitError:
         """Return why it does not answer, as its files and processes tell."""

@@ -1,4 +1,4 @@
-"""Switching a cluster's nodes off and on, to see what Kubernetes makes of it.
+"""Switching a cluster's nodes off and on, and pretending more of them, to see what Kubernetes makes of it.
 
 A provider that can carries it out in ``_switch``; the others' machines are not the kit's to switch off.
 """
@@ -6,7 +6,10 @@ A provider that can carries it out in ``_switch``; the others' machines are not 
 from abc import ABC, abstractmethod
 
 from kitlib.errors import BadInput
+from kitlib.quantities import check_count
 from kitlib.tables import Table
+
+MOST_SIMULATED = 5000
 
 
 class NodeSwitches(ABC):
@@ -46,13 +49,31 @@ class NodeSwitches(ABC):
         """Bring a node that was cut off back to the network: pods that were evicted meanwhile end there."""
         return self._switched("heal", node)
 
+    def simulate_nodes(self, count: int) -> None:
+        """Have so many nodes whose pods only report that they run; 0 removes them.
+
+        They have the label and the taint ``trainyard/simulated``: only pods that tolerate it land there. So
+        scheduling can be seen at a scale that no machine has.
+
+        Example:
+            >>> cluster.simulate_nodes(100)
+        """
+        check_count(count, what="count", least=0, most=MOST_SIMULATED)
+        self._simulate(count)
+
     def _switched(self, verb: str, node: str) -> Table:
         self._switch(verb, node)
         return self.nodes()
 
     def _switch(self, verb: str, node: str) -> None:
-        raise BadInput(
+        raise self._not_ours(verb, f'node "{node}"')
+
+    def _simulate(self, count: int) -> None:
+        raise self._not_ours("simulate", f"{count} nodes")
+
+    def _not_ours(self, verb: str, about: str) -> BadInput:
+        return BadInput(
             f"the nodes of a cluster of the provider {self.provider} are not the kit's to {verb}",
-            about=f'node "{node}" of cluster "{self.name}"',
+            about=f'{about} of cluster "{self.name}"',
             fix='use a local cluster: kit.create_cluster("local")',
         )

@@ -265,10 +265,14 @@ class ContainerWorker:
         except HandlerError:
             self._event("FailedPreStopHook", "PreStopHook failed", warning=True)
 
-    def _ended(self, result: Exit) -> None:
-        pod, runtime, record = self._pod, self._pod.runtime, self.record
+    def abandon(self) -> None:
+        """Ask the container no more."""
         if self._probes:
             self._probes.stop()
+
+    def _ended(self, result: Exit) -> None:
+        pod, runtime, record = self._pod, self._pod.runtime, self.record
+        self.abandon()
         self._probes, self._ending = None, None
         self.started.clear()
         message = runtime.termination_message(pod.uid, self.container, record.restart_count, result.code)

@@ -166,7 +166,7 @@ class Machines:
                 raise LocalClusterError(
                     error.message,
                     about=f"{verb} {name}",
-                    fix="see docs/architecture.md for what each mode can",
+                    fix="switch it off in its stead, or use a machine that allows namespaces: kit doctor",
                 ) from error
         return {"node": name, "state": node.state}
 

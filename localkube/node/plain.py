@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from localkube.node import syscalls
-from localkube.node.sandbox import Launched, become, enter_limits, find_program, launched, stage
+from localkube.node.sandbox import Launched, LaunchError, become, enter_limits, find_program, launched, stage
 
 ADOPTED_SECONDS = 5.0
 
@@ -73,6 +73,13 @@ def end_strays(known: Iterable[int]) -> None:
     """End what containers that have ended left behind: children that nobody started here."""
     for pid in set(children()) - set(known):
         os.kill(pid, signal.SIGKILL)
+
+
+def unplug_node(order: dict[str, Any]) -> None:
+    """Do nothing for a node that is switched off, whose processes end; refuse to cut off one whose run on."""
+    if order.get("cut"):
+        message = "a node cannot be cut off in plain mode: its pods are on this machine's own network"
+        raise LaunchError("sandbox", message)
 
 
 def launch(

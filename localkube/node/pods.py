@@ -111,6 +111,8 @@ class PodWorker:
             if task:
                 task.cancel()
         self._reports.abandon()
+        for container in self.containers.values():
+            container.abandon()
         for process in self.processes.values():
             self.runtime.limits.ended(process.identity)
             process.close()

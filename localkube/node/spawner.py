@@ -226,14 +226,17 @@ class Spawner:
 
     def _do_unplug(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Take a node off the network, and its pods, whose addresses begin with ``prefix``."""
-        unplug_node(self._netlink, order, self._pods_of(order["prefix"]))
-        self._unplugged[order["prefix"]] = order["bridge"]
+        if self._plain:
+            plain.unplug_node(order)
+        else:
+            unplug_node(self._netlink, order, self._pods_of(order["prefix"]))
+            self._unplugged[order["prefix"]] = order["bridge"]
         return {}, [], []
 
     def _do_plug(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Bring a node back to the network."""
-        self._unplugged.pop(order["prefix"], None)
-        plug_node(self._netlink, order, self._pods_of(order["prefix"]))
+        if self._unplugged.pop(order["prefix"], None):
+            plug_node(self._netlink, order, self._pods_of(order["prefix"]))
         return {}, [], []
 
     def _pods_of(self, prefix: str) -> list[str]:

@@ -1,0 +1,86 @@
+"""Scheduling at scale: a thousand pretended nodes Ready, and ten thousand pods of a Deployment Running there.
+
+kwok makes its nodes by its own ``kwokctl scale``, its limits lifted. The clock runs from the wish for nodes
+to the last pod that is ready; both sides use the same Kubernetes programs.
+"""
+
+import time
+
+from bench import objects
+from bench.lab import UNLIMITED, Lab
+from bench.results import Limit, Result
+from bench.sampling import alternate
+from bench.watching import Watch, wait_account
+from kitlib.clusters.base import is_ready
+from kitlib.kube import Kube
+from kitlib.waiting import wait
+from kitlib.watches import Selection, snapshots
+
+LIMIT = Limit(1.2)
+NODES, PODS = 1000, 10_000
+QUICK_NODES, QUICK_PODS = 100, 1000
+PATIENCE_SECONDS = 1200
+SELECTORS = {"ours": "trainyard/simulated", "theirs": "type=kwok"}
+
+
+def measure(lab: Lab) -> list[Result]:
+    """Fill clusters of each side in turns, each a new one."""
+    nodes, pods = (QUICK_NODES, QUICK_PODS) if lab.quick else (NODES, PODS)
+    lab.clear()
+    sides = {"ours": lambda: _ours(lab, nodes, pods)}
+    if lab.kwok is not None:
+        sides["theirs"] = lambda: _theirs(lab, nodes, pods)
+    samples = alternate(sides, lab.rounds)
+    return [
+        Result(
+            what=f"{nodes} simulated nodes Ready + {pods} pods Running",
+            unit="s",
+            ours=tuple(samples["ours"]),
+            peer="kwok --disable-qps-limits",
+            theirs=tuple(samples.get("theirs", ())),
+            absent=lab.kwok_absent,
+            limit=LIMIT,
+        )
+    ]
+
+
+def _ours(lab: Lab, nodes: int, pods: int) -> float:
+    lab.report(f"{nodes} simulated nodes and {pods} pods, ours")
+    with lab.cluster(warm=False) as cluster:
+        began = time.monotonic()
+        cluster.simulate_nodes(nodes)
+        _fill(cluster.kube, SELECTORS["ours"], nodes, pods)
+        return time.monotonic() - began
+
+
+def _theirs(lab: Lab, nodes: int, pods: int) -> float:
+    lab.report(f"{nodes} nodes and {pods} pods, kwok")
+    with lab.kwok_cluster(*UNLIMITED) as cluster:
+        wait_account(cluster.kube)
+        began = time.monotonic()
+        cluster.scale_nodes(nodes)
+        _fill(cluster.kube, SELECTORS["theirs"], nodes, pods)
+        return time.monotonic() - began
+
+
+def _fill(kube: Kube, selector: str, nodes: int, pods: int) -> None:
+    """Wait for the nodes, create the Deployment, and wait for its pods."""
+    wait(
+        snapshots(kube, Selection("Node", labels=selector)),
+        until=lambda seen: sum(map(is_ready, seen["Node"].values())) == nodes,
+        timeout=PATIENCE_SECONDS,
+        what="the nodes to be Ready",
+        about=f'cluster "{kube.cluster}"',
+        resume="run the benchmark again",
+        describe=lambda seen: f"{sum(map(is_ready, seen['Node'].values()))} are",
+    )
+    key, _, value = selector.partition("=")
+    place = {"nodeSelector": {key: value or "true"}}
+    item = objects.read("many-replicas", spec={"replicas": pods, "template": {"spec": place}})
+    with Watch(kube, "Deployment") as watch:
+        kube.create(item)
+        watch.until(
+            lambda kind, each: (each["status"].get("readyReplicas") or 0) >= pods,
+            what="the Deployment ready",
+            patience=PATIENCE_SECONDS,
+        )

@@ -1,0 +1,133 @@
+"""What the local cluster keeps on disk, how large it is, and what of it is no longer needed.
+
+The cache holds programs and a prepared etcd of every version that was ever used here; clusters hold their
+objects, logs and volumes. Clearing removes what neither a cluster nor this version uses: it can be had again.
+A cluster is never removed here, because it cannot.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from localkube import liveness, preload
+from localkube.controlplane import bake, binaries
+from localkube.controlplane.recipes import RECIPES
+from localkube.errors import LocalClusterError
+from localkube.paths import ClusterPaths, cache_dir, unwritable
+
+ON_REQUEST = "nobody knows"
+THIS_VERSION = "this version"
+VERSIONED = ("controlplane", "preload", "programs")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A directory that takes space.
+
+    Attributes:
+        what: Which kind of thing: ``controlplane``, ``programs``, ``cluster`` …
+        path: Where it lies.
+        size: Bytes on the disk.
+        used: By whom; empty for what can go.
+    """
+
+    what: str
+    path: str
+    size: int
+    used: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def contents() -> list[Entry]:
+    """Return all that there is, the largest first."""
+    texts = {name: _settings_of(name) for name in liveness.names()}
+    current = _current()
+    found = [_cluster(name) for name in texts]
+    for folder in _folders(cache_dir()):
+        for path in _folders(folder):
+            used = ON_REQUEST
+            if folder.name in VERSIONED:
+                users = [name for name, text in texts.items() if f'"{path}' in text]
+                used = f"cluster {', '.join(users)}" if users else THIS_VERSION if path in current else ""
+            found.append(Entry(folder.name, str(path), disk_usage(path), used))
+    return sorted(found, key=lambda each: -each.size)
+
+
+def clear(what: str | None) -> list[Entry]:
+    """Remove what is not in use and return it.
+
+    Args:
+        what: A kind, of which all is removed that no cluster uses; None for what no version needs.
+
+    Raises:
+        LocalClusterError: There is no such kind, or it cannot be removed.
+    """
+    everything = [each for each in contents() if each.what != "cluster"]
+    kinds = sorted({each.what for each in everything})
+    if what is not None and what not in kinds:
+        raise LocalClusterError(
+            "nothing of this kind is in the cache",
+            about=what,
+            fix=f"what there is: {', '.join(kinds) or 'nothing'}; clusters go by: kit cluster delete",
+        )
+    going = [each for each in everything if not each.used]
+    if what is not None:
+        going = [each for each in everything if each.what == what and not each.used.startswith("cluster")]
+    with binaries.alone(lambda text: None):  # nobody builds while things go
+        for each in going:
+            try:
+                shutil.rmtree(each.path)
+            except OSError as error:
+                raise unwritable(Path(each.path), error) from error
+    return going
+
+
+def disk_usage(path: Path) -> int:
+    """Return the bytes that a directory takes on the disk; holes, and what vanishes, count nothing."""
+    total = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def _cluster(name: str) -> Entry:
+    paths = ClusterPaths(name)
+    return Entry("cluster", str(paths.root), disk_usage(paths.root), liveness.status(name)["state"])
+
+
+def _settings_of(name: str) -> str:
+    """Return the files of a cluster that name the programs which it uses."""
+    root = ClusterPaths(name).root
+    return "".join(
+        (root / file).read_text()
+        for file in ("plan.json", "agent.json", "cluster.json")
+        if (root / file).exists()
+    )
+
+
+def _current() -> set[Path]:
+    """Return the directories that this version would take for a new cluster."""
+    used = {recipe.folder for recipe in RECIPES.values()} | {cache_dir() / "preload" / preload.key()}
+    used |= set((cache_dir() / "programs").glob("named-*"))
+    try:
+        control_plane = binaries.present()
+    except LocalClusterError:
+        return used
+    used |= {Path(argv[0]).parent for argv in control_plane.programs.values()}
+    baked = bake.baked_etcd(control_plane, report=lambda text: None, create=False)
+    return used | ({baked} if baked else set())
+
+
+def _folders(place: Path) -> Iterator[Path]:
+    """Yield the directories in one, without those that are still being made."""
+    if place.is_dir():
+        yield from sorted(each for each in place.iterdir() if each.is_dir() and not each.name.startswith("."))

@@ -1,0 +1,88 @@
+"""Nodes that are only said to be there: what lands on them, what it reports, and how they come and go."""
+
+import json
+
+import pytest
+
+from .lab import Refused, eventually, localkube, pod
+
+TOLERATED = {
+    "nodeSelector": {"trainyard/simulated": "true"},
+    "tolerations": [{"key": "trainyard/simulated", "operator": "Exists"}],
+}
+TAINT = {"key": "trainyard/simulated", "value": "true", "effect": "NoSchedule"}
+
+
+@pytest.fixture(scope="module")
+def simulate(lab):
+    """Set how many simulated nodes there are; none is left after the module."""
+
+    def call(count):
+        return localkube("simulate", lab.name, str(count), home=lab.home)["simulated"]
+
+    yield call
+    call(0)
+
+
+def simulated(lab):
+    """Return the simulated nodes by name, as the API has them."""
+    items = json.loads(lab.kubectl("get", "nodes", "-l", "trainyard/simulated", "-o", "json"))["items"]
+    return {item["metadata"]["name"]: item for item in items}
+
+
+def ready(lab):
+    conditions = [each["status"]["conditions"][0] for each in simulated(lab).values()]
+    return sum((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+
+
+def test_simulated_nodes_are_ready_and_marked_and_stay_so_when_the_agent_is_killed(lab, simulate):
+    assert simulate(20) == 20
+    assert ready(lab) == 20
+    assert all(node["spec"]["taints"] == [TAINT] for node in simulated(lab).values())
+    lab.process("localkube.node").kill()
+    eventually(
+        lambda: len([each for each in lab.processes() if "simulator" in " ".join(each.cmdline())]), wanted=1
+    )
+    assert simulate(5) == 5
+    assert sorted(simulated(lab)) == [f"simulated-{index}" for index in range(5)]
+
+
+def test_a_pod_that_tolerates_it_runs_there_as_far_as_anybody_can_tell_and_others_stay_away(
+    lab, simulate, pods
+):
+    simulate(5)
+    there = pods.running(pod("exit 1", **TOLERATED))
+    assert there["spec"]["nodeName"].startswith("simulated-")
+    assert there["status"]["podIP"]
+    away = pods.running(pod("sleep 60"))
+    assert not away["spec"]["nodeName"].startswith("simulated-")
+    with pytest.raises(AssertionError, match="no preferred addresses"):
+        lab.kubectl("logs", there["metadata"]["name"])
+    lab.kubectl("delete", "pod", there["metadata"]["name"], "--timeout=20s")
+
+
+def test_a_simulated_pod_of_a_job_succeeds(lab, simulate):
+    simulate(5)
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "pretended"},
+        "spec": {
+            "completions": 12,
+            "parallelism": 12,
+            "template": {
+                "metadata": {"annotations": {"trainyard/simulated-seconds": "0.5"}},
+                "spec": pod("true", **TOLERATED)["spec"],
+            },
+        },
+    }
+    try:
+        lab.kubectl("create", "-f", "-", stdin=job)
+        lab.kubectl("wait", "--for=condition=Complete", "job/pretended", "--timeout=30s")
+    finally:
+        lab.kubectl("delete", "job", "pretended", "--ignore-not-found")
+
+
+def test_too_many_are_refused(lab):
+    with pytest.raises(Refused, match="0 to 5000"):
+        localkube("simulate", lab.name, "5001", home=lab.home)
