@@ -5,6 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 BIN = $(VENV)/bin
 NOTEBOOKS ?=
+BUNDLE ?=
 PYTEST = $(BIN)/python -m pytest
 
 .PHONY: help setup run lab lint test test-all bench wheel pins clean
@@ -12,8 +13,9 @@ PYTEST = $(BIN)/python -m pytest
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:  ## make the environment and obtain Kubernetes; keeps what is there
+setup:  ## make the environment and obtain Kubernetes; keeps what is there; BUNDLE=FILE needs no network
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later on PATH: install one, or say make PYTHON=/path/to/python3"; exit 1; }
+	@$(if $(BUNDLE),$(PYTHON) -m localkube.bundles use $(BUNDLE))
 	@$(PYTHON) tools/setup.py --venv $(VENV)
 
 run: setup  ## run the notebooks on a local cluster; leaves reports/index.html

@@ -278,6 +278,28 @@ def kubectl(words: tuple[str, ...], cluster: str) -> None:
     os.execvpe(command[0], [*command, *words], os.environ | {"KUBECONFIG": str(found.kubeconfig)})
 
 
+@main.group()
+def bundle() -> None:
+    """Carry everything that is fetched or built to machines without a network."""
+
+
+@bundle.command("create")
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--without-wheels", is_flag=True, help="Leave the Python packages out: a small file.")
+def create_bundle(file: str, without_wheels: bool) -> None:
+    """Make FILE from what this machine has, and from the Python packages that it fetches."""
+    made = clusters.local.create_bundle(file, wheels=not without_wheels)
+    click.echo(f"{made['file']}: {made['bytes'] / 1e6:,.0f} MB, {', '.join(made['holds'])}")
+
+
+@bundle.command("use")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+def use_bundle(file: str) -> None:
+    """Unpack FILE, so that this machine needs no network."""
+    used = clusters.local.use_bundle(file)
+    click.echo(f"{used['cache']} has {', '.join(used['holds'])}")
+
+
 @main.group(invoke_without_command=True)
 @click.option("--wide", is_flag=True, help="Say as well what each cannot do.")
 @click.pass_context

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from localkube import liveness
@@ -109,6 +110,17 @@ def _get_images(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [{"name": each.name, "version": each.version, "folder": str(each.folder)} for each in found]
 
 
+def _bundle(options: argparse.Namespace) -> dict[str, Any]:
+    from localkube.bundles import making, using
+
+    def report(text: str) -> None:
+        _say({"progress": text})
+
+    if options.action == "use":
+        return using.use(options.file, report=report)
+    return making.create(options.file, with_wheels=not options.without_wheels, report=report)
+
+
 def _list(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [liveness.status(name) for name in liveness.names()]
 
@@ -174,6 +186,11 @@ def _parser() -> argparse.ArgumentParser:
     get = verbs.add_parser("get-images", help="obtain the programs that images run")
     get.add_argument("name", nargs="+")
     get.set_defaults(run=_get_images)
+    bundle = verbs.add_parser("bundle", help="make or use one file with all that is fetched or built")
+    bundle.add_argument("action", choices=("create", "use"))
+    bundle.add_argument("file", type=lambda path: Path(path).absolute())
+    bundle.add_argument("--without-wheels", action="store_true")
+    bundle.set_defaults(run=_bundle)
     verbs.add_parser("doctor").set_defaults(run=_doctor)
     return parser
 

@@ -21,6 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from localkube.bundles import wheels  # noqa: E402 (it needs nothing installed)
+
 MARKER = "trainyard-setup.json"
 NEEDED_BYTES = 8 * 10**9
 # pip would compile 16,000 files: a minute of a core that the build of the control plane needs. These are
@@ -174,7 +177,7 @@ def packages_job(venv: Path) -> Job:
             "packages", "this project, into the conda environment", [[*pip, "--no-deps", "-e", "."]], remedy
         )
     commands = [
-        [*pip, "--no-compile", "-c", "constraints.txt", "-e", ".[dev]"],
+        [*pip, *wheels.pip_options(), "--no-compile", "-c", "constraints.txt", "-e", ".[dev]"],
         [python, "-c", f"import {USED}; print('compiled what a run needs')"],
     ]
     if not (venv / "bin/python").exists() or not (venv / "pyvenv.cfg").exists():

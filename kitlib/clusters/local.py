@@ -227,6 +227,43 @@ def get_images(*names: str) -> list[dict[str, str]]:
     return found
 
 
+def create_bundle(file: str, *, wheels: bool = True) -> dict:
+    """Put all that is fetched or built for local clusters into one file.
+
+    Args:
+        file: Where.
+        wheels: With the Python packages of the course, about 3 GB.
+
+    Returns:
+        The ``file``, its ``bytes``, and what it ``holds``.
+
+    Raises:
+        ProviderFailed: Something cannot be obtained, or the disk is full.
+    """
+    with progress("bundle") as line:
+        made = ask(
+            "bundle",
+            "create",
+            str(Path(file).absolute()),
+            *([] if wheels else ["--without-wheels"]),
+            report=line.update,
+        )
+        line.done(f"{made['bytes'] / 1e6:,.0f} MB")
+    return made
+
+
+def use_bundle(file: str) -> dict:
+    """Unpack a bundle, so that this machine makes clusters without a network.
+
+    Raises:
+        ProviderFailed: It is cut, damaged or for other machines, or the disk is too small.
+    """
+    with progress("bundle") as line:
+        used = ask("bundle", "use", str(Path(file).absolute()), report=line.update)
+        line.done("unpacked")
+    return used
+
+
 def machine() -> dict[str, object]:
     """Return the facts about this machine that matter for a local cluster."""
     return ask("doctor")

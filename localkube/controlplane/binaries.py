@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,6 +125,29 @@ def present() -> ControlPlane:
     if found is None:
         raise LocalClusterError("there is no control plane yet", about="; ".join(reasons), fix="make setup")
     return found
+
+
+def cached(found: ControlPlane, *, report: Report) -> list[Path]:
+    """Return the folders of the cache that hold this control plane; one from a package is copied there first.
+
+    Raises:
+        LocalClusterError: It comes from PATH, and is somebody else's to carry to other machines.
+    """
+    if found.origin == "path":
+        raise LocalClusterError(
+            "the control plane is not Trainyard's own",
+            about=_place(found),
+            fix=f"try again with {FORCE}=build",
+        )
+    if found.origin == "package":
+        source, folder = Path(found.programs["kubectl"][0]), _built()
+        if not _usable(folder / LINKED):
+            with alone(report), tempfile.TemporaryDirectory(prefix=".building-", dir=_cache()) as aside:
+                (Path(aside) / folder.name).mkdir(mode=0o700)
+                shutil.copy(source, Path(aside) / folder.name / LINKED)
+                (Path(aside) / folder.name).rename(folder)
+        return [folder]
+    return sorted({Path(command[0]).parent for command in found.programs.values()})
 
 
 def _first(

@@ -1,0 +1,39 @@
+"""``python -m localkube.bundles use FILE``: for machines without anything installed; else ``kit bundle``."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from localkube.bundles.making import create
+from localkube.bundles.using import use
+from localkube.errors import LocalClusterError
+
+
+def main() -> int:
+    """Make or use a bundle; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m localkube.bundles", description=__doc__)
+    parser.add_argument("verb", choices=("create", "use"))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--without-wheels", action="store_true")
+    options = parser.parse_args()
+
+    def say(line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    try:
+        if options.verb == "use":
+            use(options.file, report=say)
+        else:
+            create(options.file, with_wheels=not options.without_wheels, report=say)
+    except LocalClusterError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; nothing was changed\n")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

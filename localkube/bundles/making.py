@@ -1,0 +1,109 @@
+"""Make a bundle: the control plane, the programs of images, data sets and wheels, in one tar file.
+
+What is on this machine is taken from its cache; only wheels, and a control plane that is not there yet, are
+fetched. The file has its name when it is whole.
+"""
+
+import io
+import os
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from localkube import preload
+from localkube.bundles import wheels
+from localkube.bundles.manifest import NAME, File, Manifest
+from localkube.controlplane import binaries
+from localkube.controlplane.recipes import RECIPES
+from localkube.controlplane.steps import Report, duration
+from localkube.errors import LocalClusterError
+from localkube.paths import cache_dir, private_dir, unwritable
+
+REPORT_SECONDS = 4
+
+
+def create(goal: Path, *, with_wheels: bool, report: Report, constraints: Path = wheels.CONSTRAINTS) -> dict:
+    """Make a bundle and return what is in it: the file, its size, and the folders that it has.
+
+    Args:
+        goal: The file; one that is there is replaced.
+        with_wheels: Take the wheels of everything that ``constraints`` pins, about 3 GB with torch.
+        report: Called with lines of progress.
+        constraints: The pins.
+
+    Raises:
+        LocalClusterError: Something cannot be obtained, or the disk is full.
+    """
+    began = time.monotonic()
+    if goal.is_dir():
+        raise LocalClusterError("this is a folder", about=str(goal), fix=f"name a file: {goal}/trainyard.tar")
+    sources = dict(_from_cache(report))
+    aside = goal.with_name(f".{goal.name}.part")
+    try:
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".wheels-", dir=private_dir(cache_dir())) as scratch:
+            if with_wheels:
+                wheels.fetch(Path(scratch), report=report, constraints=constraints)
+                sources |= {f"wheels/{path.name}": path for path in sorted(Path(scratch).iterdir())}
+            report(f"Checksums of {len(sources)} files")
+            manifest = Manifest.here([File.of(path, source) for path, source in sources.items()])
+            _write(aside, manifest, list(sources.values()), report)
+        aside.replace(goal)
+    except OSError as error:
+        raise unwritable(goal, error) from error
+    finally:
+        aside.unlink(missing_ok=True)
+    size = goal.stat().st_size
+    report(f"{goal}: {size / 1e6:,.0f} MB in {duration(time.monotonic() - began)}")
+    units = sorted({file.unit for file in manifest.files})
+    return {"file": str(goal), "bytes": size, "holds": units, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _from_cache(report: Report) -> Iterator[tuple[str, Path]]:
+    """Yield the path in the bundle and the place of each file that this machine has."""
+    for folder in binaries.cached(binaries.obtain(report=report), report=report):
+        yield from _files(f"controlplane/{folder.name}", folder)
+    for recipe in RECIPES.values():
+        if recipe.ready:
+            yield from _files(f"programs/{recipe.folder.name}", recipe.folder)
+        else:
+            report(f"Without {recipe.name}: it is not in the cache; `{recipe.remedy}` obtains it")
+    try:
+        library = preload.obtain(report).parent
+        yield from _files(f"preload/{library.name}", library)
+    except LocalClusterError as error:
+        report(f"Without plain mode's library: {error}")
+    yield from _files("datasets", cache_dir() / "datasets")
+
+
+def _files(path: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    for source in sorted(folder.rglob("*")):
+        if source.is_file() and not source.is_symlink():
+            yield f"{path}/{source.relative_to(folder)}", source
+
+
+def _write(goal: Path, manifest: Manifest, sources: Sequence[Path], report: Report) -> None:
+    # Wheels are compressed already; without them a bundle shrinks to a third.
+    mode, options = ("w:", {}) if manifest.python else ("w:gz", {"compresslevel": 6})
+    written, said = 0, time.monotonic()
+    with goal.open("wb") as out:
+        with tarfile.open(fileobj=out, mode=mode, format=tarfile.PAX_FORMAT, **options) as tar:
+            text = manifest.text()
+            tar.addfile(_member(NAME, len(text), executable=False), io.BytesIO(text))
+            for file, source in zip(manifest.files, sources, strict=True):
+                with source.open("rb") as content:
+                    tar.addfile(_member(file.path, file.size, executable=file.executable), content)
+                written += file.size
+                if time.monotonic() - said > REPORT_SECONDS:
+                    said = time.monotonic()
+                    report(f"Bundle: {written / 1e6:,.0f} of {manifest.size / 1e6:,.0f} MB written")
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _member(path: str, size: int, *, executable: bool) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(path)
+    member.size, member.mode, member.mtime = size, 0o755 if executable else 0o644, 0
+    return member

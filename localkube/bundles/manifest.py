@@ -1,0 +1,116 @@
+"""What a bundle says of itself: for which machines it is, and each file with its size and checksum.
+
+The manifest is the first member of the tar file, so that a reader can refuse, or see that the disk is too
+small, before it has unpacked a byte.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from localkube.controlplane.steps import KUBERNETES, target
+from localkube.errors import LocalClusterError
+
+FORMAT = 1
+NAME = "manifest.json"
+# The first part of a path is the folder of the cache to which the file belongs.
+KINDS = ("controlplane", "programs", "preload", "datasets", "wheels")
+AGAIN = "copy the bundle once more, or make it again with `kit bundle create`"
+
+
+@dataclass(frozen=True)
+class File:
+    """One file: ``path`` below the cache, ``size`` in bytes, and whether it can be executed."""
+
+    path: str
+    size: int
+    sha256: str
+    executable: bool
+
+    @classmethod
+    def of(cls, path: str, source: Path) -> "File":
+        with source.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        found = source.stat()
+        return cls(path, found.st_size, digest, bool(found.st_mode & 0o100))
+
+    @property
+    def unit(self) -> str:
+        """The folder that appears whole or not at all: ``wheels``, or ``programs/NAME`` and so on."""
+        parts = PurePosixPath(self.path).parts
+        return parts[0] if parts[0] == "wheels" else "/".join(parts[:2])
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is in a bundle; ``python`` is ``cp311`` and so on where it has wheels, else empty."""
+
+    kubernetes: str
+    system: str
+    machine: str
+    python: str
+    files: tuple[File, ...]
+
+    @classmethod
+    def here(cls, files: Sequence[File]) -> "Manifest":
+        """Return the manifest of these files for machines like this one."""
+        wheels = any(file.path.startswith("wheels/") for file in files)
+        return cls(KUBERNETES, *target(), python_tag() if wheels else "", tuple(files))
+
+    @classmethod
+    def read(cls, text: bytes, *, about: str) -> "Manifest":
+        """Return the manifest that ``text`` holds.
+
+        Raises:
+            LocalClusterError: It is none, or one that this version cannot use.
+        """
+        try:
+            raw: Mapping[str, Any] = json.loads(text)
+            version = raw["format"]
+            names = ("kubernetes", "system", "machine", "python")
+            files = tuple(File(**each) for each in raw["files"]) if version == FORMAT else ()
+            made = cls(*(str(raw[name]) for name in names), files)
+        except (ValueError, KeyError, TypeError) as error:
+            raise LocalClusterError("this is no bundle of Trainyard", about=about, fix=AGAIN) from error
+        if version != FORMAT:
+            raise LocalClusterError(
+                f"the bundle has format {version}, and this version reads {FORMAT}",
+                about=about,
+                fix="use the version of Trainyard that made it",
+            )
+        for file in made.files:
+            parts = PurePosixPath(file.path).parts
+            if len(parts) < 2 or parts[0] not in KINDS or ".." in parts or file.path.startswith("/"):
+                raise LocalClusterError(
+                    f"the bundle has a file where none belongs: {file.path}", about=about, fix=AGAIN
+                )
+        return made
+
+    def check(self, *, about: str) -> None:
+        """See that it is for this machine.
+
+        Raises:
+            LocalClusterError: It is for others.
+        """
+        if (self.system, self.machine) != target():
+            raise LocalClusterError(
+                f"the bundle is for {self.system} {self.machine}, and this machine is {' '.join(target())}",
+                about=about,
+                fix="make one on a machine like this: kit bundle create FILE",
+            )
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def text(self) -> bytes:
+        return json.dumps({"format": FORMAT} | asdict(self), indent=1).encode()
+
+
+def python_tag() -> str:
+    """Return this Python's version as wheels name it, ``cp311``."""
+    return f"cp{sys.version_info.major}{sys.version_info.minor}"

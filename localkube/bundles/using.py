@@ -1,0 +1,127 @@
+"""Use a bundle: unpack it into the cache, where every part of Trainyard looks before it asks a network.
+
+Each file is checked against its checksum while it is written beside the cache's folders; only when the last
+one was right do they take their names. A bundle that is cut, damaged or too large changes nothing.
+"""
+
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+import zlib
+from pathlib import Path
+from typing import IO
+
+from localkube.bundles.manifest import AGAIN, NAME, File, Manifest, python_tag
+from localkube.controlplane.binaries import alone
+from localkube.controlplane.steps import Report, duration
+from localkube.errors import LocalClusterError
+from localkube.paths import cache_dir, private_dir, unwritable
+
+CHUNK = 1 << 20
+REPORT_SECONDS = 4
+DAMAGES = (tarfile.TarError, EOFError, zlib.error, OverflowError)
+
+
+def use(bundle: Path, *, report: Report) -> dict:
+    """Unpack ``bundle`` into the cache and return what is there now.
+
+    Raises:
+        LocalClusterError: It is no bundle, for other machines, cut or damaged; or the disk is too small.
+    """
+    began = time.monotonic()
+    cache = private_dir(cache_dir())
+    with alone(report):
+        for stale in cache.glob(".bundle-*"):
+            shutil.rmtree(stale, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=".bundle-", dir=cache) as scratch:
+            manifest = _unpack(bundle, Path(scratch), report)
+            units = sorted({file.unit for file in manifest.files})
+            for unit in units:
+                _place(Path(scratch), cache, unit)
+    if manifest.python and manifest.python != python_tag():
+        report(
+            f"The wheels are for {manifest.python}, and this Python is {python_tag()}: they will not be used"
+        )
+    report(f"{len(manifest.files)} files are in {cache} after {duration(time.monotonic() - began)}")
+    return {"cache": str(cache), "holds": units, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _unpack(bundle: Path, goal: Path, report: Report) -> Manifest:
+    try:
+        with bundle.open("rb") as file, tarfile.open(fileobj=file, mode="r|*") as tar:
+            first = tar.next()
+            content = tar.extractfile(first) if first is not None and first.name == NAME else None
+            manifest = Manifest.read(content.read() if content else b"", about=str(bundle))
+            manifest.check(about=str(bundle))
+            _check_space(goal, manifest)
+            _write_files(tar, goal, manifest, bundle, report)
+            return manifest
+    except DAMAGES as error:
+        raise _damaged(bundle, str(error) or "it ends too early") from error
+    except FileNotFoundError as error:
+        raise LocalClusterError(
+            "there is no such file", about=str(bundle), fix="give the path of a bundle"
+        ) from error
+    except OSError as error:
+        raise unwritable(goal, error) from error
+
+
+def _check_space(goal: Path, manifest: Manifest) -> None:
+    free = shutil.disk_usage(goal).free
+    if free < manifest.size:
+        raise LocalClusterError(
+            f"only {free / 1e6:,.0f} MB are free, and the bundle needs {manifest.size / 1e6:,.0f}",
+            about=str(goal.parent),
+            fix="free space there, or point XDG_CACHE_HOME at a larger disk",
+        )
+
+
+def _write_files(tar: tarfile.TarFile, goal: Path, manifest: Manifest, bundle: Path, report: Report) -> None:
+    expected = {file.path: file for file in manifest.files}
+    written, said = 0, time.monotonic()
+    while (member := tar.next()) is not None:
+        file = expected.pop(member.name, None)
+        content = tar.extractfile(member) if member.isreg() else None
+        if file is None or content is None:
+            raise _damaged(bundle, f"{member.name} is not in its manifest")
+        _write_file(content, goal / file.path, file, bundle)
+        written += file.size
+        if time.monotonic() - said > REPORT_SECONDS:
+            said = time.monotonic()
+            report(f"Unpacking: {written / 1e6:,.0f} of {manifest.size / 1e6:,.0f} MB")
+    if expected:
+        raise _damaged(bundle, f"{len(expected)} files are missing, {next(iter(expected))} among them")
+
+
+def _write_file(content: IO[bytes], path: Path, file: File, bundle: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    with path.open("xb") as out:
+        while chunk := content.read(CHUNK):
+            digest.update(chunk)
+            out.write(chunk)
+        out.flush()
+        os.fsync(out.fileno())
+    if digest.hexdigest() != file.sha256:
+        raise _damaged(bundle, f"{file.path} has the wrong checksum")
+    path.chmod(0o700 if file.executable else 0o600)
+
+
+def _place(scratch: Path, cache: Path, unit: str) -> None:
+    """Give a folder its name in the cache; what had it before is removed afterwards."""
+    goal, old = cache / unit, scratch / "replaced" / unit
+    try:
+        private_dir(goal.parent)
+        if goal.exists():
+            old.parent.mkdir(parents=True, exist_ok=True)
+            goal.rename(old)
+        (scratch / unit).rename(goal)
+    except OSError as error:
+        raise unwritable(goal, error) from error
+
+
+def _damaged(bundle: Path, why: str) -> LocalClusterError:
+    return LocalClusterError(f"the bundle is cut or damaged: {why}", about=str(bundle), fix=AGAIN)

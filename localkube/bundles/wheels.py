@@ -1,0 +1,79 @@
+"""The Python packages of a bundle: fetched for this Python and platform, and offered to pip where they lie.
+
+They are those of constraints.txt, every one pinned. Another Python than theirs gets none of them; another
+constraints.txt gets them beside the index, because most will fit.
+"""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+from localkube.bundles.manifest import python_tag
+from localkube.controlplane.steps import Report
+from localkube.errors import LocalClusterError
+from localkube.paths import cache_dir
+
+NOTE = "wheels.json"
+_FETCHED = re.compile(r"\s*(?:Downloading|Using cached) (?:\S*/)?([\w.]+-[\w.]+?)(?:-\S+)? \((.+)\)")
+CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
+REPORT_SECONDS = 4
+TAIL_LINES = 8
+
+
+def folder() -> Path:
+    """Return where the wheels of a bundle lie on this machine."""
+    return cache_dir() / "wheels"
+
+
+def pip_options(constraints: Path = CONSTRAINTS) -> list[str]:
+    """Return what makes pip install from a bundle's wheels; nothing where there are none for this Python."""
+    try:
+        note = json.loads((folder() / NOTE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    if note.get("python") != python_tag():
+        return []
+    offer = ["--find-links", str(folder())]
+    return ["--no-index", *offer] if note.get("constraints") == _digest(constraints) else offer
+
+
+def fetch(goal: Path, *, report: Report, constraints: Path = CONSTRAINTS) -> None:
+    """Fill ``goal`` with a wheel of everything that ``constraints`` pins, for this Python, and the note.
+
+    Raises:
+        LocalClusterError: pip cannot fetch or build one of them.
+    """
+    goal.mkdir(mode=0o700, parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--progress-bar", "off"]
+    command += ["--no-deps", "--wheel-dir", str(goal), "--requirement", str(constraints)]
+    tail = deque[str](maxlen=TAIL_LINES)
+    count = said = 0.0
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as pip:
+        assert pip.stdout is not None, "standard output is a pipe"
+        for line in pip.stdout:
+            tail.append(line.rstrip())
+            found = _FETCHED.match(line)
+            if found and ".metadata" not in line:
+                count += 1
+                if time.monotonic() - said > REPORT_SECONDS:
+                    said = time.monotonic()
+                    report(f"Wheels: {count:.0f} fetched, now {found[1]} ({found[2]})")
+    if pip.returncode:
+        raise LocalClusterError(
+            "pip cannot fetch the wheels; its last lines are:\n" + "\n".join(tail) + "\n",
+            about=str(constraints),
+            fix="try again where there is a network; or leave them out with --without-wheels",
+        )
+    note = {"python": python_tag(), "constraints": _digest(constraints)}
+    (goal / NOTE).write_text(json.dumps(note) + "\n", encoding="utf-8")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,227 @@
+"""Bundles: what goes in comes out, and what is cut, damaged, too large or for others changes nothing."""
+
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+from localkube import preload
+from localkube.bundles import making, manifest, using, wheels
+from localkube.controlplane import binaries
+from localkube.controlplane.recipes import RECIPES
+from localkube.errors import LocalClusterError
+
+TINY = "tiny-1.0-py3-none-any.whl"
+
+
+@pytest.fixture
+def caches(tmp_path, monkeypatch):
+    """Return a function that makes ``one`` or ``other`` the cache; ``one`` has programs."""
+
+    def choose(name):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+        return tmp_path / name / "trainyard"
+
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("TRAINYARD_CONTROLPLANE", "cache")
+    choose("one")
+    program(binaries._built() / binaries.LINKED)
+    program(RECIPES["jobset"].path)
+    program(tmp_path / "one" / "trainyard" / "preload" / preload.key() / preload.NAME)
+    (RECIPES["jobset"].folder / "manifests").mkdir()
+    (RECIPES["jobset"].folder / "manifests" / "crd.yaml").write_text("kind: CustomResourceDefinition\n")
+    return choose
+
+
+@pytest.fixture
+def pins(tmp_path):
+    """A file of pins with one package, which pip finds without a network."""
+    with zipfile.ZipFile(tmp_path / TINY, "w") as archive:
+        archive.writestr("tiny.py", "ANSWER = 42\n")
+        archive.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        archive.writestr(
+            "tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("tiny-1.0.dist-info/RECORD", "")
+    path = tmp_path / "constraints.txt"
+    path.write_text(f"--no-index\n--find-links {tmp_path}\ntiny==1.0\n")
+    return path
+
+
+@pytest.fixture
+def bundle(caches, pins, tmp_path):
+    """A bundle of all that the first cache has, with wheels; the other cache is the one in use."""
+    goal = tmp_path / "trainyard.tar"
+    making.create(goal, with_wheels=True, report=lambda line: None, constraints=pins)
+    caches("other")
+    return goal
+
+
+def program(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\necho built\n# " + random.Random(0).randbytes(150_000).hex())
+    path.chmod(0o700)
+
+
+def refusal(path):
+    with pytest.raises(LocalClusterError) as error:
+        using.use(path, report=lambda line: None)
+    return error.value
+
+
+def holds(cache):
+    """Return what a cache has, but for the lock."""
+    return sorted(
+        str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file() and path.name != "lock"
+    )
+
+
+def test_what_goes_in_comes_out(bundle, caches):
+    using.use(bundle, report=lambda line: None)
+    one, other = caches("one"), caches("other")
+    assert holds(other) == sorted([*holds(one), "wheels/tiny-1.0-py3-none-any.whl", "wheels/wheels.json"])
+    found = binaries.obtain(report=lambda line: None)
+    assert found.origin == "cache"
+    assert subprocess.run(found.argv("etcd"), capture_output=True, text=True).stdout == "built\n"
+    assert RECIPES["jobset"].ready
+    modes = {path.stat().st_mode & 0o777 for path in other.rglob("*") if path.name != "lock"}
+    assert modes == {0o600, 0o700}, "nobody else can read the cache"
+
+
+def test_a_bundle_can_be_used_twice_and_replaces_what_was_there(bundle, caches):
+    using.use(bundle, report=lambda line: None)
+    RECIPES["jobset"].path.write_text("something else")
+    using.use(bundle, report=lambda line: None)
+    assert RECIPES["jobset"].path.read_text().startswith("#!/bin/sh")
+    assert not list(caches("other").glob(".*"))
+
+
+def test_without_wheels_a_bundle_is_compressed(caches, tmp_path):
+    goal = tmp_path / "small.tar.gz"
+    made = making.create(goal, with_wheels=False, report=lambda line: None)
+    assert goal.stat().st_size == made["bytes"] < 3 * 300_000 * 0.7
+    caches("other")
+    assert "wheels" not in using.use(goal, report=lambda line: None)["holds"]
+
+
+@pytest.mark.parametrize("share", [0.0001, 0.01, 0.3, 0.6, 0.95])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_cut_bundle_changes_nothing(bundle, caches, tmp_path, share, compressed):
+    if compressed:
+        caches("one")
+        making.create(bundle, with_wheels=False, report=lambda line: None)
+        caches("other")
+    os.truncate(bundle, int(bundle.stat().st_size * share))
+    assert "bundle" in refusal(bundle).what
+    assert holds(caches("other")) == []
+    assert not list(caches("other").glob(".*"))
+
+
+def test_a_damaged_bundle_changes_nothing(bundle, caches):
+    with bundle.open("r+b") as file:
+        file.seek(bundle.stat().st_size // 3)
+        file.write(b"?")
+    assert "wrong checksum" in refusal(bundle).what
+    assert holds(caches("other")) == []
+
+
+def test_a_bundle_that_is_none_is_refused(caches, tmp_path):
+    caches("other")
+    (tmp_path / "text").write_text("no tar at all")
+    assert "cut or damaged" in refusal(tmp_path / "text").what
+    assert "no such file" in refusal(tmp_path / "nothing").what
+    with tarfile.open(tmp_path / "tar", "w") as tar:
+        tar.add(tmp_path / "text", "text")
+    assert refusal(tmp_path / "tar").what == "this is no bundle of Trainyard"
+
+
+def test_a_bundle_for_another_machine_is_refused(bundle, monkeypatch):
+    monkeypatch.setattr(manifest, "target", lambda: ("linux", "riscv64"))
+    assert refusal(bundle).what.endswith("and this machine is linux riscv64")
+
+
+@pytest.mark.parametrize(
+    "path", ["../outside", "/etc/outside", "wheels/../../outside", "elsewhere/file", "wheels"]
+)
+def test_a_bundle_writes_nowhere_but_into_its_folders(caches, tmp_path, path):
+    caches("other")
+    file = manifest.File(path, 0, "0", executable=False)
+    text = manifest.Manifest.here([file]).text()
+    with tarfile.open(tmp_path / "evil", "w") as tar:
+        member = tarfile.TarInfo(manifest.NAME)
+        member.size = len(text)
+        tar.addfile(member, io.BytesIO(text))
+        tar.addfile(tarfile.TarInfo(path))
+    assert "where none belongs" in refusal(tmp_path / "evil").what
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_disk_that_is_too_small_stays_as_it_was(bundle, tmp_path, monkeypatch, looked):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk], check=True)
+    try:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
+        if not looked:  # somebody else fills the disk meanwhile
+            monkeypatch.setattr(using, "_check_space", lambda goal, found: None)
+        said = refusal(bundle)
+        assert ("MB are free" if looked else "No space left on device") in said.what
+        assert holds(disk) == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_disk_that_is_too_small_leaves_no_half_bundle(caches, tmp_path):
+    if os.geteuid():
+        pytest.skip("only root can mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", disk], check=True)
+    try:
+        with pytest.raises(LocalClusterError, match="No space left on device"):
+            making.create(disk / "small.tar", with_wheels=False, report=lambda line: None)
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_what_an_interrupted_use_left_is_removed_by_the_next(bundle, caches):
+    stale = caches("other") / ".bundle-abc"
+    stale.mkdir(parents=True)
+    (stale / "half").write_text("half a program")
+    using.use(bundle, report=lambda line: None)
+    assert not stale.exists()
+
+
+def test_a_control_plane_of_somebody_elses_is_not_carried_away(caches, tmp_path, monkeypatch):
+    found = binaries.ControlPlane("v1.36.3", "path", {"kube-apiserver": ("/usr/bin/kube-apiserver",)})
+    monkeypatch.setattr(binaries, "obtain", lambda report: found)
+    with pytest.raises(LocalClusterError, match="TRAINYARD_CONTROLPLANE=build"):
+        making.create(tmp_path / "bundle", with_wheels=False, report=lambda line: None)
+
+
+def test_pip_installs_from_the_wheels_alone_where_the_pins_are_the_same(bundle, pins, tmp_path):
+    assert wheels.pip_options(pins) == []
+    using.use(bundle, report=lambda line: None)
+    options = wheels.pip_options(pins)
+    assert options[0] == "--no-index"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(tmp_path / "site")]
+    subprocess.run([*pip, *options, "tiny"], check=True)
+    assert (tmp_path / "site" / "tiny.py").exists()
+
+
+def test_other_pins_are_offered_the_wheels_and_another_python_is_not(bundle, pins):
+    using.use(bundle, report=lambda line: None)
+    before = wheels.pip_options(pins)
+    pins.write_text("tiny==2.0\n")
+    assert wheels.pip_options(pins) == before[1:]
+    note = wheels.folder() / wheels.NOTE
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"python": "cp399"}))
+    assert wheels.pip_options(pins) == []
