@@ -321,6 +321,9 @@ class Agent:
         return worker.processes.get(container) if worker else None
 
     async def connect(self, pod: Mapping[str, Any], port: int) -> port_forward.Streams:
+        if self._settings.plain:
+            host, at = self._runtime.addresses.reach(pod["status"]["podIP"], port)
+            return await port_forward.connect_plainly(host, at, port=port)
         return await port_forward.connect(self._runtime.orders, pod=pod["metadata"]["uid"], port=port)
 
     def end_input(self, process: Process) -> None:
