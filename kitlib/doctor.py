@@ -31,6 +31,7 @@ def machine() -> Table:
             "" if found["gpus"] else "training runs on the CPU",
         ),
         _namespaces(found["namespaces"]),
+        _mode(found["mode"]),
     ]
     return Table(("what", "found", "note"), rows)
 
@@ -43,3 +44,14 @@ def _namespaces(found: dict) -> tuple[str, str, str]:
             "pods are separated" + (", without root" if found["user_namespace"] else ""),
         )
     return "namespaces", f"refused: {found['reason']}", found["fix"]
+
+
+def _mode(mode: str) -> tuple[str, str, str]:
+    if mode == "namespaces":
+        return ("mode", "namespaces", "each pod has a network, processes and a file tree of its own")
+    return (
+        "mode",
+        "plain: pods are processes of this machine",
+        "pods see its files and its processes with your rights; nodes cannot be cut off from the network; "
+        "the row above says how an administrator allows more",
+    )

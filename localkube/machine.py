@@ -12,6 +12,7 @@ from localkube.errors import LocalClusterError
 from localkube.node import syscalls
 from localkube.paths import state_dir
 
+CAP_SYS_ADMIN = 21
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -47,8 +48,13 @@ class Machine:
     gpus: tuple[Gpu, ...]
     namespaces: Namespaces
 
+    @property
+    def mode(self) -> str:
+        """How pods run here unless one asks otherwise: in ``namespaces``, or as ``plain`` processes."""
+        return "namespaces" if self.namespaces.allowed else "plain"
+
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"mode": self.mode}
 
 
 def examine() -> Machine:
@@ -104,7 +110,7 @@ def gpus() -> tuple[Gpu, ...]:
 
 def namespaces() -> Namespaces:
     """Try what a site needs in a child process: user, network, mount and PID namespaces, and mounts."""
-    user = os.getuid() != 0
+    user = not _is_administrator()
     if platform.system() != "Linux":
         return Namespaces(
             False, user, f"{platform.system()} has no namespaces", "use Linux, or a Linux virtual machine"
@@ -121,6 +127,15 @@ def namespaces() -> Namespaces:
     if not problem:
         return Namespaces(True, user)
     return Namespaces(False, user, problem, remedy())
+
+
+def _is_administrator() -> bool:
+    """Tell whether this process may make namespaces by itself; root in a container usually may not."""
+    if os.getuid() or not os.path.exists("/proc/self/status"):
+        return False
+    lines = Path("/proc/self/status").read_text().splitlines()
+    effective = next(line.split()[1] for line in lines if line.startswith("CapEff:"))
+    return bool(int(effective, 16) >> CAP_SYS_ADMIN & 1)
 
 
 def choose_mode(here: Machine, wanted: str) -> str:
@@ -146,7 +161,7 @@ def choose_mode(here: Machine, wanted: str) -> str:
 
 def _try_namespaces(user: bool, writer: int) -> None:
     """Report the first refusal on the pipe, and end."""
-    step = "a user namespace"
+    step = "making a user namespace"
     try:
         ids = os.getuid(), os.getgid()
         if user:
@@ -159,7 +174,7 @@ def _try_namespaces(user: bool, writer: int) -> None:
             ):
                 with open(f"/proc/self/{name}", "w") as file:
                     file.write(text)
-        step = "network, mount and PID namespaces"
+        step = "making network, mount and PID namespaces"
         syscalls.unshare(
             syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS
         )

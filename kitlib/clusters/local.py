@@ -29,11 +29,13 @@ from kitlib.progress import progress
 from kitlib.settings import REPOSITORY
 
 LONGEST_NAME = 40
+MODES = ("auto", "namespaces", "plain")
 OPTIONS = {
     "port": "of the API on 127.0.0.1; by default a free one",
     "labels": "a dict of labels for every node",
     "simulated_nodes": "how many nodes to add whose pods only report that they run",
     "warm": "False starts every container's Python afresh",
+    "mode": "namespaces or plain; by default as well as the machine allows",
 }
 STOP_SECONDS = 15
 
@@ -334,6 +336,7 @@ def _arguments(shape: Shape) -> list[str]:
         "memory": shape.memory,
         "gpus": shape.gpus,
         "port": _port(shape.options.get("port")),
+        "mode": _mode(shape.options.get("mode")),
     }
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     labels = shape.options.get("labels") or {}
@@ -341,6 +344,14 @@ def _arguments(shape: Shape) -> list[str]:
         raise BadInput("labels are a dict", about=f"labels={labels!r}", fix='labels={"zone": "a"}')
     words += [f"--label={key}={value}" for key, value in labels.items()]
     return words + (["--no-warm"] if shape.options.get("warm") is False else [])
+
+
+def _mode(mode: object) -> str | None:
+    if mode not in (None, *MODES):
+        raise BadInput(
+            f"a mode is one of {', '.join(MODES)}", about=f"mode={mode!r}", fix="leave it out, or correct it"
+        )
+    return mode
 
 
 def _port(port: object) -> int | None:

@@ -71,6 +71,27 @@ CONTAINER_RULES = (
         lambda value: any(port.get("hostPort") for port in value or ()),
     ),
 )
+# In plain mode: every container sees the processes of the whole machine, and its files.
+PLAIN_POD_RULES = (
+    *(rule for rule in POD_RULES if rule.field not in ("hostPID", "hostIPC", "shareProcessNamespace")),
+    Rule(
+        "volumes",
+        "in plain mode a volume in memory is a directory on disk, and its sizeLimit is not a wall",
+        lambda value: any((each.get("emptyDir") or {}).get("medium") == "Memory" for each in value or ()),
+    ),
+)
+PLAIN_CONTAINER_RULES = (
+    *CONTAINER_RULES,
+    Rule(
+        "securityContext.readOnlyRootFilesystem",
+        "in plain mode programs see this machine's files, with the rights of the cluster's user",
+    ),
+)
+
+
+def not_kept_in_plain(pod: Object) -> list[str]:
+    """Return the same for plain mode, which keeps less apart."""
+    return not_kept(pod, pod_rules=PLAIN_POD_RULES, container_rules=PLAIN_CONTAINER_RULES)
 
 
 def not_kept(

@@ -18,7 +18,7 @@ from localkube.node.api import ApiError
 from localkube.node.container_worker import ContainerWorker
 from localkube.node.containers import network_files
 from localkube.node.nodes import NodePool, is_ready
-from localkube.node.notkept import not_kept
+from localkube.node.notkept import not_kept, not_kept_in_plain
 from localkube.node.orders import Refused, SpawnerGone
 from localkube.node.processes import Process
 from localkube.node.records import ContainerRecord
@@ -210,7 +210,8 @@ class PodWorker:
             namespace=meta["namespace"],
             pod=self.pod,
         )
-        if self._is_new and (vain := not_kept(self.pod)):
+        check = not_kept_in_plain if self.runtime.plain else not_kept
+        if self._is_new and (vain := check(self.pod)):
             self.event("NotKept", "; ".join(vain), warning=True)
         return await self._until_done(lambda: self._sandbox(hostname))
 

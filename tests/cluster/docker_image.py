@@ -13,7 +13,8 @@ from pathlib import Path
 
 NAME = "trainyard-test-machine"
 TOP = ("bin", "sbin", "lib", "lib64", "etc")
-PARTS = ("usr/bin", "usr/sbin", "usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/share/zoneinfo")
+LIBRARIES = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")
+PARTS = ("usr/bin", "usr/sbin", "usr/share/zoneinfo", *LIBRARIES)
 LARGEST = 24 * 2**20
 EMPTY = ("tmp", "var/tmp", "proc", "sys", "dev", "run", "home/visitor")
 
@@ -28,18 +29,18 @@ def missing() -> str:
 
 def make_image() -> str:
     """Make the image, and return its name."""
-    with subprocess.Popen(["docker", "import", "-", NAME], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as done:
-        with tarfile.open(fileobj=done.stdin, mode="w|", format=tarfile.GNU_FORMAT) as image:
-            for name in TOP:
-                if Path("/", name).exists():
-                    image.add(f"/{name}", name, filter=_small)
-            for name in PARTS:
-                if Path("/", name).is_dir():
-                    image.add(f"/{name}", name, filter=_small)
-            for name in EMPTY:
-                entry = tarfile.TarInfo(name)
-                entry.type, entry.mode = tarfile.DIRTYPE, 0o1777
-                image.addfile(entry)
+    command = ["docker", "import", "-", NAME]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as done,
+        tarfile.open(fileobj=done.stdin, mode="w|", format=tarfile.GNU_FORMAT) as image,
+    ):
+        for name in (*TOP, *PARTS):
+            if Path("/", name).exists():
+                image.add(f"/{name}", name, filter=_small)
+        for name in EMPTY:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777
+            image.addfile(entry)
     assert done.returncode == 0
     return NAME
 

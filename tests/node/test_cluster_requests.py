@@ -120,7 +120,8 @@ def test_a_full_disk_is_named(tmp_path, size):
 
 
 def test_a_machine_that_refuses_namespaces_says_why_and_which_switch_allows_them(tmp_path):
-    error = refused(localkube, "create", "lab", *SMALL, home=tmp_path, preexec_fn=rooms.without_namespaces())
+    asked = (*SMALL, "--mode", "namespaces")
+    error = refused(localkube, "create", "lab", *asked, home=tmp_path, preexec_fn=rooms.without_namespaces())
     assert "a user namespace was refused" in error["what"]
     assert "sysctl -w user.max_user_namespaces=" in error["fix"]
     assert not left(tmp_path)
@@ -129,6 +130,7 @@ def test_a_machine_that_refuses_namespaces_says_why_and_which_switch_allows_them
 def test_the_doctor_says_the_same_before(tmp_path):
     here = localkube("doctor", home=tmp_path, preexec_fn=rooms.without_namespaces())
     assert here["namespaces"]["allowed"] is False
+    assert here["mode"] == "plain"
     assert "sysctl" in here["namespaces"]["fix"]
 
 

@@ -1,0 +1,228 @@
+"""Plain mode on the real control plane: what a pod of a site has, without namespaces.
+
+The cluster is started by the setting, on a machine that may well allow namespaces; where they are refused
+(``test_plain_refused``) the kit chooses by itself. Most tests of pods hold for it too: run them with
+TRAINYARD_MODE=plain.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from . import rooms
+from .lab import Pods, Refused, eventually, is_ready, localkube, pod, python, running_lab, state_home
+from .traces import Traces
+
+
+@pytest.fixture(scope="module")
+def lab(request):
+    with (
+        state_home(request.config.cache.mkdir("plain-lab")) as home,
+        running_lab("--nodes", "2", "--mode", "plain", home=home) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def pods(lab):
+    with Pods(lab) as made:
+        yield made
+
+
+def test_pods_share_the_machines_namespaces(lab, pods):
+    assert lab.status["mode"] == "plain"
+    own = "".join(f"{Path(f'/proc/self/ns/{name}').readlink()}\n" for name in ("net", "mnt", "pid"))
+    assert pods.output(pod("for name in net mnt pid; do readlink /proc/self/ns/$name; done")) == own
+
+
+def test_nothing_listens_but_on_the_loopback(lab, pods):
+    pods.create(pod(main=python("import http.server as h; h.test(port=8000)")))
+    listening = {
+        each.laddr.ip
+        for process in lab.processes()
+        for each in process.net_connections("inet")
+        if each.status == psutil.CONN_LISTEN
+    }
+    assert listening and all(address.startswith("127.") for address in listening)
+
+
+def test_two_pods_listen_on_the_same_port_and_a_service_finds_both(lab, pods):
+    source = """if True:
+        import http.server, socket
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200); self.end_headers(); self.wfile.write(socket.gethostname().encode())
+        http.server.HTTPServer(("", 80), Handler).serve_forever()
+    """
+    for name in ("left", "right"):
+        pods.create(pod(main=python(source), hostname=name, labels={"app": "pair"}))
+    service = {
+        "metadata": {"name": "pair"},
+        "spec": {"selector": {"app": "pair"}, "ports": [{"port": 80}]},
+    }
+    lab.core.create_namespaced_service("default", service)
+    try:
+        ask = """if True:
+            import time, urllib.request
+            seen, deadline = set(), time.monotonic() + 30
+            while len(seen) < 2 and time.monotonic() < deadline:
+                try:
+                    seen.add(urllib.request.urlopen("http://pair", timeout=5).read().decode())
+                except OSError:
+                    time.sleep(0.2)
+            print(sorted(seen))
+        """
+        assert pods.output(pod(main=python(ask))) == "['left', 'right']\n"
+    finally:
+        lab.core.delete_namespaced_service("pair", "default")
+
+
+def test_a_kubernetes_client_in_a_pod_finds_its_account_and_the_api(pods):
+    source = """if True:
+        from kubernetes import client, config
+        config.load_incluster_config()
+        try:
+            client.CoreV1Api().list_namespaced_pod("default")
+        except client.ApiException as error:
+            print(error.status)
+    """
+    assert pods.output(pod(main=python(source))) == "403\n"
+
+
+def test_what_a_container_leaves_behind_ends_with_it(lab, pods):
+    mark = "sleep 98765"
+    script = f"({mark} &) ; setsid {mark} & exec sleep 600"
+    made = pods.create(pod(script))
+    eventually(lambda: len(_running(mark)) == 2)
+    lab.kubectl("delete", "pod", made, "--grace-period=0", "--force")
+    eventually(lambda: not _running(mark))
+
+
+def test_a_process_that_lost_its_parent_lives_on_in_its_container(pods):
+    script = "(sh -c 'sleep 1; echo adopted' &) ; sleep 3; echo done"
+    assert pods.output(pod(script)) == "adopted\ndone\n"
+
+
+def test_a_command_joins_the_pod_and_ends_with_its_container(lab, pods):
+    made = pods.create(pod("echo here > /tmp/mine; sleep 600", hostname="joined"))
+    pods.until(made, is_ready)
+    assert lab.kubectl("exec", made, "--", "sh", "-c", "hostname; cat /tmp/mine") == "joined\nhere\n"
+
+
+def test_what_is_not_kept_is_named_by_an_event(lab, pods):
+    made = pods.create(
+        pod(
+            "sleep 600",
+            main={"securityContext": {"readOnlyRootFilesystem": True}},
+            volumes=[{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+        )
+    )
+    pods.wait_for_event(made, "NotKept", "a volume in memory is a directory on disk")
+    pods.wait_for_event(made, "NotKept", "readOnlyRootFilesystem of container main is not kept")
+
+
+def test_a_static_program_finds_its_files_by_its_arguments_and_an_event_says_what_it_lacks(lab, pods):
+    kubectl = lab.status["kubectl"]
+    main = {"command": [*kubectl, "create", "-f", "/settings/map.yaml", "--dry-run=client", "-o=name"]}
+    lab.core.create_namespaced_config_map(
+        "default",
+        {
+            "metadata": {"name": "settings"},
+            "data": {"map.yaml": '{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "found"}}'},
+        },
+    )
+    try:
+        main["volumeMounts"] = [{"name": "settings", "mountPath": "/settings"}]
+        volumes = [{"name": "settings", "configMap": {"name": "settings"}}]
+        made = pods.finish(pod(main=main, volumes=volumes))
+        assert pods.logs(made) == "configmap/found\n"
+        pods.wait_for_event(made["metadata"]["name"], "NotKept", "is linked statically")
+    finally:
+        lab.core.delete_namespaced_config_map("settings", "default")
+
+
+def test_a_node_cannot_be_cut_off_and_the_refusal_says_why_and_what_to_do(lab):
+    with pytest.raises(Refused) as caught:
+        localkube("node", "cut", lab.name, "node-1", home=lab.home)
+    assert "in plain mode all pods share this machine's network" in caught.value.error["what"]
+
+
+def test_two_torch_ranks_meet_by_the_name_of_a_pod(lab, pods):
+    source = """if True:
+        import os, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        value = torch.tensor([float(dist.get_rank() + 1)]); dist.all_reduce(value); print(value.item())
+        dist.destroy_process_group()
+    """
+    service = {"metadata": {"name": "ranks"}, "spec": {"clusterIP": "None", "selector": {"app": "ranks"}}}
+    lab.core.create_namespaced_service("default", service)
+    try:
+        names = []
+        for rank in range(2):
+            where = {
+                "MASTER_ADDR": "rank-0.ranks",
+                "MASTER_PORT": "29500",
+                "WORLD_SIZE": "2",
+                "RANK": str(rank),
+            }
+            env = [{"name": name, "value": value} for name, value in where.items()]
+            names.append(
+                pods.create(
+                    pod(
+                        main=python(source) | {"env": env},
+                        hostname=f"rank-{rank}",
+                        subdomain="ranks",
+                        labels={"app": "ranks"},
+                        restartPolicy="OnFailure",
+                    )
+                )
+            )
+        for name in names:
+            lab.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=90s")
+            assert lab.kubectl("logs", name) == "3.0\n"
+    finally:
+        lab.core.delete_namespaced_service("ranks", "default")
+
+
+def test_a_machine_that_refuses_namespaces_gets_a_plain_cluster_by_itself(request):
+    enter = rooms.without_namespaces()
+    with (
+        state_home(request.config.cache.mkdir("plain-lab")) as home,
+        running_lab("--nodes", "1", home=home, enter=enter) as refused,
+        Pods(refused) as made,
+    ):
+        assert refused.status["mode"] == "plain"
+        assert made.output(pod("hostname", hostname="rank-0")) == "rank-0\n"
+
+
+@pytest.mark.parametrize("victim", ["spawner", "supervisor"])
+def test_nothing_is_left_when_what_owns_the_pods_is_killed(request, victim):
+    with state_home(request.config.cache.mkdir("plain-lab")) as home:
+        with (
+            running_lab("--nodes", "1", "--mode", "plain", name="killed", home=home) as lab,
+            Pods(lab) as pods,
+        ):
+            mark = f"sleep 4{os.getpid()}"
+            made = pods.create(pod(f"(setsid {mark} &) ; {mark} & wait"))
+            eventually(lambda: len(_running(mark)) == 2)
+            traces = Traces.of(lab)
+            names = {"supervisor": "supervisor", "spawner": "site"}
+            os.kill(lab.status["processes"][names[victim]]["pid"], signal.SIGKILL)
+            eventually(lambda: not _running(mark))
+            assert made
+        deadline = time.monotonic() + 10
+        while traces.left() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert traces.left() == []
+
+
+def _running(mark: str) -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if " ".join(process.info["cmdline"] or []) == mark
+    ]
