@@ -66,7 +66,8 @@ def baked_etcd(control_plane: ControlPlane, *, report: Report, create: bool = Tr
     if not create:
         return None
     try:
-        with alone(report):
+        # Not the lock of the programs: they are there, and another build may take minutes.
+        with alone(report, making="what new clusters contain"):
             if not folder.is_dir():
                 report(f"Preparing what every new cluster contains, once: {EXPECTED_SECONDS} s elsewhere")
                 _bake(control_plane, folder)

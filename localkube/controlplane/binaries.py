@@ -308,11 +308,12 @@ def _usable(program: Path) -> bool:
 
 
 @contextlib.contextmanager
-def alone(report: Report) -> Iterator[bool]:
-    """Hold the cache's lock; yield whether another process had it first."""
+def alone(report: Report, *, making: str = "the control plane") -> Iterator[bool]:
+    """Hold the lock on one kind of thing in the cache; yield whether another process had it first."""
     folder = private_dir(_cache())
     try:
-        lock = (folder / "lock").open("w", encoding="utf-8")
+        name = "lock" if making == "the control plane" else f"lock-{making.replace(' ', '-')}"
+        lock = (folder / name).open("w", encoding="utf-8")
     except OSError as error:
         raise unwritable(folder, error) from error
     with lock:
@@ -321,6 +322,6 @@ def alone(report: Report) -> Iterator[bool]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             waited = True
-            report("Control plane: another process is obtaining it; waiting for that one to finish")
+            report(f"Another process makes {making}; waiting for that one to finish")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield waited
