@@ -3,6 +3,7 @@
 metrics-server answers after its second look at the nodes, ten seconds after the first. No peer has it.
 """
 
+import os
 import subprocess
 import time
 
@@ -44,5 +45,6 @@ def _sample(lab: Lab) -> tuple[float, float]:
 
 def _nodes_told(cluster: Cluster) -> int:
     command = [*cluster.kubectl_command(), "top", "nodes", "--no-headers"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | {"KUBECONFIG": str(cluster.kubeconfig)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return len(done.stdout.splitlines()) if done.returncode == 0 else 0
