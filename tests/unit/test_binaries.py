@@ -63,6 +63,16 @@ def test_the_gateway_comes_from_the_cache_when_path_has_none(programs):
     assert obtain()[0].argv("gateway")[1] == "gateway"
 
 
+def test_metrics_server_comes_from_the_cache_or_is_said_to_be_missing(programs):
+    control_plane, lines = obtain()
+    assert not control_plane.has("metrics-server")
+    assert any("no metrics-server" in line and "kubectl top" in line for line in lines)
+    fill_cache()
+    control_plane, lines = obtain()
+    assert control_plane.argv("metrics-server")[1] == "metrics-server"
+    assert not any("no metrics-server" in line for line in lines)
+
+
 def test_an_absent_gateway_is_said_and_is_no_error(programs):
     control_plane, lines = obtain()
     assert not control_plane.has("gateway")

@@ -23,7 +23,11 @@ def paths(tmp_path, monkeypatch):
 
 @pytest.fixture
 def started(paths):
-    control_plane = ControlPlane("v1.36.3", "cache", {name: (PROGRAM, name) for name in COMPONENTS})
+    return commands(paths, *COMPONENTS, "metrics-server")
+
+
+def commands(paths, *programs):
+    control_plane = ControlPlane("v1.36.3", "cache", {name: (PROGRAM, name) for name in programs})
     return {component.name: component for component in components.commands(paths, control_plane)}
 
 
@@ -32,9 +36,14 @@ def flags(component):
 
 
 def test_the_components_come_in_the_order_of_their_start(started):
-    assert list(started) == ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
+    servers = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"]
+    assert list(started) == ["etcd", *servers, "metrics-server"]
     assert started["kube-scheduler"].starts_after == ("kube-apiserver",)
     assert started["kube-apiserver"].argv[:2] == (PROGRAM, "kube-apiserver")
+
+
+def test_a_control_plane_without_metrics_server_starts_without_it(paths):
+    assert list(commands(paths, *COMPONENTS))[-1] == "kube-scheduler"
 
 
 def test_no_secret_stands_in_a_command(started, paths):
