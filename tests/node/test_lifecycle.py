@@ -1,0 +1,208 @@
+"""Hooks, sidecars, readiness gates: how the containers of a pod begin and end beside each other."""
+
+import secrets
+import time
+from datetime import datetime
+
+import pytest
+
+from .lab import container, eventually, is_ready, pod, python, state
+
+FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+ALWAYS = {"restartPolicy": "Always", "terminationGracePeriodSeconds": 30}
+LISTENER = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        print(self.path, self.headers['User-Agent'], flush=True)
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(('', 8000), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def place(lab):
+    """A directory of the host that the pods of a test share with it."""
+    made = lab.home / f"place-{secrets.token_hex(3)}"
+    made.mkdir()
+    return made
+
+
+def at(place):
+    return {"volumes": [{"name": "place", "hostPath": {"path": str(place)}}]}
+
+
+def shell(name, script, **more):
+    mounts = [{"name": "place", "mountPath": "/place"}]
+    return {"name": name, "image": "busybox", "command": ["sh", "-c", script], "volumeMounts": mounts} | more
+
+
+def sidecar(name, script=None, **more):
+    script = script or f"trap 'echo {name} >> /place/ends; exit 0' TERM; while :; do sleep 0.05; done"
+    return shell(name, f"echo {name} >> /place/begins; {script}", restartPolicy="Always", **more)
+
+
+def lines(path):
+    return path.read_text().split() if path.exists() else []
+
+
+def seconds(text):
+    return datetime.fromisoformat(text).timestamp()
+
+
+def test_a_container_waits_for_the_hook_of_the_one_before_it(pods):
+    slow = {"name": "slow", "image": "busybox", "command": ["sh", "-c", FOREVER]}
+    slow["lifecycle"] = {"postStart": {"sleep": {"seconds": 2}}}
+    after = {"name": "after", "image": "busybox", "command": ["sh", "-c", FOREVER]}
+    made = pods.running(pod(containers=[slow, after], terminationGracePeriodSeconds=30))
+    began = [seconds(state(made, name)["running"]["startedAt"]) for name in ("slow", "after")]
+    assert began[1] - began[0] >= 1  # times are in whole seconds
+
+
+def test_a_container_whose_post_start_hook_fails_is_killed_and_runs_again(pods):
+    hook = {"lifecycle": {"postStart": {"httpGet": {"port": 9}}}}
+    name = pods.create(pod(FOREVER, main=hook, **ALWAYS))
+    again = pods.until(name, lambda pod: container(pod)["restartCount"] == 1)
+    assert not container(again)["ready"]
+    pods.wait_for_event(name, "FailedPostStartHook", "PostStartHook failed")
+    pods.wait_for_event(name, "Killing", "FailedPostStartHook")
+
+
+def test_the_pre_stop_hook_comes_before_the_signal_and_within_the_grace_period(pods, lab, place):
+    hook = {"lifecycle": {"preStop": {"sleep": {"seconds": 2}}}}
+    tidy = shell(
+        "main", "trap 'echo asked >> /place/ends; exit 0' TERM; while :; do sleep 0.05; done", **hook
+    )
+    name = pods.running(pod(containers=[tidy], **at(place), terminationGracePeriodSeconds=20))["metadata"][
+        "name"
+    ]
+    begun = time.monotonic()
+    lab.kubectl("delete", "pod", name)
+    assert 2 <= time.monotonic() - begun < 15
+    assert lines(place / "ends") == ["asked"]
+
+
+def test_a_pre_stop_hook_by_http_is_heard(pods, lab, place):
+    main = python(LISTENER) | {"lifecycle": {"preStop": {"httpGet": {"path": "/bye", "port": 8000}}}}
+    ready = {"readinessProbe": {"tcpSocket": {"port": 8000}, "periodSeconds": 1}}
+    name = pods.running(pod(main=main | ready))["metadata"]["name"]
+    lab.kubectl("delete", "pod", name, "--wait=false")
+    pods.wait_for_line(name, "/bye kube-lifecycle/1.36")
+
+
+def test_a_pre_stop_hook_that_takes_too_long_is_cut_off(pods, lab):
+    hook = {"lifecycle": {"preStop": {"httpGet": {"port": 8000, "path": "/", "host": "10.244.250.250"}}}}
+    name = pods.running(pod(FOREVER, main=hook, terminationGracePeriodSeconds=1))["metadata"]["name"]
+    lab.kubectl("delete", "pod", name, "--timeout=15s")
+
+
+def test_sidecars_begin_in_order_before_the_others_and_end_after_them_in_reverse(pods, lab, place):
+    inits = [sidecar("first"), sidecar("second")]
+    main = shell(
+        "main",
+        "echo main >> /place/begins; trap 'sleep 0.5; echo main >> /place/ends; exit 0' TERM;"
+        + "while :; do sleep 0.05; done",
+    )
+    name = pods.running(pod(containers=[main], initContainers=inits, **at(place), **ALWAYS))["metadata"][
+        "name"
+    ]
+    assert lines(place / "begins") == ["first", "second", "main"]
+    lab.kubectl("delete", "pod", name)
+    assert lines(place / "ends") == ["main", "second", "first"]
+
+
+def test_what_comes_after_a_sidecar_waits_until_it_has_passed_its_startup_probe(pods, lab, place):
+    probe = {"tcpSocket": {"port": 8000}, "periodSeconds": 1, "failureThreshold": 60}
+    serve = "until [ -e /place/go ]; do sleep 0.05; done; exec python -m http.server 8000"
+    inits = [sidecar("server", serve, startupProbe=probe)]
+    main = shell("main", "echo main >> /place/begins")
+    name = pods.create(pod(containers=[main], initContainers=inits, **at(place)))
+    waits = pods.until(name, lambda pod: "running" in state(pod, "server"))
+    assert not container(waits, "server")["started"]
+    assert waits["status"]["phase"] == "Pending"
+    pods.wait_for_event(name, "Unhealthy", "Startup probe failed")
+    assert lines(place / "begins") == ["server"]
+    (place / "go").touch()
+    done = pods.until(name, lambda pod: pod["status"]["phase"] == "Succeeded")
+    assert "terminated" in state(done, "server")
+
+
+def test_a_sidecar_does_not_keep_a_job_from_completing_and_runs_again_when_it_ends(lab, place):
+    name = f"job-{secrets.token_hex(3)}"
+    flaky = sidecar("flaky", "[ $(wc -l < /place/begins) -gt 1 ] || exit 1; " + FOREVER)
+    main = shell("main", "until [ $(wc -l < /place/begins) -gt 1 ]; do sleep 0.05; done")
+    spec = pod(containers=[main], initContainers=[flaky], **at(place))["spec"]
+    body = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {"template": {"spec": spec}},
+    }
+    lab.kubectl("create", "-f", "-", stdin=body)
+    lab.kubectl("wait", "--for=condition=Complete", f"job/{name}", "--timeout=60s")
+    assert lines(place / "begins") == ["flaky", "flaky"]
+    lab.kubectl("delete", "job", name)
+
+
+def test_a_container_may_have_a_restart_policy_and_rules_of_its_own(pods, place):
+    rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
+    again = shell("again", "[ -e /place/again ] && exit 0; touch /place/again; exit 42")
+    again |= {"restartPolicy": "Never", "restartPolicyRules": [rule]}
+    once = shell("once", "exit 1", restartPolicy="Never")
+    made = pods.finish(pod(containers=[again, once], **at(place)))
+    assert (container(made, "again")["restartCount"], container(made, "once")["restartCount"]) == (1, 0)
+    assert state(made, "again")["terminated"]["exitCode"] == 0
+    assert made["status"]["phase"] == "Failed"
+
+
+def test_containers_of_a_pod_share_its_network_and_its_volumes(pods, place):
+    serve = "cd /place; echo hello > word; exec python -m http.server 8000 --bind 127.0.0.1"
+    get = 'import urllib.request as r; print(r.urlopen("http://localhost:8000/word").read())'
+    ask = f"until python -c '{get}' 2>/dev/null; do sleep 0.1; done"
+    made = pods.until(
+        pods.create(pod(containers=[shell("server", serve), shell("client", ask)], **at(place))),
+        lambda pod: "terminated" in state(pod, "client"),
+    )
+    assert "hello" in pods.logs(made, "client")
+
+
+def test_a_readiness_gate_is_somebody_elses_to_open_and_to_close(pods, lab):
+    gate = "example.com/warmed-up"
+    name = pods.create(pod(FOREVER, readinessGates=[{"conditionType": gate}]))
+    closed = pods.until(name, lambda pod: container(pod).get("ready"))
+    assert not is_ready(closed)
+    for status in ("True", "False"):
+        condition = {"type": gate, "status": status}
+        lab.core.patch_namespaced_pod_status(name, "default", {"status": {"conditions": [condition]}})
+        pods.until(name, lambda pod, wanted=status == "True": is_ready(pod) == wanted)
+
+
+def test_what_a_pod_asks_for_in_vain_is_named(pods):
+    secured = {"securityContext": {"runAsUser": 1000, "privileged": True}}
+    name = pods.running(pod(FOREVER, main=secured, hostNetwork=True, hostPID=True))["metadata"]["name"]
+    event = pods.wait_for_event(name, "NotKept", "hostNetwork is not kept")
+    assert event["type"] == "Warning"
+    for field in ("hostPID", "securityContext.runAsUser of container main", "securityContext.privileged"):
+        assert field in event["message"]
+
+
+def test_what_probes_have_found_survives_the_agent(lab, pods):
+    ready = {"httpGet": {"port": 8000}, "periodSeconds": 600}
+    startup = {"tcpSocket": {"port": 8000}, "periodSeconds": 1, "failureThreshold": 30}
+    live = {"tcpSocket": {"port": 8000}, "periodSeconds": 1, "failureThreshold": 1}
+    main = python(LISTENER) | {"readinessProbe": ready, "startupProbe": startup, "livenessProbe": live}
+    name = pods.running(pod(main=main, **ALWAYS))["metadata"]["name"]
+    before = pods.until(name, is_ready)
+    agent = lab.process("localkube.node")
+    agent.kill()
+    eventually(lambda: agent_of(lab) not in (None, agent.pid))
+    process = [p for p in lab.processes() if LISTENER in p.cmdline()][0]
+    process.kill()
+    after = pods.until(name, lambda pod: container(pod)["restartCount"] == 1 and is_ready(pod))
+    assert container(before)["ready"] and container(after)["started"]
+
+
+def agent_of(lab):
+    found = [p.pid for p in lab.processes() if "localkube.node" in " ".join(p.cmdline())]
+    return found[0] if len(found) == 1 else None

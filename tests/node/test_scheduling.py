@@ -1,0 +1,140 @@
+"""Where pods go, and how they leave: taints, selectors, spread, priorities, drain, eviction, force."""
+
+import time
+
+import pytest
+
+from .lab import eventually, is_ready, on_node, pod, state
+from .workloads import FOREVER, apply, delete, named, names, nodes, pods_of, rolled_out, workload
+
+GRACEFUL = "trap 'sleep 1; exit 0' TERM; while :; do sleep 0.05; done"
+
+
+@pytest.fixture
+def tainted(lab):
+    """Taint nodes; the taints are taken away after the test."""
+    done = []
+
+    def taint(node, words):
+        lab.kubectl("taint", "node", node, words)
+        done.append((node, words.split("=")[0].split(":")[0]))
+
+    yield taint
+    for node, key in done:
+        lab.kubectl("taint", "node", node, f"{key}-")
+
+
+@pytest.fixture
+def made(lab):
+    things = []
+
+    def make(manifest):
+        things.append(f"{manifest['kind'].lower()}/{manifest['metadata']['name']}")
+        return apply(lab, manifest)
+
+    yield make
+    delete(lab, *reversed(things))
+
+
+def condition(pod, kind):
+    return next((c for c in pod["status"].get("conditions", []) if c["type"] == kind), {})
+
+
+def test_a_pod_goes_where_its_selector_and_its_tolerations_let_it(pods, tainted):
+    tainted("node-0", "for=experts:NoSchedule")
+    everywhere = pods.running(pod(FOREVER))
+    assert everywhere["spec"]["nodeName"] == "node-1"
+    waits = pods.create(pod(FOREVER, **on_node(0)))
+    seen = pods.until(waits, lambda pod: condition(pod, "PodScheduled").get("status") == "False")
+    assert "untolerated taint" in condition(seen, "PodScheduled")["message"]
+    toleration = {"key": "for", "operator": "Equal", "value": "experts", "effect": "NoSchedule"}
+    assert pods.running(pod(FOREVER, tolerations=[toleration], **on_node(0)))["spec"]["nodeName"] == "node-0"
+
+
+def test_a_no_execute_taint_evicts_and_says_why(pods, lab, tainted):
+    patient = {"key": "gone", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 600}
+    stays = pods.running(pod(FOREVER, tolerations=[patient], **on_node(1)))["metadata"]["name"]
+    leaves = pods.running(pod(GRACEFUL, terminationGracePeriodSeconds=30, **on_node(1)))["metadata"]["name"]
+    tainted("node-1", "gone=fishing:NoExecute")
+    leaving = pods.until(leaves, lambda pod: "deletionTimestamp" in pod["metadata"])
+    assert condition(leaving, "DisruptionTarget")["reason"] == "DeletionByTaintManager"
+    pods.gone(leaves)
+    assert is_ready(pods.until(stays, lambda pod: True))
+
+
+def test_replicas_spread_over_the_nodes(lab, made):
+    name = named("spread")
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+    spread["labelSelector"] = {"matchLabels": {"app": name}}
+    made(workload("Deployment", name, spec={"replicas": 4}, topologySpreadConstraints=[spread]))
+    rolled_out(lab, "deployment", name)
+    assert sorted(nodes(pods_of(lab, name))) == ["node-0", "node-0", "node-1", "node-1"]
+
+
+def test_a_pod_of_high_priority_takes_the_place_of_another_which_ends_gracefully(pods, lab, made):
+    urgent = made(
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": named("urgent")}}
+        | {"value": 1000}
+    )
+    gpus = {"main": {"resources": {"limits": {"nvidia.com/gpu": 2}}}} | on_node(0)
+    low = pods.running(pod(GRACEFUL, terminationGracePeriodSeconds=30, **gpus))["metadata"]["name"]
+    high = pods.create(pod(FOREVER, priorityClassName=urgent, **gpus))
+    victim = pods.until(low, lambda pod: "deletionTimestamp" in pod["metadata"])
+    assert condition(victim, "DisruptionTarget")["reason"] == "PreemptionByScheduler"
+    assert "running" in state(victim)
+    pods.wait_for_event(low, "Preempted", "Preempted by")
+    assert pods.until(high, is_ready)["spec"]["nodeName"] == "node-0"
+    pods.gone(low)
+
+
+def test_a_drained_node_is_empty_but_for_daemons_and_takes_no_more_until_it_is_uncordoned(lab, pods, made):
+    name = made(workload("Deployment", named("moved"), spec={"replicas": 2}, **on_either()))
+    daemon = made(workload("DaemonSet", named("stays")))
+    for kind, each in (("deployment", name), ("daemonset", daemon)):
+        rolled_out(lab, kind, each)
+    try:
+        selector = f"--pod-selector=app in ({name},{daemon})"
+        lab.kubectl("drain", "node-0", "--ignore-daemonsets", selector, "--timeout=60s")
+        rolled_out(lab, "deployment", name)
+        assert nodes(pods_of(lab, name)) == ["node-1", "node-1"]
+        assert sorted(nodes(pods_of(lab, daemon))) == ["node-0", "node-1"]
+        waits = pods.create(pod(FOREVER, **on_node(0)))
+        seen = pods.until(waits, lambda pod: condition(pod, "PodScheduled").get("status") == "False")
+        assert "unschedulable" in condition(seen, "PodScheduled")["message"]
+    finally:
+        lab.kubectl("uncordon", "node-0")
+    assert pods.until(waits, is_ready)["spec"]["nodeName"] == "node-0"
+
+
+def on_either():
+    rule = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    return {"topologySpreadConstraints": [rule | {"labelSelector": {}}]}
+
+
+def test_an_evicted_pod_ends_gracefully_and_its_condition_names_the_eviction(pods, lab):
+    name = pods.running(pod(GRACEFUL, terminationGracePeriodSeconds=30))["metadata"]["name"]
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
+    lab.kubectl("create", "--raw", f"/api/v1/namespaces/default/pods/{name}/eviction", "-f", "-", stdin=body)
+    ended = pods.until(name, lambda pod: "terminated" in state(pod))
+    assert condition(ended, "DisruptionTarget")["reason"] == "EvictionByEvictionAPI"
+    assert state(ended)["terminated"]["exitCode"] == 0
+    pods.gone(name)
+
+
+def test_a_pod_that_is_deleted_stays_until_its_grace_period_is_over_and_no_longer(pods, lab):
+    deaf = "trap '' TERM; while :; do sleep 0.05; done"
+    name = pods.running(pod(deaf, terminationGracePeriodSeconds=600))["metadata"]["name"]
+    begun = time.monotonic()
+    lab.kubectl("delete", "pod", name, "--grace-period=2", "--timeout=60s")
+    assert 2 <= time.monotonic() - begun < 12
+
+
+def test_a_forced_deletion_cuts_a_graceful_one_short(pods, lab):
+    deaf = "trap '' TERM; while :; do sleep 0.05; done"
+    name = pods.running(pod(deaf + "; : 76543", terminationGracePeriodSeconds=600))["metadata"]["name"]
+    lab.kubectl("delete", "pod", name, "--wait=false")
+    pods.until(name, lambda pod: "deletionTimestamp" in pod["metadata"])
+    process = next(p for p in lab.processes() if "76543" in " ".join(p.cmdline()))
+    lab.kubectl("delete", "pod", name, "--force", "--grace-period=0", "--timeout=20s")
+    eventually(process.is_running, wanted=False)
+    assert name not in names(pods_of(lab, ""))

@@ -1,0 +1,65 @@
+"""Objects of the workload controllers for tests: manifests, and waiting for them with kubectl."""
+
+import json
+import secrets
+from typing import Any
+
+from .lab import PATIENCE, Lab, pod
+
+FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+
+
+def named(word: str) -> str:
+    """Return a name that nothing in the cluster has yet."""
+    return f"{word}-{secrets.token_hex(3)}"
+
+
+def workload(
+    kind: str, name: str, script: str = FOREVER, *, spec: dict | None = None, **pod_spec: Any
+) -> dict:
+    """Return a Deployment, StatefulSet or DaemonSet whose pods are labelled ``app=name``.
+
+    Args:
+        kind: Of them.
+        name: Its own.
+        script: What the container ``main`` runs.
+        spec: The rest of the workload's spec.
+        pod_spec: As for ``lab.pod``.
+    """
+    template = pod(script, labels={"app": name}, **({"restartPolicy": "Always"} | pod_spec))
+    template = {"metadata": {"labels": {"app": name}}, "spec": template["spec"]}
+    body = {"selector": {"matchLabels": {"app": name}}, "template": template} | (spec or {})
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": body}
+
+
+def apply(lab: Lab, manifest: dict[str, Any]) -> str:
+    lab.kubectl("apply", "-f", "-", stdin=manifest)
+    return manifest["metadata"]["name"]
+
+
+def rolled_out(lab: Lab, kind: str, name: str) -> None:
+    lab.kubectl("rollout", "status", f"{kind}/{name}", f"--timeout={PATIENCE}s")
+
+
+def until(lab: Lab, thing: str, path: str, value: Any) -> None:
+    """Wait until a field of an object has a value, by its JSONPath without braces."""
+    lab.kubectl("wait", f"--for=jsonpath={{{path}}}={value}", thing, f"--timeout={PATIENCE}s")
+
+
+def pods_of(lab: Lab, name: str) -> list[dict[str, Any]]:
+    """Return the pods labelled ``app=name`` that are not being deleted, by name."""
+    items = json.loads(lab.kubectl("get", "pods", "-l", f"app={name}", "-o", "json"))["items"]
+    alive = [item for item in items if "deletionTimestamp" not in item["metadata"]]
+    return sorted(alive, key=lambda item: item["metadata"]["name"])
+
+
+def names(pods: list[dict[str, Any]]) -> list[str]:
+    return [item["metadata"]["name"] for item in pods]
+
+
+def nodes(pods: list[dict[str, Any]]) -> list[str]:
+    return [item["spec"].get("nodeName", "") for item in pods]
+
+
+def delete(lab: Lab, *things: str) -> None:
+    lab.kubectl("delete", *things, "--ignore-not-found", "--cascade=foreground", f"--timeout={PATIENCE}s")
