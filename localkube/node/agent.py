@@ -105,7 +105,6 @@ class Agent:
                 ),
                 logs=network.logs,
                 executions=executions,
-                execute=executions.run,
                 events=Events(api),
                 host=Host(hide=settings.hide),
                 pods=settings.pods,

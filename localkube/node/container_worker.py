@@ -125,6 +125,11 @@ class ContainerWorker:
         hook = self._pre_stop if has_hook else None
         await stopping.end(process, grace=grace, kill=self._pod.kill, hook=hook, after=after or ())
 
+    def abandon(self) -> None:
+        """Look after it no more."""
+        if self._probes:
+            self._probes.stop()
+
     # Its start.
 
     async def _start(self) -> None:
@@ -264,11 +269,6 @@ class ContainerWorker:
             await self._pod.runtime.handlers.hook(action, self._target(self._ending))
         except HandlerError:
             self._event("FailedPreStopHook", "PreStopHook failed", warning=True)
-
-    def abandon(self) -> None:
-        """Ask the container no more."""
-        if self._probes:
-            self._probes.stop()
 
     def _ended(self, result: Exit) -> None:
         pod, runtime, record = self._pod, self._pod.runtime, self.record

@@ -14,12 +14,13 @@ from typing import Any
 
 from localkube.node.addresses import Addresses
 from localkube.node.environment import expand
+from localkube.node.orders import Refused
 
 log = logging.getLogger(__name__)
 
 OUTPUT_BYTES = 10 * 1024
 # Runs a command in a container, known by its identity, within so many seconds; None is without a limit.
-# Returns the exit code and the output; raises TimeoutError, or HandlerError where it could not be run.
+# Returns the exit code and the output; raises TimeoutError, or Refused where the container has ended.
 Execute = Callable[[str, list[str], float | None], Awaitable[tuple[int, bytes]]]
 
 
@@ -115,6 +116,8 @@ class Handlers:
             code, output = await self._execute(target.identity, argv, timeout)
         except TimeoutError:
             return Answer(False, f'command timed out: "{" ".join(argv)}" timed out after {timeout:g}s')
+        except Refused as error:
+            raise HandlerError(error.message) from error
         return Answer(code == 0, output[:OUTPUT_BYTES].decode(errors="replace"))
 
     async def _http(

@@ -13,7 +13,7 @@ from localkube.node.api import Api, Watch
 from localkube.node.containers import Host
 from localkube.node.events import Events
 from localkube.node.executions import Executions
-from localkube.node.handlers import Execute, HandlerError, Handlers
+from localkube.node.handlers import Handlers
 from localkube.node.limits import Limits
 from localkube.node.logs import LogFiles
 from localkube.node.objects import Objects
@@ -47,10 +47,6 @@ class Site:
         }
 
 
-async def _no_execute(identity: str, argv: list[str], timeout: float | None) -> tuple[int, bytes]:
-    raise HandlerError("commands cannot be run in containers here")
-
-
 @dataclass
 class Runtime:
     """The parts that every pod's worker uses.
@@ -77,13 +73,12 @@ class Runtime:
     warm: Callable[[list[str], Mapping[str, str]], Any] = lambda argv, env: None
     reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
     limits: Limits = field(default_factory=Limits)
-    execute: Execute = _no_execute
     version: str = ""
 
     @cached_property
     def handlers(self) -> Handlers:
         """Return what carries out probes and hooks."""
-        return Handlers(self.addresses, execute=self.execute, version=self.version)
+        return Handlers(self.addresses, execute=self.executions.run, version=self.version)
 
     def fleeting_directory(self, uid: str) -> Path:
         """Return where a pod's small files lie, in memory: a disk would take longer than the pod's start."""

@@ -91,6 +91,22 @@ def test_a_pre_stop_hook_by_http_is_heard(pods, lab, place):
     pods.wait_for_line(name, "/bye kube-lifecycle/1.36")
 
 
+def test_hooks_by_command_run_in_the_container(pods, lab, place):
+    say = {"exec": {"command": ["sh", "-c", "echo $WORD $PPID >> /place/begins"]}}
+    env = [{"name": "WORD", "value": "hook"}]
+    main = shell("main", FOREVER, env=env, lifecycle={"postStart": say, "preStop": say})
+    name = pods.running(pod(containers=[main], **at(place)))["metadata"]["name"]
+    lab.kubectl("delete", "pod", name)
+    assert lines(place / "begins")[::2] == ["hook", "hook"]
+
+
+def test_a_pre_stop_hook_that_fails_is_told_and_does_not_hold_up_the_end(pods, lab):
+    hook = {"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", "echo secret; exit 1"]}}}}
+    name = pods.running(pod(FOREVER, main=hook, terminationGracePeriodSeconds=30))["metadata"]["name"]
+    lab.kubectl("delete", "pod", name)
+    assert "secret" not in pods.wait_for_event(name, "FailedPreStopHook", "PreStopHook failed")["message"]
+
+
 def test_a_pre_stop_hook_that_takes_too_long_is_cut_off(pods, lab):
     hook = {"lifecycle": {"preStop": {"httpGet": {"port": 8000, "path": "/", "host": "10.244.250.250"}}}}
     name = pods.running(pod(FOREVER, main=hook, terminationGracePeriodSeconds=1))["metadata"]["name"]

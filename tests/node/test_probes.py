@@ -19,6 +19,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
         print(self.path, self.headers['User-Agent'], flush=True)
 http.server.ThreadingHTTPServer(('', 8000), Handler).serve_forever()
 """
+# It serves for three seconds, and then says that it does not.
+HEALTH = """
+import concurrent.futures, time, grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+servicer = health.HealthServicer()
+health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+servicer.set('trainer', health_pb2.HealthCheckResponse.SERVING)
+server.add_insecure_port('0.0.0.0:5000')
+server.start()
+time.sleep(3)
+servicer.set('trainer', health_pb2.HealthCheckResponse.NOT_SERVING)
+time.sleep(600)
+"""
 QUICK = {"periodSeconds": 1, "failureThreshold": 1}
 FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 
@@ -84,6 +98,7 @@ def test_a_service_leads_only_to_pods_that_are_ready(pods, lab):
         {"tcpSocket": {"port": 9}},
         {"httpGet": {"port": 9}},
         {"grpc": {"port": 9}},
+        {"exec": {"command": ["sh", "-c", "echo no good; exit 7"]}},
     ],
     ids=lambda probe: next(iter(probe)),
 )
@@ -93,10 +108,11 @@ def test_a_container_that_fails_its_liveness_probe_is_killed_and_runs_again(pods
     again = pods.until(name, lambda pod: container(pod)["restartCount"] == 1 and "running" in state(pod))
     assert container(again)["lastState"]["terminated"]["exitCode"] == 0
     pods.wait_for_event(name, "Killing", "Container main failed liveness probe, will be restarted")
-    if "grpc" in probe:
-        pods.wait_for_event(name, "Unhealthy", "Liveness probe failed: timeout: failed to connect service")
-    else:
-        pods.wait_for_event(name, "Unhealthy", "connect: connection refused")
+    words = {
+        "grpc": "Liveness probe failed: timeout: failed to connect service",
+        "exec": "Liveness probe failed: no good",
+    }
+    pods.wait_for_event(name, "Unhealthy", words.get(next(iter(probe)), "connect: connection refused"))
 
 
 def test_a_probe_may_give_less_time_to_end_than_the_pod(pods):
@@ -113,3 +129,35 @@ def test_a_job_pod_that_a_probe_has_ended_has_failed_and_is_not_started_again(po
     made = pods.finish(pod(deaf, main={"livenessProbe": probe}, restartPolicy="Never"))
     assert state(made)["terminated"]["exitCode"] == 3
     assert container(made)["restartCount"] == 0
+
+
+def test_a_command_that_takes_too_long_is_ended_and_has_failed(pods, lab):
+    probe = {"exec": {"command": ["sleep", "65432"]}, "timeoutSeconds": 1} | QUICK
+    name = pods.create(pod(FOREVER, main={"readinessProbe": probe}))
+    words = 'Readiness probe failed: command timed out: "sleep 65432" timed out after 1s'
+    pods.wait_for_event(name, "Unhealthy", words)
+    assert not is_ready(pods.until(name, lambda pod: True))
+    lab.kubectl("delete", "pod", name)
+    assert not [process for process in lab.processes() if process.cmdline()[-1:] == ["65432"]]
+
+
+def test_a_container_that_passes_its_startup_probe_late_is_left_in_peace_until_then(pods):
+    startup = {"exec": {"command": ["test", "-e", "/tmp/up"]}, "periodSeconds": 1, "failureThreshold": 60}
+    live = {"exec": {"command": ["test", "-e", "/tmp/up"]}} | QUICK
+    probes = {"startupProbe": startup, "livenessProbe": live}
+    made = pods.running(pod("sleep 3; touch /tmp/up; " + FOREVER, main=probes))
+    assert container(made)["restartCount"] == 0
+    assert container(made)["started"]
+
+
+def test_a_container_that_never_passes_its_startup_probe_is_killed(pods):
+    startup = {"exec": {"command": ["false"]}} | QUICK
+    name = pods.create(pod(FOREVER, main={"startupProbe": startup}, restartPolicy="Always"))
+    pods.until(name, lambda pod: container(pod)["restartCount"] == 1)
+    pods.wait_for_event(name, "Killing", "Container main failed startup probe, will be restarted")
+
+
+def test_a_grpc_server_is_asked_for_its_health(pods):
+    probe = {"grpc": {"port": 5000, "service": "trainer"}} | QUICK
+    name = pods.running(pod(main=python(HEALTH) | {"readinessProbe": probe}))["metadata"]["name"]
+    pods.wait_for_event(name, "Unhealthy", 'service unhealthy (responded with "NOT_SERVING")')
