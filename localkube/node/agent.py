@@ -127,7 +127,7 @@ class Agent:
             self._go(self._limits.run(), "limits")
             self._go(self._storage.run(), "storage")
             self._go(self._refresh_volumes(), "volumes")
-            self._go(self._follow(pods, orders, machines), "watch pods")
+            self._go(self._follow(pods, orders, machines, network), "watch pods")
             await orders.gone
 
     def _allocatable(self, node: str) -> Mapping[str, str]:
@@ -152,7 +152,7 @@ class Agent:
 
     # Pods.
 
-    async def _follow(self, pods: Watch, orders: Orders, machines: Machines) -> None:
+    async def _follow(self, pods: Watch, orders: Orders, machines: Machines, network: Network) -> None:
         watching = start_task(pods.run(), name="pods")
         await pods.synced.wait()
         await machines.restore()
@@ -179,6 +179,7 @@ class Agent:
             self._gone(uid)
         for pod in list(pods.store.values()):
             self._changed("ADDED", pod, None)
+        await network.open()
 
         simulation = Simulation(settings=self._settings.file, state=self._settings.simulated)
         simulation.restore()

@@ -60,7 +60,7 @@ class Network:
         await dns.listen(*reach(site.address, 53))
         proxy = ServiceProxy(services=self.services, slices=self._slices, place=reach)
         await self._stack.enter_async_context(proxy)
-        server = KubeletServer(
+        self._server = KubeletServer(
             self._view,
             files=self.logs,
             cert_file=settings.pki / "kubelet-serving.crt",
@@ -68,15 +68,10 @@ class Network:
             client_ca_file=settings.pki / "ca.crt",
             routes=[*metrics.routes(self._meter, self._addresses), *Streams(self._view).routes()],
         )
-        await self._stack.enter_async_context(server)
+        await self._stack.enter_async_context(self._server)
         if settings.plain:
-            # The machine's own network is not ours to listen on.
-            for node in settings.nodes:
-                await server.listen(*reach(node.address, KUBELET_PORT))
             egress = EgressProxy(Path(settings.plain.egress), self._addresses)
             await self._stack.enter_async_context(egress)
-        else:
-            await server.listen("0.0.0.0", KUBELET_PORT)
         provisioner = Provisioner(self._api, directory=settings.volumes)
         for work, name in (
             (self.services.run(), "watch services"),
@@ -91,6 +86,15 @@ class Network:
             )
             self._tasks.append(start_task(known, name="metrics-server's objects"))
         return self
+
+    async def open(self) -> None:
+        """Answer for the pods, once they are known: before that, each would be said not to exist."""
+        if not self._settings.plain:
+            await self._server.listen("0.0.0.0", KUBELET_PORT)
+            return
+        # The machine's own network is not ours to listen on.
+        for node in self._settings.nodes:
+            await self._server.listen(*self._addresses.reach(node.address, KUBELET_PORT))
 
     async def __aexit__(self, *exc: object) -> None:
         for task in self._tasks:

@@ -43,8 +43,9 @@ def build_root(plan: dict[str, Any], scratch: str) -> None:
     Args:
         plan: ``skip``: top-level names that are not taken from the host; ``devices``: names below /dev
             that are; ``hide``: paths covered by an empty directory; ``read_only``: the root as well;
-            ``mounts``: dicts of ``kind`` (bind, tmpfs), ``source``, ``target``, ``read_only``, ``size``
-            (bytes) and ``mode``; ``directory``: the working directory, made where it is missing.
+            ``mounts``: dicts of ``kind`` (bind, tmpfs), ``source``, ``target``, ``read_only``, ``exact``
+            (no part of the source may be a symlink), ``size`` (bytes) and ``mode``; ``directory``: the
+            working directory, made where it is missing.
         scratch: A directory on which the new root is mounted; containers share it without seeing each other.
     """
     mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1g")
@@ -106,71 +107,134 @@ def _make_devices(directory: str, names: list[str]) -> None:
 
 
 def _mount_entry(entry: dict, scratch: str) -> None:
-    is_file = entry["kind"] == "bind" and not os.path.isdir(entry["source"])
-    target = mount_point(scratch, entry["target"], is_file=is_file)
     if entry["kind"] == "tmpfs":
+        target = mount_point(scratch, entry["target"], is_file=False)
         size = f",size={entry['size']}" if entry.get("size") else ""
         mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, f"mode={entry.get('mode', '755')}{size}")
         return
-    mount(entry["source"], target, None, MS_BIND | MS_REC)
+    source = _open_exactly(entry["source"]) if entry.get("exact") else _open(entry["source"])
+    try:
+        is_file = not stat.S_ISDIR(os.fstat(source).st_mode)
+        target = mount_point(scratch, entry["target"], is_file=is_file)
+        mount(f"/proc/self/fd/{source}", target, None, MS_BIND | MS_REC)
+    finally:
+        os.close(source)
     if entry.get("read_only"):
         make_read_only(target)
 
 
+def _open(name: str, *, inside: int | None = None, follow: bool = True) -> int:
+    flags = os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    return os.open(name, flags, dir_fd=inside)
+
+
+def _open_exactly(path: str) -> int:
+    """Open a path of which no part may be a symlink: one may have been put there since it was checked."""
+    place = _open("/")
+    for part in path.strip("/").split("/"):
+        above, place = place, _open(part, inside=place, follow=False)
+        os.close(above)
+        if stat.S_ISLNK(os.fstat(place).st_mode):
+            os.close(place)
+            raise OSError(errno.ELOOP, "the path has become a symlink since it was checked", path)
+    return place
+
+
 def mount_point(root: str, path: str, *, is_file: bool) -> str:
-    """Return the path under ``root`` to mount on, made where it is missing; symlinks stay inside the root."""
-    current, parts, hops = root, [part for part in path.split("/") if part not in ("", ".")], 0
-    while parts:
-        part = parts.pop(0)
-        if part == "..":
-            current = os.path.dirname(current) if current != root else root
-            continue
-        following = current + "/" + part
-        try:
-            mode = os.lstat(following).st_mode
-        except FileNotFoundError:
-            _make(current, following, is_file=is_file and not parts)
-        else:
-            if stat.S_ISLNK(mode):
-                hops += 1
-                if hops > 40:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-                link = os.readlink(following)
-                current = root if link.startswith("/") else current
-                parts = [step for step in link.split("/") if step not in ("", ".")] + parts
-                continue
-        current = following
-    return current
+    """Return the path under ``root`` to mount on, made where it is missing; symlinks stay inside the root.
 
-
-def _make(parent: str, path: str, *, is_file: bool) -> None:
+    Each step is taken from an open directory, and no link is followed by the kernel: a volume's directories
+    may be exchanged for links meanwhile, by another container, and nothing may be made where those lead.
+    """
+    way, parts, hops = _Way(root), [part for part in path.split("/") if part not in ("", ".")], 0
     try:
-        _create(path, is_file=is_file)
-    except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
-            raise
-        _shadow(parent)
-        _create(path, is_file=is_file)
+        while parts:
+            part = parts.pop(0)
+            if part == "..":
+                way.back()
+                continue
+            link = way.step(part, is_file=is_file and not parts)
+            if link is None:
+                continue
+            hops += 1
+            if hops > 40:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            if link.startswith("/"):
+                way.restart()
+            parts = [step for step in link.split("/") if step not in ("", ".")] + parts
+        return way.path
+    finally:
+        way.close()
 
 
-def _create(path: str, *, is_file: bool) -> None:
+class _Way:
+    """The directories from a root to a place below it, open."""
+
+    def __init__(self, root: str) -> None:
+        self._names = [root]
+        self._open = [_open(root)]
+
+    @property
+    def path(self) -> str:
+        return "/".join(self._names)
+
+    def back(self) -> None:
+        if len(self._open) > 1:
+            self._names.pop()
+            os.close(self._open.pop())
+
+    def restart(self) -> None:
+        while len(self._open) > 1:
+            self.back()
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+    def step(self, name: str, *, is_file: bool) -> str | None:
+        """Enter ``name``, made where it is missing; return where it leads if it is a symlink."""
+        try:
+            found = _open(name, inside=self._open[-1], follow=False)
+        except FileNotFoundError:
+            self._make(name, is_file=is_file)
+            found = _open(name, inside=self._open[-1], follow=False)
+        if stat.S_ISLNK(os.fstat(found).st_mode):
+            try:
+                return os.readlink("", dir_fd=found)
+            finally:
+                os.close(found)
+        self._names.append(name)
+        self._open.append(found)
+        return None
+
+    def _make(self, name: str, *, is_file: bool) -> None:
+        try:
+            _create(name, inside=self._open[-1], is_file=is_file)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise
+            self._shadow()
+            _create(name, inside=self._open[-1], is_file=is_file)
+
+    def _shadow(self) -> None:
+        """Cover the last directory, a read-only one, by a writable one with the same entries."""
+        original = self._open[-1]
+        entries = list(os.scandir(f"/proc/self/fd/{original}"))
+        mount("tmpfs", self.path, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64m")
+        above = self._open[-2] if len(self._open) > 1 else None
+        cover = _open(self._names[-1], inside=above, follow=False)
+        for entry in entries:
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), entry.name, dir_fd=cover)
+                continue
+            _create(entry.name, inside=cover, is_file=not entry.is_dir())
+            mount(entry.path, f"/proc/self/fd/{cover}/{entry.name}", None, MS_BIND | MS_REC)
+        self._open[-1] = cover
+        os.close(original)
+
+
+def _create(name: str, *, inside: int, is_file: bool) -> None:
     if is_file:
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=inside))
     else:
-        os.mkdir(path, 0o755)
-
-
-def _shadow(directory: str) -> None:
-    """Cover a read-only directory by a writable one with the same entries."""
-    original = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    entries = list(os.scandir(directory))
-    mount("tmpfs", directory, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64m")
-    for entry in entries:
-        target = os.path.join(directory, entry.name)
-        source = f"/proc/self/fd/{original}/{entry.name}"
-        if entry.is_symlink():
-            os.symlink(os.readlink(source), target)
-            continue
-        _create(target, is_file=not entry.is_dir())
-        mount(source, target, None, MS_BIND | MS_REC)
-    os.close(original)
+        os.mkdir(name, 0o755, dir_fd=inside)

@@ -45,6 +45,7 @@ class Entry:
     container: str = ""
     status: int | None = None
     ended: float | None = None
+    forgotten: bool = False
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -200,6 +201,8 @@ class Spawner:
         return self._started(Entry(order["id"], "component", pid, time.time())), [], []
 
     def _hear_warm(self) -> None:
+        if self._warm is None:  # lost while an order was carried out
+            return
         try:
             received = messages.receive(self._warm)
         except ConnectionError:
@@ -310,8 +313,11 @@ class Spawner:
     def _launch(self, order: dict, given: dict[str, int]) -> tuple[sandbox.Launched, bool]:
         order["scratch"], order["spawner"] = self._settings["scratch"], os.getpid()
         if order.get("warm") and self._warm_ready and not order.get("tty"):
-            messages.send(self._warm, order | {"fds": list(given)}, list(given.values()))
-            received = messages.receive(self._warm)
+            try:
+                messages.send(self._warm, order | {"fds": list(given)}, list(given.values()))
+                received = messages.receive(self._warm)
+            except ConnectionError:
+                received = None
             if received is None:
                 self._lose_warm()
             elif "pid" in received[0]:
@@ -351,16 +357,21 @@ class Spawner:
         return {"entries": entries, "pods": self._addresses, "warm": self._warm_ready is not None}, [], []
 
     def _do_forget(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Drop a process that ended: its end was recorded elsewhere."""
+        """Drop a process whose end was recorded elsewhere, or will be asked for by nobody."""
         entry = self._entries.get(order["id"])
-        if entry is not None and entry.status is not None:
-            del self._entries[order["id"]]
-            for reader in entry.pipes.values():
-                os.close(reader)
+        if entry is not None:
+            entry.forgotten = True
+            if entry.status is not None:
+                self._drop_entry(entry)
         return {}, [], []
 
+    def _drop_entry(self, entry: Entry) -> None:
+        self._entries.pop(entry.identity, None)
+        for reader in entry.pipes.values():
+            os.close(reader)
+
     def _do_forget_pod(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Drop all containers of a pod that have ended: the pod is gone, nobody will ask."""
+        """Drop all containers of a pod: it is gone, nobody will ask."""
         for identity in [key for key in self._entries if key.startswith(order["pod"] + ".")]:
             self._do_forget({"id": identity}, [])
         return {}, [], []
@@ -382,6 +393,8 @@ class Spawner:
                     del self._entries[entry.identity]
                 for client in list(self._clients):
                     self._send(client, {"event": "exit", **entry.describe()})
+                if entry.forgotten:
+                    self._drop_entry(entry)
                 if self._plain:
                     self._end_commands(entry)
         if ended and self._plain:

@@ -232,7 +232,8 @@ def mounts(
 
     Returns:
         For each volumeMount a dict of ``kind`` (always ``bind``), ``source`` and ``target`` (absolute paths,
-        source on the host) and ``read_only``.
+        source on the host), ``read_only``, and ``exact`` where the source is a real path, to be taken as it
+        is.
 
     Raises:
         VolumeError: With the reason of a waiting container: a subPath that leads out of its volume, or that
@@ -242,14 +243,17 @@ def mounts(
     for wish in container.get("volumeMounts") or []:
         volume = volumes[wish["name"]]
         target = "/" + wish["mountPath"].strip("/")
-        entries.append(
-            {
-                "kind": "bind",
-                "source": str(_mount_source(wish, volume, environment or {})),
-                "target": target,
-                "read_only": volume.read_only or bool(wish.get("readOnly")),
-            }
-        )
+        source = _mount_source(wish, volume, environment or {})
+        entry = {
+            "kind": "bind",
+            "source": str(source),
+            "target": target,
+            "read_only": volume.read_only or bool(wish.get("readOnly")),
+        }
+        if source != volume.source:
+            # A container may exchange a directory of its volume for a link between now and the mount.
+            entry["exact"] = True
+        entries.append(entry)
     return sorted(entries, key=lambda entry: entry["target"].count("/"))
 
 

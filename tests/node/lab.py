@@ -114,6 +114,8 @@ class Lab:
     def process(self, *words: str) -> psutil.Process:
         """Return the one process of this cluster with all these words in its command line."""
         found = self.processes_with(*words)
+        # A shell's child has its words until it becomes what it was forked for.
+        found = [process for process in found if process.ppid() not in {other.pid for other in found}]
         assert len(found) == 1, f"{words}: {found}"
         return found[0]
 

@@ -25,7 +25,12 @@ def job(name, script, *, pods, policy="Never"):
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name},
-        "spec": {"parallelism": pods, "completions": pods, "template": {"spec": spec}},
+        "spec": {
+            "parallelism": pods,
+            "completions": pods,
+            "backoffLimit": 2 * pods,
+            "template": {"spec": spec},
+        },
     }
 
 
@@ -83,6 +88,7 @@ def test_a_thousand_pods_leave_no_process_namespace_mount_descriptor_or_file(bus
     check_pods_leave_nothing(busy, rounds=4, pods=250)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("cycles", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_clusters_that_come_and_go_leave_nothing(request, tmp_path, cycles):
     with state_home(request.config.cache.mkdir("cycles")) as home:

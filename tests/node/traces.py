@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +21,18 @@ class Traces:
     namespaces: frozenset[str]
     root: Path
     port: int
+    taken: float
 
     @classmethod
     def of(cls, lab: Lab) -> "Traces":
         processes = lab.processes()
         found = set().union(*(namespaces(process.pid) for process in processes))
         return cls(
-            tuple(processes), frozenset(found - namespaces(os.getpid())), lab.root, lab.status["api_port"]
+            tuple(processes),
+            frozenset(found - namespaces(os.getpid())),
+            lab.root,
+            lab.status["api_port"],
+            time.time(),
         )
 
     def left(self) -> list[str]:
@@ -34,7 +40,7 @@ class Traces:
         found = [f"process {process}" for process in self.processes if runs(process)]
         found += [
             f"namespace {name} of {pid}"
-            for pid in psutil.pids()
+            for pid in self._elders()
             for name in namespaces(pid) & self.namespaces
         ]
         found += [
@@ -50,8 +56,13 @@ class Traces:
                 found.append(f"port {self.port}")
         return found
 
+    def _elders(self) -> list[int]:
+        """Return the processes that were there: a newer one may have a namespace with a number used again."""
+        every = psutil.process_iter(["create_time"])
+        return [process.pid for process in every if process.info["create_time"] <= self.taken]
+
     def _mine(self, mount: str) -> bool:
-        return str(self.root) in mount or "nsfs" in mount
+        return str(self.root) in mount or any(name in mount for name in self.namespaces)
 
 
 def runs(process: psutil.Process) -> bool:

@@ -1,0 +1,77 @@
+"""A container exchanges directories of its volume for symlinks while another one is being mounted."""
+
+import ctypes
+import errno
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from localkube.node.rootfs import _mount_entry, mount_point
+from localkube.node.subpaths import inside
+
+from .site import in_site
+
+ROUNDS = 3000
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+
+
+@pytest.fixture
+def volume(tmp_path):
+    volume = tmp_path / "volume"
+    (volume / "sub").mkdir(parents=True)
+    (volume / "sub" / "file").write_text("inside")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("outside")
+    (tmp_path / "root").mkdir()
+    return volume
+
+
+def entry(source, *, target="/data"):
+    return {"kind": "bind", "source": str(source), "target": target, "exact": True}
+
+
+@in_site
+async def test_a_sub_path_is_mounted_as_it_was_checked(volume):
+    _mount_entry(entry(inside(volume, "sub", create=False)), str(volume.parent / "root"))
+    assert (volume.parent / "root" / "data" / "file").read_text() == "inside"
+
+
+@in_site
+async def test_a_sub_path_that_has_become_a_link_since_it_was_checked_is_refused(volume):
+    checked = inside(volume, "sub/file", create=False)
+    (volume / "sub").rename(volume / "was")
+    (volume / "sub").symlink_to("../outside")
+    (volume.parent / "outside" / "file").write_text("outside")
+    with pytest.raises(OSError, match="become a symlink") as caught:
+        _mount_entry(entry(checked), str(volume.parent / "root"))
+    assert caught.value.errno == errno.ELOOP
+    assert not (volume.parent / "root" / "data").exists()
+
+
+def test_nothing_is_made_outside_while_directories_and_links_change_places(volume):
+    """A mount point that is missing is made in the volume: there, or nowhere."""
+    outside = volume.parent / "outside"
+    (volume / "link").symlink_to(outside)
+    child = os.fork()
+    if child == 0:
+        exchange(volume)
+    try:
+        for number in range(ROUNDS):
+            try:
+                mount_point(str(volume), f"/sub/made-{number}", is_file=number % 2 == 0)
+            except OSError:
+                continue
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+
+
+def exchange(volume: Path) -> None:
+    """Swap a directory and a link for ever, each swap in one step."""
+    libc = ctypes.CDLL(None)
+    names = [os.fsencode(volume / name) for name in ("sub", "link")]
+    while True:
+        libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE)

@@ -1,0 +1,210 @@
+"""Who reaches what: other users of the machine, web pages in the user's browser, pods, and their volumes."""
+
+import base64
+import http.client
+import json
+import os
+import secrets
+import socket
+import ssl
+import subprocess
+import traceback
+from pathlib import Path
+
+import pytest
+import yaml
+
+from .lab import Pods, pod, python
+from .rooms import NOBODY
+from .weight import spawner_of
+
+EVIL = "https://evil.example"
+ASK = """
+import json, ssl, urllib.error, urllib.request, pathlib
+token = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+context = ssl._create_unverified_context()
+headers = {"Authorization": "Bearer " + token.read_text()} if token.exists() else {}
+def ask(path, method="GET", body=None):
+    data = json.dumps(body).encode() if body else None
+    url = "https://kubernetes.default.svc.cluster.local" + path
+    request = urllib.request.Request(url, data, headers | {"Content-Type": "application/json"}, method=method)
+    try:
+        return urllib.request.urlopen(request, context=context, timeout=10).status
+    except urllib.error.HTTPError as error:
+        return error.code
+made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}}
+print(token.exists(), [ask("/api/v1/namespaces/default/secrets"), ask("/api/v1/nodes/node-0/proxy/pods"),
+      ask("/api/v1/namespaces/default/configmaps", "POST", made)])
+"""
+
+
+def as_nobody(look):
+    """Call a function as another user of the machine, in a process of its own, and return its answer."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            os.write(writing, json.dumps(look()).encode())
+        except BaseException:  # noqa: BLE001 - the parent fails with it
+            os.write(writing, traceback.format_exc().encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    assert text.startswith("{"), text
+    return json.loads(text)
+
+
+def succeeds(act, item):
+    try:
+        act(item)
+    except OSError:
+        return False
+    return True
+
+
+def connect(path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(path))
+
+
+def request(lab, method="GET", path="/api/v1/namespaces/default/configmaps", *, body=None, **headers):
+    """Return the status, the headers and the body of a request without a certificate."""
+    connection = http.client.HTTPSConnection(
+        "127.0.0.1", lab.status["api_port"], context=ssl._create_unverified_context(), timeout=10
+    )
+    connection.request(method, path, body=body, headers={k.replace("_", "-"): v for k, v in headers.items()})
+    answer = connection.getresponse()
+    return answer.status, dict(answer.getheaders()), answer.read().decode()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user, so this was NOT tested")
+def test_another_user_of_the_machine_reaches_neither_files_nor_sockets_nor_processes(lab):
+    files = [path for path in [lab.root, *lab.root.rglob("*")] if not path.is_symlink()]
+    keys = [path for path in files if path.suffix in (".key", ".sock") or path.name == "kubeconfig"]
+    assert len(keys) > 5
+    sockets = list(lab.root.glob("*.sock"))
+    pids = [process.pid for process in lab.processes()]
+    assert len(sockets) and len(pids) > 7
+
+    def look():
+        own = {
+            "listed": (files, lambda path: list(path.parent.iterdir())),
+            "opened": (keys, lambda path: path.open("rb")),
+            "connected to": (sockets, connect),
+            "its files": (pids, lambda pid: list(Path(f"/proc/{pid}/root/").iterdir())),
+            "its network": (pids, lambda pid: os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)),
+            "its memory": (pids, lambda pid: os.open(f"/proc/{pid}/mem", os.O_RDONLY)),
+            "its environment": (pids, lambda pid: Path(f"/proc/{pid}/environ").read_bytes()),
+            "signalled": (pids, lambda pid: os.kill(pid, 0)),
+        }
+        done = {
+            what: [str(item) for item in items if succeeds(act, item)] for what, (items, act) in own.items()
+        }
+        return done | {"api": request(lab)[0]}
+
+    seen = as_nobody(look)
+    assert seen.pop("api") in (401, 403)
+    assert not any(seen.values()), seen
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": EVIL},
+        {"Host": "evil.example"},  # a name of theirs that points to 127.0.0.1 by now
+        {"Host": "evil.example", "Origin": "https://evil.example:443", "Cookie": "a=b"},
+        {"Origin": "null", "Authorization": "Basic YWRtaW46YWRtaW4="},
+    ],
+    ids=["a foreign origin", "a rebound name", "both", "guessed words"],
+)
+def test_a_web_page_in_the_users_browser_gets_nothing_and_changes_nothing(lab, headers):
+    status, answered, text = request(lab, **headers)
+    assert status in (401, 403)
+    assert "items" not in text
+    assert not [name for name in answered if name.lower().startswith("access-control-")]
+    # What a form of any page may send without asking the server before.
+    body = json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "of-a-page"}})
+    status, _, _ = request(lab, "POST", body=body, Content_Type="text/plain", **headers)
+    assert status in (401, 403)
+    status, answered, _ = request(lab, "OPTIONS", Access_Control_Request_Method="POST", **headers)
+    assert status in (401, 403)
+    assert not [name for name in answered if name.lower().startswith("access-control-")]
+    names = [each.metadata.name for each in lab.core.list_namespaced_config_map("default").items]
+    assert "of-a-page" not in names
+
+
+def test_the_port_speaks_no_plain_http(lab):
+    connection = http.client.HTTPConnection("127.0.0.1", lab.status["api_port"], timeout=10)
+    connection.request("GET", "/api/v1/pods", headers={"Host": "evil.example"})
+    answer = connection.getresponse()
+    assert (answer.status, "HTTPS server" in answer.read().decode()) == (400, True)
+
+
+@pytest.mark.parametrize("mounted", [False, True], ids=["without a token", "with its account's token"])
+def test_a_pod_cannot_act_on_the_api_by_itself(pods, mounted):
+    said = pods.output(pod(main=python(ASK), automountServiceAccountToken=mounted))
+    assert said == f"{mounted} [{', '.join(['403' if mounted else '401'] * 3)}]\n"
+
+
+def test_no_key_of_the_cluster_is_readable_in_a_pod(pods, lab):
+    names = [path.name for path in (lab.root / "pki").glob("*.key")]
+    assert "agent.key" in names
+    search = f"find / -xdev -name '*.key' -path '*{lab.name}*' 2>/dev/null; cat {lab.root}/pki/agent.key 2>&1"
+    said = pods.output(pod(f"({search}) | grep -v '^cat' ; ls /proc/1/root/proc | grep -c '^[0-9]'"))
+    assert "PRIVATE KEY" not in said
+    assert not [name for name in names if name in said]
+
+
+def test_secrets_and_tokens_are_in_no_log_and_no_answer(lab):
+    """The words of a Secret, the pods' tokens and the cluster's keys; as text and in base 64."""
+    word = f"swordfish-{secrets.token_hex(8)}"
+    lab.core.create_namespaced_secret("default", {"metadata": {"name": "fish"}, "stringData": {"word": word}})
+    source = {"secretKeyRef": {"name": "fish", "key": "word"}}
+    main = {
+        "env": [{"name": "WORD", "valueFrom": source}],
+        "volumeMounts": [{"name": "fish", "mountPath": "/fish"}],
+    }
+    script = (
+        "test $WORD = $(cat /fish/word) && cat /var/run/secrets/kubernetes.io/serviceaccount/token; exit 3"
+    )
+    volumes = [{"name": "fish", "secret": {"secretName": "fish"}}]
+    with Pods(lab) as made:
+        token = made.logs(made.finish(pod(script, main=main, volumes=volumes)))
+        broken = {"volumeMounts": [{"name": "fish", "mountPath": "/fish", "subPath": "no/such"}]}
+        made.until(
+            made.create(pod("true", main=main | broken, volumes=volumes)),
+            lambda seen: "CreateContainerConfigError" in json.dumps(seen["status"]),
+        )
+    assert token.startswith("ey")
+    user = yaml.safe_load(Path(lab.status["kubeconfig"]).read_text())["users"][0]["user"]
+    hidden = {
+        "the Secret": word,
+        "the Secret in base 64": base64.b64encode(word.encode()).decode(),
+        "the token": token,
+        "the user's key": user["client-key-data"],
+        "the agent's key": (lab.root / "pki" / "agent.key").read_text().splitlines()[1],
+    }
+    told = {path.name: path.read_text(errors="replace") for path in (lab.root / "logs").glob("*.log")}
+    assert {"agent.log", "kube-apiserver.log", "supervisor.log"} <= set(told)
+    told["status"] = json.dumps(lab.localkube("status"))
+    told["create"] = json.dumps(lab.status)
+    told["describe"] = lab.kubectl("describe", "pods,secrets")
+    told["events"] = lab.kubectl("get", "events", "-o", "json")
+    told["processes"] = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True).stdout
+    found = [(what, where) for what, text in hidden.items() for where, all_ in told.items() if text in all_]
+    assert found == []
+    lab.core.delete_namespaced_secret("fish", "default")
+
+
+def test_the_sites_own_processes_cannot_be_seen_or_signalled_from_a_pod(pods, lab):
+    spawner = spawner_of(lab)
+    said = pods.output(pod(f"cat /proc/[0-9]*/cmdline; kill -9 -1; kill -9 {spawner.pid}; echo; echo alive"))
+    assert "alive" in said.splitlines()
+    assert "spawner.py" not in said
+    assert spawner.is_running()
