@@ -1,6 +1,7 @@
 """Control groups of containers: limits that the kernel keeps, where this user may make some.
 
-A cluster has one group, below the one that it was started in, and in it one for each container. Both
+A cluster has one group, below the one that it was started in, and in it one for each container. Those that
+ask for nothing share one, which has what the others leave: a group takes a millisecond to make. Both
 versions of the interface are served; version 1 has a tree for each controller. An ordinary user has groups
 to make only where an administrator, or systemd, has handed over a part of the tree. Whether it works is
 found out by doing it, with a process that is moved and ended.
@@ -25,6 +26,7 @@ from localkube.node.usage import Usage
 log = logging.getLogger(__name__)
 
 RECORD = "control-groups.json"
+BEST_EFFORT = "best-effort"
 NEEDED = ("cpu", "memory")
 CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
 PERIOD_MICROSECONDS, LEAST_QUOTA = 100_000, 1000
@@ -58,6 +60,7 @@ class ControlGroups:
     def __init__(self, version: int, roots: dict[str, Path]) -> None:
         self.version = version
         self._roots = roots
+        self._late: set[str] = set()
 
     @classmethod
     def claim(cls, root: Path) -> "ControlGroups | None":
@@ -98,6 +101,9 @@ class ControlGroups:
         # All pods together weigh as much as the machine has cores: next to other processes of the user
         # they would otherwise count as a single one.
         self._weigh(self._roots["cpu"], float(os.cpu_count() or 1))
+        for directory in self.directories:
+            (directory / BEST_EFFORT).mkdir(exist_ok=True)
+        self._weigh(self._roots["cpu"] / BEST_EFFORT, 0.0)
 
     def probe(self) -> None:
         """Move a process into a group, and end it.
@@ -120,6 +126,8 @@ class ControlGroups:
         Raises:
             OSError: The group cannot be made.
         """
+        if resources == Resources():
+            return self._entrances(BEST_EFFORT)
         groups = self._groups(identity)
         for directory in dict.fromkeys(groups.values()):
             directory.mkdir(exist_ok=True)
@@ -129,15 +137,19 @@ class ControlGroups:
             self._limit_memory(groups["memory"], resources.memory_limit)
         if "pids" in groups:
             _write(groups["pids"] / "pids.max", str(MOST_PIDS))
-        return self.entrances(identity)
+        return self._entrances(identity)
 
     def entrances(self, identity: str) -> list[str]:
         """Return the files by which a process joins a container's group."""
+        own = (self._roots["cpu"] / identity).is_dir()
+        return self._entrances(identity if own else BEST_EFFORT)
+
+    def _entrances(self, identity: str) -> list[str]:
         groups = dict.fromkeys(self._groups(identity).values())
         return [str(directory / "cgroup.procs") for directory in groups]
 
     def usage(self, identity: str) -> Usage | None:
-        """Return what a container uses; None when it has no group."""
+        """Return what a container uses; None when it has no group of its own."""
         groups = self._groups(identity)
         try:
             if self.version == 2:
@@ -164,18 +176,18 @@ class ControlGroups:
             return False
 
     def remove(self, identity: str) -> None:
-        """Remove a container's group; one that still has a process stays until the next time."""
-        for directory in dict.fromkeys(self._groups(identity).values()):
-            with contextlib.suppress(OSError):
-                directory.rmdir()
+        """Remove a container's group; one that still has a process goes with the next."""
+        self._late.add(identity)
+        for each in list(self._late):
+            if all(map(_gone, dict.fromkeys(self._groups(each).values()))):
+                self._late.discard(each)
 
     def keep_only(self, identities: set[str]) -> None:
         """Remove the groups of all other containers: those that ended while no agent ran."""
         for root in self.directories:
             for directory in root.iterdir():
-                if directory.is_dir() and directory.name not in identities:
-                    with contextlib.suppress(OSError):
-                        directory.rmdir()
+                if directory.is_dir() and directory.name not in identities | {BEST_EFFORT}:
+                    _gone(directory)
 
     def remove_all(self) -> None:
         """Remove the cluster's group with all in it."""
@@ -229,14 +241,23 @@ def _remove(directories: list[Path]) -> None:
     for directory in directories:
         while directory.is_dir():
             for inner in [path for path in directory.iterdir() if path.is_dir()]:
-                with contextlib.suppress(OSError):
-                    inner.rmdir()
-            with contextlib.suppress(OSError):
-                directory.rmdir()
+                _gone(inner)
+            _gone(directory)
             if time.monotonic() > deadline:
                 break
             if directory.is_dir():  # the kernel takes a moment to see the last process off
                 time.sleep(REMOVAL_POLL_SECONDS)
+
+
+def _gone(group: Path) -> bool:
+    """Remove a group; return whether it is gone."""
+    try:
+        group.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _record(root: Path, directories: list[Path]) -> None:

@@ -64,7 +64,7 @@ def test_the_kernel_throttles_a_container_to_its_cpu_limit(groups, pods):
 
 
 def test_a_container_that_has_ended_leaves_no_group(groups, lab, pods):
-    uid = pods.finish(pod("true"))["metadata"]["uid"]
+    uid = pods.finish(limited("print()", cpu="500m"))["metadata"]["uid"]
     assert not [path for path in directories(lab) if path.name.startswith(uid)]
 
 
@@ -113,7 +113,7 @@ def test_nothing_is_left_of_the_groups_of_a_cluster_that_was_killed(groups, requ
 
 
 def test_a_command_that_joins_a_container_is_in_its_group(groups, lab, pods):
-    name = pods.running(pod("sleep 600"))["metadata"]["name"]
+    name = pods.running(limited("import time; time.sleep(600)", cpu="500m"))["metadata"]["name"]
     own = lab.kubectl("exec", name, "--", "cat", "/proc/1/cgroup")
     assert "main.0" in own
     assert lab.kubectl("exec", name, "--", "cat", "/proc/self/cgroup") == own

@@ -65,9 +65,17 @@ def test_in_version_2_a_group_gets_its_limits_in_that_versions_words(second):
     assert set((root / "cgroup.subtree_control").read_text().split()) == {"+cpu", "+memory", "+pids"}
 
 
+def test_containers_that_ask_for_nothing_share_a_group(second):
+    groups, root = second
+    shared = groups.make("uid.main.0", Resources())
+    assert shared == [str(root / "best-effort" / "cgroup.procs")] == groups.entrances("uid.main.0")
+    assert groups.usage("uid.main.0") is None
+    assert (root / "best-effort" / "cpu.weight").read_text() == "1"
+
+
 def test_in_version_2_a_group_without_limits_is_not_limited(second):
     groups, root = second
-    groups.make("uid.main.0", Resources())
+    groups.make("uid.main.0", Resources(cpu_request=0.5))
     assert (root / "uid.main.0" / "cpu.max").read_text() == "max 100000"
     assert not (root / "uid.main.0" / "memory.max").exists()
 
