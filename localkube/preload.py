@@ -4,6 +4,7 @@ The compiler is the machine's own, or the one in the PyPI package ``ziglang``. T
 stands between programs and the C library; what it does is in ``node/preload/``.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -15,6 +16,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from localkube.controlplane import packaged
+from localkube.controlplane.steps import Skipped
 from localkube.errors import LocalClusterError
 from localkube.paths import cache_dir, private_dir, unwritable
 
@@ -31,6 +34,8 @@ def obtain(report: Callable[[str], None]) -> Path:
     Raises:
         LocalClusterError: There is no compiler, or it failed; or the cache cannot be written.
     """
+    with contextlib.suppress(Skipped):
+        return packaged.find(NAME, key())
     built = cache_dir() / "preload" / key() / NAME
     if built.exists():
         return built
@@ -46,9 +51,9 @@ def obtain(report: Callable[[str], None]) -> Path:
     return built
 
 
-def key() -> str:
-    """Return what a built library belongs to: its sources, and this machine's kind."""
-    digest = hashlib.sha256(platform.machine().encode())
+def key(machine: str = "") -> str:
+    """Return what a built library belongs to: its sources, and a machine's kind, by default this one's."""
+    digest = hashlib.sha256((machine or platform.machine()).encode())
     for path in sorted(SOURCES.iterdir()):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

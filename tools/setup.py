@@ -77,7 +77,7 @@ def progress_of(line: str) -> str | None:
     if line.startswith(("Successfully installed", "Successfully built")):
         return None
     if re.match(
-        r"\s*(Collecting|Requirement already|Obtaining|Using cached|Preparing|Installing|Getting|"
+        r"\s*(Collecting|Processing|Requirement already|Obtaining|Using cached|Preparing|Installing|Getting|"
         r"Checking|Building|Created|Stored|Looking in|Attempting|Found existing|Uninstalling)",
         line,
     ):

@@ -3,11 +3,11 @@
     .venv/bin/python tools/wheel.py --output dist amd64 arm64
 
 Built without cgo, the program is static, so the tags manylinux_2_17 are true. Another architecture than this
-one is cross-compiled, and kept in the cache as well. What else a machine would have to compile belongs into
-``parts``.
+one is cross-compiled, and kept in the cache as well. Plain mode's library is compiled by zig.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -20,17 +20,36 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+from localkube import preload  # noqa: E402
 from localkube.controlplane import binaries, build, packaged  # noqa: E402
 from localkube.errors import LocalClusterError  # noqa: E402
 
 PROJECT = ROOT / "packaging" / "controlplane"
-PLATFORMS = {"amd64": "manylinux_2_17_x86_64", "arm64": "manylinux_2_17_aarch64"}
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 Report = Callable[[str], None]
 
 
-def parts(architecture: str, report: Report) -> dict[Path, str]:
-    """Return the programs of a wheel, each with the fingerprint of its sources."""
-    return {binaries.build_for(architecture, report=report): build.fingerprint()}
+def parts(architecture: str, scratch: Path, report: Report) -> dict[Path, str]:
+    """Return the programs of a wheel, each with the fingerprint of its sources.
+
+    Args:
+        architecture: ``amd64`` or ``arm64``.
+        scratch: A folder for what is made for this wheel alone.
+        report: Called with lines of progress.
+
+    Raises:
+        LocalClusterError: One of them cannot be built.
+    """
+    found = {binaries.build_for(architecture, report=report): build.fingerprint()}
+    if importlib.util.find_spec("ziglang") is None:
+        report("Without plain mode's library, which needs the Python package ziglang: machines compile it")
+        return found
+    machine = MACHINES[architecture]
+    # zig has the symbols of that C library, so that the wheel's tag is true of this part as well.
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.2.17"]
+    report(f"Compiling plain mode's library for {architecture}")
+    preload.compile_library(compiler, scratch / preload.NAME)
+    return found | {scratch / preload.NAME: preload.key(machine)}
 
 
 def make(architecture: str, output: Path, *, report: Report) -> Path:
@@ -44,8 +63,8 @@ def make(architecture: str, output: Path, *, report: Report) -> Path:
     Raises:
         LocalClusterError: The build fails, or setuptools does.
     """
-    found = parts(architecture, report)
     with tempfile.TemporaryDirectory() as scratch:
+        found = parts(architecture, Path(scratch), report)
         project = shutil.copytree(PROJECT, Path(scratch) / "project")
         folder = project / packaged.PACKAGE / "binaries"
         folder.mkdir()
@@ -70,7 +89,7 @@ def version() -> str:
 def _pack(project: Path, goal: Path, architecture: str) -> None:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--no-build-isolation", "--wheel-dir", str(goal), str(project)]
-    environment = os.environ | {"TRAINYARD_PLATFORM": PLATFORMS[architecture]}
+    environment = os.environ | {"TRAINYARD_PLATFORM": f"manylinux_2_17_{MACHINES[architecture]}"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise LocalClusterError(
@@ -83,10 +102,10 @@ def _pack(project: Path, goal: Path, architecture: str) -> None:
 def main(arguments: Iterable[str] | None = None) -> int:
     """Make the wheels that are asked for."""
     parser = argparse.ArgumentParser(description="Make the wheels of trainyard-controlplane.")
-    parser.add_argument("architecture", nargs="*", choices=list(PLATFORMS), default=None)
+    parser.add_argument("architecture", nargs="*", choices=list(MACHINES), default=None)
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
     options = parser.parse_args(arguments)
-    for architecture in options.architecture or PLATFORMS:
+    for architecture in options.architecture or MACHINES:
         try:
             wheel = make(architecture, options.output, report=lambda line: print(line, flush=True))
         except LocalClusterError as error:

@@ -35,6 +35,7 @@ def job(name, program, **options):
         ("Downloading torch-2.15.0-cp311-cp311-linux.whl (780.2 MB)", "downloading torch-2.15.0 (780.2 MB)"),
         ("  Downloading six-1.17.0-py2.py3-none-any.whl.metadata (1.7 kB)", None),
         ("Requirement already satisfied: six", None),
+        ("Processing /cache/wheels/six-1.17.0-py2.py3-none-any.whl (from trainyard==0.1.0)", None),
         ("Installing collected packages: a, b, c", "unpacking 3 packages"),
         ("Compiling package 17 of 2790", "Compiling package 17 of 2790"),
         ("", None),

@@ -1,5 +1,6 @@
 """The control plane as a Python package: what the wheel says of itself, and that it is found."""
 
+import importlib.util
 import json
 import os
 import struct
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from localkube import preload
 from localkube.controlplane import binaries, build, packaged
 from localkube.controlplane.steps import target
 
@@ -92,3 +94,17 @@ def test_a_package_of_other_sources_is_passed_over(installed, tmp_path):
         assert "was built from other sources (0123456789ab)" in find(installed, tmp_path)
     finally:
         contents.write_text(before)
+
+
+@pytest.mark.skipif(
+    not importlib.util.find_spec("ziglang"), reason="needs the Python package ziglang: make wheel"
+)
+def test_plain_modes_library_is_in_the_wheel_and_is_found_without_a_compiler(installed, tmp_path):
+    program = "from localkube import preload; print(preload.obtain(print))"
+    environment = os.environ | {
+        "PATH": "",
+        "PYTHONPATH": f"{ROOT}:{installed}",
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.stdout == f"{installed / packaged.PACKAGE / 'binaries' / preload.NAME}\n", done.stderr
