@@ -6,8 +6,8 @@ versions of the interface are served; version 1 has a tree for each controller. 
 to make only where an administrator, or systemd, has handed over a part of the tree. Whether it works is
 found out by doing it, with a process that is moved and ended.
 
-Not here: what there is without groups (``limits.py``). Standard library only: ``liveness.py`` removes
-with it what a killed cluster left.
+Not here: where groups can be made (``cgroup_places.py``), and what there is without (``limits.py``). Standard
+library only: ``liveness.py`` removes with it what a killed cluster left.
 """
 
 import contextlib
@@ -17,18 +17,16 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from localkube.node.cgroup_places import NEEDED, separate, unified
 from localkube.node.usage import Usage
 
 log = logging.getLogger(__name__)
 
 RECORD = "control-groups.json"
 BEST_EFFORT = "best-effort"
-NEEDED = ("cpu", "memory")
-CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
 PERIOD_MICROSECONDS, LEAST_QUOTA = 100_000, 1000
 LEAST_SHARES, MOST_SHARES = 2, 262_144
 # Threads count. Kubernetes sets no limit unless told; this one stops a fork bomb, and no training.
@@ -67,7 +65,7 @@ class ControlGroups:
         """Make the group of the cluster whose directory is ``root``; None where this user may not."""
         digest = hashlib.sha256(str(root).encode()).hexdigest()[:8]
         name = f"trainyard-{root.name}-{digest}"
-        for version, find in ((2, _unified), (1, _separate)):
+        for version, find in ((2, unified), (1, separate)):
             parents = find()
             if not set(NEEDED) <= parents.keys():
                 continue
@@ -79,6 +77,7 @@ class ControlGroups:
             except OSError as error:
                 log.info("control groups of version %d cannot be used: %s", version, error)
                 groups.remove_all()
+                (root / RECORD).unlink()
             else:
                 return groups
         return None
@@ -264,59 +263,6 @@ def _record(root: Path, directories: list[Path]) -> None:
     aside = root / f".{RECORD}.new"
     aside.write_text(json.dumps([str(directory) for directory in directories]))
     aside.replace(root / RECORD)
-
-
-def _unified() -> dict[str, Path]:
-    """Return the nearest group of version 2 in which controllers can be used, for each controller."""
-    own = _own_groups().get("", "/")
-    for place, inside, _ in _mounts("cgroup2"):
-        group = _below(place, inside, own)
-        while True:
-            try:
-                offered = (group / "cgroup.subtree_control").read_text().split()
-            except OSError:
-                break
-            if set(NEEDED) <= set(offered) and os.access(group, os.W_OK):
-                return {name: group for name in CONTROLLERS if name in offered}
-            if group == place:
-                break
-            group = group.parent
-    return {}
-
-
-def _separate() -> dict[str, Path]:
-    """Return this process's own group of version 1, for each controller."""
-    own = _own_groups()
-    found = {}
-    for place, inside, options in _mounts("cgroup"):
-        for controller in set(CONTROLLERS) & set(options):
-            group = _below(place, inside, own.get(controller, "/"))
-            if os.access(group, os.W_OK):
-                found[controller] = group
-    return found
-
-
-def _own_groups() -> dict[str, str]:
-    """Return the path of this process's group by controller; version 2 has the empty name."""
-    lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
-    return {controller: path for _, names, path in lines for controller in names.split(",")}
-
-
-def _mounts(kind: str) -> Iterator[tuple[Path, str, list[str]]]:
-    """Yield place, root and options of the mounted file systems of a kind (proc(5), mountinfo)."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        fields, (what, _, options) = before.split(), after.split(" ", 2)
-        if what == kind:
-            yield Path(fields[4]), fields[3], options.split(",")
-
-
-def _below(place: Path, inside: str, path: str) -> Path:
-    """Return where a group is seen, when ``inside`` of the tree is mounted at ``place``."""
-    if inside != "/" and path.startswith(inside):
-        path = path[len(inside) :]
-    found = place / path.strip("/")
-    return found if found.is_dir() else place
 
 
 def _fields(path: Path) -> dict[str, int]:

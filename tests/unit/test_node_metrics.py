@@ -1,0 +1,88 @@
+"""What a node says of its containers: Prometheus's text and the kubelet's summary, from given figures."""
+
+import pytest
+
+from localkube.node.metrics import Meter, Running, may_read
+from localkube.node.nodes import NodeSettings
+from localkube.node.usage import Usage
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def made():
+    """Return a meter of two nodes, its clock, what runs where, and what each container uses."""
+    nodes = [NodeSettings(name=f"node-{n}", index=n, cpus=1, memory=1 << 30, storage=1) for n in (0, 1)]
+    running = {"node-0": [container("one"), container("one", name="side"), container("two")], "node-1": []}
+    use = {each.identity: Usage(2.0, 1 << 20) for each in running["node-0"]}
+    clock = Clock()
+    meter = Meter(
+        nodes, running=running.__getitem__, storage={"one": 7}.get, control_groups=use.get, clock=clock
+    )
+    return meter, clock, running, use
+
+
+def container(pod, name="main"):
+    meta = {"name": pod, "namespace": "lab", "uid": pod, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return Running(f"{pod}.{name}.0", name, {"metadata": meta}, pid=1, started=900.5)
+
+
+def series(meter, address="10.244.254.1"):
+    lines = meter.resource(meter.node(address)).splitlines()
+    return {line.split(" ")[0]: line.split(" ")[1:] for line in lines if not line.startswith("#")}
+
+
+def test_each_container_and_each_pod_has_its_series_with_the_moment(made):
+    found = series(made[0])
+    labels = 'namespace="lab",pod="one"'
+    assert found[f'container_cpu_usage_seconds_total{{container="side",{labels}}}'] == ["2.0", "1000000"]
+    assert found[f'container_start_time_seconds{{container="side",{labels}}}'] == ["900.5"]
+    assert found[f"pod_cpu_usage_seconds_total{{{labels}}}"] == ["4.0", "1000000"]
+    assert found[f"pod_memory_working_set_bytes{{{labels}}}"] == [str(2 << 20), "1000000"]
+
+
+def test_a_node_without_pods_uses_its_share_of_the_agent(made):
+    found = series(made[0], "10.244.254.2")
+    assert float(found["node_cpu_usage_seconds_total"][0]) > 0
+    assert float(found["node_memory_working_set_bytes"][0]) > 1 << 20
+    assert not any(key.startswith("container") for key in found)
+
+
+def test_a_node_keeps_the_time_of_containers_that_have_gone(made):
+    meter, clock, running, _ = made
+    before = float(series(meter)["node_cpu_usage_seconds_total"][0])
+    running["node-0"].clear()
+    clock.now += 10
+    assert float(series(meter)["node_cpu_usage_seconds_total"][0]) >= before >= 6.0
+
+
+def test_one_look_serves_all_nodes_for_a_second(made):
+    meter, clock, _, use = made
+    meter.measure()
+    use["two.main.0"] = Usage(9.0, 1)
+    clock.now += 0.5
+    assert meter.measure().usage["two.main.0"].cpu == 2.0
+    clock.now += 0.6
+    assert meter.measure().usage["two.main.0"].cpu == 9.0
+
+
+def test_the_summary_groups_containers_by_pod_and_has_the_disk_where_it_is_known(made):
+    meter, *_ = made
+    found = meter.summary(meter.node("10.244.254.1"))
+    first, second = found["pods"]
+    assert [each["name"] for each in first["containers"]] == ["main", "side"]
+    assert first["cpu"]["usageCoreNanoSeconds"] == 4_000_000_000
+    assert first["ephemeral-storage"] == {"usedBytes": 7}
+    assert "ephemeral-storage" not in second
+
+
+def test_metrics_server_reads_the_figures_and_nothing_else():
+    assert may_read("system:metrics-server", "/metrics/resource")
+    assert not may_read("system:metrics-server", "/stats/summary")
+    assert not may_read("system:kube-scheduler", "/metrics/resource")
+    assert Meter([], running=lambda node: []).node("10.244.254.1") is None
