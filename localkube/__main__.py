@@ -45,6 +45,8 @@ def _create(options: argparse.Namespace) -> dict[str, Any]:
         port=options.port,
         warm=not options.no_warm,
         mode=options.mode,
+        container_log_max_size=memory_bytes(options.container_log_max_size),
+        container_log_max_files=options.container_log_max_files,
     )
     return cluster.create(options.name, wanted=wanted, report=_reporter())
 
@@ -150,6 +152,8 @@ def _parser() -> argparse.ArgumentParser:
     create.add_argument("--gpus", type=int, help="GPUs that each node declares")
     create.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
     create.add_argument("--port", type=int, default=0, help="of the API on 127.0.0.1")
+    create.add_argument("--container-log-max-size", default="10Mi", metavar="SIZE")
+    create.add_argument("--container-log-max-files", type=int, default=5, metavar="NUMBER")
     create.add_argument("--no-warm", action="store_true", help="start every container's Python afresh")
     create.add_argument(
         "--mode",

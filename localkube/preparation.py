@@ -100,6 +100,10 @@ class Preparation:
             "version": self.control_plane.version,
             "nodes": [asdict(node) for node in nodes],
             "warm": self.wanted.warm,
+            "log_limits": {
+                "bytes": self.wanted.container_log_max_size,
+                "files": self.wanted.container_log_max_files,
+            },
             "metrics": self.control_plane.has("metrics-server"),
             "programs": {name: list(argv) for name, argv in self.control_plane.programs.items()},
             "control_groups": os.environ.get(CONTROL_GROUPS, "") != "off",

@@ -6,6 +6,7 @@ from typing import Any
 
 from localkube.errors import LocalClusterError
 from localkube.machine import Machine
+from localkube.node.log_segments import LogLimits
 from localkube.node.nodes import NodeSettings
 from localkube.node.quantity import parse
 
@@ -27,6 +28,8 @@ class Wanted:
         port: Of the API on 127.0.0.1; 0 takes a free one.
         warm: Keep a process with torch imported, from which training containers start at once.
         mode: ``namespaces``, ``plain``, or ``auto``: namespaces where the machine allows them.
+        container_log_max_size: Bytes after which a container's log goes on in a new file.
+        container_log_max_files: How many files of a container's log are kept.
     """
 
     nodes: int = 4
@@ -37,6 +40,8 @@ class Wanted:
     port: int = 0
     warm: bool = True
     mode: str = "auto"
+    container_log_max_size: int = LogLimits.bytes
+    container_log_max_files: int = LogLimits.files
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MOST_NODES:
@@ -50,6 +55,12 @@ class Wanted:
                 raise LocalClusterError(
                     f"{name} must be more than zero", about=str(value), fix=f"leave --{name} out"
                 )
+        if self.container_log_max_size < 1 or self.container_log_max_files < 2:
+            raise LocalClusterError(
+                "a container's log has at least 2 files, of at least one byte",
+                about=f"{self.container_log_max_files} files of {self.container_log_max_size} bytes",
+                fix="correct --container-log-max-size and --container-log-max-files",
+            )
         if self.gpus is not None and not 0 <= self.gpus <= 64:
             raise LocalClusterError(
                 "a node declares 0 to 64 GPUs", about=str(self.gpus), fix="correct --gpus"

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.node import control, port_forward, syscalls
+from localkube.node import control, syscalls
 from localkube.node.addresses import Addresses, LoopbackAddresses, SiteAddresses
 from localkube.node.adoption import adopt
 from localkube.node.agent_settings import AgentSettings
+from localkube.node.agent_view import AgentView
 from localkube.node.api import Api, Watch
 from localkube.node.cgroups import ControlGroups
 from localkube.node.containers import Host
@@ -29,7 +30,6 @@ from localkube.node.objects import Objects
 from localkube.node.orders import Orders
 from localkube.node.plain_pod import PlainPods
 from localkube.node.pods import PodWorker
-from localkube.node.processes import Process
 from localkube.node.programs import Programs
 from localkube.node.runtime import Runtime
 from localkube.node.simulation import Simulation
@@ -50,6 +50,7 @@ class Agent:
         self._settings = settings
         self._nodes: dict[str, VirtualNode] = {}
         self._workers: dict[str, PodWorker] = {}
+        self._view = AgentView(self._workers)
         self._leaving: dict[str, PodWorker] = {}
         self._limits = Limits(
             groups=ControlGroups.claim(settings.socket.parent) if settings.control_groups else None,
@@ -87,7 +88,7 @@ class Agent:
             pods = self._pods = Watch(api, "/api/v1/pods")
             addresses = _addresses(settings)
             network = await stack.enter_async_context(
-                Network(api, settings, pods=pods, view=self, meter=self._meter, addresses=addresses)
+                Network(api, settings, pods=pods, view=self._view, meter=self._meter, addresses=addresses)
             )
             objects = Objects(api)
             executions = Executions(orders, limits=self._limits.join)
@@ -117,6 +118,7 @@ class Agent:
                 addresses=addresses,
                 plain=PlainPods(addresses, Path(settings.plain.preload)) if settings.plain else None,
             )
+            self._view.furnish(self._runtime)
             self._start_warm()
             for node in self._nodes.values():
                 node.furnish(self._runtime)
@@ -309,44 +311,6 @@ class Agent:
             for name, process in worker.processes.items()
             if process.running
         ]
-
-    # What the kubelet's API asks (network.View).
-
-    @property
-    def executions(self) -> Executions:
-        return self._runtime.executions
-
-    def process(self, pod: Mapping[str, Any], container: str) -> Process | None:
-        worker = self._workers.get(pod["metadata"]["uid"])
-        return worker.processes.get(container) if worker else None
-
-    async def connect(self, pod: Mapping[str, Any], port: int) -> port_forward.Streams:
-        if self._settings.plain:
-            host, at = self._runtime.addresses.reach(pod["status"]["podIP"], port)
-            return await port_forward.connect_plainly(host, at, port=port)
-        return await port_forward.connect(self._runtime.orders, pod=pod["metadata"]["uid"], port=port)
-
-    def end_input(self, process: Process) -> None:
-        process.end_input()
-        start_task(self._runtime.orders.ask("end_input", id=process.identity), name="end of input")
-
-    def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        found = (worker.pod for worker in self._workers.values())
-        return next(
-            (p for p in found if (p["metadata"]["namespace"], p["metadata"]["name"]) == (namespace, name)),
-            None,
-        )
-
-    def log_paths(self, pod: Mapping[str, Any], container: str) -> list[Path]:
-        directory = self._settings.pods / pod["metadata"]["uid"] / "logs" / container
-        return sorted(directory.glob("*.log"), key=lambda path: int(path.stem)) if directory.is_dir() else []
-
-    def waiting_reason(self, pod: Mapping[str, Any], container: str) -> str | None:
-        worker = self._workers.get(pod["metadata"]["uid"])
-        record = worker.records.get(container) if worker else None
-        if record is None:
-            return "ContainerCreating"
-        return record.reason if record.state == "waiting" and not record.last else None
 
 
 def _addresses(settings: AgentSettings) -> Addresses:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from localkube.node.log_segments import LogLimits
 from localkube.node.nodes import NodeSettings
 
 
@@ -40,6 +41,7 @@ class AgentSettings:
     programs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     control_groups: bool = True
     plain: PlainSettings | None = None
+    log_limits: LogLimits = LogLimits()
 
     @property
     def file(self) -> Path:
@@ -55,4 +57,9 @@ class AgentSettings:
             NodeSettings(**node | {"gpu_devices": tuple(node["gpu_devices"])}) for node in raw["nodes"]
         )
         plain = PlainSettings(**raw["plain"]) if raw.get("plain") else None
-        return cls(**raw | places | {"nodes": made, "hide": tuple(raw["hide"]), "plain": plain})
+        log_limits = LogLimits(**raw["log_limits"])
+        return cls(
+            **raw
+            | places
+            | {"nodes": made, "hide": tuple(raw["hide"]), "plain": plain, "log_limits": log_limits}
+        )

@@ -42,7 +42,7 @@ class Network:
         meter: Meter,
         addresses: Addresses,
     ) -> None:
-        self.logs = LogFiles()
+        self.logs = LogFiles(settings.log_limits)
         self.services = Watch(api, "/api/v1/services")
         self._slices = Watch(api, "/apis/discovery.k8s.io/v1/endpointslices")
         self._api, self._settings, self._pods, self._view = api, settings, pods, view

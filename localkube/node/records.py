@@ -69,6 +69,16 @@ def next_run(before: ContainerRecord | None) -> tuple[int, ContainerRecord | Non
     return before.restart_count + again, before.last
 
 
+def latest_run(record: ContainerRecord | None, *, previous: bool) -> int | None:
+    """Return the number of the run whose log ``kubectl logs`` shows; None where there was none.
+
+    ``previous`` is the last run that has ended while another runs or is waited for, as the kubelet has it.
+    """
+    if record is not None and not previous and record.state != "waiting":
+        return record.restart_count
+    return record.last.restart_count if record is not None and record.last else None
+
+
 def waiting(
     name: str, reason: str, message: str, count: int, last: ContainerRecord | None
 ) -> ContainerRecord:

@@ -15,6 +15,7 @@ from localkube.node.events import Events
 from localkube.node.executions import Executions
 from localkube.node.handlers import Handlers
 from localkube.node.limits import Limits
+from localkube.node.log_segments import segments
 from localkube.node.logs import LogFiles
 from localkube.node.objects import Objects
 from localkube.node.orders import Orders
@@ -114,11 +115,11 @@ def _head(path: Path, size: int) -> str:
 
 def _last_output(path: Path) -> str:
     """Return the last 2048 bytes of what a container wrote, without the log's own columns."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 4 * FALLBACK_BYTES))
-            lines = file.read().split(b"\n")
-    except FileNotFoundError:
-        return ""
-    texts = [line.split(b" ", 3)[3] for line in lines if line.count(b" ") >= 3]
+    entries = b""
+    for name in reversed(segments(path)):
+        if len(entries) < 4 * FALLBACK_BYTES:
+            with open(name, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 4 * FALLBACK_BYTES))
+                entries = file.read() + entries
+    texts = [line.split(b" ", 3)[3] for line in entries.split(b"\n") if line.count(b" ") >= 3]
     return b"\n".join(texts)[-FALLBACK_BYTES:].decode(errors="replace")

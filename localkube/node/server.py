@@ -18,7 +18,8 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from localkube.node.logs import LogFiles, LogOptions, parse_timestamp, read_log, timestamp
+from localkube.node.log_reading import LogOptions, read_log
+from localkube.node.logs import LogFiles, parse_timestamp, timestamp
 from localkube.node.metrics import may_read
 
 log = logging.getLogger(__name__)
@@ -35,8 +36,8 @@ class NodeView(Protocol):
     def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """Return the pod as the API has it, or None."""
 
-    def log_paths(self, pod: Mapping[str, Any], container: str) -> list[Path]:
-        """Return the container's log files, one a start, the last one the current; empty before the first."""
+    def log_path(self, pod: Mapping[str, Any], container: str, *, previous: bool) -> Path | None:
+        """Return the log of the container's latest run, or of its last but one; None where there is none."""
 
     def waiting_reason(self, pod: Mapping[str, Any], container: str) -> str | None:
         """Return why the container has not started yet (``ContainerCreating``), None once it has ever run."""
@@ -126,21 +127,18 @@ class KubeletServer:
             options = log_options(request.query)
         except ValueError as error:
             return _refuse(422, str(error))
-        paths = self._view.log_paths(pod, container)
         about = f'container "{container}" in pod "{name}"'
-        if _truth(request.query.get("previous")):
-            if len(paths) < 2:
-                return _refuse(400, f"previous terminated {about} not found")
-            return await self._send(request, paths[-2], options)
-        if not paths:
+        previous = _truth(request.query.get("previous"))
+        path = self._view.log_path(pod, container, previous=previous)
+        if path is None and previous:
+            return _refuse(400, f"previous terminated {about} not found")
+        if path is None:
             reason = self._view.waiting_reason(pod, container)
             detail = f": {reason}" if reason else " - no logs yet"
             return _refuse(400, f"{about} is waiting to start{detail}")
-        return await self._send(request, paths[-1], options)
+        return await self._send(request, path, options)
 
     async def _send(self, request: web.Request, path: Path, options: LogOptions) -> web.StreamResponse:
-        if not path.exists():
-            return _refuse(404, f"the log of {path.parent.name} is gone: its pod was deleted")
         answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await answer.prepare(request)
         with contextlib.suppress(ConnectionError):  # the reader has gone: kubectl logs was interrupted

@@ -28,8 +28,9 @@ class OnePod:
     def pod(self, namespace, name):
         return self.object if (namespace, name) == ("default", "train") else None
 
-    def log_paths(self, pod, container):
-        return self.paths
+    def log_path(self, pod, container, *, previous):
+        runs = self.paths[: -1 if previous else None]
+        return runs[-1] if runs else None
 
     def waiting_reason(self, pod, container):
         return self.reason

@@ -27,9 +27,10 @@ class View:
     def path(self, name, number):
         return self.directory / name / f"{number}.log"
 
-    def log_paths(self, pod, container):
+    def log_path(self, pod, container, *, previous):
         name = pod["metadata"]["name"]
-        return [self.path(name, number) for number in range(self.starts.get(name, 0))]
+        number = self.starts.get(name, 0) - 1 - previous
+        return self.path(name, number) if number >= 0 else None
 
     def waiting_reason(self, pod, container):
         return "ContainerCreating"

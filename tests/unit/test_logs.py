@@ -8,7 +8,9 @@ import re
 
 import pytest
 
-from localkube.node.logs import LONGEST, LogFiles, LogOptions, parse_timestamp, read_log, timestamp
+from localkube.node.log_reading import LogOptions, read_log
+from localkube.node.log_segments import LogLimits, segments
+from localkube.node.logs import LONGEST, LogFiles, parse_timestamp, timestamp
 
 SECOND = 1_000_000_000
 AWKWARD = (
@@ -62,7 +64,7 @@ def test_a_part_of_a_line_is_on_disk_before_the_line_ends(path):
 
 
 def test_only_the_owner_can_read_a_log(path):
-    LogFiles().open(path)
+    LogFiles().open(path).feed("stdout", b"a")
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
@@ -77,15 +79,40 @@ def test_an_entry_torn_by_a_killed_agent_does_not_spoil_the_next(path):
     assert read(path) == b"whole\nafter\n"
 
 
-def test_a_full_disk_loses_output_but_does_not_raise(path, caplog):
-    writer = LogFiles().open(path)
-    full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, writer._file)
-    writer.feed("stdout", b"lost\n")
-    writer.feed("stdout", b"lost\n")
+@contextlib.contextmanager
+def full(writer):
+    """Make every write of a writer fail as on a full disk."""
+    writer.feed("stdout", b"")
+    kept, device = os.dup(writer._file), os.open("/dev/full", os.O_WRONLY)
+    os.dup2(device, writer._file)
+    yield
+    os.dup2(kept, writer._file)
+    os.close(kept)
+    os.close(device)
+
+
+def test_a_full_disk_loses_output_says_so_once_and_does_not_raise(path, caplog):
+    files, lost = LogFiles(), []
+    files.on_loss = lambda *loss: lost.append(loss)
+    writer = files.open(path)
+    writer.feed("stdout", b"before\n")
+    with full(writer):
+        writer.feed("stdout", b"lost\n")
+        writer.feed("stdout", b"lost\n")
+    writer.feed("stdout", b"after\n")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "No space left" in caplog.text
-    os.close(full)
+    assert [(place, error.strerror) for place, error in lost] == [(path, "No space left on device")]
+    assert read(path) == b"before\nafter\n"
+
+
+def test_a_directory_that_cannot_be_made_loses_output_too(tmp_path):
+    (tmp_path / "logs").write_text("in the way")
+    files, lost = LogFiles(), []
+    files.on_loss = lambda place, error: lost.append(error.strerror)
+    writer = files.open(tmp_path / "logs" / "trainer" / "0.log")
+    writer.feed("stdout", b"lost\n")
+    writer.close()
+    assert lost == ["Not a directory"]
 
 
 def reference_tail(text: bytes, lines: int) -> bytes:
@@ -142,9 +169,12 @@ def test_the_byte_limit_cuts_in_the_middle_of_a_line(path):
     assert read(path, limit_bytes=5) == b"one\nt"
 
 
-def test_a_missing_file_is_not_an_empty_log(path):
-    with pytest.raises(FileNotFoundError):
-        read(path)
+def test_a_container_that_has_written_nothing_has_an_empty_log_and_no_file(path):
+    files = LogFiles()
+    writer = files.open(path)
+    assert read(path, files) == b""
+    writer.close()
+    assert (read(path, files, follow=True), path.parent.exists()) == (b"", False)
 
 
 def test_without_follow_a_busy_log_ends_where_it_was_when_asked(path):
@@ -205,3 +235,91 @@ def test_a_follower_that_leaves_is_forgotten(path):
         assert not files._followers
 
     asyncio.run(scenario())
+
+
+SMALL = LogLimits(bytes=2000, files=3)
+
+
+def numbers(count, *, start=0):
+    return b"".join(b"%05d\n" % number for number in range(start, start + count))
+
+
+def test_a_log_goes_on_in_new_files_and_the_oldest_go(path):
+    writer = LogFiles(SMALL).open(path)
+    for number in range(1000):
+        writer.feed("stdout", b"%05d\n" % number)
+        assert len(segments(path)) <= SMALL.files
+    assert sum(name.stat().st_size for name in segments(path)) <= SMALL.files * (SMALL.bytes + 100)
+    kept = read(path)
+    assert numbers(1000).endswith(kept)
+    assert len(kept) > 2 * 2000 * 6 / 60
+
+
+def test_a_line_stays_in_one_file_unless_it_never_ends(path):
+    writer = LogFiles(SMALL).open(path)
+    writer.feed("stdout", b"x" * 3000)
+    assert len(segments(path)) == 1
+    writer.feed("stdout", b"y\n")
+    writer.feed("stdout", b"z\n")
+    assert [name.name for name in segments(path)] == ["0.log.1", "0.log"]
+    assert read(path) == b"x" * 3000 + b"y\nz\n"
+    for _ in range(1000):
+        writer.feed("stderr", b"50%\r" * 10)
+    assert sum(name.stat().st_size for name in segments(path)) <= 2 * SMALL.files * (SMALL.bytes + 100)
+
+
+@pytest.mark.parametrize("lines", [0, 1, 20, 50, 80, 10_000])
+def test_tail_reaches_back_into_earlier_files(path, lines):
+    writer = LogFiles(LogLimits(bytes=2000, files=100)).open(path)
+    for number in range(300):
+        writer.feed("stdout", b"%05d\n" % number)
+    assert len(segments(path)) > 5
+    assert read(path, tail_lines=lines) == reference_tail(numbers(300), lines)
+
+
+def test_a_follower_goes_on_from_file_to_file_and_loses_nothing(path):
+    async def scenario():
+        files = LogFiles(LogLimits(bytes=2000, files=100))
+        writer = files.open(path)
+        following = asyncio.create_task(text_of(path, files, follow=True))
+        for number in range(2000):
+            writer.feed("stdout", b"%05d\n" % number)
+            if number % 97 == 0:
+                await asyncio.sleep(0)
+        writer.close()
+        return await asyncio.wait_for(following, 20)
+
+    assert asyncio.run(scenario()) == numbers(2000)
+
+
+def test_a_follower_that_is_left_behind_goes_on_with_what_is_kept(path):
+    async def scenario():
+        files = LogFiles(SMALL)
+        writer = files.open(path)
+        writer.feed("stdout", numbers(1))
+        reading = read_log(path, files=files, options=LogOptions(follow=True))
+        seen = [await anext(reading)]
+        for number in range(1, 1000):
+            writer.feed("stdout", b"%05d\n" % number)
+        writer.close()
+        return seen + [block async for block in reading]
+
+    text = b"".join(asyncio.run(scenario()))
+    assert text.startswith(numbers(2)) and text.endswith(numbers(60, start=940))
+
+
+def test_of_a_containers_runs_the_last_two_are_kept(path):
+    files = LogFiles(SMALL)
+    for run in range(4):
+        writer = files.open(path.with_name(f"{run}.log"))
+        for number in range(100):
+            writer.feed("stdout", b"%05d\n" % number)
+        writer.close()
+    assert {name.name.split(".")[0] for name in path.parent.iterdir()} == {"2", "3"}
+
+
+def test_a_continued_log_is_rotated_where_the_agent_before_would_have_done_it(path):
+    LogFiles(SMALL).open(path).feed("stdout", b"x" * 1900 + b"\n")
+    writer = LogFiles(SMALL).open(path)
+    writer.feed("stdout", b"y" * 100 + b"\n")
+    assert [name.name for name in segments(path)] == ["0.log.1"]
