@@ -49,7 +49,8 @@ class AgentView:
         start_task(self._runtime.orders.ask("end_input", id=process.identity), name="end of input")
 
     async def connect(self, pod: Mapping[str, Any], port: int) -> port_forward.Streams:
-        return await port_forward.connect(self._runtime.orders, pod=pod["metadata"]["uid"], port=port)
+        parts, uid = self._runtime, pod["metadata"]["uid"]
+        return await port_forward.connect(parts.orders, pod=uid, port=port, addresses=parts.addresses)
 
     def log_path(self, pod: Mapping[str, Any], container: str, *, previous: bool) -> Path | None:
         worker = self._workers.get(pod["metadata"]["uid"])

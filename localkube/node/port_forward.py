@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from aiohttp import WSMsgType, web
 
 from localkube.node import spdy
+from localkube.node.addresses import Addresses
 from localkube.node.orders import Orders, Refused
 
 log = logging.getLogger(__name__)
@@ -35,8 +36,14 @@ class Unreachable(Exception):
     """Nothing answers on a port of a pod."""
 
 
-async def connect(orders: Orders, *, pod: str, port: int) -> Streams:
+async def connect(orders: Orders, *, pod: str, port: int, addresses: Addresses) -> Streams:
     """Connect to a port on a pod's loopback.
+
+    Args:
+        orders: To the spawner, who alone can make a socket in the pod's network.
+        pod: Its uid.
+        port: As the pod sees it.
+        addresses: Where the cluster's addresses are.
 
     Raises:
         Unreachable: Nothing listens there.
@@ -48,7 +55,7 @@ async def connect(orders: Orders, *, pod: str, port: int) -> Streams:
             made = socket.socket(fileno=descriptor)
             made.setblocking(False)
             try:
-                await loop.sock_connect(made, (answer["loopback"], port))
+                await loop.sock_connect(made, addresses.reach(answer["loopback"], port))
                 streams = await asyncio.open_connection(sock=made)
             except BaseException:
                 made.close()

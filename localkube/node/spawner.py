@@ -150,7 +150,10 @@ class Spawner:
         ``loopback`` is the address on which what listens on the pod's localhost is reached by it.
         """
         family, loopback = (socket.AF_INET6, "::1") if order.get("v6") else (socket.AF_INET, "127.0.0.1")
-        made = socket_in(self._pods[order["pod"]], family) if "pod" in order else socket.socket(family)
+        if self._plain and "pod" in order:
+            loopback = self._addresses[order["pod"]]
+        pod = {} if self._plain else self._pods.get(order.get("pod"), {})
+        made = socket_in(pod, family) if pod else socket.socket(family)
         descriptor = made.detach()
         return {"loopback": loopback}, [descriptor], [descriptor]
 

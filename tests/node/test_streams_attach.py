@@ -1,6 +1,7 @@
 """``kubectl attach``, ``kubectl run -i`` and ``kubectl cp``, through the real API server, by WebSockets."""
 
 import os
+import select
 import subprocess
 
 from .lab import PATIENCE, eventually, pod, state
@@ -27,18 +28,22 @@ def running(pods, script, **main):
 def test_input_reaches_a_container_and_its_output_everybody_and_the_log(lab, pods):
     name = running(pods, ECHO, stdin=True)
     with attach(lab, "-i", name) as first, attach(lab, name) as second:
-        first.stdin.write("one\n")
-        first.stdin.flush()
-        assert first.stdout.readline() == "got one\n"
-        # The second may have come after the first line.
-        second_lines = iter(second.stdout.readline, "")
+        # Who attaches hears what comes from then on.
+        eventually(lambda: _is_heard(first, second))
         first.stdin.write("two\nstop\n")
         first.stdin.flush()
-        assert first.stdout.read() == "got two\ngot stop\n"
-        assert list(second_lines)[-1] == "got stop\n"
+        assert first.stdout.read().endswith("got one\ngot two\ngot stop\n")
+        assert second.stdout.read().endswith("got one\ngot two\ngot stop\n")
         assert (first.wait(PATIENCE), second.wait(PATIENCE)) == (0, 0)
-    assert pods.logs(name) == "ready\ngot one\ngot two\ngot stop\n"
+    logged = pods.logs(name)
+    assert logged.startswith("ready\ngot one\n") and logged.endswith("got one\ngot two\ngot stop\n")
     assert state(pods.until(name, lambda pod: "terminated" in state(pod)))["terminated"]["exitCode"] == 3
+
+
+def _is_heard(speaker, listener):
+    speaker.stdin.write("one\n")
+    speaker.stdin.flush()
+    return bool(select.select([listener.stdout], [], [], 0.1)[0])
 
 
 def say(lab, name, text):
