@@ -67,25 +67,7 @@ async def connect(orders: Orders, *, pod: str, port: int, addresses: Addresses) 
             problem = problem or (os.strerror(error.errno) if error.errno else str(error))
         except Refused as error:
             problem = problem or error.message
-    raise _unreachable(port, problem)
-
-
-async def connect_plainly(host: str, at: int, *, port: int) -> Streams:
-    """Connect to a port of a pod that has no network of its own, where ``host`` and ``at`` stand for it.
-
-    Raises:
-        Unreachable: Nothing listens there.
-    """
-    try:
-        streams = await asyncio.open_connection(host, at)
-    except OSError as error:
-        raise _unreachable(port, os.strerror(error.errno) if error.errno else str(error)) from error
-    streams[1].transport.set_write_buffer_limits(high=WAITING_BYTES)
-    return streams
-
-
-def _unreachable(port: int, problem: str) -> Unreachable:
-    return Unreachable(f"failed to connect to localhost:{port} inside the pod: {problem.lower()}")
+    raise Unreachable(f"failed to connect to localhost:{port} inside the pod: {problem.lower()}")
 
 
 @dataclass

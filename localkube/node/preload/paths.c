@@ -161,6 +161,8 @@ INT(creat, 1, (const char *path, mode_t mode), (const char *, mode_t), (mapped, 
 INT(creat64, 1, (const char *path, mode_t mode), (const char *, mode_t), (mapped, mode))
 INT(__open_2, (flags & O_ACCMODE), (const char *path, int flags), (const char *, int), (mapped, flags))
 INT(__open64_2, (flags & O_ACCMODE), (const char *path, int flags), (const char *, int), (mapped, flags))
+INT(__openat_2, (flags & O_ACCMODE), (int d, const char *path, int flags), (int, const char *, int), (d, mapped, flags))
+INT(__openat64_2, (flags & O_ACCMODE), (int d, const char *path, int flags), (int, const char *, int), (d, mapped, flags))
 INT(inotify_add_watch, 0, (int fd, const char *path, uint32_t mask), (int, const char *, uint32_t), (fd, mapped, mask))
 ONE(DIR *, NULL, opendir, 0, (const char *path), const char *, (mapped))
 ONE(ssize_t, -1, getxattr, 0, (const char *path, const char *n, void *v, size_t s), LIST(const char *, const char *, void *, size_t), (mapped, n, v, s))
