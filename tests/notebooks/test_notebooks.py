@@ -63,3 +63,10 @@ def test_papermill_passes_all_on_the_same_cluster_and_reports(
 def test_nbval_passes_cleaning_up_where_nothing_was_made_before(cluster_of_the_notebooks, nbval):
     done = nbval("11_clean_up")
     assert done.returncode == 0, done.stdout
+
+
+def test_papermill_passes_all_where_pods_are_plain_processes(runner, finish, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_MODE", "plain")
+    done = finish(runner("--cluster", "plain"), timeout=LIMIT)
+    assert done.returncode == 0, done.stdout
+    assert "plain" not in [each["cluster"] for each in kit.list_clusters()]
