@@ -28,6 +28,7 @@ CONNECT_SECONDS, READ_SECONDS = 5, 60
 # Where the kinds are that the kit asks for by name; other kinds come with their apiVersion.
 API_VERSIONS = {
     "Job": "batch/v1",
+    "Deployment": "apps/v1",
     "StorageClass": "storage.k8s.io/v1",
     "EndpointSlice": "discovery.k8s.io/v1",
     "NodeMetrics": "metrics.k8s.io/v1beta1",

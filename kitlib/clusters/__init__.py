@@ -66,7 +66,7 @@ def connect(
 
     Args:
         name: Its name; with a kubeconfig, what the kit shall call it.
-        kubeconfig: Leads to a cluster that the kit did not make.
+        kubeconfig: Leads to a cluster that the kit did not make; needed once, the kit remembers its path.
         context: One of the kubeconfig's contexts.
         start: Start a local cluster that has stopped: after the machine was, for one.
 
@@ -75,9 +75,11 @@ def connect(
         ClusterBroken: It does not run; the error says how to get it back.
     """
     if kubeconfig is not None or context is not None:
-        return ExistingCluster(name, kubeconfig=kubeconfig, context=context)
+        return ExistingCluster(name, kubeconfig=kubeconfig, context=context).remembered()
     cluster = LocalCluster.find(name)
     if cluster is None:
+        if known := ExistingCluster.find(name):
+            return known
         raise not_found(name)
     if start and cluster.status["state"] == "stopped":
         return cluster.start()

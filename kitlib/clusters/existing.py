@@ -1,10 +1,11 @@
 """Any cluster that a kubeconfig leads to: it is used, and never made or unmade, by the kit."""
 
+import json
 import os
 import shutil
 from pathlib import Path
 
-from kitlib import ownership
+from kitlib import names, ownership, settings
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
 from kitlib.kube import Kube
@@ -62,17 +63,39 @@ class ExistingCluster(Cluster):
             )
         cluster = cls(name, **shape.options)
         cluster.kube.version()
-        return cluster
+        return cluster.remembered()
 
     @classmethod
-    def find(cls, name: str) -> None:
-        """Return None: the kit keeps no list of these."""
-        return
+    def find(cls, name: str) -> "ExistingCluster | None":
+        """Return the one that was used by this name before, or None."""
+        try:
+            given = json.loads(_memory(name).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        return cls(name, **given)
 
     @classmethod
     def existing(cls) -> list[dict[str, object]]:
-        """Return nothing: the kit keeps no list of these."""
-        return []
+        """Return a row for each that was used; how it is, nobody asks it for."""
+        return [
+            {
+                "cluster": path.stem,
+                "provider": cls.provider,
+                "state": None,
+                "nodes": None,
+                "version": None,
+                "why": f"used before; see kit.connect({path.stem!r})",
+            }
+            for path in sorted(_memory("any").parent.glob("*.json"))
+        ]
+
+    def remembered(self) -> "ExistingCluster":
+        """Let a fresh kernel find it by its name: the kubeconfig's path is kept, not what is in it."""
+        path = _memory(self.name)
+        given = {"kubeconfig": str(self._kubeconfig.absolute()), "context": self.context}
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(json.dumps(given | {"namespace": self.kube.namespace}), encoding="utf-8")
+        return self
 
     @property
     def kubeconfig(self) -> Path:
@@ -97,8 +120,9 @@ class ExistingCluster(Cluster):
         ]
 
     def delete(self) -> None:
-        """Delete what the kit made in it; the cluster itself stays."""
+        """Delete what the kit made in it, and forget it; the cluster itself stays."""
         ownership.delete_runs(self.kube)
+        _memory(self.name).unlink(missing_ok=True)
 
     def explain(self, words: str) -> KitError:
         """Return why it does not answer, as far as can be told from here."""
@@ -107,3 +131,8 @@ class ExistingCluster(Cluster):
             about=f'cluster "{self.name}"',
             fix=f"see that it runs, and that {self._kubeconfig} is meant for it",
         )
+
+
+def _memory(name: str) -> Path:
+    """Return where it is kept which kubeconfig belongs to a name."""
+    return settings.state_folder() / "existing" / f"{names.check(name, kind='cluster')}.json"

@@ -192,6 +192,37 @@ def test_any_cluster_with_a_kubeconfig_can_be_used(local_cluster):
     other = kit.connect("mine", kubeconfig=local_cluster.kubeconfig)
     assert len(other.nodes()) == 4
     assert kit.create_cluster("existing", name="mine", kubeconfig=local_cluster.kubeconfig).nodes()
+    again = kit.connect("mine")
+    assert again.kubeconfig == local_cluster.kubeconfig, "the kit remembers where it lies"
+    assert ("mine", "existing") in [(each["cluster"], each["provider"]) for each in kit.list_clusters()]
+    with pytest.raises(BadInput, match="not the kit's to stop"):
+        again.stop_node("node-3")
+    again.delete()
+    assert len(local_cluster.nodes()) == 4
+    with pytest.raises(kit.ClusterNotFound):
+        kit.connect("mine")
+
+
+def test_a_node_is_switched_off_and_on_and_others_are_pretended_in_a_terminal_and_in_a_cell(local_cluster):
+    main = ["-c", local_cluster.name]
+    try:
+        off = CliRunner().invoke(cli.main, ["node", "stop", "node-3", *main])
+        assert off.exit_code == 0, off.output
+        assert "node-3" in off.stdout
+        with pytest.raises(ProviderFailed, match="switched off"):
+            local_cluster.cut("node-3")
+    finally:
+        on = local_cluster.start_node("node-3")
+    assert {each["status"] for each in on} == {"Ready"}
+    with pytest.raises(ProviderFailed, match="no such node"):
+        local_cluster.heal("node-7")
+    try:
+        pretended = CliRunner().invoke(cli.main, ["node", "simulate", "3", *main])
+        assert pretended.exit_code == 0, pretended.output
+        assert "7 of 7 nodes Ready" in repr(local_cluster)
+    finally:
+        local_cluster.simulate_nodes(0)
+    assert "4 of 4 nodes Ready" in repr(local_cluster)
 
 
 def test_top_tells_what_nodes_and_pods_use(local_cluster):
