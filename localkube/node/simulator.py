@@ -32,7 +32,9 @@ AT_ONCE, HEARTBEATS_AT_ONCE = 32, 16
 RETRY_SECONDS = 0.5
 SIZE = {"cpu": "32", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"}
 
-STRATEGIC = "application/strategic-merge-patch+json"
+OURS = ("Initialized", "ContainersReady", "Ready")
+# Cheaper for the API server than a strategic one.
+MERGE = "application/merge-patch+json"
 
 
 def node_object(index: int, *, version: str) -> dict[str, Any]:
@@ -96,8 +98,11 @@ def running(pod: dict[str, Any], address: str, now: str) -> dict[str, Any]:
         "podIP": address,
         "podIPs": [{"ip": address}],
         "conditions": [
-            {"type": kind, "status": "True", "lastTransitionTime": now}
-            for kind in ("Initialized", "ContainersReady", "Ready")
+            *_others(pod),
+            *(
+                {"type": kind, "status": "True", "lastTransitionTime": now}
+                for kind in ("Initialized", "ContainersReady", "Ready")
+            ),
         ],
         "containerStatuses": [
             _container(each, {"running": {"startedAt": now}}, ready=True) for each in spec["containers"]
@@ -114,11 +119,20 @@ def succeeded(pod: dict[str, Any], began: str, now: str) -> dict[str, Any]:
     return {
         "phase": "Succeeded",
         "conditions": [
-            {"type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": now}
-            for kind in ("ContainersReady", "Ready")
+            *_others(pod),
+            {"type": "Initialized", "status": "True", "lastTransitionTime": began},
+            *(
+                {"type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": now}
+                for kind in ("ContainersReady", "Ready")
+            ),
         ],
         "containerStatuses": [_container(each, ended, ready=False) for each in pod["spec"]["containers"]],
     }
+
+
+def _others(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the conditions that are not the kubelet's: a merge patch replaces the list."""
+    return [each for each in pod["status"].get("conditions") or [] if each["type"] not in OURS]
 
 
 def _container(container: dict[str, Any], state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
@@ -186,7 +200,7 @@ class Simulator:
 
     async def _revive(self, name: str) -> None:
         status = {"status": node_status(name, version=self._kubernetes)}
-        await self._send("PATCH", f"/api/v1/nodes/{name}/status", status, STRATEGIC)
+        await self._send("PATCH", f"/api/v1/nodes/{name}/status", status, MERGE)
         await self._lease(name)
 
     async def _lease(self, name: str) -> None:
@@ -257,7 +271,7 @@ class Simulator:
 
     async def _report(self, pod: dict[str, Any], path: str, status: dict[str, Any]) -> None:
         body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
-        await self._send("PATCH", path + "/status", body, STRATEGIC)
+        await self._send("PATCH", path + "/status", body, MERGE)
 
     async def _delete(self, path: str) -> None:
         await self._send("DELETE", path, {"gracePeriodSeconds": 0}, "application/json")
