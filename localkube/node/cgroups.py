@@ -175,8 +175,12 @@ class ControlGroups:
             return False
 
     def remove(self, identity: str) -> None:
-        """Remove a container's group; one that still has a process goes with the next."""
+        """Remove a container's group; one in which a process is still ending goes with a later ``sweep``."""
         self._late.add(identity)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove the groups whose removal came too early."""
         for each in list(self._late):
             if all(map(_gone, dict.fromkeys(self._groups(each).values()))):
                 self._late.discard(each)

@@ -146,6 +146,7 @@ class ContainerWorker:
         except ApiError as error:
             self._wait("CreateContainerConfigError", str(error), count, last)
         except Refused as error:
+            pod.runtime.limits.ended(identity)
             if error.stage != "exec":
                 self._wait("CreateContainerError", error.message, count, last)
                 return

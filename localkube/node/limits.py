@@ -4,6 +4,7 @@ With control groups (``cgroups.py``) the kernel throttles CPU and ends what take
 a container with a CPU limit runs on that many cores, and a watch on memory (``memory.py``) ends it.
 """
 
+import asyncio
 import logging
 import math
 import os
@@ -14,6 +15,8 @@ from localkube.node.cgroups import ControlGroups, Resources
 from localkube.node.memory import MemoryWatch
 from localkube.node.quantity import parse, whole
 from localkube.node.usage import Usage
+
+SWEEP_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +98,13 @@ class Limits:
         return self._groups.usage(identity) if self._groups is not None else None
 
     async def run(self) -> None:
-        """Watch the memory of containers without a group, for ever."""
-        await self._memory.run()
+        """Watch the memory of containers without a group, and sweep up after those with one; for ever."""
+        await asyncio.gather(self._memory.run(), self._sweep())
+
+    async def _sweep(self) -> None:
+        while self._groups is not None:
+            self._groups.sweep()
+            await asyncio.sleep(SWEEP_SECONDS)
 
     def _over(self, identity: str) -> None:
         self._ended.add(identity)

@@ -8,7 +8,7 @@ import pytest
 
 from localkube.node.cgroups import RECORD
 
-from .lab import Pods, pod, python, running_lab, state, state_home
+from .lab import Pods, eventually, pod, python, running_lab, state, state_home
 
 GREEDY = "held = []\nwhile True: held.append(b'x' * (8 << 20))"
 SPIN = (
@@ -65,7 +65,7 @@ def test_the_kernel_throttles_a_container_to_its_cpu_limit(groups, pods):
 
 def test_a_container_that_has_ended_leaves_no_group(groups, lab, pods):
     uid = pods.finish(limited("print()", cpu="500m"))["metadata"]["uid"]
-    assert not [path for path in directories(lab) if path.name.startswith(uid)]
+    eventually(lambda: any(path.name.startswith(uid) for path in directories(lab)), wanted=False)
 
 
 def test_without_groups_a_container_runs_on_as_many_cores_as_its_limit(without):
@@ -117,3 +117,13 @@ def test_a_command_that_joins_a_container_is_in_its_group(groups, lab, pods):
     own = lab.kubectl("exec", name, "--", "cat", "/proc/1/cgroup")
     assert "main.0" in own
     assert lab.kubectl("exec", name, "--", "cat", "/proc/self/cgroup") == own
+
+
+def test_a_container_that_could_not_be_started_leaves_no_group(groups, lab, pods):
+    manifest = pod(main={"command": ["/no/such/program"], "resources": {"limits": {"cpu": "500m"}}})
+    uid = pods.finish(manifest)["metadata"]["uid"]
+    eventually(lambda: any(path.name.startswith(uid) for path in directories(lab)), wanted=False)
+
+
+def test_containers_that_ask_for_nothing_share_a_group(groups, pods):
+    assert "best-effort" in pods.output(pod("cat /proc/self/cgroup"))
