@@ -25,6 +25,7 @@ def pod_conditions(
     init_statuses: Sequence[Object],
     sandbox: bool,
     now: str,
+    evicted: str = "",
 ) -> list[dict[str, Any]]:
     """Return the whole list of conditions.
 
@@ -35,6 +36,7 @@ def pod_conditions(
         init_statuses: The same for init containers.
         sandbox: The pod's network exists.
         now: The API's form of the time, for conditions that change.
+        evicted: Why the node has ended the pod, if it has.
     """
     before = (pod.get("status") or {}).get("conditions") or []
     foreign = [dict(condition) for condition in before if condition["type"] not in OWN]
@@ -49,6 +51,9 @@ def pod_conditions(
     known = {condition["type"]: condition for condition in before}
     generation = pod["metadata"].get("generation")
     own = [_condition(kind, findings[kind], known.get(kind), generation, now) for kind in OWN]
+    if evicted and "DisruptionTarget" not in known:
+        finding = (True, "TerminationByKubelet", evicted)
+        own.append(_condition("DisruptionTarget", finding, None, generation, now))
     return foreign + own
 
 

@@ -32,7 +32,6 @@ POD_RULES = (
     Rule("hostNetwork", "the pod has a network of its own"),
     Rule("hostPID", "each container sees its own processes"),
     Rule("hostIPC", "the pod has an IPC namespace of its own"),
-    Rule("shareProcessNamespace", "each container sees its own processes"),
     Rule("hostUsers", "all pods share the cluster's user namespace", lambda value: value is False),
     Rule("runtimeClassName", "containers are processes of this machine"),
     Rule("setHostnameAsFQDN", "the host name is the short one"),
@@ -73,7 +72,7 @@ CONTAINER_RULES = (
 )
 # In plain mode: every container sees the processes of the whole machine, and its files.
 PLAIN_POD_RULES = (
-    *(rule for rule in POD_RULES if rule.field not in ("hostPID", "hostIPC", "shareProcessNamespace")),
+    *(rule for rule in POD_RULES if rule.field not in ("hostPID", "hostIPC")),
     Rule(
         "volumes",
         "in plain mode a volume in memory is a directory on disk, and its sizeLimit is not a wall",

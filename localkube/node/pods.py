@@ -9,30 +9,30 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 from localkube.node import records
 from localkube.node.api import ApiError
 from localkube.node.container_worker import ContainerWorker
-from localkube.node.containers import network_files
 from localkube.node.nodes import NodePool, is_ready
 from localkube.node.notkept import not_kept, not_kept_in_plain
-from localkube.node.orders import Refused, SpawnerGone
+from localkube.node.orders import SpawnerGone
+from localkube.node.pod_sandbox import prepare, release
 from localkube.node.processes import Process
 from localkube.node.records import ContainerRecord
 from localkube.node.reports import StatusReports
 from localkube.node.runtime import Runtime
-from localkube.node.status import DEADLINE_EXCEEDED, TERMINAL, pod_status
+from localkube.node.status import DEADLINE_EXCEEDED, EVICTED, TERMINAL, pod_status
 from localkube.node.stopping import waits_for
 from localkube.node.tasks import start_task
-from localkube.node.volumes import Volume, VolumeError
+from localkube.node.volumes import Volume
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 10.0
-EVICTED, EVICTION_GRACE_SECONDS = ("Failed", "Evicted"), 1.0
+EVICTION_GRACE_SECONDS = 1.0
 
 
 class PodWorker:
@@ -98,7 +98,7 @@ class PodWorker:
         await self.stop(grace=0)
         if self._task:
             await asyncio.wait([self._task])
-        await self._release()
+        await release(self)
         await self.runtime.orders.ask("forget_pod", pod=self.uid)
         self.runtime.events.forget(self.uid)
         await self.runtime.volumes.remove(self.uid)
@@ -154,7 +154,7 @@ class PodWorker:
                 await self._live_on()
                 deadline.cancel()
             self.finished = True
-            await self._release()
+            await release(self)
             self._reports.soon()
             await self._reports.sent()
         except SpawnerGone:
@@ -162,6 +162,9 @@ class PodWorker:
 
     async def _live_on(self) -> None:
         """Live, whatever goes wrong: a pod that is stuck must be seen to be."""
+        check = not_kept_in_plain if self.runtime.plain else not_kept
+        if self._is_new and (vain := check(self.pod)):
+            self.event("NotKept", "; ".join(vain), warning=True)
         delay = RETRY_SECONDS
         while True:
             try:
@@ -181,7 +184,7 @@ class PodWorker:
 
     async def _live(self) -> None:
         self._sidecars = []
-        if await self._prepare() and await self._initialise():
+        if await prepare(self) and await self._initialise():
             for worker in self._main:
                 # One after the other, since a postStart hook holds up what comes after it.
                 if not self.stopping.is_set():
@@ -192,56 +195,6 @@ class PodWorker:
             await asyncio.gather(*self._sidecars)
         # Those of an earlier agent, where the pod was stopped before it could be gone on with.
         await _together(self.containers[name].keep() for name in list(self.processes))
-
-    async def _prepare(self) -> bool:
-        """Make sandbox and volumes; False when the pod is stopped before that succeeds."""
-        if not await self._until_done(self._take_address):
-            return False
-        meta, spec = self.pod["metadata"], self.pod["spec"]
-        hostname = spec.get("hostname") or meta["name"][:63]
-        subdomain = spec.get("subdomain", "")
-        directory = self.runtime.fleeting_directory(self.uid)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        network_files(
-            directory,
-            hostname=hostname,
-            address=self.address,
-            subdomain=subdomain,
-            namespace=meta["namespace"],
-            pod=self.pod,
-        )
-        check = not_kept_in_plain if self.runtime.plain else not_kept
-        if self._is_new and (vain := check(self.pod)):
-            self.event("NotKept", "; ".join(vain), warning=True)
-        return await self._until_done(lambda: self._sandbox(hostname))
-
-    async def _take_address(self) -> None:
-        self.address = self.pool.address(self.uid, wanted=self.address)
-
-    async def _sandbox(self, hostname: str) -> None:
-        network = self.runtime.site.pod_network()
-        sandbox = self.runtime.orders.ask(
-            "sandbox", pod=self.uid, hostname=hostname, address=self.address, **network
-        )
-        _, self.volumes = await asyncio.gather(sandbox, self.runtime.volumes.prepare(self.pod))
-
-    async def _until_done(self, attempt: Callable[[], Awaitable[None]]) -> bool:
-        delay = RETRY_SECONDS
-        while not self.stopping.is_set():
-            try:
-                await attempt()
-                return True
-            except VolumeError as error:
-                self.event(error.reason, error.message, warning=True)
-            except Refused as error:
-                self.event("FailedCreatePodSandBox", error.message, warning=True)
-            except ApiError as error:
-                self.event("FailedMount", str(error), warning=True)
-            self._reports.soon()
-            if await self.pause(delay):
-                break
-            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
-        return False
 
     async def _initialise(self) -> bool:
         """Run the init containers one after the other; False when the pod ends with them.
@@ -285,11 +238,6 @@ class PodWorker:
         except ApiError as error:
             if error.status not in (404, 409):
                 log.warning("delete %s: %s", self._path, error)
-
-    async def _release(self) -> None:
-        if self.address:
-            await self.runtime.orders.ask("remove", pod=self.uid)
-            self.pool.release(self.uid)
 
     # Its status.
 

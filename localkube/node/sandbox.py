@@ -45,7 +45,8 @@ def launch(
     Args:
         order: ``argv``, ``env``, ``cwd``, ``tty``, ``root`` (see ``build_root``) and ``scratch`` (a mount
             point); ``groups`` or ``cores``, see ``enter_limits``.
-        fds: ``stdin``, ``stdout``, ``stderr``, and ``net``, ``uts``, ``ipc``: the pod's namespaces.
+        fds: ``stdin``, ``stdout``, ``stderr``, and ``net``, ``uts``, ``ipc``: the pod's namespaces;
+            ``pid`` where its containers share the one of processes.
         main: Called in place of the command, when the caller has already loaded it.
 
     Raises:
@@ -93,7 +94,9 @@ def _helper(order: dict, fds: dict, main: Callable | None, writer: int) -> NoRet
             enter_limits(order)
             for name in ("net", "uts", "ipc"):
                 setns(fds[name])
-            unshare(CLONE_NEWNS | CLONE_NEWPID)
+            if "pid" in fds:
+                setns(fds["pid"])
+            unshare(CLONE_NEWNS | (0 if "pid" in fds else CLONE_NEWPID))
         with stage(writer, "mount"):
             build_root(order["root"], order["scratch"])
         pid = os.fork()

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from localkube.node import joining, messages, plain, sandbox, syscalls
+from localkube.node import joining, messages, plain, sandbox, sharing, syscalls
 from localkube.node.netlink import Netlink
 from localkube.node.sessions import kill_session
 from localkube.node.wiring import make_network, make_pod, move_pod, plug_node, socket_in, unplug_node
@@ -43,6 +43,7 @@ class Entry:
     context: dict[str, Any] = field(default_factory=dict)
     client: socket.socket | None = None
     container: str = ""
+    mounts: int | None = None
     status: int | None = None
     ended: float | None = None
     forgotten: bool = False
@@ -251,8 +252,9 @@ class Spawner:
     def _do_remove(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Forget a pod's namespaces; the kernel frees them with their last process."""
         self._addresses.pop(order["pod"], None)
-        for descriptor in self._pods.pop(order["pod"], {}).values():
-            os.close(descriptor)
+        pod = self._pods.pop(order["pod"], {})
+        sharing.let_go(pod)
+        _close(pod)
         return {}, [], []
 
     def _do_run(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
@@ -271,6 +273,8 @@ class Spawner:
             ours = {"tty": started.terminal}
         context = {name: order[name] for name in ("env", "cwd", "plain") if name in order}
         entry = Entry(order["id"], "container", started.pid, time.time(), ours, context)
+        if "pause" in self._pods[order["pod"]]:
+            entry.mounts = sharing.mounts_of(started.pid)
         return self._started(entry) | {"warm": warm}, list(ours.values()), []
 
     def _do_exec(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
@@ -392,6 +396,8 @@ class Spawner:
             entry = self._by_pid.pop(pid, None)
             if entry is not None:
                 entry.status, entry.ended = status, time.time()
+                if entry.mounts:
+                    sharing.end_rest(entry.mounts)
                 if entry.owner == "exec":
                     del self._entries[entry.identity]
                 for client in list(self._clients):

@@ -17,6 +17,7 @@ from localkube.node.restarts import container_should_restart, is_sidecar
 
 Object = Mapping[str, Any]
 TERMINAL = ("Succeeded", "Failed")
+EVICTED = ("Failed", "Evicted")
 DEADLINE_EXCEEDED = (
     "Failed",
     "DeadlineExceeded",
@@ -79,6 +80,7 @@ def pod_status(
             init_statuses=init_statuses,
             sandbox=bool(pod_ip),
             now=timestamp(now),
+            evicted=message if reason == EVICTED[1] else "",
         ),
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],

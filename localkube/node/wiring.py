@@ -15,6 +15,7 @@ from typing import Any
 
 from localkube.node.netlink import Netlink
 from localkube.node.sandbox import LaunchError
+from localkube.node.sharing import hold
 from localkube.node.syscalls import CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWUTS, setns, unshare
 
 SIOCETHTOOL, ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO = 0x8946, 0x17, 0x1F, 0x24
@@ -113,29 +114,33 @@ def make_pod(netlink: Netlink, order: dict[str, Any]) -> dict[str, int]:
 
     Args:
         netlink: A route socket of the site.
-        order: ``hostname``, ``address``, ``prefix``, ``router`` (to ``services``), ``gateway`` (out).
+        order: ``hostname``, ``address``, ``prefix``, ``router`` (to ``services``), ``gateway`` (out);
+            with ``share_processes`` there is also what ``sharing.hold`` makes.
     """
+    names = ("net", "uts", "ipc", *(("pid", "pause") if order.get("share_processes") else ()))
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
         try:
             _enter_pod(netlink, order)
-            paths = [f"/proc/self/ns/{name}" for name in ("net", "uts", "ipc")]
+            paths = [f"/proc/self/ns/{name}" for name in names[:3]]
             descriptors = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
+            if order.get("share_processes"):
+                descriptors += hold().values()
             socket.send_fds(theirs, [b"ok"], descriptors)
         except OSError as error:
             theirs.send(str(error).encode())
         finally:
             os._exit(0)
     theirs.close()
-    message, descriptors, _, _ = socket.recv_fds(ours, 4096, 3)
+    message, descriptors, _, _ = socket.recv_fds(ours, 4096, len(names))
     ours.close()
     os.waitpid(child, 0)
     if message != b"ok":
         raise LaunchError("sandbox", message.decode() or "the pod's namespaces could not be made")
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
-    return dict(zip(("net", "uts", "ipc"), descriptors, strict=True))
+    return dict(zip(names, descriptors, strict=True))
 
 
 def socket_in(pod: dict[str, int], family: int) -> socket.socket:

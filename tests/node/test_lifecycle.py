@@ -4,6 +4,7 @@ import secrets
 import time
 from datetime import datetime
 
+import psutil
 import pytest
 
 from .lab import container, eventually, is_ready, pod, python, state
@@ -183,6 +184,24 @@ def test_containers_of_a_pod_share_its_network_and_its_volumes(pods, place):
     assert "hello" in pods.logs(made, "client")
 
 
+def test_containers_see_each_others_processes_where_their_pod_asks_for_it(pods, lab, place):
+    hold = shell("hold", "sleep 43210 & exec sleep 43211")
+    look = "until pkill -9 -xf 'sleep 43211'; do sleep 0.05; done; sleep 54321 &"
+    made = pods.finish(pod(containers=[hold, shell("look", look)], shareProcessNamespace=True, **at(place)))
+    assert state(made, "hold")["terminated"]["exitCode"] == 137
+    assert state(made, "look")["terminated"]["exitCode"] == 0
+    left = {"43210", "54321", "infinity"}
+    eventually(lambda: left & {word for process in lab.processes() for word in words(process)}, wanted=set())
+
+
+def test_containers_do_not_see_each_others_processes_otherwise(pods, place):
+    hold = shell("hold", "touch /place/up; exec sleep 32109")
+    look = "until [ -e /place/up ]; do sleep 0.05; done; ps ax"
+    name = pods.create(pod(containers=[hold, shell("look", look)], **at(place)))
+    pods.until(name, lambda pod: "terminated" in state(pod, "look"))
+    assert "32109" not in pods.logs(name, "look")
+
+
 def test_a_readiness_gate_is_somebody_elses_to_open_and_to_close(pods, lab):
     gate = "example.com/warmed-up"
     name = pods.create(pod(FOREVER, readinessGates=[{"conditionType": gate}]))
@@ -213,12 +232,19 @@ def test_what_probes_have_found_survives_the_agent(lab, pods):
     agent = lab.process("localkube.node")
     agent.kill()
     eventually(lambda: agent_of(lab) not in (None, agent.pid))
-    process = [p for p in lab.processes() if LISTENER in p.cmdline()][0]
+    process = [p for p in lab.processes() if LISTENER in words(p)][0]
     process.kill()
     after = pods.until(name, lambda pod: container(pod)["restartCount"] == 1 and is_ready(pod))
     assert container(before)["ready"] and container(after)["started"]
 
 
+def words(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 def agent_of(lab):
-    found = [p.pid for p in lab.processes() if "localkube.node" in " ".join(p.cmdline())]
+    found = [p.pid for p in lab.processes() if "localkube.node" in " ".join(words(p))]
     return found[0] if len(found) == 1 else None

@@ -1,0 +1,29 @@
+"""What a pod asks for in vain is named."""
+
+from localkube.node.notkept import not_kept, not_kept_in_plain
+
+
+def pod(*containers, **spec):
+    return {"spec": {"containers": [{"name": "main"}, *containers]} | spec}
+
+
+def test_a_pod_that_asks_for_nothing_unusual_gets_all_of_it():
+    usual = {"securityContext": {"allowPrivilegeEscalation": False, "privileged": False}, "ports": [{}]}
+    ordinary = pod({"name": "other"} | usual, dnsPolicy="ClusterFirst", securityContext={})
+    assert not_kept(ordinary) == []
+
+
+def test_fields_that_are_lost_for_one_reason_share_a_sentence():
+    user = {"securityContext": {"runAsUser": 0}}
+    asked = pod({"name": "other"} | user, securityContext={"fsGroup": 0}, hostPID=True)
+    assert not_kept(asked) == [
+        "hostPID is not kept: each container sees its own processes",
+        "securityContext.fsGroup, securityContext.runAsUser of container other are not kept: "
+        "all processes of a local cluster belong to its one user",
+    ]
+
+
+def test_plain_mode_keeps_less():
+    memory = pod(volumes=[{"name": "shm", "emptyDir": {"medium": "Memory"}}])
+    assert not_kept(memory) == []
+    assert "volumes is not kept" in not_kept_in_plain(memory)[0]

@@ -1,0 +1,96 @@
+"""Probes: when a container is asked, and after how many answers something follows."""
+
+import asyncio
+import time
+
+import pytest
+
+from localkube.node.handlers import Answer, HandlerError, port_number
+from localkube.node.probes import Probes
+
+FINE, BAD = Answer(True), Answer(False, "no good")
+QUICK = {"periodSeconds": 0.01}
+
+
+class Watched:
+    """A container that answers as it is told to, and remembers what followed."""
+
+    def __init__(self, answers, container, **options):
+        self.answers, self.asked = iter(answers), 0
+        self.failed, self.events, self.seen = [], [], []
+        self.over = asyncio.Event()
+        self.probes = Probes(
+            container,
+            ask=self.ask,
+            began=time.time(),
+            changed=lambda: self.seen.append((self.probes.started, self.probes.ready)),
+            failed=self.failed.append,
+            event=lambda reason, message: self.events.append(message),
+            **options,
+        )
+
+    async def ask(self, spec):
+        try:
+            answer = next(self.answers)
+        except StopIteration:
+            self.over.set()
+            return await asyncio.Future()
+        self.asked += 1
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def run(self):
+        """Ask until there are no answers left, or nobody asks any more."""
+        self.probes.start()
+        try:
+            async with asyncio.timeout(0.5):
+                await self.over.wait()
+        except TimeoutError:
+            pass
+        self.probes.stop()
+        return self
+
+
+async def test_liveness_fails_after_so_many_failures_in_a_row_and_is_asked_no_more():
+    answers = [BAD, BAD, FINE, BAD, BAD, BAD, FINE]
+    seen = await Watched(answers, {"livenessProbe": QUICK | {"failureThreshold": 3}}).run()
+    assert (seen.failed, seen.asked) == (["liveness"], 6)
+    assert seen.events[0] == "Liveness probe failed: no good"
+
+
+async def test_readiness_comes_and_goes_by_its_thresholds():
+    spec = QUICK | {"failureThreshold": 2, "successThreshold": 2}
+    seen = await Watched([FINE, BAD, FINE, FINE, BAD, FINE, BAD, BAD], {"readinessProbe": spec}).run()
+    assert seen.seen == [(True, True), (True, False)]
+    assert seen.failed == []
+
+
+async def test_nothing_else_is_asked_before_the_startup_probe_has_passed():
+    spec = QUICK | {"failureThreshold": 3}
+    container = {"startupProbe": spec, "livenessProbe": QUICK, "readinessProbe": QUICK}
+    seen = await Watched([BAD, BAD, FINE], container).run()
+    assert seen.seen[0] == (True, False)
+    assert set(seen.events) == {"Startup probe failed: no good"}
+
+
+async def test_what_an_earlier_agent_had_found_out_holds_until_there_is_news():
+    container = {"startupProbe": QUICK, "readinessProbe": QUICK | {"failureThreshold": 2}}
+    seen = Watched([BAD, BAD], container, started=True, ready=True)
+    assert seen.probes.ready
+    await seen.run()
+    assert (seen.seen, seen.failed) == ([(True, False)], [])
+
+
+async def test_a_probe_that_cannot_be_asked_counts_for_nothing():
+    broken = [HandlerError("port web not found")] * 3
+    seen = await Watched([*broken, FINE], {"livenessProbe": QUICK | {"failureThreshold": 1}}).run()
+    assert seen.failed == []
+    assert seen.events == ["Liveness probe errored and resulted in unknown state: port web not found"]
+
+
+def test_a_port_may_be_given_by_name_and_a_missing_one_is_named():
+    container = {"ports": [{"name": "web", "containerPort": 8080}]}
+    assert [port_number(port, container) for port in ("web", "81", 82)] == [8080, 81, 82]
+    with pytest.raises(HandlerError, match="port other not found"):
+        port_number("other", container)
