@@ -10,141 +10,33 @@ Not here: logs, exec, metrics; a simulated node has no address at which anybody 
 """
 
 import asyncio
+import itertools
 import json
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from localkube.node import heartbeat
 from localkube.node.agent_settings import AgentSettings
 from localkube.node.api import Api, ApiError
-from localkube.node.nodes import rfc3339
+from localkube.node.nodes import is_ready, rfc3339
+from localkube.node.simulated import MARK, PREFIX, node_object, node_status, running, succeeded
 
 log = logging.getLogger(__name__)
 
-MARK = "trainyard/simulated"
 SECONDS = MARK + "-seconds"
-PREFIX = "simulated-"
-LEASE_SECONDS, RENEW_SECONDS = 40, 10
-STATUS_ROUNDS = 30  # every five minutes
+LEASE_SECONDS = 40
+# As kwok for many; a few can be sooner, which keeps them Ready on a machine that has too much to do.
+LEAST_RENEW_SECONDS, MOST_RENEW_SECONDS, RENEWALS_A_SECOND = 4.0, 10.0, 100
+STATUS_SECONDS = 300
 AT_ONCE, HEARTBEATS_AT_ONCE = 32, 16
 RETRY_SECONDS = 0.5
-SIZE = {"cpu": "32", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"}
 
-OURS = ("Initialized", "ContainersReady", "Ready")
+WORTH_READING = (b'"phase":"Pending"', b'"deletionTimestamp"', b'"status":"False"')
 # Cheaper for the API server than a strategic one.
 MERGE = "application/merge-patch+json"
-
-
-def node_object(index: int, *, version: str) -> dict[str, Any]:
-    """Return a simulated Node, Ready."""
-    name = f"{PREFIX}{index}"
-    labels = {
-        MARK: "true",
-        "kubernetes.io/hostname": name,
-        "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": "amd64",
-        "node.kubernetes.io/instance-type": "simulated",
-        "topology.kubernetes.io/region": "local",
-        "topology.kubernetes.io/zone": f"simulated-{'abc'[index % 3]}",
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {"taints": [{"key": MARK, "value": "true", "effect": "NoSchedule"}]},
-        "status": node_status(name, version=version),
-    }
-
-
-def node_status(name: str, *, version: str) -> dict[str, Any]:
-    now = rfc3339()
-    ready = {
-        "type": "Ready",
-        "status": "True",
-        "reason": "Simulated",
-        "message": "nothing runs on this node, it is only said so",
-        "lastHeartbeatTime": now,
-        "lastTransitionTime": now,
-    }
-    return {
-        "addresses": [{"type": "Hostname", "address": name}],
-        "capacity": SIZE,
-        "allocatable": SIZE,
-        "conditions": [ready],
-        "nodeInfo": {
-            "architecture": "amd64",
-            "bootID": "",
-            "containerRuntimeVersion": "simulated://0.1.0",
-            "kernelVersion": "",
-            "kubeProxyVersion": "",
-            "kubeletVersion": version,
-            "machineID": name,
-            "operatingSystem": "linux",
-            "osImage": "simulated",
-            "systemUUID": name,
-        },
-    }
-
-
-def running(pod: dict[str, Any], address: str, now: str) -> dict[str, Any]:
-    """Return the status of a pod whose containers all run."""
-    spec = pod["spec"]
-    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}}
-    status: dict[str, Any] = {
-        "phase": "Running",
-        "startTime": now,
-        "podIP": address,
-        "podIPs": [{"ip": address}],
-        "conditions": [
-            *_others(pod),
-            *(
-                {"type": kind, "status": "True", "lastTransitionTime": now}
-                for kind in ("Initialized", "ContainersReady", "Ready")
-            ),
-        ],
-        "containerStatuses": [
-            _container(each, {"running": {"startedAt": now}}, ready=True) for each in spec["containers"]
-        ],
-    }
-    if init := spec.get("initContainers"):
-        status["initContainerStatuses"] = [_container(each, ended, ready=True) for each in init]
-    return status
-
-
-def succeeded(pod: dict[str, Any], began: str, now: str) -> dict[str, Any]:
-    """Return the status of a pod whose containers have all ended well."""
-    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": began, "finishedAt": now}}
-    return {
-        "phase": "Succeeded",
-        "conditions": [
-            *_others(pod),
-            {"type": "Initialized", "status": "True", "lastTransitionTime": began},
-            *(
-                {"type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": now}
-                for kind in ("ContainersReady", "Ready")
-            ),
-        ],
-        "containerStatuses": [_container(each, ended, ready=False) for each in pod["spec"]["containers"]],
-    }
-
-
-def _others(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the conditions that are not the kubelet's: a merge patch replaces the list."""
-    return [each for each in pod["status"].get("conditions") or [] if each["type"] not in OURS]
-
-
-def _container(container: dict[str, Any], state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
-    return {
-        "name": container["name"],
-        "image": container["image"],
-        "imageID": "",
-        "ready": ready,
-        "started": ready,
-        "restartCount": 0,
-        "state": state,
-    }
 
 
 class Simulator:
@@ -167,7 +59,11 @@ class Simulator:
     async def run(self) -> None:
         """Make the nodes, say so in a line on standard output, and serve their pods."""
         await self._shape()
-        for task in (self._beat(), self._follow()):
+        for task in (
+            self._beat(),
+            self._follow("/api/v1/nodes", {"labelSelector": MARK}, self._see_node, self._read_node),
+            self._follow("/api/v1/pods", {"fieldSelector": "spec.nodeName!="}, self._see, self._read),
+        ):
             self._go(task)
         print(json.dumps({"nodes": self._count}), flush=True)
         await asyncio.Event().wait()
@@ -181,6 +77,26 @@ class Simulator:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception():
             log.error("a task failed", exc_info=task.exception())
+
+    async def _follow(
+        self,
+        path: str,
+        selector: dict[str, str],
+        see: Callable[[dict[str, Any]], None],
+        read: Callable[[bytes], None],
+    ) -> None:
+        """List, then watch, for ever."""
+        while True:
+            try:
+                answer = await self._api.get(path, **selector)
+                for item in answer.get("items") or []:
+                    see(item)
+                begin = {"watch": "1", "resourceVersion": answer["metadata"]["resourceVersion"]}
+                async for line in self._api.lines(path, selector | begin | {"timeoutSeconds": "3000"}):
+                    read(line)
+            except ApiError as error:
+                log.info("watching %s: %s", path, error)
+                await asyncio.sleep(RETRY_SECONDS)
 
     # Nodes
 
@@ -210,39 +126,38 @@ class Simulator:
             log.warning("lease of %s: %s", name, error)
 
     async def _beat(self) -> None:
-        """Renew every lease once in ten seconds, evenly; the status of each now and then."""
+        """Renew every lease in turn, evenly; the status of each now and then."""
+        if not self._names:
+            return
         slots = asyncio.Semaphore(HEARTBEATS_AT_ONCE)
-        rounds = 0
-        while self._names:
-            rounds += 1
+        wanted = len(self._names) / RENEWALS_A_SECOND
+        period = min(MOST_RENEW_SECONDS, max(LEAST_RENEW_SECONDS, wanted))
+        for beat in itertools.count(1):
+            told = beat % int(STATUS_SECONDS / period) == 0
             for name in sorted(self._names):
-                await asyncio.sleep(RENEW_SECONDS / len(self._names))
+                await asyncio.sleep(period / len(self._names))
                 await slots.acquire()
-                work = self._revive(name) if rounds % STATUS_ROUNDS == 0 else self._lease(name)
-                self._go(_released(work, slots))
+                self._go(_released(self._revive(name) if told else self._lease(name), slots))
+
+    def _read_node(self, line: bytes) -> None:
+        event = json.loads(line)
+        if event["type"] == "MODIFIED":
+            self._see_node(event["object"])
+
+    def _see_node(self, node: dict[str, Any]) -> None:
+        """Contradict the node controller, which calls silent who could not be heard for all the work."""
+        name = node["metadata"]["name"]
+        if name in self._names and not is_ready(node):
+            self._go(self._revive(name))
 
     # Pods
 
-    async def _follow(self) -> None:
-        """List, then watch the pods that are bound, for ever."""
-        while True:
-            try:
-                answer = await self._api.get("/api/v1/pods", fieldSelector="spec.nodeName!=")
-                for pod in answer.get("items") or []:
-                    self._see(pod)
-                await self._watch(answer["metadata"]["resourceVersion"])
-            except ApiError as error:
-                log.info("watching pods: %s", error)
-                await asyncio.sleep(RETRY_SECONDS)
-
-    async def _watch(self, version: str) -> None:
-        params = {"watch": "1", "fieldSelector": "spec.nodeName!=", "timeoutSeconds": "3000"}
-        async for line in self._api.lines("/api/v1/pods", params | {"resourceVersion": version}):
-            # Most lines tell what was reported from here: they are not worth reading.
-            if line.startswith(b'{"type":"DELETED"'):
-                self._begun.discard(json.loads(line)["object"]["metadata"]["uid"])
-            elif b'"phase":"Pending"' in line or b'"deletionTimestamp"' in line:
-                self._see(json.loads(line)["object"])
+    def _read(self, line: bytes) -> None:
+        # Most lines tell what was reported from here: they are not worth reading.
+        if line.startswith(b'{"type":"DELETED"'):
+            self._begun.discard(json.loads(line)["object"]["metadata"]["uid"])
+        elif any(word in line for word in WORTH_READING):
+            self._see(json.loads(line)["object"])
 
     def _see(self, pod: dict[str, Any]) -> None:
         node, meta = pod["spec"].get("nodeName", ""), pod["metadata"]
@@ -254,6 +169,9 @@ class Simulator:
         elif meta["uid"] not in self._begun and pod.get("status", {}).get("phase") in ("Pending", "Running"):
             self._begun.add(meta["uid"])
             self._go(self._live(pod, path))
+        elif pod.get("status", {}).get("phase") == "Running" and not is_ready(pod):
+            # The node controller says so of every pod of a node that was silent for a while.
+            self._go(self._report(pod, path, running(pod, pod["status"]["podIP"], rfc3339())))
 
     async def _live(self, pod: dict[str, Any], path: str) -> None:
         began = rfc3339()

@@ -4,6 +4,8 @@ A cluster of these tests' own, because nodes of the shared one must not go. The 
 controller, which calls a node NotReady after 16 seconds.
 """
 
+import time
+
 import psutil
 import pytest
 from kubernetes import watch
@@ -23,6 +25,7 @@ from .lab import (
 )
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
+ASLEEP_SECONDS = 18  # longer than the node controller's patience
 BACK = {"stop": "start", "cut": "heal"}
 
 
@@ -167,3 +170,19 @@ def test_what_was_switched_off_stays_off_when_the_agent_is_killed(lab, switch):
 def test_a_node_that_is_not_there_is_refused_with_those_that_are(lab):
     with pytest.raises(Refused, match="node-0, node-1, node-2"):
         localkube("node", "stop", lab.name, "node-9", home=lab.home)
+
+
+def test_a_cluster_that_slept_as_a_laptop_does_goes_on_without_evicting_anybody(lab, pods):
+    name = pods.running(pod("sleep 600", restartPolicy="Always", **tolerating(10)))["metadata"]["name"]
+    asleep = lab.processes()
+    for process in asleep:
+        process.suspend()
+    time.sleep(ASLEEP_SECONDS)  # nothing can be watched of what sleeps
+    for process in reversed(asleep):
+        process.resume()
+    for index in range(3):
+        until_ready(lab, f"node-{index}", True)
+        eventually(lambda node=f"node-{index}": taints(lab, node), wanted=set())
+    after = pods.until(name, is_ready)
+    assert container(after)["restartCount"] == 0
+    assert not after["metadata"].get("deletionTimestamp")

@@ -2,6 +2,7 @@
 
 import json
 
+import psutil
 import pytest
 
 from .lab import Refused, eventually, localkube, pod
@@ -35,14 +36,22 @@ def ready(lab):
     return sum((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
 
 
+def simulators(lab):
+    count = 0
+    for process in lab.processes():
+        try:
+            count += "localkube.node.simulator" in process.cmdline()
+        except psutil.NoSuchProcess:  # or a zombie
+            continue
+    return count
+
+
 def test_simulated_nodes_are_ready_and_marked_and_stay_so_when_the_agent_is_killed(lab, simulate):
     assert simulate(20) == 20
     assert ready(lab) == 20
     assert all(node["spec"]["taints"] == [TAINT] for node in simulated(lab).values())
     lab.process("localkube.node").kill()
-    eventually(
-        lambda: len([each for each in lab.processes() if "simulator" in " ".join(each.cmdline())]), wanted=1
-    )
+    eventually(lambda: simulators(lab), wanted=1)
     assert simulate(5) == 5
     assert sorted(simulated(lab)) == [f"simulated-{index}" for index in range(5)]
 
@@ -59,6 +68,21 @@ def test_a_pod_that_tolerates_it_runs_there_as_far_as_anybody_can_tell_and_other
     with pytest.raises(AssertionError, match="no preferred addresses"):
         lab.kubectl("logs", there["metadata"]["name"])
     lab.kubectl("delete", "pod", there["metadata"]["name"], "--timeout=20s")
+
+
+def test_what_the_node_controller_says_of_silent_nodes_and_their_pods_is_contradicted(lab, simulate, pods):
+    simulate(5)
+    there = pods.running(pod("true", **TOLERATED))
+    said = {
+        "type": "Ready",
+        "status": "False",
+        "reason": "NodeStatusNeverUpdated",
+        "message": "said by a test",
+    }
+    for kind, name in (("node", there["spec"]["nodeName"]), ("pod", there["metadata"]["name"])):
+        patch = json.dumps({"status": {"conditions": [said]}})
+        lab.kubectl("patch", kind, name, "--subresource=status", f"--patch={patch}")
+        lab.kubectl("wait", "--for=condition=Ready", kind, name, "--timeout=10s")
 
 
 def test_a_simulated_pod_of_a_job_succeeds(lab, simulate):
