@@ -85,11 +85,13 @@ def test_the_pre_stop_hook_comes_before_the_signal_and_within_the_grace_period(p
 
 
 def test_a_pre_stop_hook_by_http_is_heard(pods, lab, place):
-    main = python(LISTENER) | {"lifecycle": {"preStop": {"httpGet": {"path": "/bye", "port": 8000}}}}
+    hook = {"lifecycle": {"preStop": {"httpGet": {"path": "/bye", "port": 8000}}}}
     ready = {"readinessProbe": {"tcpSocket": {"port": 8000}, "periodSeconds": 1}}
-    name = pods.running(pod(main=main | ready))["metadata"]["name"]
-    lab.kubectl("delete", "pod", name, "--wait=false")
-    pods.wait_for_line(name, "/bye kube-lifecycle/1.36")
+    main = shell("main", 'exec python -c "$0" > /place/heard', **hook, **ready)
+    main["command"].append(LISTENER)
+    name = pods.running(pod(containers=[main], **at(place)))["metadata"]["name"]
+    lab.kubectl("delete", "pod", name)
+    assert lines(place / "heard") == ["/bye", "kube-lifecycle/1.36"]
 
 
 def test_hooks_by_command_run_in_the_container(pods, lab, place):
@@ -215,10 +217,10 @@ def test_a_readiness_gate_is_somebody_elses_to_open_and_to_close(pods, lab):
 
 def test_what_a_pod_asks_for_in_vain_is_named(pods):
     secured = {"securityContext": {"runAsUser": 1000, "privileged": True}}
-    name = pods.running(pod(FOREVER, main=secured, hostNetwork=True, hostPID=True))["metadata"]["name"]
+    name = pods.running(pod(FOREVER, main=secured, hostNetwork=True))["metadata"]["name"]
     event = pods.wait_for_event(name, "NotKept", "hostNetwork is not kept")
     assert event["type"] == "Warning"
-    for field in ("hostPID", "securityContext.runAsUser of container main", "securityContext.privileged"):
+    for field in ("hostNetwork", "securityContext.runAsUser of container main", "securityContext.privileged"):
         assert field in event["message"]
 
 

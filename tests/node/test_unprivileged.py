@@ -117,6 +117,19 @@ def test_the_users_home_without_rights_is_named(home, enter):
     assert str(place) in caught.value.error["about"]
 
 
+def test_containers_share_their_processes_where_their_pod_asks_for_it(pods):
+    spec = pod("until pgrep -xf 'sleep 45670'; do sleep 0.05; done", shareProcessNamespace=True)
+    other = {"name": "other", "image": "busybox", "command": ["sleep", "45670"]}
+    spec["spec"]["containers"].append(other)
+    name = pods.create(spec)
+    pods.until(name, lambda pod: state(pod).get("terminated", {}).get("exitCode") == 0)
+
+
+def test_a_probe_runs_a_command_in_a_container(pods):
+    probe = {"exec": {"command": ["test", "-e", "/tmp/up"]}, "periodSeconds": 1}
+    pods.running(pod("touch /tmp/up; sleep 600", main={"readinessProbe": probe}))
+
+
 def test_deleting_leaves_nothing_even_after_the_supervisor_was_killed(home, lab):
     traces = Traces.of(lab)
     lab.processes()[0].kill()
