@@ -23,7 +23,6 @@ from localkube.controlplane import bake, binaries
 from localkube.errors import LocalClusterError
 from localkube.liveness import alive, check_name, end_processes, note_stop, read_record, status
 from localkube.node.addresses import choose_octet
-from localkube.node.api import Api, ApiError
 from localkube.paths import ClusterPaths, private_dir, unwritable
 from localkube.preparation import Preparation, python_environment
 from localkube.settings import Wanted
@@ -157,6 +156,9 @@ def _private(path: str, flags: int) -> int:
 
 async def _wait_ready(paths: ClusterPaths, port: int, nodes: int, report: Report) -> None:
     """Wait until every node is registered and Ready, and the API server says that it is."""
+    # Not before: its import takes a third of a second, in which the control plane can begin.
+    from localkube.node.api import Api, ApiError
+
     deadline, begun = time.monotonic() + READY_SECONDS, int(time.time())
     state = "the API server has not answered yet"
     api = Api(

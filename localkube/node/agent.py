@@ -26,7 +26,7 @@ from localkube.node.limits import Limits
 from localkube.node.machines import CUT, STOPPED, Machines, States, VirtualNode
 from localkube.node.metrics import Meter, Running
 from localkube.node.network import Network
-from localkube.node.objects import Objects
+from localkube.node.objects import Objects, watch_authorities
 from localkube.node.orders import Orders
 from localkube.node.plain_pod import PlainPods
 from localkube.node.pods import PodWorker
@@ -90,7 +90,8 @@ class Agent:
             network = await stack.enter_async_context(
                 Network(api, settings, pods=pods, view=self._view, meter=self._meter, addresses=addresses)
             )
-            objects = Objects(api)
+            authorities = watch_authorities(api)
+            objects = Objects(api, authorities=authorities)
             executions = Executions(orders, limits=self._limits.join)
             self._runtime = Runtime(
                 api=api,
@@ -126,6 +127,7 @@ class Agent:
                 node.beat()
             machines = Machines(self._nodes, states=states, orders=orders, tenants=self)
             self._go(self._runtime.nodes.run(), "watch nodes")
+            self._go(authorities.run(), "watch authorities")
             self._go(self._limits.run(), "limits")
             self._go(self._storage.run(), "storage")
             self._go(self._refresh_volumes(), "volumes")

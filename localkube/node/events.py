@@ -1,13 +1,14 @@
 """Events on pods: what the agent did, in the kubelet's reasons, for ``kubectl describe``.
 
-They are posted one after the other behind everything else, so that a Job of many pods is not kept waiting.
+They are posted one after the other behind everything else, and after a burst at a pace, as the kubelet's are:
+many pods at once would otherwise wait for what is told of them.
 """
 
 import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from localkube.node.api import Api, ApiError
@@ -17,6 +18,31 @@ log = logging.getLogger(__name__)
 
 QUEUE = 5000
 REMEMBERED = 4096  # as many as the kubelet does
+BURST, PER_SECOND = 25, 12.5  # a quarter of what a kubelet may: its machine has other things to do
+SETTLE_SECONDS = 0.05
+
+
+class Pace:
+    """How long to wait before each of many: not at all for the first ``burst``, then so many a second.
+
+    Args:
+        burst: How many may go at once after a rest.
+        per_second: How many more in every second.
+        clock: Seconds that only go forward.
+    """
+
+    def __init__(
+        self, burst: float, per_second: float, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._burst, self._per_second, self._clock = burst, per_second, clock
+        self._left, self._then = burst, clock()
+
+    def wait(self) -> float:
+        """Return the seconds that the next one has to wait."""
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._then) * self._per_second) - 1
+        self._then = now
+        return max(0.0, -self._left / self._per_second)
 
 
 class Events:
@@ -73,8 +99,11 @@ class Events:
 
     async def run(self) -> None:
         """Post what is recorded, for ever."""
+        pace = Pace(BURST, PER_SECOND)
         while True:
             body, key = await self._queue.get()
+            # The pod's status goes first.
+            await asyncio.sleep(max(pace.wait(), SETTLE_SECONDS if self._queue.empty() else 0))
             try:
                 await self._post(body, key)
             except ApiError as error:

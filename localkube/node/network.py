@@ -18,8 +18,8 @@ from localkube.node.metrics_api import publish_metrics_server
 from localkube.node.nodes import KUBELET_PORT
 from localkube.node.provisioner import Provisioner
 from localkube.node.proxy import ServiceProxy
-from localkube.node.runtime import Site
 from localkube.node.server import KubeletServer, NodeView
+from localkube.node.site import Site
 from localkube.node.streams import Streams, StreamView
 from localkube.node.tasks import start_task
 from localkube.node.zone import Zone

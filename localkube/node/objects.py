@@ -1,7 +1,8 @@
 """ConfigMaps, Secrets and tokens for pods, fetched as seldom as is still right.
 
 All pods of a Job start at once and want the same objects, so requests for one object share one answer for a
-quarter of a second. Tokens belong to one pod each, and are kept until it is time to renew.
+quarter of a second. The one ConfigMap that every pod wants, with the API server's authority, is watched.
+Tokens belong to one pod each, and are kept until it is time to renew.
 """
 
 import asyncio
@@ -11,10 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from localkube.node.api import Api, ApiError
+from localkube.node.api import Api, ApiError, Watch
 
 Object = dict[str, Any]
 FRESH_SECONDS = 0.25
+ROOT_CA = "kube-root-ca.crt"
 # As the kubelet: renew when a fifth of the lifetime is left, and daily.
 RENEW_AT, RENEW_DAILY = 0.8, 24 * 3600.0
 
@@ -25,11 +27,15 @@ class Objects:
     Args:
         api: The API server.
         clock: Seconds that only go forward.
+        authorities: The watch of ``watch_authorities``, for which the caller answers.
     """
 
-    def __init__(self, api: Api, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, api: Api, *, clock: Callable[[], float] = time.monotonic, authorities: Watch | None = None
+    ) -> None:
         self._api = api
         self._clock = clock
+        self._authorities = authorities
         self._answers: dict[str, tuple[float, asyncio.Task[Object | None]]] = {}
 
     async def configmap(self, namespace: str, name: str) -> Object | None:
@@ -38,6 +44,8 @@ class Objects:
         Raises:
             ApiError: The API server does not answer, or refuses.
         """
+        if self._authorities and (known := self._authorities.store.get((namespace, name))):
+            return known
         return await self._get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
 
     async def secret(self, namespace: str, name: str) -> Object | None:
@@ -68,6 +76,11 @@ class Objects:
             if error.status == 404:
                 return None
             raise
+
+
+def watch_authorities(api: Api) -> Watch:
+    """Return a watch of the ConfigMap that the controller manager puts into every namespace."""
+    return Watch(api, "/api/v1/configmaps", field_selector=f"metadata.name={ROOT_CA}")
 
 
 @dataclass(frozen=True)

@@ -21,31 +21,11 @@ from localkube.node.objects import Objects
 from localkube.node.orders import Orders
 from localkube.node.plain_pod import PlainPods
 from localkube.node.programs import Programs
+from localkube.node.site import Site
 from localkube.node.volumes import Volumes
 
 REPORTS_AT_ONCE = 6
 MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
-
-
-@dataclass(frozen=True)
-class Site:
-    """The addresses of a site's network."""
-
-    address: str = "10.244.0.1"
-    prefix: int = 16
-    gateway: str = "10.244.255.254"
-    services: str = "10.96.0.0"
-    services_prefix: int = 16
-
-    def pod_network(self) -> dict[str, Any]:
-        """Return what the spawner needs to connect a pod."""
-        return {
-            "prefix": self.prefix,
-            "router": self.address,
-            "gateway": self.gateway,
-            "services": self.services,
-            "services_prefix": self.services_prefix,
-        }
 
 
 @dataclass

@@ -8,6 +8,7 @@ The supervisor's end is its end, and its end is the end of every process in the 
 Orders arrive on a Unix socket, one message each (see ``orders.py``). Its own helpers are beside it.
 """
 
+import gc
 import json
 import os
 import resource
@@ -468,6 +469,8 @@ def main() -> NoReturn:
         plain.enter(settings)
     else:
         enter_site(settings)
+    # What is here by now stays, and a collection in a fork would copy the pages that it shares.
+    gc.freeze()
     Spawner(settings, listener).run()
 
 

@@ -117,30 +117,53 @@ def make_pod(netlink: Netlink, order: dict[str, Any]) -> dict[str, int]:
         order: ``hostname``, ``address``, ``prefix``, ``router`` (to ``services``), ``gateway`` (out);
             with ``share_processes`` there is also what ``sharing.hold`` makes.
     """
-    names = ("net", "uts", "ipc", *(("pid", "pause") if order.get("share_processes") else ()))
+    bridge = socket.if_nametoindex(BRIDGE)
+    home, made = _namespaces(), {}
+    try:
+        # Entered by this process itself, and left again: a fork would take longer than all the rest.
+        unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
+        made = _namespaces()
+        _furnish_pod(netlink, order, bridge)
+        if order.get("share_processes"):
+            made |= _held()
+        return made
+    except (OSError, LaunchError) as error:
+        for descriptor in made.values():
+            os.close(descriptor)
+        raise LaunchError("sandbox", str(error)) from error
+    finally:
+        for descriptor in home.values():
+            setns(descriptor)
+            os.close(descriptor)
+
+
+def _namespaces() -> dict[str, int]:
+    """Return descriptors of the namespaces of this process that a pod has for itself."""
+    return {
+        name: os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("net", "uts", "ipc")
+    }
+
+
+def _held() -> dict[str, int]:
+    """Return what ``sharing.hold`` makes; in a fork, because nobody comes back from a process namespace."""
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
         try:
-            _enter_pod(netlink, order)
-            paths = [f"/proc/self/ns/{name}" for name in names[:3]]
-            descriptors = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
-            if order.get("share_processes"):
-                descriptors += hold().values()
-            socket.send_fds(theirs, [b"ok"], descriptors)
+            socket.send_fds(theirs, [b"ok"], list(hold().values()))
         except OSError as error:
             theirs.send(str(error).encode())
         finally:
             os._exit(0)
     theirs.close()
-    message, descriptors, _, _ = socket.recv_fds(ours, 4096, len(names))
+    message, descriptors, _, _ = socket.recv_fds(ours, 4096, 2)
     ours.close()
     os.waitpid(child, 0)
     if message != b"ok":
-        raise LaunchError("sandbox", message.decode() or "the pod's namespaces could not be made")
+        raise LaunchError("sandbox", message.decode() or "the pod's process namespace could not be made")
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
-    return dict(zip(names, descriptors, strict=True))
+    return dict(zip(("pid", "pause"), descriptors, strict=True))
 
 
 def socket_in(pod: dict[str, int], family: int) -> socket.socket:
@@ -154,17 +177,14 @@ def socket_in(pod: dict[str, int], family: int) -> socket.socket:
         os.close(home)
 
 
-def _enter_pod(netlink: Netlink, order: dict[str, Any]) -> None:
-    bridge = socket.if_nametoindex(BRIDGE)
-    unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
+def _furnish_pod(netlink: Netlink, order: dict[str, Any], bridge: int) -> None:
     socket.sethostname(order["hostname"])
     outside = _interface(order["address"])
     netlink.add_veth(outside, peer="eth0", peer_pid=os.getpid(), master=bridge)
-    inside = Netlink()
-    inside.set_up("lo")
-    inside.add_address("eth0", order["address"], order["prefix"])
-    inside.set_up("eth0")
-    inside.add_route("0.0.0.0", 0, name="eth0", gateway=order["gateway"])
-    inside.add_route(order["services"], order["services_prefix"], name="eth0", gateway=order["router"])
-    inside.close()
+    with contextlib.closing(Netlink()) as inside:
+        inside.set_up("lo")
+        inside.add_address("eth0", order["address"], order["prefix"])
+        inside.set_up("eth0")
+        inside.add_route("0.0.0.0", 0, name="eth0", gateway=order["gateway"])
+        inside.add_route(order["services"], order["services_prefix"], name="eth0", gateway=order["router"])
     netlink.set_up(outside)
