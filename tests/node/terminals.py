@@ -12,6 +12,7 @@ import termios
 import time
 
 from .lab import PATIENCE
+from .rooms import Enter
 
 
 class Terminal:
@@ -21,13 +22,21 @@ class Terminal:
         command: With its arguments.
         columns: The terminal's width.
         rows: Its height.
+        enter: How it becomes another user's.
     """
 
-    def __init__(self, command: list[str], *, columns: int = 80, rows: int = 24) -> None:
+    def __init__(
+        self, command: list[str], *, columns: int = 80, rows: int = 24, enter: Enter | None = None
+    ) -> None:
         self._master, slave = pty.openpty()
         self.resize(columns, rows)
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=_take(slave)
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=_take(slave, enter),
         )
         os.close(slave)
         self.seen = ""
@@ -75,5 +84,10 @@ class Terminal:
         return self.process.wait(PATIENCE)
 
 
-def _take(slave: int):
-    return lambda: fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+def _take(slave: int, enter: Enter | None):
+    def take() -> None:
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        if enter:
+            enter()
+
+    return take

@@ -39,8 +39,8 @@ def started(lab: Lab, mark: str) -> None:
 
 
 def test_a_command_has_the_containers_environment_directory_name_and_processes(lab, target):
-    done = run(lab, "exec", target, "--", "sh", "-c", "echo $WHO; pwd; hostname; id -u")
-    assert (done.stdout, done.stderr) == (f"me\n/var/tmp\n{target}\n{os.getuid()}\n".encode(), b"")
+    done = run(lab, "exec", target, "--", "sh", "-c", "echo $WHO; pwd; hostname")
+    assert (done.stdout, done.stderr) == (f"me\n/var/tmp\n{target}\n".encode(), b"")
     assert done.returncode == 0
     if lab.status["mode"] == "namespaces":
         assert run(lab, "exec", target, "--", "cat", "/proc/1/comm").stdout == b"sleep\n"

@@ -6,7 +6,9 @@ be read. When somebody else runs them, the whole suite is already without privil
 
 import os
 import shutil
+import subprocess
 import tempfile
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,8 @@ from localkube.controlplane import bake, binaries
 from localkube.paths import cache_dir
 
 from . import rooms
-from .lab import PATIENCE, Pods, Refused, localkube, pod, python, running_lab, state
+from .lab import PATIENCE, Pods, Refused, eventually, localkube, pod, python, running_lab, state
+from .terminals import Terminal
 from .traces import Traces
 
 pytestmark = pytest.mark.skipif(
@@ -99,6 +102,40 @@ def test_pods_have_names_services_and_tokens(pods):
         hostname
     """
     assert pods.output(pod(script, hostname="rank-0")) == "10.96.0.1\ntoken\nrank-0\n"
+
+
+def test_commands_run_in_pods_with_and_without_a_terminal_and_files_are_copied(lab, pods, home):
+    name = pods.running(pod("echo up; exec sleep 600"))["metadata"]["name"]
+    assert lab.kubectl("exec", name, "--", "sh", "-c", "hostname; cat /proc/1/comm") == f"{name}\nsleep\n"
+    with Terminal(lab.kubectl_command("exec", "-it", name, "--", "sh"), enter=lab.enter) as terminal:
+        terminal.type("tty; exit 3\r")
+        terminal.until(r"/dev/pts/\d+\r\n")
+        assert terminal.wait() == 3
+    (home / "sent").write_text("copied\n")
+    lab.kubectl("cp", str(home / "sent"), f"{name}:/tmp/sent")
+    assert lab.kubectl("exec", name, "--", "cat", "/tmp/sent") == "copied\n"
+    assert lab.kubectl("logs", name) == "up\n"
+
+
+def test_a_port_that_listens_on_localhost_is_forwarded(lab, pods):
+    serve = "import http.server as h; h.HTTPServer(('127.0.0.1', 8000), h.SimpleHTTPRequestHandler)"
+    main = python(f"{serve}.serve_forever()") | {"workingDir": "/tmp"}
+    name = pods.running(pod(main=main))["metadata"]["name"]
+    command = lab.kubectl_command("port-forward", "--address=127.0.0.1", name, ":8000")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=lab.enter) as forwarding:
+        try:
+            port = forwarding.stdout.readline().split(" -> ")[0].rsplit(":", 1)[1]
+            eventually(lambda: _status(f"http://127.0.0.1:{port}/"), wanted=200)
+        finally:
+            forwarding.kill()
+
+
+def _status(url):
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+            return answer.status
+    except OSError:
+        return None
 
 
 def test_a_pod_cannot_write_on_the_host_and_is_held_to_its_memory(pods):

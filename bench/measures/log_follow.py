@@ -1,0 +1,123 @@
+"""How fast a running container's lines arrive: ``kubectl logs -f`` beside ``tail -f`` of the file on disk.
+
+The follower is there before the container writes, as fast as its lines are taken; the clock runs from the
+first of them to the last. So the agent's writing of the log is in both figures, and reading it, TLS, the API
+server and kubectl in ours. The log stays below the size at which a new file is begun, where tail would end.
+Time for a line is shown, because less is better in this table: the goal of half as many lines per second is
+twice as much time.
+"""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from bench import objects
+from bench.errors import MeasureFailed
+from bench.lab import Lab
+from bench.results import Limit, Result
+from bench.sampling import alternate
+from bench.watching import Watch, has_started, wait_gone
+from kitlib.clusters import Cluster
+
+LINES = 60_000
+PASSES, QUICK_PASSES = 6, 2
+BLOCK = 1 << 20
+SILENCE_SECONDS = 60.0
+POD = "writer"
+
+
+def measure(lab: Lab) -> list[Result]:
+    """Follow new containers, by each program in turns."""
+    lab.clear("theirs")
+    passes = QUICK_PASSES if lab.quick else PASSES
+    lab.report("following logs")
+    sides = {
+        "ours": lambda: _series(lab.ours, _kubectl, passes),
+        "theirs": lambda: _series(lab.ours, _tail, passes),
+    }
+    for side in sides.values():
+        side()
+    samples = alternate(sides, lab.rounds)
+    return [
+        Result(
+            what=f"kubectl logs -f of {LINES} lines of 100 bytes, time for a line",
+            unit="µs",
+            ours=tuple(samples["ours"]),
+            peer="tail -f of the log file",
+            theirs=tuple(samples["theirs"]),
+            limit=Limit(2.0),
+            details={
+                "lines a second": {side: [1e6 / each for each in found] for side, found in samples.items()}
+            },
+        )
+    ]
+
+
+def _series(cluster: Cluster, follower, passes: int) -> float:
+    """Return the microseconds for a line, over several containers."""
+    seconds = sum(_one(cluster, follower) for _ in range(passes))
+    return seconds / (passes * LINES) * 1e6
+
+
+def _one(cluster: Cluster, follower) -> float:
+    with Watch(cluster.kube, "Pod") as watch:
+        uid = cluster.kube.create(objects.read(POD))["metadata"]["uid"]
+        watch.until(lambda kind, pod: has_started(pod), what=f"{POD} started")
+    try:
+        with subprocess.Popen(follower(cluster, uid), stdout=subprocess.PIPE) as process:
+            try:
+                return _follow(cluster, process.stdout.fileno())
+            finally:
+                process.kill()
+    finally:
+        cluster.kube.delete("Pod", POD)
+        wait_gone(cluster.kube)
+
+
+def _follow(cluster: Cluster, descriptor: int) -> float:
+    """Let the container write, and return the seconds from its first line to its last."""
+    _read(descriptor)  # that it is ready
+    attach = [*_command(cluster), "attach", "-i", POD]
+    null = subprocess.DEVNULL
+    with subprocess.Popen(attach, stdin=subprocess.PIPE, stdout=null, stderr=null) as attached:
+        attached.stdin.write(b"go\n")
+        attached.stdin.close()
+        try:
+            seen, began = _read(descriptor), time.perf_counter()
+            while seen < LINES:
+                seen += _read(descriptor)
+            return time.perf_counter() - began
+        finally:
+            attached.kill()
+
+
+def _read(descriptor: int) -> int:
+    """Return how many lines have just arrived."""
+    data = os.read(descriptor, BLOCK)
+    if not data:
+        raise MeasureFailed("the follower of a log has ended before the log")
+    return data.count(b"\n")
+
+
+def _kubectl(cluster: Cluster, uid: str) -> list[str]:
+    return [*_command(cluster), "logs", "-f", POD]
+
+
+def _tail(cluster: Cluster, uid: str) -> list[str]:
+    log = cluster.kubeconfig.parent / "pods" / uid / "logs" / "main" / "0.log"
+    _wait_for(log)
+    return ["tail", "-n", "+1", "-f", str(log)]
+
+
+def _wait_for(log: Path) -> None:
+    """The file is made with the first line, which comes a moment after the container's start."""
+    end = time.monotonic() + SILENCE_SECONDS
+    while not log.exists():
+        if time.monotonic() > end:
+            raise MeasureFailed(f"there is no log at {log}")
+        time.sleep(0.001)
+
+
+def _command(cluster: Cluster) -> list[str]:
+    return [*cluster.kubectl_command(), "--kubeconfig", str(cluster.kubeconfig)]
