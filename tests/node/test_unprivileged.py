@@ -17,7 +17,7 @@ from localkube.controlplane import bake, binaries
 from localkube.paths import cache_dir
 
 from . import rooms
-from .lab import PATIENCE, Pods, Refused, eventually, localkube, pod, python, running_lab, state
+from .lab import PATIENCE, Pods, Refused, localkube, pod, python, running_lab, state
 from .terminals import Terminal
 from .traces import Traces
 
@@ -118,24 +118,22 @@ def test_commands_run_in_pods_with_and_without_a_terminal_and_files_are_copied(l
 
 
 def test_a_port_that_listens_on_localhost_is_forwarded(lab, pods):
-    serve = "import http.server as h; h.HTTPServer(('127.0.0.1', 8000), h.SimpleHTTPRequestHandler)"
-    main = python(f"{serve}.serve_forever()") | {"workingDir": "/tmp"}
-    name = pods.running(pod(main=main))["metadata"]["name"]
+    source = """
+import http.server
+server = http.server.HTTPServer(("127.0.0.1", 8000), http.server.SimpleHTTPRequestHandler)
+print("listening", flush=True)
+server.serve_forever()
+"""
+    name = pods.create(pod(main=python(source) | {"workingDir": "/tmp"}))
+    pods.wait_for_line(name, "listening")
     command = lab.kubectl_command("port-forward", "--address=127.0.0.1", name, ":8000")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=lab.enter) as forwarding:
         try:
             port = forwarding.stdout.readline().split(" -> ")[0].rsplit(":", 1)[1]
-            eventually(lambda: _status(f"http://127.0.0.1:{port}/"), wanted=200)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=PATIENCE) as answer:
+                assert answer.status == 200
         finally:
             forwarding.kill()
-
-
-def _status(url):
-    try:
-        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-            return answer.status
-    except OSError:
-        return None
 
 
 def test_a_pod_cannot_write_on_the_host_and_is_held_to_its_memory(pods):
