@@ -123,6 +123,14 @@ def test_a_probe_may_give_less_time_to_end_than_the_pod(pods):
     assert container(again)["lastState"]["terminated"]["exitCode"] == 137
 
 
+def test_an_end_that_a_probe_has_brought_about_is_no_success(pods):
+    probe = {"tcpSocket": {"port": 9}} | QUICK
+    name = pods.create(pod(FOREVER, main={"livenessProbe": probe}, restartPolicy="OnFailure"))
+    again = pods.until(name, lambda pod: container(pod)["restartCount"] == 1)
+    assert container(again)["lastState"]["terminated"]["exitCode"] == 0
+    assert again["status"]["phase"] == "Running"
+
+
 def test_a_job_pod_that_a_probe_has_ended_has_failed_and_is_not_started_again(pods):
     probe = {"tcpSocket": {"port": 9}} | QUICK
     deaf = "trap 'exit 3' TERM; while :; do sleep 0.05; done"

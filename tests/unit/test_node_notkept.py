@@ -15,10 +15,11 @@ def test_a_pod_that_asks_for_nothing_unusual_gets_all_of_it():
 
 def test_fields_that_are_lost_for_one_reason_share_a_sentence():
     user = {"securityContext": {"runAsUser": 0}}
-    asked = pod({"name": "other"} | user, securityContext={"fsGroup": 0}, hostPID=True)
+    asked = pod({"name": "other"} | user, securityContext={"runAsUser": 0, "fsGroup": 0}, hostPID=True)
     assert not_kept(asked) == [
         "hostPID is not kept: each container sees its own processes",
-        "securityContext.fsGroup, securityContext.runAsUser of container other are not kept: "
+        "securityContext.runAsUser, securityContext.fsGroup, "
+        "securityContext.runAsUser of container other are not kept: "
         "all processes of a local cluster belong to its one user",
     ]
 
