@@ -43,7 +43,7 @@ def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
         wanted.append(RECIPES[name])
     for recipe in wanted:
         if not recipe.ready:
-            with alone(report):
+            with alone(report, making="programs of images"):
                 if not recipe.ready:  # another process may have been obtaining it
                     _obtain(recipe, report)
         report(f"{recipe.name}: {recipe.version} is in {recipe.folder}")

@@ -25,6 +25,8 @@ TOKEN_DIRECTORY = "/var/run/secrets/kubernetes.io/serviceaccount"
 # The same directory by its older name, which the host's symbolic link says and the pod's own files do not.
 OTHER_NAMES = {"/run": "/var/run"}
 PROGRAM_INTERPRETER = 3
+# All of an address's own interfaces, in a listening program's arguments.
+_ANY = re.compile(r"(?<![\d.])0\.0\.0\.0(?![\d.])")
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,10 @@ class PlainPods:
         paths = _paths(order["root"]["mounts"], directory)
         cwd = order["cwd"]
         real = real_path(cwd, _pairs(paths))
-        if not os.path.isdir(real):
+        if cwd == "/" or not os.path.isdir(real):
+            # Many images start in /, which would be this machine's own.
             real = str(directory / "cwd")
-            paths[cwd] = (real, False)
+            paths |= {} if cwd == "/" else {cwd: (real, False)}
             os.makedirs(real, exist_ok=True)
         pairs = _pairs(paths)
         description = directory / "pod"
@@ -73,7 +76,7 @@ class PlainPods:
         order["plain"] = {"pod": str(description), "cwd": real, "paths": pairs}
         env = order["env"]
         if is_static(real_path(order["argv"][0], pairs), env):
-            self._help_static(order, paths, directory, tell)
+            self._help_static(order, paths, directory, address, tell)
             return
         env["LD_PRELOAD"] = " ".join(filter(None, (str(self.preload), env.get("LD_PRELOAD"))))
         env["TRAINYARD_POD"] = str(description)
@@ -102,9 +105,12 @@ class PlainPods:
         order: dict[str, Any],
         paths: Mapping[str, tuple[str, bool]],
         directory: Path,
+        address: str,
         tell: Callable[[str], None],
     ) -> None:
-        """Give a statically linked program what it can use: real paths, the API's address, a kubeconfig."""
+        """Give a statically linked program what it can use: real paths, addresses, a kubeconfig."""
+        own, _ = self.addresses.reach(address, 0)
+        order["argv"] = [_ANY.sub(own, word) for word in order["argv"]]
         volumes = {seen: real for seen, (real, _) in paths.items()}
         order["argv"] = [order["argv"][0], *(_in_words(word, volumes) for word in order["argv"][1:])]
         env = {name: _in_words(value, volumes) for name, value in order["env"].items() if name != "PATH"}
@@ -123,8 +129,8 @@ class PlainPods:
         order["env"] = env
         tell(
             f"{os.path.basename(order['argv'][0])} is linked statically: in plain mode it listens on this "
-            "machine's own addresses, sees volumes only where its arguments name them, and knows no names of "
-            "the cluster"
+            "machine's own addresses where its arguments do not say 0.0.0.0, sees volumes only where they "
+            "name them, and knows no names of the cluster"
         )
 
 
