@@ -8,6 +8,8 @@ import contextlib
 import os
 import secrets
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -210,3 +212,67 @@ def test_what_was_acknowledged_and_the_run_itself_outlast_the_supervisor(victim,
     assert "launch" in failed.value.fix
     fresh = train(again, steps=5)
     assert fresh.wait(timeout=60).phase == "Succeeded"
+
+
+FULL = """
+import os, pathlib, sys
+import kitlib as kit
+home, trainer = map(pathlib.Path, sys.argv[1:])
+with kit.create_cluster("local", name="full", nodes=1, warm=False) as cluster:
+    def write(name):
+        cluster.kube.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})
+    write("before")
+    containers = [{"name": "pytorch", "command": ["python", f"/trainyard/trainer/{trainer.name}"]}]
+    job = kit.IndexedJob(trainer, nodes=1).patch({"spec": {"template": {"spec": {"containers": containers}}}})
+    run = kit.launch(job, cluster=cluster)
+    for line in run.logs(rank=0, follow=True):
+        break
+    filler = home / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(2**16)):
+                pass
+        except OSError as error:
+            print("full:", error.strerror)
+    write("during")
+    print("run:", run.wait(timeout=60).phase)
+    print("output lost:", 0 < len(run.logs(rank=0).splitlines()) < 30)
+    filler.unlink()
+    write("after")
+    names = {each["metadata"]["name"] for each in cluster.kube.get_all("ConfigMap")}
+    print("kept:", {"before", "during", "after"} <= names)
+    again = kit.launch(kit.IndexedJob(trainer, nodes=1).patch(
+        {"spec": {"template": {"spec": {"containers": containers}}}}), cluster=cluster)
+    print("again:", again.wait(timeout=60).phase)
+"""
+CHATTER = """
+import time
+for number in range(30):
+    print(number, "x" * 10000, flush=True)
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a small disk, which only root may")
+def test_a_disk_that_fills_during_a_run_costs_output_and_nothing_else(tmp_path, write_trainer):
+    trainer = write_trainer(CHATTER)
+    home = tmp_path / "home"
+    home.mkdir()
+    script = 'mount -t tmpfs -o size=300m,mode=700 none "$1" && exec "$0" -c "$3" "$1" "$2"'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, sys.executable, str(home), str(trainer), FULL],
+        env=os.environ | {"XDG_STATE_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    wanted = [
+        "full: No space left on device",
+        "run: Succeeded",
+        "output lost: True",
+        "kept: True",
+        "again: Succeeded",
+    ]
+    assert [line for line in done.stdout.splitlines() if ": " in line] == wanted, done.stdout + done.stderr
