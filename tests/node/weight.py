@@ -15,7 +15,7 @@ class Weight:
 
     Attributes:
         descriptors: By process; without the connections of agent and supervisor, which clients keep a while.
-        mounts: By process.
+        mounts: By process; the supervisor has the machine's, in which others come and go.
         pod_directories: What is in the directories of pods, on disk and in memory.
     """
 
@@ -38,7 +38,7 @@ class Weight:
             zombies=sum(process.status() == psutil.STATUS_ZOMBIE for process in found),
             namespaces=len(set().union(*(namespaces(process.pid) for process in found))),
             interfaces=Path(f"/proc/{spawner.pid}/net/dev").read_text().count(":"),
-            mounts={name: _mounts(process) for name, process in kept.items()},
+            mounts={name: _mounts(kept[name]) for name in ("spawner", "agent")},
             descriptors={
                 name: _descriptors(process, sockets=name == "spawner") for name, process in kept.items()
             },
