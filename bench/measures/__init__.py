@@ -8,6 +8,7 @@ from collections.abc import Callable
 from bench.lab import Lab
 from bench.measures import (
     agent,
+    busy_start,
     creation,
     first_step,
     idle,
@@ -26,6 +27,7 @@ MEASURES: dict[str, Callable[[Lab], list[Result]]] = {
     "idle": idle.measure,
     "agent": agent.measure,
     "pod_start": pod_start.measure,
+    "busy_start": busy_start.measure,
     "log_follow": log_follow.measure,
     "many_pods": many_pods.measure,
     "simulated": simulated.measure,

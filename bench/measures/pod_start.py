@@ -22,13 +22,13 @@ PEER = "kwok, fake pods"
 def measure(lab: Lab) -> list[Result]:
     """Start and delete pods, a series on each side in turns."""
     count = QUICK_PODS if lab.quick else PODS
-    sides = {"ours": lambda: _series(lab.ours.kube, count)}
+    sides = {"ours": lambda: series(lab.ours.kube, count)}
     if lab.theirs is not None:
-        sides["theirs"] = lambda: _series(lab.theirs.kube, count)
+        sides["theirs"] = lambda: series(lab.theirs.kube, count)
     for side, name in ((lab.ours, "ours"), (lab.theirs, "theirs")):
         if side is not None:
             lab.report(f"starting pods one at a time, {name}")
-            _series(side.kube, 5)  # connections, caches
+            series(side.kube, 5)  # connections, caches
     samples = alternate(sides, lab.rounds)
     return [
         _result(lab, samples, share=50, limit=None, count=count),
@@ -52,7 +52,8 @@ def _result(
     )
 
 
-def _series(kube: Kube, count: int) -> list[float]:
+def series(kube: Kube, count: int) -> list[float]:
+    """Return the milliseconds that each of ``count`` pods took, one after the other."""
     with Watch(kube, "Pod") as watch:
         return [_one(kube, watch, f"sleeper-{number}") for number in range(count)]
 

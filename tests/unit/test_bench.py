@@ -187,5 +187,13 @@ def test_usage_is_summed_from_the_kernels_figures():
 
 def test_all_measures_have_a_name():
     alone = {"creation", "top", "idle", "agent"}
-    together = {"pod_start", "log_follow", "many_pods", "simulated", "first_step", "training_time"}
+    together = {
+        "pod_start",
+        "busy_start",
+        "log_follow",
+        "many_pods",
+        "simulated",
+        "first_step",
+        "training_time",
+    }
     assert set(MEASURES) == alone | together

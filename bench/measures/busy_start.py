@@ -1,0 +1,63 @@
+"""From a pod's creation to its started container while twenty others run: ``pod_start`` in company.
+
+The others sleep: looked at is what their number costs, in interfaces, mounts and watched objects.
+"""
+
+from bench import objects
+from bench.lab import Lab
+from bench.measures.pod_start import PEER, series
+from bench.results import Limit, Result
+from bench.sampling import alternate, percentile
+from bench.watching import Watch, has_started, wait_gone
+from kitlib.kube import Kube
+
+OTHERS = 20
+PODS, QUICK_PODS = 100, 20
+MILLISECONDS = 120
+LABEL = {"bench": "company"}
+
+
+def measure(lab: Lab) -> list[Result]:
+    """Start and delete pods beside twenty others, a series on each side in turns."""
+    count = QUICK_PODS if lab.quick else PODS
+    kubes = {"ours": lab.ours.kube} | ({"theirs": lab.theirs.kube} if lab.theirs is not None else {})
+    try:
+        for name, kube in kubes.items():
+            lab.report(f"starting pods beside {OTHERS} others, {name}")
+            _company(kube)
+            series(kube, 5)  # connections, caches
+        samples = alternate(
+            {name: lambda k=kube: series(k, count) for name, kube in kubes.items()}, lab.rounds
+        )
+    finally:
+        for kube in kubes.values():
+            for number in range(OTHERS):
+                kube.delete("Pod", f"company-{number}")
+            wait_gone(kube, labels="bench=company")
+    return [
+        Result(
+            what=f"pod created → its container started, p99 of {count} with {OTHERS} pods running",
+            unit="ms",
+            ours=tuple(percentile(each, 99) for each in samples["ours"]),
+            peer=PEER,
+            theirs=tuple(percentile(each, 99) for each in samples.get("theirs", [])),
+            absent=lab.kwok_absent,
+            limit=Limit(MILLISECONDS, of="value", unit="ms"),
+            details={"ours": samples["ours"], "kwok": samples.get("theirs", [])},
+        )
+    ]
+
+
+def _company(kube: Kube) -> None:
+    """Start the others, and wait until all run."""
+    waiting = {f"company-{number}" for number in range(OTHERS)}
+    with Watch(kube, "Pod") as watch:
+        for name in sorted(waiting):
+            kube.create(objects.read("sleeper", metadata={"name": name, "labels": LABEL}))
+
+        def all_run(kind: str, pod: dict) -> bool:
+            if has_started(pod):
+                waiting.discard(pod["metadata"]["name"])
+            return not waiting
+
+        watch.until(all_run, what=f"{OTHERS} pods running")
