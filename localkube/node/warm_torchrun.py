@@ -121,7 +121,10 @@ class _Popen:
         self, args: Sequence[str], env: dict[str, str], stdout: Any, stderr: Any, **options: Any
     ) -> Any:
         argv = [os.fspath(word) for word in args]
-        worker = plan(argv, env, python=self._python, path=env.get("PATH", ""))
+        # What is loaded into this process is loaded into its forks; another library is not.
+        same = os.environ.get("LD_PRELOAD") == env.get("LD_PRELOAD")
+        decisive = {name: value for name, value in env.items() if name != "LD_PRELOAD" or not same}
+        worker = plan(argv, decisive, python=self._python, path=env.get("PATH", ""))
         if worker is not None and options == {"start_new_session": True}:
             pid = self._ask(worker, argv, env, [0, _number(stdout, 1), _number(stderr, 2)])
             if pid:
