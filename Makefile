@@ -39,7 +39,7 @@ bench: setup  ## measure this kit beside its peers, in one run
 	$(BIN)/python -m bench
 
 wheel: setup  ## make the control plane a Python package for machines without Go, in dist/
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "ziglang>=0.15,<0.18"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[compiler]"
 	$(BIN)/python tools/wheel.py --output dist
 
 pins: setup  ## write constraints.txt anew from the environment

@@ -50,7 +50,18 @@ def render(pins: dict[str, str]) -> str:
     return HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
 
 
+def compiler(target: Path, pyproject: Path = ROOT / "pyproject.toml") -> dict[str, str]:
+    """Return the pins of the ``compiler`` extra: as installed, or as they were."""
+    project = tomllib.loads(pyproject.read_text())["project"]
+    names = {
+        canonicalize_name(Requirement(line).name) for line in project["optional-dependencies"]["compiler"]
+    }
+    had = dict(line.split("==") for line in target.read_text().splitlines() if not line.startswith("#"))
+    installed = {found.name: found.version for found in metadata.distributions() if found.name in names}
+    return {name: installed.get(name) or had[name] for name in names}
+
+
 if __name__ == "__main__":
     target = ROOT / "constraints.txt"
-    target.write_text(render(closure(requirements())))
+    target.write_text(render(closure(requirements()) | compiler(target)))
     sys.stdout.write(f"{target.name}: {len(target.read_text().splitlines()) - 1} pins\n")

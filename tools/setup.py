@@ -39,6 +39,9 @@ class SetupError(Exception):
     """Say what failed and what to do next."""
 
 
+COMPILERS = ("cc", "gcc", "clang")
+
+
 @dataclass
 class Job:
     """One thing to be obtained: its commands run one after the other, and their output becomes progress."""
@@ -176,8 +179,10 @@ def packages_job(venv: Path) -> Job:
         return Job(
             "packages", "this project, into the conda environment", [[*pip, "--no-deps", "-e", "."]], remedy
         )
+    # Plain mode compiles a small library once; where there is no compiler, one comes as a package.
+    extras = "dev" if any(map(shutil.which, COMPILERS)) else "dev,compiler"
     commands = [
-        [*pip, *wheels.pip_options(), "--no-compile", "-c", "constraints.txt", "-e", ".[dev]"],
+        [*pip, *wheels.pip_options(), "--no-compile", "-c", "constraints.txt", "-e", f".[{extras}]"],
         [python, "-c", f"import {USED}; print('compiled what a run needs')"],
     ]
     if not (venv / "bin/python").exists() or not (venv / "pyvenv.cfg").exists():

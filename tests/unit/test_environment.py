@@ -43,6 +43,11 @@ def test_constraints_pin_every_requirement_within_its_range():
         assert requirement.specifier.contains(pins[name]), requirement
 
 
+def test_the_compiler_for_machines_without_one_is_pinned_within_its_range():
+    for line in project()["optional-dependencies"]["compiler"]:
+        assert Requirement(line).specifier.contains(constraints()[canonicalize_name(Requirement(line).name)])
+
+
 def test_constraints_hold_exact_versions_alone():
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         if not line.startswith("#"):
