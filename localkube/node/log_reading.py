@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from localkube.node.log_following import Place
 from localkube.node.log_segments import segments
 from localkube.node.logs import LogFiles
 
@@ -45,18 +46,28 @@ async def read_log(path: Path, *, files: LogFiles, options: LogOptions) -> Async
     A last line without a newline comes without one. Without ``follow`` it ends at what is there now. Close
     the generator (``contextlib.aclosing``) to stop following. A log that was never written is empty.
     """
-    with _Source(path, options) as source, files.follow(path) as changed:
+    with _Source(path, options) as source, files.follow(path) as follower:
         output = _Output(options)
         while output.wants_more:
-            changed.clear()
+            if follower.listens:
+                await follower.wait()
+                text, end = follower.take()
+                if not follower.listens and end:
+                    source.go_to(end)
+                if text := output.limited(text):
+                    yield text
+                continue
+            follower.clear()
             ended = not files.is_open(path)
             if block := source.read():
                 if text := output.add(block):
                     yield text
             elif ended or not options.follow:
                 return
+            elif output.is_plain:
+                follower.listen()
             else:
-                await changed.wait()
+                await follower.wait()
 
 
 class _Source:
@@ -90,6 +101,18 @@ class _Source:
         if self._follow and self._find_newer():
             return self.read()
         return b""
+
+    def go_to(self, place: Place) -> None:
+        """Go on after what was handed over otherwise; in the oldest file if that one was removed since."""
+        inode, offset = place
+        for file in self._files:
+            file.close()
+        self._files = deque(FileIO(name) for name in segments(self._path))
+        inodes = [os.fstat(file.fileno()).st_ino for file in self._files]
+        if inode in inodes:
+            for _ in range(inodes.index(inode)):
+                self._files.popleft().close()
+            self._files[0].seek(offset)
 
     def _find_newer(self) -> bool:
         """Open the files that have come after the last one that is open."""
@@ -130,7 +153,20 @@ class _Output:
     def wants_more(self) -> bool:
         return self._left is None or self._left > 0
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether what comes next is given out just as the container writes it."""
+        return not (self._timestamps or self._since or self._incomplete)
+
+    def limited(self, text: bytes) -> bytes:
+        """Return as much of a text as is still wanted."""
+        if self._left is not None:
+            text = text[: self._left]
+            self._left -= len(text)
+        return text
+
     def add(self, block: bytes) -> bytes:
+        """Return the text of a block of entries."""
         end = block.rfind(b"\n") + 1
         if not end:
             self._incomplete += block
@@ -145,10 +181,7 @@ class _Output:
                     for entry in entries.split(b"\n")
                 ]
             )
-        if self._left is not None:
-            text = text[: self._left]
-            self._left -= len(text)
-        return text
+        return self.limited(text)
 
     def _one_by_one(self, block: bytes) -> bytes:
         entries = block.split(b"\n")

@@ -3,13 +3,12 @@
 ``LogWriter`` turns the bytes of a pipe into entries ``<RFC3339Nano> <stdout|stderr> <F|P> <content>``: F ends
 a line, P is a part of one. A part is written the moment it arrives, so that a killed agent loses nothing and
 a progress bar without newlines is seen. A log that has grown goes on in a new file (``log_segments.py``).
-``LogFiles`` knows which logs are still written, and wakes their followers.
+``LogFiles`` knows which logs are still written, and who follows them (``log_following.py``).
 
 Not here: HTTP (``server.py``), the pipes (the agent feeds what it reads from them), reading
 (``log_reading.py``).
 """
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -19,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from localkube.node import log_segments
+from localkube.node.log_following import Follower, Place
 from localkube.node.log_segments import LogLimits
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ class LogWriter:
     Args:
         path: The newest file. It is made, with its directory, for this user alone, or continued.
         limits: How much is kept.
-        changed: Called after each write and after the close.
+        wrote: Called after each write with the text and where its entries end, and with nothing and None
+            when less was written than that, and after the close.
         lost: Called with the first error.
         clock: Nanoseconds since the epoch.
     """
@@ -65,17 +66,18 @@ class LogWriter:
         path: Path,
         *,
         limits: LogLimits,
-        changed: Callable[[], None],
+        wrote: Callable[[bytes, Place | None], None],
         lost: Callable[[OSError], None],
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self.closed = False
         self._path = path
         self._limits = limits
-        self._changed = changed
+        self._wrote = wrote
         self._lost = lost
         self._clock = clock
         self._file: int | None = None
+        self._inode = 0
         self._size = 0
         self._torn = False
         self._failed = False
@@ -98,6 +100,7 @@ class LogWriter:
             entries += (part, _cut(rest, part, entries), b"\n")
         try:
             self._write(b"".join(entries))
+            self._wrote(data, (self._inode, self._size))
             # A line that never ends does not keep the file from ending.
             if self._size >= self._limits.bytes * (2 if rest else 1):
                 self._rotate()
@@ -111,14 +114,14 @@ class LogWriter:
             if not self._failed:
                 self._failed = True
                 self._lost(error)
-        self._changed()
+            self._wrote(b"", None)
 
     def close(self) -> None:
         """End the log: followers get the rest and finish. Harmless when repeated."""
         if not self.closed:
             self._close_file()
             self.closed = True
-            self._changed()
+            self._wrote(b"", None)
 
     def _write(self, data: bytes) -> None:
         if self._file is None:
@@ -138,7 +141,8 @@ class LogWriter:
         except FileNotFoundError:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = os.open(self._path, flags, 0o600)
-        self._size = os.fstat(self._file).st_size
+        status = os.fstat(self._file)
+        self._inode, self._size = status.st_ino, status.st_size
         self._torn = self._size > 0 and os.pread(self._file, 1, self._size - 1) != b"\n"
 
     def _close_file(self) -> None:
@@ -179,7 +183,7 @@ class LogFiles:
         self.on_loss: Callable[[Path, OSError], None] = lambda path, error: None
         self._limits = limits
         self._writers: dict[Path, LogWriter] = {}
-        self._followers: dict[Path, set[asyncio.Event]] = {}
+        self._followers: dict[Path, set[Follower]] = {}
 
     def open(self, path: Path) -> LogWriter:
         """Return the writer of ``path``: a new one, or the one that is open already.
@@ -193,7 +197,7 @@ class LogFiles:
             self._writers[path] = LogWriter(
                 path,
                 limits=self._limits,
-                changed=lambda: self._notify(path),
+                wrote=lambda text, end: self._tell(path, text, end),
                 lost=lambda error: self.on_loss(path, error),
             )
         return self._writers[path]
@@ -203,20 +207,20 @@ class LogFiles:
         return path in self._writers
 
     @contextlib.contextmanager
-    def follow(self, path: Path) -> Iterator[asyncio.Event]:
-        """Give an event that is set whenever ``path`` has grown or ended."""
-        event = asyncio.Event()
-        self._followers.setdefault(path, set()).add(event)
+    def follow(self, path: Path) -> Iterator[Follower]:
+        """Give what learns whenever ``path`` has grown or ended."""
+        follower = Follower()
+        self._followers.setdefault(path, set()).add(follower)
         try:
-            yield event
+            yield follower
         finally:
-            self._followers[path].discard(event)
+            self._followers[path].discard(follower)
             if not self._followers[path]:
                 del self._followers[path]
 
-    def _notify(self, path: Path) -> None:
+    def _tell(self, path: Path, text: bytes, end: Place | None) -> None:
         writer = self._writers.get(path)
         if writer and writer.closed:
             del self._writers[path]
-        for event in self._followers.get(path, ()):
-            event.set()
+        for follower in self._followers.get(path, ()):
+            follower.hear(text, end)

@@ -308,6 +308,40 @@ def test_a_follower_that_is_left_behind_goes_on_with_what_is_kept(path):
     assert text.startswith(numbers(2)) and text.endswith(numbers(60, start=940))
 
 
+@pytest.mark.parametrize("between", [1, 30, 70])
+def test_a_follower_gets_every_byte_once_whether_it_keeps_up_or_not(path, between):
+    """Of 40 KB each, 30 pieces are more than is kept for one that does not take them, and fill many files."""
+
+    async def scenario():
+        files = LogFiles(LogLimits(bytes=100_000, files=100))
+        writer = files.open(path)
+        following = asyncio.create_task(text_of(path, files, follow=True))
+        for number in range(140):
+            writer.feed("stdout", (b"%07d " % number) * 5000 + (b"\n" if number % 2 else b""))
+            if number % between == 0:
+                await asyncio.sleep(0.002)
+        writer.close()
+        return await asyncio.wait_for(following, 20)
+
+    written = b"".join((b"%07d " % number) * 5000 + (b"\n" if number % 2 else b"") for number in range(140))
+    assert asyncio.run(scenario()) == written
+
+
+def test_a_follower_goes_on_after_what_a_full_disk_has_lost(path):
+    async def scenario():
+        files = LogFiles()
+        writer = files.open(path)
+        following = asyncio.create_task(text_of(path, files, follow=True))
+        for piece in (b"before\n", b"lost\n", b"after\n", b"later\n"):
+            await asyncio.sleep(0.002)
+            with full(writer) if piece == b"lost\n" else contextlib.nullcontext():
+                writer.feed("stdout", piece)
+        writer.close()
+        return await asyncio.wait_for(following, 20)
+
+    assert asyncio.run(scenario()) == b"before\nafter\nlater\n"
+
+
 def test_of_a_containers_runs_the_last_two_are_kept(path):
     files = LogFiles(SMALL)
     for run in range(4):
