@@ -15,9 +15,12 @@ NODES = 4
 
 
 def pytest_configure():
-    """Let signals work, here and in what tests start: a shell's background jobs begin with two ignored."""
+    """Let signals work, here and in what tests start: background jobs and nohup begin with some ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        # A handler is not inherited by a program that is started, and what nohup asked for is kept.
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture(scope="session")

@@ -322,6 +322,6 @@ def alone(report: Report, *, making: str = "the control plane") -> Iterator[bool
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             waited = True
-            report(f"Another process makes {making}; waiting for that one to finish")
+            report(f"Control plane: another process makes {making}; waiting for that one to finish")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield waited

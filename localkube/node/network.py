@@ -58,7 +58,7 @@ class Network:
         dns = await self._stack.enter_async_context(DnsServer(zone, upstreams=upstreams))
         reach = self._addresses.reach
         await dns.listen(*reach(site.address, 53))
-        proxy = ServiceProxy(services=self.services, slices=self._slices, place=reach)
+        proxy = ServiceProxy(services=self.services, slices=self._slices, place=reach, reach=reach)
         await self._stack.enter_async_context(proxy)
         self._server = KubeletServer(
             self._view,

@@ -79,8 +79,8 @@ class ServiceProxy:
     Args:
         services: Watch of all Services.
         slices: Watch of all EndpointSlices.
-        place: Maps an (ip, port) of a Service or a pod to where it is on this machine; plain mode and tests
-            without a site need it.
+        place: Maps a Service's (ip, port) to the address to listen on; plain mode and tests need it.
+        reach: Maps an endpoint's (ip, port) to where it is on this machine; plain mode needs it.
 
     Example:
         >>> async with ServiceProxy(services=services, slices=slices):
@@ -88,10 +88,15 @@ class ServiceProxy:
     """
 
     def __init__(
-        self, *, services: Mirror, slices: Mirror, place: Callable[[str, int], Backend] | None = None
+        self,
+        *,
+        services: Mirror,
+        slices: Mirror,
+        place: Callable[[str, int], Backend] = lambda ip, port: (ip, port),
+        reach: Callable[[str, int], Backend] = lambda ip, port: (ip, port),
     ) -> None:
         self._services, self._slices = services, slices
-        self._place = place or (lambda ip, port: (ip, port))
+        self._place, self._reach = place, reach
         self._fronts: dict[Key, dict[Front, Balancer]] = {}
         self._listeners: dict[Front, TcpListener | UdpListener] = {}
         self._changed: set[Key] = set()
@@ -186,7 +191,7 @@ class ServiceProxy:
             if protocol in LISTENERS:
                 own = {(ip, port["port"]) for ip in ips}
                 found = [backend for backend in _backends(slices, port, protocol) if backend not in own]
-                backends = [self._place(*backend) for backend in found]
+                backends = [self._reach(*backend) for backend in found]
                 wanted |= {(ip, port["port"], protocol): (backends, seconds) for ip in ips}
         return wanted
 

@@ -112,11 +112,16 @@ class Lab:
         return [supervisor, *supervisor.children(recursive=True)]
 
     def process(self, *words: str) -> psutil.Process:
-        """Return the one process of this cluster with all these words in its command line."""
-        found = self.processes_with(*words)
-        # A shell's child has its words until it becomes what it was forked for.
-        found = [process for process in found if process.ppid() not in {other.pid for other in found}]
-        assert len(found) == 1, f"{words}: {found}"
+        """Return the one process of this cluster that has these words in its command line, when it is there."""
+        found: list[psutil.Process] = []
+
+        def look() -> int:
+            several = self.processes_with(*words)
+            # A shell's child has its words until it becomes what it was forked for.
+            found[:] = [each for each in several if each.ppid() not in {other.pid for other in several}]
+            return len(found)
+
+        eventually(look, wanted=1)
         return found[0]
 
     def processes_with(self, *words: str) -> list[psutil.Process]:
