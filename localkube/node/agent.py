@@ -32,6 +32,7 @@ from localkube.node.plain_pod import PlainPods
 from localkube.node.pods import PodWorker
 from localkube.node.programs import Programs
 from localkube.node.runtime import Runtime
+from localkube.node.simulated import MARK, PREFIX
 from localkube.node.simulation import Simulation
 from localkube.node.storage import StorageWatch
 from localkube.node.tasks import start_task
@@ -85,7 +86,9 @@ class Agent:
             heard = [node for node in self._nodes.values() if node.is_heard]
             for node in heard:
                 await node.register()
-            pods = self._pods = Watch(api, "/api/v1/pods")
+            pods = self._pods = Watch(
+                api, "/api/v1/pods", field_selector="spec.nodeName!=", apart_from=PREFIX
+            )
             addresses = _addresses(settings)
             network = await stack.enter_async_context(
                 Network(api, settings, pods=pods, view=self._view, meter=self._meter, addresses=addresses)
@@ -112,7 +115,7 @@ class Agent:
                 pods=settings.pods,
                 fleeting=settings.fleeting,
                 services=network.services,
-                nodes=Watch(api, "/api/v1/nodes"),
+                nodes=Watch(api, "/api/v1/nodes", label_selector=f"!{MARK}"),
                 version=settings.version,
                 programs=Programs(settings.programs),
                 limits=self._limits,

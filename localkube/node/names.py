@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from localkube.node.simulated import PREFIX
+
 Object = Mapping[str, Any]
 Key = tuple[str, str]
 OWNER = "kubernetes.io/service-name"
@@ -144,7 +146,8 @@ def _known_ports(spec: Object) -> list[Object]:
 
 def _is_gone(namespace: str, endpoint: Object, pods: Mirror) -> bool:
     target = endpoint.get("targetRef") or {}
-    if target.get("kind") != "Pod" or not pods.synced.is_set():
+    unknown = (endpoint.get("nodeName") or "").startswith(PREFIX)  # those pods are not watched
+    if target.get("kind") != "Pod" or unknown or not pods.synced.is_set():
         return False
     pod = pods.store.get((namespace, target["name"]))
     return pod is None or has_ended(pod) or pod["metadata"].get("uid") != target.get("uid")

@@ -63,9 +63,11 @@ def slice_of(name, *endpoints, namespace="default", ports=(), suffix="abcde"):
     }
 
 
-def endpoint(address, *, hostname=None, ready=True, pod=None, **conditions):
+def endpoint(address, *, hostname=None, ready=True, pod=None, node=None, **conditions):
     """Return an endpoint of a slice."""
     item = {"addresses": [address], "conditions": {"ready": ready, **conditions}}
+    if node:
+        item["nodeName"] = node
     if hostname:
         item["hostname"] = hostname
     if pod:
