@@ -112,7 +112,7 @@ class Lab:
         return [supervisor, *supervisor.children(recursive=True)]
 
     def process(self, *words: str) -> psutil.Process:
-        """Return the one process of this cluster that has these words in its command line, when it is there."""
+        """Return the one process of this cluster that has these words in its command line, once it runs."""
         found: list[psutil.Process] = []
 
         def look() -> int:
