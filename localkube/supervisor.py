@@ -23,12 +23,12 @@ from localkube import rotation
 from localkube.machine import start_time
 from localkube.node import plain, syscalls
 from localkube.node.orders import Orders, Refused, SpawnerGone, short_name
+from localkube.node.relay import carry
 from localkube.node.tasks import start_task
 
 log = logging.getLogger(__name__)
 
 SPAWNER = Path(__file__).parent / "node" / "spawner.py"
-BLOCK = 256 * 1024
 RESTART_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_SECONDS = 60.0
 ANSWER_POLL_SECONDS = 0.02
@@ -206,8 +206,6 @@ class Supervisor:
         _, descriptors = await self._orders.ask("socket")
         inside = socket.socket(fileno=descriptors[0])
         inside.setblocking(False)
-        # Clients write head and body of a request apart: the body would wait 40 ms for an acknowledgement.
-        inside.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             await asyncio.get_running_loop().sock_connect(inside, tuple(self._plan["api"]))
         except OSError:
@@ -216,28 +214,12 @@ class Supervisor:
         return inside
 
     async def _forward(self, client: socket.socket) -> None:
-        with contextlib.closing(client):
-            client.setblocking(False)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            try:
-                inside = await self._connect()
-            except (OSError, Refused, SpawnerGone):
-                return
-            with contextlib.closing(inside):
-                await asyncio.gather(_pump(client, inside), _pump(inside, client))
-
-
-async def _pump(source: socket.socket, sink: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    try:
-        while data := await loop.sock_recv(source, BLOCK):
-            await loop.sock_sendall(sink, data)
-        sink.shutdown(socket.SHUT_WR)
-    except OSError:
-        # Either end went away; the other direction has nobody left to talk to.
-        for end in (source, sink):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+        try:
+            inside = await self._connect()
+        except (OSError, Refused, SpawnerGone):
+            client.close()
+            return
+        await carry(client, inside)
 
 
 def main() -> None:
