@@ -11,7 +11,7 @@ from bench.lab import UNLIMITED, Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
 from bench.watching import Watch, wait_account
-from kitlib.clusters.base import is_ready
+from kitlib.clusters.nodes import is_ready
 from kitlib.kube import Kube
 from kitlib.waiting import wait
 from kitlib.watches import Selection, snapshots

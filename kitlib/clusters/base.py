@@ -18,24 +18,24 @@ from typing import ClassVar
 
 from kitlib import attendees, manifests, pods, settings
 from kitlib.attendees import Attendee, Quota
+from kitlib.clusters import nodes
 from kitlib.clusters.switches import NodeSwitches
 from kitlib.errors import BadInput, CommandFailed, KitError, Rejected, RunNotFound
 from kitlib.events import events_table
 from kitlib.kube import Kube
-from kitlib.manifests import Object, title
+from kitlib.manifests import title
 from kitlib.ownership import runs_table
 from kitlib.progress import progress
 from kitlib.quantities import check as check_quantity
-from kitlib.quantities import check_count, cores, readable
+from kitlib.quantities import check_count
 from kitlib.refusals import refusal
 from kitlib.runs import Run
-from kitlib.tables import Table, Text, age
+from kitlib.tables import Table, Text
 from kitlib.usage import node_usage, pod_usage
 from kitlib.waiting import wait
-from kitlib.watches import Selection, Snapshot, snapshots
+from kitlib.watches import Selection, snapshots
 
 MOST_NODES = 100
-GPU = "nvidia.com/gpu"
 METRICS = {"nodes": "NodeMetrics", "pods": "PodMetrics"}
 
 
@@ -130,22 +130,12 @@ class Cluster(NodeSwitches, AbstractContextManager, ABC):
     # Looking
 
     def nodes(self) -> Table:
-        """Return its nodes, with what is allocatable on each."""
-        rows = []
-        for node in sorted(self.kube.get_all("Node"), key=lambda each: each["metadata"]["name"]):
-            has = node["status"].get("allocatable") or {}
-            rows.append(
-                (
-                    node["metadata"]["name"],
-                    "Ready" if is_ready(node) else "NotReady",
-                    cores(has.get("cpu")),
-                    readable(has.get("memory")),
-                    has.get(GPU, "0"),
-                    (node["status"].get("nodeInfo") or {}).get("kubeletVersion"),
-                    age(node["metadata"]["creationTimestamp"]),
-                )
-            )
-        return Table(("node", "status", "cpu", "memory", "gpus", "version", "age"), rows, empty="no nodes")
+        """Return its nodes, with what is allocatable on each.
+
+        Raises:
+            Rejected: This user may not see them, as attendees may not.
+        """
+        return nodes.table(nodes.seen(self.kube))
 
     def pods(self) -> Table:
         """Return the pods of its namespace."""
@@ -160,7 +150,7 @@ class Cluster(NodeSwitches, AbstractContextManager, ABC):
         if of not in METRICS:
             raise BadInput("top tells of nodes and of pods", about=f"top({of!r})", fix='top("pods")')
         try:
-            figures = self.kube.get_all(METRICS[of])
+            figures = nodes.seen(self.kube, METRICS[of]) if of == "nodes" else self.kube.get_all(METRICS[of])
         except Rejected as error:
             if error.status not in (404, 503):
                 raise
@@ -171,7 +161,7 @@ class Cluster(NodeSwitches, AbstractContextManager, ABC):
                 status=error.status,
                 reason=error.reason,
             ) from error
-        return pod_usage(figures) if of == "pods" else node_usage(figures, self.kube.get_all("Node"))
+        return pod_usage(figures) if of == "pods" else node_usage(figures, nodes.seen(self.kube))
 
     def events(self) -> Table:
         """Return what Kubernetes has said of late, oldest first."""
@@ -296,10 +286,10 @@ class Cluster(NodeSwitches, AbstractContextManager, ABC):
                 snapshots(self.kube, Selection("Node")),
                 timeout=timeout,
                 what="the nodes to be Ready",
-                until=lambda seen: bool(seen["Node"]) and all(map(is_ready, seen["Node"].values())),
+                until=lambda seen: bool(seen["Node"]) and all(map(nodes.is_ready, seen["Node"].values())),
                 about=f'cluster "{self.name}"',
                 resume="cluster.wait_ready() goes on waiting",
-                describe=_readiness,
+                describe=lambda seen: nodes.readiness(seen["Node"].values()),
                 report=line.update,
             )
         return self
@@ -314,24 +304,18 @@ class Cluster(NodeSwitches, AbstractContextManager, ABC):
 
     def _summary(self) -> str:
         try:
-            nodes = self.nodes()
-            ready = sum(each["status"] == "Ready" for each in nodes)
-            return f"{ready} of {len(nodes)} nodes Ready, Kubernetes {self.kube.version()}"
+            return f"{self._shown_nodes()}, Kubernetes {self.kube.version()}"
         except KitError as error:  # showing an object never fails
             return error.what
 
+    def _shown_nodes(self) -> str:
+        try:
+            every = self.nodes()
+        except Rejected as error:
+            if error.status != 403:
+                raise
+            return f'namespace "{self.kube.namespace}"'
+        return f"{sum(each['status'] == 'Ready' for each in every)} of {len(every)} nodes Ready"
+
     def __exit__(self, *exception) -> None:
         self.delete()
-
-
-def is_ready(node: Object) -> bool:
-    """Return whether a node takes pods."""
-    return any(
-        each["type"] == "Ready" and each["status"] == "True"
-        for each in (node.get("status") or {}).get("conditions") or []
-    )
-
-
-def _readiness(seen: Snapshot) -> str:
-    nodes = seen["Node"].values()
-    return f"{sum(map(is_ready, nodes))} of {len(nodes)} nodes are Ready"

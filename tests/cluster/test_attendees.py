@@ -44,6 +44,11 @@ def test_with_their_kubeconfig_alone_an_attendee_trains_and_reaches_nothing_else
     for kind in ("Node", "Namespace"):
         with pytest.raises(Rejected, match="forbidden"):
             theirs.kube.get_all(kind)
+    for look in (theirs.nodes, theirs.top):
+        with pytest.raises(Rejected, match=f'"attendee-{name}", and may not see nodes') as refused:
+            look()
+        assert "cluster.pods()" in refused.value.fix
+    assert f'namespace "attendee-{name}", Kubernetes v' in repr(theirs)
     with pytest.raises(Rejected, match="forbidden"):
         theirs.kube.token("default", namespace="kube-system", seconds=600)
     binding = {
