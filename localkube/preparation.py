@@ -98,7 +98,7 @@ class Preparation:
             "control": str(paths.control),
             "node_states": str(paths.node_states),
             "simulated": str(paths.simulated),
-            "hide": [str(state_dir())],
+            "hide": [os.path.realpath(state_dir())],
             "version": self.control_plane.version,
             "nodes": [asdict(node) for node in nodes],
             "warm": self.wanted.warm,
@@ -200,6 +200,7 @@ def _component(
 def python_environment() -> dict[str, str]:
     """Return what a Python process of ours needs of this one's environment, and no secrets of the user's."""
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
+    kept = (*kept, "TRAINYARD_LOG_LEVEL")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     source = str(Path(__file__).resolve().parent.parent)
     return environment | {"PYTHONPATH": source, "PYTHONUNBUFFERED": "1"}

@@ -1,7 +1,11 @@
-"""``python -m localkube.node SETTINGS.json``: run the node agent; the supervisor starts it in the site."""
+"""``python -m localkube.node SETTINGS.json``: run the node agent; the supervisor starts it in the site.
+
+``TRAINYARD_LOG_LEVEL=DEBUG``, in the environment of whoever creates the cluster, makes its log say more.
+"""
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +14,8 @@ from localkube.node.agent_settings import AgentSettings
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    wanted = logging.getLevelNamesMapping().get(os.environ.get("TRAINYARD_LOG_LEVEL", "INFO"), logging.INFO)
+    logging.basicConfig(level=wanted, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     asyncio.run(Agent(AgentSettings.read(Path(sys.argv[1]))).run())
 
 

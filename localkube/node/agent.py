@@ -104,9 +104,11 @@ class Agent:
                     api,
                     pods=settings.pods,
                     fleeting=settings.fleeting,
+                    claimed=settings.volumes.resolve(),
+                    private=settings.hide,
                     allocatable=self._allocatable,
                     objects=objects,
-                    mount=_no_mount if settings.plain else syscalls.mount,
+                    mount=None if settings.plain else syscalls.mount,
                 ),
                 logs=network.logs,
                 executions=executions,
@@ -321,7 +323,3 @@ class Agent:
 def _addresses(settings: AgentSettings) -> Addresses:
     plain = settings.plain
     return LoopbackAddresses(plain.octet, low=plain.low) if plain else SiteAddresses()
-
-
-def _no_mount(*_: object) -> None:
-    """In plain mode an emptyDir in memory is a directory on disk."""

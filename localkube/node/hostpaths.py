@@ -1,10 +1,12 @@
-"""Check a ``hostPath`` volume as its type asks.
+"""Check a ``hostPath`` volume as its type asks, and that it is not the clusters' own directory.
 
 Access is that of the user who runs the cluster. Source:
 https://kubernetes.io/docs/concepts/storage/volumes/#hostpath-volume-types
 """
 
+import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 _CHECKS = {
@@ -20,6 +22,24 @@ _CHECKS = {
 
 class HostPathError(Exception):
     """The path is not what the volume says it is."""
+
+
+def refuse_private(path: str | Path, private: Iterable[str]) -> None:
+    """Refuse a path that is, or lies in, a directory which pods do not see.
+
+    The mount itself looks again (``rootfs.py``): links may change until then.
+
+    Args:
+        path: Absolute.
+        private: The directories, as real paths.
+
+    Raises:
+        HostPathError: It does.
+    """
+    real = os.path.realpath(path)
+    for directory in private:
+        if os.path.commonpath((real, directory)) == directory:
+            raise HostPathError(f"{path} belongs to the local cluster itself, and is not shown to pods")
 
 
 def checked(path: str, kind: str) -> Path:

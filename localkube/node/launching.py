@@ -57,7 +57,7 @@ async def container_order(
         mounts=[
             *network_mounts(runtime.fleeting_directory(worker.uid)),
             *program_mounts(program),
-            *mounts(container, worker.volumes, environment=environment),
+            *mounts(container, worker.volumes, environment=environment, private=runtime.host.hide),
             _termination_mount(worker, container, restart),
         ],
         host=runtime.host,

@@ -44,8 +44,8 @@ def build_root(plan: dict[str, Any], scratch: str) -> None:
         plan: ``skip``: top-level names that are not taken from the host; ``devices``: names below /dev
             that are; ``hide``: paths covered by an empty directory; ``read_only``: the root as well;
             ``mounts``: dicts of ``kind`` (bind, tmpfs), ``source``, ``target``, ``read_only``, ``exact``
-            (no part of the source may be a symlink), ``size`` (bytes) and ``mode``; ``directory``: the
-            working directory, made where it is missing.
+            (no part of the source may be a symlink), ``hide`` (directories to cover in it), ``size``
+            (bytes) and ``mode``; ``directory``: the working directory, made where it is missing.
         scratch: A directory on which the new root is mounted; containers share it without seeing each other.
     """
     mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1g")
@@ -55,8 +55,7 @@ def build_root(plan: dict[str, Any], scratch: str) -> None:
     os.mkdir(scratch + "/proc")
     _make_devices(scratch + "/dev", plan["devices"])
     for hidden in plan.get("hide", ()):
-        if os.path.isdir(scratch + hidden):
-            mount("tmpfs", scratch + hidden, "tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, "mode=555,size=4k")
+        _cover(scratch + hidden)
     for entry in plan["mounts"]:
         _mount_entry(entry, scratch)
     # The working directory comes before the root is read-only, and may lie below one that is.
@@ -117,10 +116,27 @@ def _mount_entry(entry: dict, scratch: str) -> None:
         is_file = not stat.S_ISDIR(os.fstat(source).st_mode)
         target = mount_point(scratch, entry["target"], is_file=is_file)
         mount(f"/proc/self/fd/{source}", target, None, MS_BIND | MS_REC)
+        if entry.get("hide"):
+            _hide_within(os.readlink(f"/proc/self/fd/{source}"), target, entry["hide"])
     finally:
         os.close(source)
     if entry.get("read_only"):
         make_read_only(target)
+
+
+def _hide_within(source: str, target: str, hidden: list[str]) -> None:
+    """Cover directories of the host in a mount of another that they lie in; refuse one that lies in them."""
+    for directory in hidden:
+        if (source + "/").startswith(directory + "/"):
+            raise OSError(errno.EACCES, "it belongs to the local cluster itself", source)
+        above = source.rstrip("/") + "/"
+        if directory.startswith(above):
+            _cover(os.path.join(target, directory[len(above) :]))
+
+
+def _cover(directory: str) -> None:
+    if os.path.isdir(directory):
+        mount("tmpfs", directory, "tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, "mode=555,size=4k")
 
 
 def _open(name: str, *, inside: int | None = None, follow: bool = True) -> int:

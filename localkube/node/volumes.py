@@ -35,12 +35,14 @@ TOKEN_SECONDS = 3600
 class Volume:
     """A volume that is ready: where it lies on the host, and whether nobody may write to it.
 
-    ``managed`` says that its content comes from the API, so nothing is to be made in it.
+    ``managed`` says that its content comes from the API, so nothing is to be made in it; ``foreign`` that it
+    may be any place of this machine, in which the clusters' own directory is hidden.
     """
 
     source: Path
     read_only: bool = False
     managed: bool = False
+    foreign: bool = False
 
 
 class VolumeError(Exception):
@@ -63,10 +65,12 @@ class Volumes:
         api: The API server.
         pods: The directory that has one folder a pod, by uid.
         fleeting: The same in memory, for what comes from the API: many small files, some of them secret.
+        claimed: The directory of the volumes that this cluster made for claims.
+        private: Directories that no volume may show, as real paths.
         allocatable: Returns what a node offers, by the node's name; for limits in downward API files.
         objects: Shared with others who read ConfigMaps and Secrets.
         tokens: A source of service account tokens.
-        mount: Called as ``syscalls.mount``.
+        mount: Called as ``syscalls.mount``; None where nothing can be mounted, as in plain mode.
     """
 
     def __init__(
@@ -75,13 +79,16 @@ class Volumes:
         *,
         pods: Path,
         fleeting: Path | None = None,
+        claimed: Path | None = None,
+        private: tuple[str, ...] = (),
         allocatable: Callable[[str], Mapping[str, str]] = lambda node: {},
         objects: Objects | None = None,
         tokens: Tokens | None = None,
-        mount: Callable[..., None] = syscalls.mount,
+        mount: Callable[..., None] | None = syscalls.mount,
     ) -> None:
         self._pods = pods
         self._fleeting = fleeting or pods
+        self._claimed, self._private = claimed, private
         self._allocatable = allocatable
         self._objects = objects or Objects(api)
         self._tokens = tokens or Tokens(api)
@@ -125,7 +132,7 @@ class Volumes:
                 await asyncio.to_thread(_delete, directory)
 
     async def lose_memory(self, uid: str) -> None:
-        """Empty the pod's volumes that are in memory: its node has lost its power."""
+        """Empty the pod's volumes that are mounted memory: its node has lost its power."""
         for directory in (self._pods / uid / "volumes").glob("*"):
             if directory.is_mount():
                 await asyncio.to_thread(syscalls.unmount, os.fspath(directory))
@@ -152,17 +159,23 @@ class Volumes:
         if kind == "emptyDir":
             return self._empty_dir(pod, spec)
         if kind == "hostPath":
-            return Volume(hostpaths.checked(spec["hostPath"]["path"], spec["hostPath"].get("type") or ""))
+            path = spec["hostPath"]["path"]
+            hostpaths.refuse_private(path, self._private)
+            return Volume(hostpaths.checked(path, spec["hostPath"].get("type") or ""), foreign=True)
         if kind in ("persistentVolumeClaim", "ephemeral"):
             claim = await self._claims.locate(pod, spec)
-            return Volume(claim.path, read_only=claim.read_only)
+            foreign = self._claimed is None or self._claimed not in claim.path.resolve().parents
+            if foreign:
+                hostpaths.refuse_private(claim.path, self._private)
+            return Volume(claim.path, read_only=claim.read_only, foreign=foreign)
         raise _MissingError(
             f"volumes of kind {kind} need a driver that a local cluster does not have; "
             "use a persistentVolumeClaim, hostPath or emptyDir"
         )
 
     def _directory(self, pod: Object, spec: Object) -> Path:
-        root = self._fleeting if _kind(spec) in KEPT_FRESH else self._pods
+        fleeting = _kind(spec) in KEPT_FRESH or (self._mount is None and _in_memory(spec))
+        root = self._fleeting if fleeting else self._pods
         return root / pod["metadata"]["uid"] / "volumes" / spec["name"]
 
     def _empty_dir(self, pod: Object, spec: Object) -> Volume:
@@ -173,12 +186,12 @@ class Volumes:
                 f"an emptyDir of medium {medium} is not available here; use Memory or leave it out"
             )
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if medium == "Memory" and not directory.is_mount():
+        if medium == "Memory" and self._mount and not directory.is_mount():
             size = _memory_size(pod, spec)
             options = "mode=777" + (f",size={size}" if size else "")
             flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
             self._mount("tmpfs", str(directory), "tmpfs", flags, options)
-        elif not medium:
+        elif not medium or not self._mount:
             directory.chmod(0o777)
         return Volume(directory)
 
@@ -221,7 +234,11 @@ class _MissingError(Exception):
 
 
 def mounts(
-    container: Object, volumes: Mapping[str, Volume], *, environment: Mapping[str, str] | None = None
+    container: Object,
+    volumes: Mapping[str, Volume],
+    *,
+    environment: Mapping[str, str] | None = None,
+    private: tuple[str, ...] = (),
 ) -> list[dict[str, Any]]:
     """Return the bind mounts of one container, outer directories first.
 
@@ -229,11 +246,12 @@ def mounts(
         container: The v1.Container.
         volumes: From ``Volumes.prepare``.
         environment: The container's variables, for ``subPathExpr``.
+        private: Directories that are hidden in foreign volumes.
 
     Returns:
         For each volumeMount a dict of ``kind`` (always ``bind``), ``source`` and ``target`` (absolute paths,
-        source on the host), ``read_only``, and ``exact`` where the source is a real path, to be taken as it
-        is.
+        source on the host), ``read_only``, ``exact`` where the source is a real path, to be taken as it
+        is, and ``hide`` where directories are hidden in it.
 
     Raises:
         VolumeError: With the reason of a waiting container: a subPath that leads out of its volume, or that
@@ -253,8 +271,18 @@ def mounts(
         if source != volume.source:
             # A container may exchange a directory of its volume for a link between now and the mount.
             entry["exact"] = True
+        if volume.foreign and private:
+            _refuse_private(source, private)
+            entry["hide"] = list(private)
         entries.append(entry)
     return sorted(entries, key=lambda entry: entry["target"].count("/"))
+
+
+def _refuse_private(source: Path, private: tuple[str, ...]) -> None:
+    try:
+        hostpaths.refuse_private(source, private)
+    except hostpaths.HostPathError as error:
+        raise VolumeError(str(error), reason="CreateContainerConfigError") from error
 
 
 def _mount_source(wish: Object, volume: Volume, environment: Mapping[str, str]) -> Path:
@@ -280,6 +308,10 @@ def _required(found: Object | None, source: Object, word: str) -> Object | None:
 
 def _failed(spec: Object, problem: str) -> VolumeError:
     return VolumeError(f'MountVolume.SetUp failed for volume "{spec["name"]}" : {problem}')
+
+
+def _in_memory(spec: Object) -> bool:
+    return (spec.get("emptyDir") or {}).get("medium") == "Memory"
 
 
 def _memory_size(pod: Object, spec: Object) -> int | None:

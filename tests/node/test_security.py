@@ -1,20 +1,16 @@
 """Who reaches what: other users of the machine, web pages in the user's browser, pods, and their volumes."""
 
-import base64
 import http.client
 import json
 import os
-import secrets
 import socket
 import ssl
-import subprocess
 import traceback
 from pathlib import Path
 
 import pytest
-import yaml
 
-from .lab import Pods, pod, python
+from .lab import pod, python
 from .rooms import NOBODY
 from .weight import spawner_of
 
@@ -161,45 +157,38 @@ def test_no_key_of_the_cluster_is_readable_in_a_pod(pods, lab):
     assert not [name for name in names if name in said]
 
 
-def test_secrets_and_tokens_are_in_no_log_and_no_answer(lab):
-    """The words of a Secret, the pods' tokens and the cluster's keys; as text and in base 64."""
-    word = f"swordfish-{secrets.token_hex(8)}"
-    lab.core.create_namespaced_secret("default", {"metadata": {"name": "fish"}, "stringData": {"word": word}})
-    source = {"secretKeyRef": {"name": "fish", "key": "word"}}
-    main = {
-        "env": [{"name": "WORD", "valueFrom": source}],
-        "volumeMounts": [{"name": "fish", "mountPath": "/fish"}],
-    }
-    script = (
-        "test $WORD = $(cat /fish/word) && cat /var/run/secrets/kubernetes.io/serviceaccount/token; exit 3"
-    )
-    volumes = [{"name": "fish", "secret": {"secretName": "fish"}}]
-    with Pods(lab) as made:
-        token = made.logs(made.finish(pod(script, main=main, volumes=volumes)))
-        broken = {"volumeMounts": [{"name": "fish", "mountPath": "/fish", "subPath": "no/such"}]}
-        made.until(
-            made.create(pod("true", main=main | broken, volumes=volumes)),
-            lambda seen: "CreateContainerConfigError" in json.dumps(seen["status"]),
-        )
-    assert token.startswith("ey")
-    user = yaml.safe_load(Path(lab.status["kubeconfig"]).read_text())["users"][0]["user"]
-    hidden = {
-        "the Secret": word,
-        "the Secret in base 64": base64.b64encode(word.encode()).decode(),
-        "the token": token,
-        "the user's key": user["client-key-data"],
-        "the agent's key": (lab.root / "pki" / "agent.key").read_text().splitlines()[1],
-    }
-    told = {path.name: path.read_text(errors="replace") for path in (lab.root / "logs").glob("*.log")}
-    assert {"agent.log", "kube-apiserver.log", "supervisor.log"} <= set(told)
-    told["status"] = json.dumps(lab.localkube("status"))
-    told["create"] = json.dumps(lab.status)
-    told["describe"] = lab.kubectl("describe", "pods,secrets")
-    told["events"] = lab.kubectl("get", "events", "-o", "json")
-    told["processes"] = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True).stdout
-    found = [(what, where) for what, text in hidden.items() for where, all_ in told.items() if text in all_]
-    assert found == []
-    lab.core.delete_namespaced_secret("fish", "default")
+@pytest.mark.parametrize("place", ["", "pki", "link/pki", "not-there/yet"])
+def test_a_host_path_that_names_the_clusters_own_directory_is_refused(pods, lab, place, tmp_path):
+    (tmp_path / "link").symlink_to(lab.root)
+    path = tmp_path / place if place.startswith("link") else lab.root / place
+    volumes = [{"name": "own", "hostPath": {"path": str(path), "type": "DirectoryOrCreate"}}]
+    main = {"volumeMounts": [{"name": "own", "mountPath": "/own"}]}
+    name = pods.create(pod("find /own", main=main, volumes=volumes))
+    pods.wait_for_event(name, "FailedMount", "belongs to the local cluster itself, and is not shown to pods")
+    assert not (lab.root / "not-there").exists()
+
+
+def test_a_sub_path_that_leads_to_the_clusters_own_directory_is_refused(pods, lab):
+    volumes = [{"name": "above", "hostPath": {"path": str(lab.home)}}]
+    path = str((lab.root / "pki").relative_to(lab.home))
+    main = {"volumeMounts": [{"name": "above", "mountPath": "/own", "subPath": path}]}
+    name = pods.create(pod("find /own", main=main, volumes=volumes))
+    pods.wait_for_event(name, "Failed", "belongs to the local cluster itself, and is not shown to pods")
+
+
+@pytest.mark.site
+@pytest.mark.parametrize("root", ["home", "the machine", "a link"])
+def test_the_clusters_own_directory_is_empty_in_a_host_path_above_it(pods, lab, root, tmp_path):
+    link = lab.home / "link"
+    link.unlink(missing_ok=True)
+    link.symlink_to(lab.home)
+    path = {"home": lab.home, "the machine": Path("/"), "a link": link}[root]
+    volumes = [{"name": "above", "hostPath": {"path": str(path)}}]
+    main = {"volumeMounts": [{"name": "above", "mountPath": "/above"}]}
+    within = Path("/") if root == "the machine" else lab.home
+    own = Path("/above") / lab.root.relative_to(within)
+    script = f"cd {own.parents[1]} && ls -A | wc -l; touch x 2>/dev/null || echo closed"
+    assert pods.output(pod(script, main=main, volumes=volumes)).split() == ["0", "closed"]
 
 
 def test_the_sites_own_processes_cannot_be_seen_or_signalled_from_a_pod(pods, lab):

@@ -251,7 +251,7 @@ async def test_a_host_path_is_checked(make_pod, volumes, tmp_path):
     (tmp_path / "file").touch()
     path = str(tmp_path / "file")
     pod = await make_pod({"name": "v", "hostPath": {"path": path, "type": "File"}})
-    assert (await volumes.prepare(pod))["v"] == Volume(tmp_path / "file")
+    assert (await volumes.prepare(pod))["v"] == Volume(tmp_path / "file", foreign=True)
     pod["spec"]["volumes"][0]["hostPath"]["type"] = "Directory"
     with pytest.raises(VolumeError, match=f"hostPath type check failed: {path} is not a directory"):
         await volumes.prepare(pod)
