@@ -7,6 +7,9 @@ BIN = $(VENV)/bin
 NOTEBOOKS ?=
 BUNDLE ?=
 PYTEST = $(BIN)/python -m pytest
+# What a pod is promised, whichever way it is run; what plain mode does not promise has the marker "site".
+IN_BOTH_MODES = $(wildcard $(addprefix tests/node/test_,pods_*.py streams_*.py workloads*.py) \
+	$(patsubst %,tests/node/test_%.py,lifecycle machines metrics names_and_services_live probes scheduling))
 
 .PHONY: help setup run lab lint test test-all bench wheel pins clean
 
@@ -32,8 +35,9 @@ test: lint  ## lint, then unit, node, cluster and notebook tests
 	$(PYTEST) -m "not slow" tests/unit tests/node
 	$(PYTEST) -m "not slow" tests/cluster tests/notebooks
 
-test-all: lint  ## every test, those marked slow as well
+test-all: lint  ## every test, those marked slow as well; those of pods in plain mode, too
 	$(PYTEST) tests
+	TRAINYARD_MODE=plain $(PYTEST) -m "not slow" $(IN_BOTH_MODES)
 
 bench: setup  ## measure this kit beside its peers, in one run
 	$(BIN)/python -m bench

@@ -1,4 +1,4 @@
-"""Keys, tokens and words of Secrets: no log, command line, notebook or report has them, and the kit prints none.
+"""Keys, tokens and the words of Secrets: in no log, command line, notebook or report, and the kit prints none.
 
 A cluster of its own, whose agent logs at the level DEBUG, with a pod that has all of them.
 """

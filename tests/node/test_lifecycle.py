@@ -196,6 +196,7 @@ def test_containers_see_each_others_processes_where_their_pod_asks_for_it(pods, 
     eventually(lambda: left & {word for process in lab.processes() for word in words(process)}, wanted=set())
 
 
+@pytest.mark.site
 def test_containers_do_not_see_each_others_processes_otherwise(pods, place):
     hold = shell("hold", "touch /place/up; exec sleep 32109")
     look = "until [ -e /place/up ]; do sleep 0.05; done; ps ax"

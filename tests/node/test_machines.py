@@ -115,6 +115,7 @@ def test_a_node_that_is_switched_off_is_silent_and_returns_with_the_pods_that_re
     eventually(lambda: taints(lab, node), wanted=set())
 
 
+@pytest.mark.site
 def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when_it_is_healed(
     lab, pods, switch
 ):

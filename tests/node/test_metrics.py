@@ -96,12 +96,16 @@ def test_nobody_but_metrics_server_and_the_api_server_may_ask(lab):
     script += (
         "context.load_cert_chain(*(sys.argv[1] + '/' + sys.argv[2] + end for end in ('.crt', '.key')))\n"
     )
-    script += "link = http.client.HTTPSConnection('10.244.254.1', 10250, context=context)\n"
+    script += "link = http.client.HTTPSConnection(sys.argv[4], 10250, context=context)\n"
     script += "link.request('GET', sys.argv[3])\nprint(link.getresponse().status)\n"
-    site = str(lab.process("localkube.node").pid)
+    agent = lab.process("localkube.node")
+    # In plain mode the agent is in this network, and node-0's address on the loopback interface.
+    listening = [each.laddr.ip for each in agent.net_connections() if each.laddr.port == 10250]
+    address = next((each for each in listening if each.endswith(".254.1")), "10.244.254.1")
 
     def ask(who, path):
-        command = ["nsenter", "-t", site, "-n", "--", "python3", "-c", script, str(pki), who, path]
+        command = ["nsenter", "-t", str(agent.pid), "-n", "python3", "-c", script]
+        command += [str(pki), who, path, address]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     assert ask("scheduler", "/metrics/resource") == 403

@@ -45,7 +45,13 @@ def at(path, **more):
     return {"volumeMounts": [{"name": "data", "mountPath": path, **more}]}
 
 
-@pytest.mark.parametrize(("source", "kind"), [({}, ""), ({"medium": "Memory", "sizeLimit": "8Mi"}, "tmpfs")])
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ({}, ""),
+        pytest.param({"medium": "Memory", "sizeLimit": "8Mi"}, "tmpfs", marks=pytest.mark.site),
+    ],
+)
 def test_the_containers_of_a_pod_share_an_empty_directory(pods, source, kind):
     write = "echo 42 > /out/.new && mv /out/.new /out/answer"
     read = "until [ -e /in/answer ]; do sleep 0.05; done; cat /in/answer; stat -f -c %T /in"
@@ -59,6 +65,7 @@ def test_the_containers_of_a_pod_share_an_empty_directory(pods, source, kind):
     assert kind in lines[1]
 
 
+@pytest.mark.site
 def test_a_memory_volume_is_as_large_as_it_says(pods):
     volumes = [{"name": "data", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
     script = "head -c 2000000 /dev/zero > /data/big 2>/dev/null || echo full; stat -c %s /data/big"

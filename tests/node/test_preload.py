@@ -56,6 +56,7 @@ def pod(tmp_path, library):
         ("dns", "10.244.0.1"),
         ("hostname", "digits-0"),
         ("search", "default.svc.cluster.local"),
+        ("host", "digits-0.digits.default.svc.cluster.local", ADDRESS),
         ("host", "digits-0", ADDRESS),
         ("host", "other", "10.244.2.9"),
         ("path", "rw", "/data", str(volume)),
@@ -129,8 +130,9 @@ def test_the_pods_name_and_hosts_are_those_of_its_files(pod):
         print(json.dumps([socket.gethostname(), platform.node(), socket.getfqdn(),
                           socket.gethostbyname("other"), socket.getaddrinfo("digits-0", 80)[0][4]]))
     """)
-    assert seen == ["digits-0", "digits-0", "digits-0", "10.244.2.9", [ADDRESS, 80]]
-    assert pod.run("hostname").stdout == "digits-0\n"
+    full = "digits-0.digits.default.svc.cluster.local"
+    assert seen == ["digits-0", "digits-0", full, "10.244.2.9", [ADDRESS, 80]]
+    assert pod.run("sh", "-c", "hostname; hostname -f").stdout == f"digits-0\n{full}\n"
 
 
 def test_names_of_the_cluster_that_do_not_exist_are_refused_without_asking_the_machine(pod):

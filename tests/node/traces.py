@@ -2,7 +2,6 @@
 
 import os
 import socket
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,33 +14,31 @@ KINDS = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 
 @dataclass(frozen=True)
 class Traces:
-    """The processes of a cluster, their namespaces, its directory and its port."""
+    """The processes of a cluster, their namespaces and who is in them, its directory and its port."""
 
     processes: tuple[psutil.Process, ...]
     namespaces: frozenset[str]
     root: Path
     port: int
-    taken: float
+    inside: tuple[psutil.Process, ...]
 
     @classmethod
     def of(cls, lab: Lab) -> "Traces":
         processes = lab.processes()
-        found = set().union(*(namespaces(process.pid) for process in processes))
-        return cls(
-            tuple(processes),
-            frozenset(found - namespaces(os.getpid())),
-            lab.root,
-            lab.status["api_port"],
-            time.time(),
-        )
+        found = set().union(*(namespaces(process.pid) for process in processes)) - namespaces(os.getpid())
+        # Others may later have a namespace with a number used again, those that were there before too.
+        inside = [process for process in psutil.process_iter() if namespaces(process.pid) & found]
+        port = lab.status["api_port"]
+        return cls(tuple(processes), frozenset(found), lab.root, port, tuple(inside))
 
     def left(self) -> list[str]:
         """Return what is still there, in words."""
         found = [f"process {process}" for process in self.processes if runs(process)]
         found += [
-            f"namespace {name} of {pid}"
-            for pid in self._elders()
-            for name in namespaces(pid) & self.namespaces
+            f"namespace {name} of {process.pid}"
+            for process in self.inside
+            if runs(process)
+            for name in namespaces(process.pid) & self.namespaces
         ]
         found += [
             f"mount {line}"
@@ -55,11 +52,6 @@ class Traces:
             if client.connect_ex(("127.0.0.1", self.port)) == 0:
                 found.append(f"port {self.port}")
         return found
-
-    def _elders(self) -> list[int]:
-        """Return the processes that were there: a newer one may have a namespace with a number used again."""
-        every = psutil.process_iter(["create_time"])
-        return [process.pid for process in every if process.info["create_time"] <= self.taken]
 
     def _mine(self, mount: str) -> bool:
         return str(self.root) in mount or any(name in mount for name in self.namespaces)

@@ -47,6 +47,14 @@ static int look_up(const char *given, uint32_t *found)
     return 0;
 }
 
+/* Return the first name that the hosts file gives an address, which is its full one. */
+static const char *full_name(uint32_t address, const char *otherwise)
+{
+    for (int each = 0; each < pod.host_count; each++)
+        if (pod.hosts[each].address == address) return pod.hosts[each].name;
+    return otherwise;
+}
+
 static int only_cluster(const char *name)
 {
     return ends_with(name, ".cluster.local") || ends_with(name, ".svc") || !strcasecmp(name, pod.hostname);
@@ -89,7 +97,7 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
         }
         while (*last) last = &(*last)->ai_next;
     }
-    if (canonical && first) first->ai_canonname = strdup(name);
+    if (canonical && first) first->ai_canonname = strdup(full_name(found[0], name));
     *result = first;
     return 0;
 }
@@ -102,7 +110,7 @@ int getnameinfo(const struct sockaddr *given, socklen_t length, char *host, sock
     if (pod.active && given && inet_address(given, &address) && is_cluster(address)) {
         if (address == pod.address && host && !(flags & NI_NUMERICHOST)) {
             int problem = real(given, length, NULL, 0, service, service_room, flags & ~NI_NAMEREQD);
-            snprintf(host, room, "%s", pod.hostname);
+            snprintf(host, room, "%s", full_name(address, pod.hostname));
             return problem;
         }
         if (host && flags & NI_NAMEREQD) return EAI_NONAME;
@@ -191,7 +199,7 @@ int gethostbyaddr_r(const void *address, socklen_t length, int family, struct ho
             uintptr_t skew = (uintptr_t)room & 7 ? 8 - ((uintptr_t)room & 7) : 0;
             *result = NULL, *problem = HOST_NOT_FOUND;
             if (value == pod.address && size > skew)
-                *result = fill(entry, room + skew, size - skew, pod.hostname, &value, 1), *problem = 0;
+                *result = fill(entry, room + skew, size - skew, full_name(value, pod.hostname), &value, 1), *problem = 0;
             return 0;
         }
     }
