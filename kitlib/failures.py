@@ -26,12 +26,14 @@ def explain(
         written: What each rank wrote.
         about: The run, for the error.
     """
+    pods = list(pods)
     found = tracebacks.first(written)
     if found is not None:
         what = f"rank {found.rank} failed first: {found.error}"
         return RunFailed(what, about=about, fix=FIX, detail=found.text, rank=found.rank)
     failed = sorted((each for each in pods if pod_facts.phase(each) == "Failed"), key=pod_facts.finished_at)
-    rank = pod_facts.node_rank(failed[0]) if failed else None
+    lost = failed or [each for each in pods if pod_facts.unheard(each)]
+    rank = pod_facts.node_rank(lost[0]) if lost else None
     last = "\n".join(_own_words(written.get(rank, []))[-LAST_LINES:])
     return RunFailed(status.reason or "the Job failed", about=about, fix=FIX, rank=rank, detail=last)
 

@@ -28,6 +28,16 @@ def read(kube: Kube, pod: Object) -> list[Line]:
         raise
 
 
+def read_if_reachable(kube: Kube, pod: Object) -> list[Line]:
+    """Return what a pod has written until now; nothing either if its node does not answer."""
+    try:
+        return read(kube, pod)
+    except Rejected as error:
+        if error.status < 500:
+            raise
+        return []
+
+
 def merge(by_rank: Mapping[int, list[Line]]) -> list[tuple[int, Line]]:
     """Return the lines of many ranks in the order of their time."""
     lines = [(rank, line) for rank, written in by_rank.items() for line in written]

@@ -37,6 +37,29 @@ def started(pod: Object) -> bool:
     return any("running" in state or "terminated" in state for state in states)
 
 
+def condition(pod: Object, kind: str) -> Object:
+    """Return a condition of the pod; an empty one if it has none of this kind."""
+    every = (pod.get("status") or {}).get("conditions") or []
+    return next((each for each in every if each["type"] == kind), {})
+
+
+def unheard(pod: Object) -> str:
+    """Return that the pod's node does not answer, or an empty text.
+
+    The node controller then calls its pods not ready, and leaves alone the conditions that say otherwise.
+    """
+    if (
+        finished(pod)
+        or pod["spec"].get("readinessGates")
+        or condition(pod, "ContainersReady").get("status") != "True"
+        or condition(pod, "Ready").get("status") != "False"
+    ):
+        return ""
+    evicted = condition(pod, "DisruptionTarget").get("status") == "True"
+    words = f"its node {pod['spec'].get('nodeName')} does not answer"
+    return f"{words}, and it was evicted" if evicted else words
+
+
 def word(pod: Object) -> str:
     """Return one word on the pod, as in the STATUS column of ``kubectl get pods``."""
     if pod["metadata"].get("deletionTimestamp"):
@@ -56,9 +79,9 @@ def word(pod: Object) -> str:
 def why(pod: Object) -> str:
     """Return why a pod does not run, in the words of whoever holds it up; empty if nobody does."""
     if not finished(pod):
-        for condition in (pod.get("status") or {}).get("conditions") or []:
-            if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                return condition.get("message") or condition.get("reason") or ""
+        scheduled = condition(pod, "PodScheduled")
+        if scheduled.get("status") == "False":
+            return scheduled.get("message") or scheduled.get("reason") or ""
     for each in containers(pod):
         state = each.get("state") or {}
         waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
@@ -66,7 +89,7 @@ def why(pod: Object) -> str:
             return f"{waiting.get('reason', 'Waiting')}: {waiting['message']}"
         if ended and ended.get("exitCode") != 0:
             return _ended(ended)
-    return (pod.get("status") or {}).get("message") or ""
+    return (pod.get("status") or {}).get("message") or unheard(pod)
 
 
 def finished_at(pod: Object) -> str:

@@ -4,7 +4,7 @@ It keeps no state that the cluster does not have, but for the logs of a failure 
 pods are judged is in `status`, what their output means in `metrics` and `failures`, the picture in `widgets`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from html import escape
 
 from kitlib import failures, logs, metrics, names, pods
@@ -82,7 +82,8 @@ class Run:
         if follow:
             return LogStream(self, rank, timeout)
         chosen = self._ranks(rank)
-        written = {number: logs.read(self.kube, pod) for number, pod in chosen.items()}
+        read = logs.read_if_reachable if rank is None else logs.read
+        written = {number: read(self.kube, pod) for number, pod in chosen.items()}
         if not any(written.values()):
             return _Nothing("", f"(no output yet. {self.status})")
         return Text("\n".join(prefixed(number, line, rank) for number, line in logs.merge(written)))
@@ -155,7 +156,7 @@ class Run:
                 what="the pods to end",
                 about=self._about,
                 resume="run.delete() again",
-                describe=lambda state: f"deleting it, {len(state['Pod'])} pods are still there",
+                describe=lambda state: _leaving(state["Pod"].values()),
                 report=line.update,
             )
             line.done("deleted")
@@ -203,8 +204,11 @@ class Run:
             )
         return {rank: found[rank]} if rank in found else {}
 
+    def _read(self, pod: Object) -> list[Line]:
+        return logs.read_if_reachable(self.kube, pod)
+
     def _reported(self) -> list[Reported]:
-        written = [line.text for pod in self._ranks(None).values() for line in logs.read(self.kube, pod)]
+        written = [line.text for pod in self._ranks(None).values() for line in self._read(pod)]
         return list(metrics.parse(written))
 
     def _watched(self) -> Iterator[Snapshot]:
@@ -224,16 +228,21 @@ class Run:
     def _keep_evidence(self, seen: Mapping[str, Object]) -> None:
         """Read all logs once, at the first failure: the Job then deletes the pods that still run."""
         if not self._evidence:
-            self._evidence = {pods.node_rank(pod) or 0: logs.read(self.kube, pod) for pod in seen.values()}
+            self._evidence = {pods.node_rank(pod) or 0: self._read(pod) for pod in seen.values()}
 
     def _failure(self, status: RunStatus) -> RunFailed:
         ranks = self._ranks(None)
-        later = {rank: logs.read(self.kube, pod) for rank, pod in ranks.items()}
+        later = {rank: self._read(pod) for rank, pod in ranks.items()}
         written = {
             rank: max(later.get(rank, []), self._evidence.get(rank, []), key=len)
             for rank in later.keys() | self._evidence.keys()
         }
         return failures.explain(status, ranks.values(), written, about=self._about)
+
+
+def _leaving(seen: Collection[Object]) -> str:
+    held_up = {words for each in seen if (words := pods.unheard(each))}
+    return "; ".join([f"deleting it, {len(seen)} pods are still there", *sorted(held_up)])
 
 
 class _Nothing(Text):

@@ -17,6 +17,7 @@ class RunStatus:
         phase: Pending, Running, Succeeded, Failed or Deleted. A run whose ranks are not all there is
             pending: those that are wait for the others.
         reason: Why, in the words of whoever knows: the scheduler, the node, the Job; empty when all is well.
+            A run that runs has one when the node of a rank does not answer.
         wanted: How many pods it has when complete.
         running: How many run now.
         succeeded: How many ended well.
@@ -38,7 +39,8 @@ class RunStatus:
     def __str__(self) -> str:
         if self.phase == RUNNING:
             done = f", {self.succeeded} done" if self.succeeded else ""
-            return f"Running: {self.running} of {self.wanted} pods{done}"
+            trouble = f"; {self.reason}" if self.reason else ""
+            return f"Running: {self.running} of {self.wanted} pods{done}{trouble}"
         if self.phase == SUCCEEDED:
             return f"Succeeded: {self.succeeded} of {self.wanted} pods"
         return f"{self.phase}: {self.reason}" if self.reason else self.phase
@@ -57,8 +59,9 @@ def judge(job: Object | None, pods: Iterable[Object], warnings: Iterable[Object]
     """
     if job is None:
         return RunStatus(DELETED, "it was deleted, or never launched")
+    every = list(pods)
     pods = [
-        each for each in pods if not each["metadata"].get("deletionTimestamp") or pod_facts.finished(each)
+        each for each in every if not each["metadata"].get("deletionTimestamp") or pod_facts.finished(each)
     ]
     phases = [pod_facts.phase(each) for each in pods]
     wanted = job["spec"].get("completions") or job["spec"].get("parallelism") or 1
@@ -79,13 +82,12 @@ def judge(job: Object | None, pods: Iterable[Object], warnings: Iterable[Object]
         )
     if "Failed" in state or "FailureTarget" in state:
         condition = state.get("Failed") or state["FailureTarget"]
-        return RunStatus(
-            FAILED, _failure(pods) or condition.get("message") or condition.get("reason", ""), **counts
-        )
+        words = condition.get("message") or condition.get("reason", "")
+        return RunStatus(FAILED, _failure(pods) or _lost(every) or words, **counts)
     if "Suspended" in state:
         return RunStatus(PENDING, "it is suspended", **counts)
     if counts["running"] + counts["succeeded"] + counts["failed"] >= wanted:
-        return RunStatus(RUNNING, **counts)
+        return RunStatus(RUNNING, _lost(pods), **counts)
     return RunStatus(PENDING, _held_up(pods, wanted, counts["running"], warnings), **counts)
 
 
@@ -98,6 +100,12 @@ def _failure(pods: Iterable[Object]) -> str:
     if not failed:
         return ""
     return f"rank {pod_facts.node_rank(failed[0])}: {pod_facts.why(failed[0])}"
+
+
+def _lost(pods: Iterable[Object]) -> str:
+    """Return which rank is on a node that does not answer."""
+    words = {pod_facts.node_rank(each) or 0: pod_facts.unheard(each) for each in pods}
+    return next((f"rank {rank}: {words[rank]}" for rank in sorted(words) if words[rank]), "")
 
 
 def _held_up(pods: list[Object], wanted: int, running: int, warnings: Iterable[Object]) -> str:

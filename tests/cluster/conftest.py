@@ -1,10 +1,14 @@
 """What the tests on a real cluster share: trainers of a few lines, runs that are deleted afterwards."""
 
+import contextlib
 import textwrap
 
 import pytest
 
 import kitlib as kit
+from kitlib.errors import KitError
+
+from .ranks import STEPS, TRAINER
 
 
 @pytest.fixture
@@ -52,3 +56,22 @@ def plain(write_trainer):
         )
 
     return make
+
+
+@pytest.fixture
+def train(write_trainer):
+    """Launch ranks that train without torch; what is left of them is deleted after the test."""
+    runs = []
+
+    def launch_ranks(cluster, *, steps=STEPS, source=TRAINER, nodes=2, job=None, pod=None):
+        path = write_trainer(source)
+        command = ["python", f"/trainyard/trainer/{path.name}", str(steps)]
+        spec = {"containers": [{"name": "pytorch", "command": command}], "terminationGracePeriodSeconds": 1}
+        patch = {"spec": (job or {}) | {"template": {"spec": spec | (pod or {})}}}
+        runs.append(kit.launch(kit.IndexedJob(path, nodes=nodes).patch(patch), cluster=cluster))
+        return runs[-1]
+
+    yield launch_ranks
+    for run in runs:
+        with contextlib.suppress(KitError):
+            run.delete()

@@ -1,7 +1,6 @@
 """Faults while two ranks train: what dies comes back, and the run neither ends nor loses a line for it.
 
-The trainer needs no torch: its ranks exchange a number each step, so that each waits for the other as the
-ranks of a gradient's all-reduce do.
+Nodes that are switched off or cut off are in ``test_node_faults``.
 """
 
 import contextlib
@@ -12,36 +11,17 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
-import psutil
 import pytest
 
 import kitlib as kit
 from kitlib.errors import KitError
 
+from .ranks import STEPS, at_step, component, containers, until
+
 pytestmark = pytest.mark.cluster
 
-STEPS = 45
-TRAINER = """
-import os, socket, sys, time
-rank, steps = int(os.environ["NODE_RANK"]), int(sys.argv[1])
-address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-if rank == 0:
-    other, _ = socket.create_server(("", address[1])).accept()
-else:
-    while True:
-        try:
-            other = socket.create_connection(address)
-            break
-        except OSError:
-            time.sleep(0.1)
-stream = other.makefile("rw")
-for step in range(steps):
-    print(step, file=stream, flush=True)
-    assert int(stream.readline()) == step
-    print(step, flush=True)
-    time.sleep(0.1)
-"""
 COMPONENTS = ("agent", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -55,56 +35,6 @@ def victim(state_home):
         kit.clusters.LocalCluster(name).delete()
 
 
-@pytest.fixture
-def train(write_trainer):
-    """Launch two ranks; what is left of them is deleted after the test."""
-    runs = []
-
-    def launch(cluster, *, steps=STEPS):
-        path = write_trainer(TRAINER)
-        command = ["python", f"/trainyard/trainer/{path.name}", str(steps)]
-        spec = {"containers": [{"name": "pytorch", "command": command}], "terminationGracePeriodSeconds": 1}
-        job = kit.IndexedJob(path, nodes=2).patch({"spec": {"template": {"spec": spec}}})
-        runs.append(kit.launch(job, cluster=cluster))
-        return runs[-1]
-
-    yield launch
-    for run in runs:
-        with contextlib.suppress(KitError):
-            run.delete()
-
-
-def component(cluster, name):
-    """Return the process of a component, by the file that it is told about."""
-    word = "localkube.node" if name == "agent" else name
-    mine = f"/{cluster.name}/"
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if word in words[:3] and mine in " ".join(words):
-            return process
-    return None
-
-
-def containers(cluster, run):
-    """Return the containers of a run by rank, as the host sees them."""
-    supervisor = psutil.Process(cluster.status["processes"]["supervisor"]["pid"])
-    found = {}
-    for process in supervisor.children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if "/trainyard/trainer/trainer.py" in process.cmdline() and process.environ():
-                found[int(process.environ()["NODE_RANK"])] = process
-    return found
-
-
-def at_step(run, step):
-    """Return the lines of rank 0 as they come, from the one of a step on."""
-    lines = iter(run.logs(rank=0, follow=True))
-    for line in lines:
-        if line == str(step):
-            return lines
-    raise AssertionError(f"rank 0 ended before step {step}: {run.status}\n{run.logs()}")
-
-
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_a_run_outlives_the_death_of(victim, train, name):
     run = train(victim)
@@ -116,6 +46,24 @@ def test_a_run_outlives_the_death_of(victim, train, name):
     assert [each["restarts"] for each in run.pods()] == [0, 0]
     assert run.logs(rank=1).splitlines() == [str(number) for number in range(STEPS)]
     assert component(victim, name).pid != before.pid
+
+
+def test_the_digits_train_on_while_the_agent_is_killed(local_cluster, launch):
+    """The same with torch: two ranks that average their gradients, and the shared cluster's agent."""
+    trainer = Path(__file__).parents[2] / "trainers" / "digits_ddp.py"
+    run = launch(kit.IndexedJob(trainer, nodes=2, args=["--epochs", "12"]))
+    lines = iter(run.logs(rank=0, follow=True))
+    for line in lines:
+        if '"event":"epoch"' in line:
+            break
+    before = component(local_cluster, "agent")
+    before.kill()
+    assert run.wait(timeout=120).phase == "Succeeded"
+    assert [each["restarts"] for each in run.pods()] == [0, 0]
+    epochs = run.metrics("epoch")
+    assert sorted(epochs[epochs["rank"] == 0]["epoch"]) == list(range(12))
+    assert component(local_cluster, "agent").pid != before.pid
+    assert run.metrics("eval")["accuracy"].iloc[-1] > 0.9
 
 
 def test_a_killed_container_fails_the_run_and_names_its_rank(victim, train):
@@ -176,13 +124,6 @@ def writer(victim):
 
 def stored(cluster):
     return {each["metadata"]["name"] for each in cluster.kube.get_all("ConfigMap")}
-
-
-def until(look):
-    end = time.monotonic() + 60
-    while not look():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("name", ["etcd", "kube-apiserver"])

@@ -1,4 +1,4 @@
-"""Keys, tokens and the words of Secrets: in no log, command line, notebook or report, and the kit prints none.
+"""Keys, tokens and the words of Secrets: in no log, command line, notebook, report or output of the kit.
 
 A cluster of its own, whose agent logs at the level DEBUG, with a pod that has all of them.
 """

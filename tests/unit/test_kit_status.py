@@ -33,6 +33,11 @@ def unschedulable(rank):
     return pod(rank, "Pending", conditions=[reason])
 
 
+def silent(rank, *, evicted=False, **meta):
+    states = {"Ready": "False", "ContainersReady": "True"} | ({"DisruptionTarget": "True"} if evicted else {})
+    return pod(rank, conditions=[{"type": kind, "status": is_it} for kind, is_it in states.items()], **meta)
+
+
 def ended(rank, code, at, **more):
     state = {"terminated": {"exitCode": code, "reason": "Error", "finishedAt": at, **more}}
     return pod(rank, "Failed" if code else "Succeeded", state)
@@ -51,6 +56,11 @@ def ended(rank, code, at, **more):
         ((job(), [pod(0), unschedulable(1)]), f"Pending: 1 of 2 pods run; {WORDS}"),
         ((job("Suspended"), []), "Pending: it is suspended"),
         ((job("Failed"), []), "Failed: Failed!"),
+        ((job(), [pod(0), silent(1)]), "Running: 2 of 2 pods; rank 1: its node node-0 does not answer"),
+        (
+            (job("Failed"), [pod(0), silent(1, evicted=True, deletionTimestamp="t")]),
+            "Failed: rank 1: its node node-0 does not answer, and it was evicted",
+        ),
     ],
 )
 def test_a_run_is_judged_by_its_job_and_pods(seen, text):
