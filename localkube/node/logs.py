@@ -88,13 +88,13 @@ class LogWriter:
             return
         head = b"%s %s " % (timestamp(self._clock()), stream.encode())
         full, part = head + b"F ", head + b"P "
-        lines = data.split(b"\n")
-        rest = lines.pop()
+        end = data.rfind(b"\n") + 1
+        lines, rest = data[:end], data[end:]
         entries = []
-        if lines and max(map(len, lines)) <= LONGEST:
-            entries += (full, (b"\n" + full).join(lines), b"\n")
-        else:
-            for line in lines:
+        if lines and _fit(lines):
+            entries += (full, lines[:-1].replace(b"\n", b"\n" + full), b"\n")
+        elif lines:
+            for line in lines[:-1].split(b"\n"):
                 entries += (full, _cut(line, part, entries), b"\n")
         if rest:
             entries += (part, _cut(rest, part, entries), b"\n")
@@ -153,6 +153,17 @@ class LogWriter:
     def _rotate(self) -> None:
         self._close_file()
         log_segments.rotate(self._path, keep=self._limits.files - 1)
+
+
+def _fit(lines: bytes) -> bool:
+    """Tell whether no line is longer than an entry may be, without looking at each of them."""
+    start = 0
+    while len(lines) - start > LONGEST + 1:
+        end = lines.rfind(b"\n", start, start + LONGEST + 1)
+        if end < 0:
+            return False
+        start = end + 1
+    return True
 
 
 def _cut(line: bytes, part: bytes, entries: list[bytes]) -> bytes:

@@ -54,6 +54,18 @@ def test_every_entry_has_the_format_of_the_container_runtime_interface(path):
         assert len(entry.split(b" ", 3)[3]) <= LONGEST
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_lines_of_about_the_longest_length_come_back_however_they_lie(path, seed):
+    chosen = random.Random(seed)
+    lengths = [chosen.choice([0, 1, 100, LONGEST - 1, LONGEST, LONGEST + 1]) for _ in range(20)]
+    text = b"".join(b"z" * length + b"\n" for length in lengths)
+    LogFiles().open(path).feed("stdout", text)
+    entries = path.read_bytes().split(b"\n")[:-1]
+    assert max(len(entry.split(b" ", 3)[3]) for entry in entries) <= LONGEST
+    assert len(entries) == len(lengths) + sum(length > LONGEST for length in lengths)
+    assert read(path) == text
+
+
 def test_a_part_of_a_line_is_on_disk_before_the_line_ends(path):
     writer = LogFiles().open(path)
     writer.feed("stdout", b"50% ")
