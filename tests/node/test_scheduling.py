@@ -7,7 +7,7 @@ import pytest
 from .lab import eventually, is_ready, on_node, pod, state
 from .workloads import FOREVER, apply, delete, named, names, nodes, pods_of, rolled_out, workload
 
-GRACEFUL = "trap 'sleep 1; exit 0' TERM; while :; do sleep 0.05; done"
+GRACEFUL = "trap 'sleep 1; exit 0' TERM; echo ready to be told; while :; do sleep 0.05; done"
 
 
 @pytest.fixture
@@ -36,6 +36,13 @@ def made(lab):
     delete(lab, *reversed(things))
 
 
+def graceful(pods, **spec):
+    """Run a pod that ends in its own way a second after it is told to; return its name."""
+    name = pods.running(pod(GRACEFUL, terminationGracePeriodSeconds=30, **spec))["metadata"]["name"]
+    pods.wait_for_line(name, "ready to be told")
+    return name
+
+
 def condition(pod, kind):
     return next((c for c in pod["status"].get("conditions", []) if c["type"] == kind), {})
 
@@ -54,7 +61,7 @@ def test_a_pod_goes_where_its_selector_and_its_tolerations_let_it(pods, tainted)
 def test_a_no_execute_taint_evicts_and_says_why(pods, lab, tainted):
     patient = {"key": "gone", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 600}
     stays = pods.running(pod(FOREVER, tolerations=[patient], **on_node(1)))["metadata"]["name"]
-    leaves = pods.running(pod(GRACEFUL, terminationGracePeriodSeconds=30, **on_node(1)))["metadata"]["name"]
+    leaves = graceful(pods, **on_node(1))
     tainted("node-1", "gone=fishing:NoExecute")
     leaving = pods.until(leaves, lambda pod: "deletionTimestamp" in pod["metadata"])
     assert condition(leaving, "DisruptionTarget")["reason"] == "DeletionByTaintManager"
@@ -77,7 +84,7 @@ def test_a_pod_of_high_priority_takes_the_place_of_another_which_ends_gracefully
         | {"value": 1000}
     )
     gpus = {"main": {"resources": {"limits": {"nvidia.com/gpu": 2}}}} | on_node(0)
-    low = pods.running(pod(GRACEFUL, terminationGracePeriodSeconds=30, **gpus))["metadata"]["name"]
+    low = graceful(pods, **gpus)
     high = pods.create(pod(FOREVER, priorityClassName=urgent, **gpus))
     victim = pods.until(low, lambda pod: "deletionTimestamp" in pod["metadata"])
     assert condition(victim, "DisruptionTarget")["reason"] == "PreemptionByScheduler"
@@ -112,7 +119,7 @@ def on_either():
 
 
 def test_an_evicted_pod_ends_gracefully_and_its_condition_names_the_eviction(pods, lab):
-    name = pods.running(pod(GRACEFUL, terminationGracePeriodSeconds=30))["metadata"]["name"]
+    name = graceful(pods)
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
     lab.kubectl("create", "--raw", f"/api/v1/namespaces/default/pods/{name}/eviction", "-f", "-", stdin=body)
     ended = pods.until(name, lambda pod: "terminated" in state(pod))

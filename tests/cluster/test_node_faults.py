@@ -1,0 +1,121 @@
+"""A node that is switched off, or cut off the network, while two ranks train on two nodes.
+
+What the kit says of it, what becomes of the Job, and that the cluster is whole when the node is back. Each
+test waits for the node controller, which calls a node NotReady after 16 seconds.
+"""
+
+import contextlib
+import secrets
+import time
+
+import pytest
+
+import kitlib as kit
+from kitlib.errors import KitError
+
+from .ranks import PATIENCE, at_step, containers, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.site]
+
+UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
+AT_ONCE = {"tolerations": [UNREACHABLE | {"tolerationSeconds": 1}]}
+# Each by itself, three steps at least, until the time that is given.
+ALONE = """
+import sys, time
+step = 0
+while step < 3 or time.time() < float(sys.argv[1]):
+    print(step, flush=True)
+    step += 1
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(state_home):
+    name = f"faulty-{secrets.token_hex(3)}"
+    try:
+        yield kit.create_cluster("local", name=name, nodes=3, warm=False)
+    finally:
+        kit.clusters.LocalCluster(name).delete()
+
+
+@pytest.fixture(autouse=True)
+def back(cluster, train):
+    """Bring back the nodes that a test has left switched off or cut off, before its runs are deleted."""
+    yield
+    for node in [each["node"] for each in cluster.nodes()]:
+        for verb in (cluster.start_node, cluster.heal):
+            with contextlib.suppress(KitError):
+                verb(node)
+
+
+def node_of(run, rank):
+    return next(each["node"] for each in run.pods() if each["rank"] == rank)
+
+
+def check_whole(cluster, train):
+    """Every node is Ready, takes ranks, and runs nothing of before."""
+    until(lambda: all(each["status"] == "Ready" for each in cluster.nodes()), "the nodes to be Ready")
+    until(lambda: not any(node["spec"].get("taints") for node in cluster.kube.get_all("Node")), "no taints")
+    until(lambda: not cluster.pods(), "no pod of before")
+    fresh = train(cluster, steps=0, nodes=3, source=ALONE)
+    assert fresh.wait(timeout=PATIENCE).phase == "Succeeded"
+    assert {each["node"] for each in fresh.pods()} == {f"node-{index}" for index in range(3)}
+
+
+def test_a_run_whose_node_is_switched_off_fails_with_the_node_named_and_the_cluster_is_whole_again(
+    cluster, train
+):
+    run = train(cluster, steps=1000, pod=AT_ONCE)
+    at_step(run, 3)
+    node = node_of(run, 1)
+    cluster.stop_node(node)
+    with pytest.raises(kit.RunFailed, match=f"rank 1: its node {node} does not answer") as failed:
+        run.wait(timeout=PATIENCE)
+    assert failed.value.rank == 1
+    assert "NotReady" in {each["status"] for each in cluster.nodes()}
+    cluster.start_node(node)
+    run.delete()
+    assert containers(cluster, run) == {}
+    check_whole(cluster, train)
+
+
+def test_a_run_whose_node_is_cut_off_for_a_while_says_so_and_goes_on_where_it_was(cluster, train):
+    run = train(cluster, steps=int(time.time()) + 20, source=ALONE)
+    at_step(run, 3)
+    node = node_of(run, 1)
+    cluster.cut(node)
+    until(lambda: "does not answer" in str(run.status), "the kit to name the node")
+    assert str(run.status) == f"Running: 2 of 2 pods; rank 1: its node {node} does not answer"
+    assert run.pods()[1]["why"] == f"its node {node} does not answer"
+    cluster.heal(node)
+    assert run.wait(timeout=PATIENCE).phase == "Succeeded"
+    assert [each["restarts"] for each in run.pods()] == [0, 0]
+    lines = run.logs(rank=1).splitlines()
+    assert lines == [str(number) for number in range(len(lines))]
+    assert len(lines) > 100, "it went on while nobody heard of it"
+    run.delete()
+    check_whole(cluster, train)
+
+
+def test_a_job_that_may_replaces_the_rank_of_a_node_that_is_cut_off_and_the_old_one_ends(cluster, train):
+    run = train(cluster, steps=int(time.time()) + 24, source=ALONE, job={"backoffLimit": 1}, pod=AT_ONCE)
+    at_step(run, 3)
+    node = node_of(run, 1)
+    old = next(each["pod"] for each in run.pods() if each["rank"] == 1)
+    cluster.cut(node)
+
+    def replaced():
+        return [
+            each
+            for each in run.pods()
+            if each["rank"] == 1 and each["pod"] != old and each["status"] == "Running"
+        ]
+
+    until(replaced, "a rank 1 in its place")
+    assert replaced()[0]["node"] != node
+    cluster.heal(node)
+    assert run.wait(timeout=PATIENCE).phase == "Succeeded"
+    assert old not in [each["pod"] for each in run.pods()]
+    run.delete()
+    check_whole(cluster, train)
