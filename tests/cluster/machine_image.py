@@ -14,7 +14,7 @@ from pathlib import Path
 NAME = "trainyard-test-machine"
 TOP = ("bin", "sbin", "lib", "lib64", "etc")
 LIBRARIES = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")
-PARTS = ("usr/bin", "usr/sbin", "usr/share/zoneinfo", *LIBRARIES)
+PARTS = ("usr/bin", "usr/sbin", "usr/lib/locale", "usr/share/zoneinfo", *LIBRARIES)
 LARGEST = 24 * 2**20
 EMPTY = ("tmp", "var/tmp", "proc", "sys", "dev", "run", "home/visitor")
 
