@@ -115,6 +115,21 @@ def test_a_node_that_is_switched_off_is_silent_and_returns_with_the_pods_that_re
     eventually(lambda: taints(lab, node), wanted=set())
 
 
+def test_volumes_in_memory_are_empty_when_the_power_is_back_and_those_on_disk_are_not(lab, pods, switch):
+    volumes = [{"name": "memory", "emptyDir": {"medium": "Memory"}}, {"name": "disk", "emptyDir": {}}]
+    mounts = [{"name": each["name"], "mountPath": f"/{each['name']}"} for each in volumes]
+    script = "echo found: $(ls /memory) $(ls /disk); touch /memory/ram /disk/disk; echo up; exec sleep 600"
+    made = pod(script, main={"volumeMounts": mounts}, volumes=volumes, restartPolicy="Always")
+    before = pods.running(made)
+    name, node = before["metadata"]["name"], before["spec"]["nodeName"]
+    pods.wait_for_line(name, "up")
+    switch("stop", node)
+    switch("start", node)
+    pods.until(name, lambda seen: is_ready(seen) and container(seen)["restartCount"] == 1)
+    pods.wait_for_line(name, "up")
+    assert pods.logs(name).splitlines()[0] == "found: disk"
+
+
 @pytest.mark.site
 def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when_it_is_healed(
     lab, pods, switch
