@@ -31,7 +31,7 @@ from localkube.controlplane.binaries import ControlPlane, alone
 from localkube.controlplane.components import Addresses, Component, commands
 from localkube.controlplane.steps import Report
 from localkube.errors import LocalClusterError
-from localkube.node.syscalls import die_with_parent
+from localkube.node.syscalls import die_with_parent, reserve
 from localkube.paths import ClusterPaths, cache_dir, private_dir, unwritable
 
 EXPECTED_SECONDS = 7
@@ -39,6 +39,7 @@ DEADLINE_SECONDS = 90
 STOP_SECONDS = 20
 POLL_SECONDS = 0.1
 BLOCK = 1 << 16
+DATABASE_BYTES = 32 << 20
 # What each cluster must publish for itself: its own authorities.
 OWN_TO_EACH = "/registry/configmaps/kube-system/extension-apiserver-authentication"
 WITHOUT_CONTROLLERS = ("root-ca-certificate-publisher-controller",)
@@ -83,12 +84,30 @@ def plant(baked: Path, etcd: Path) -> None:
     Raises:
         LocalClusterError: It cannot be written.
     """
+    for path in _copy(baked, etcd):
+        _reserve(path)
+
+
+def _copy(baked: Path, etcd: Path) -> list[Path]:
+    """Copy a directory without the holes in its files, and return the files that were made."""
+    made = []
     for source in (baked, *sorted(baked.rglob("*"))):
         goal = etcd / source.relative_to(baked)
         if source.is_dir():
             private_dir(goal)
         else:
             _copy_sparse(source, goal)
+            made.append(goal)
+    return made
+
+
+def _reserve(path: Path) -> None:
+    """Take the room now that etcd will need for a while: it ends at once when a write finds the disk full."""
+    try:
+        with path.open("r+b") as file:
+            reserve(file.fileno(), max(path.stat().st_size, DATABASE_BYTES if path.name == "db" else 0))
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def _fingerprint(control_plane: ControlPlane) -> str:
@@ -131,7 +150,7 @@ def _bake(control_plane: ControlPlane, folder: Path) -> None:
                     api_server.wait("accounts and roles", api_server.is_complete)
             _forget(OWN_TO_EACH, paths, at)
         # Copied, so that what is kept has holes where etcd only reserved room.
-        plant(paths.etcd, paths.root / "kept")
+        _copy(paths.etcd, paths.root / "kept")
         for stale in folder.parent.glob("baked-*"):
             shutil.rmtree(stale, ignore_errors=True)
         (paths.root / "kept").rename(folder)

@@ -14,6 +14,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32,
 MS_REC, MS_UNBINDABLE, MS_PRIVATE = 16384, 1 << 17, 1 << 18
 PROC_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
 MNT_DETACH = 2
+FALLOC_FL_KEEP_SIZE = 1
 SYS_PIVOT_ROOT, SYS_MOUNT_SETATTR = 155, 442
 AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
@@ -53,6 +54,13 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 def adopt_orphans() -> None:
     """Become the parent of what this process's descendants leave behind; it lasts through an exec."""
     _check(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+
+
+def reserve(descriptor: int, size: int) -> None:
+    """Take room on the disk for the first ``size`` bytes of a file; its length stays as it is."""
+    done = _libc.fallocate(descriptor, FALLOC_FL_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(size))
+    if done and ctypes.get_errno() not in (errno.EOPNOTSUPP, errno.ENOSYS):
+        _check(done, "fallocate")
 
 
 def make_read_only(target: str) -> None:

@@ -143,7 +143,7 @@ def test_what_was_acknowledged_and_the_run_itself_outlast_the_supervisor(victim,
     run = train(victim)
     at_step(run, 3)
     os.kill(victim.status["processes"]["supervisor"]["pid"], signal.SIGKILL)
-    with pytest.raises(kit.errors.ClusterBroken, match="(?s)supervisor.*starts it again"):
+    with pytest.raises(kit.errors.ClusterBroken, match="(?s)supervisor.*kit cluster start"):
         run.wait(timeout=60)
     writer.stop()
     again = kit.create_cluster("local", name=victim.name, nodes=2, warm=False)
