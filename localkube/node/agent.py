@@ -84,8 +84,7 @@ class Agent:
                 made = VirtualNode(node, api=api, version=settings.version, state=state)
                 self._nodes[node.name] = made
             heard = [node for node in self._nodes.values() if node.is_heard]
-            for node in heard:
-                await node.register()
+            await asyncio.gather(*(node.register() for node in heard))
             pods = self._pods = Watch(
                 api, "/api/v1/pods", field_selector="spec.nodeName!=", apart_from=PREFIX
             )

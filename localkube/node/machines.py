@@ -9,6 +9,7 @@ What happens to the pods is the agent's business (`Tenants`). Who may ask is in 
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +24,10 @@ from localkube.node.orders import Orders, Refused
 from localkube.node.runtime import Runtime
 from localkube.node.tasks import start_task
 
+log = logging.getLogger(__name__)
+
 RUNNING, STOPPED, CUT = "running", "stopped", "cut"
-RETRY_SECONDS = 0.05
+RETRY_SECONDS, REGISTER_SECONDS = 0.05, 5
 PASSING = (0, 403, 429, 500, 503)
 
 
@@ -64,8 +67,12 @@ class VirtualNode:
         """Register it as soon as the API server answers."""
         while True:
             try:
-                await heartbeat.register(self.api, self.settings, version=self._version)
+                # A young API server may take a request and forget it.
+                async with asyncio.timeout(REGISTER_SECONDS):
+                    await heartbeat.register(self.api, self.settings, version=self._version)
                 return
+            except TimeoutError:
+                log.warning("the API server has not answered the registration of %s; again", self.name)
             except ApiError as error:
                 if error.status not in PASSING:
                     raise
