@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import subprocess
 
 from .lab import PATIENCE, eventually, pod, state
@@ -91,17 +92,21 @@ def _logs(lab, name):
 
 
 def test_a_slow_reader_loses_nothing(lab, pods):
-    name = running(pods, "echo ready; read go; seq 1000000; read go", stdin=True)
+    # More than the buffers on the way hold, which are several megabytes.
+    last = 4_000_000
+    name = running(pods, f"echo ready; read go; seq {last}; read go", stdin=True)
     with attach(lab, "-i", name) as attached:
-        attached.stdin.write("go\n")
-        attached.stdin.flush()
-        assert attached.stdout.readline() == "1\n"
-        os.kill(attached.pid, 19)  # SIGSTOP
-        eventually(lambda: 1000 < int(pods.logs(name, tail_lines=1)) < 1000000)
-        os.kill(attached.pid, 18)  # SIGCONT
-        for number in range(2, 1000001):
-            assert attached.stdout.readline() == f"{number}\n"
-        attached.kill()
+        try:
+            attached.stdin.write("go\n")
+            attached.stdin.flush()
+            assert attached.stdout.readline() == "1\n"
+            os.kill(attached.pid, signal.SIGSTOP)
+            eventually(lambda: 1000 < int(pods.logs(name, tail_lines=1)) < last)
+            os.kill(attached.pid, signal.SIGCONT)
+            for number in range(2, last + 1):
+                assert attached.stdout.readline() == f"{number}\n"
+        finally:
+            attached.kill()
 
 
 def test_kubectl_run_takes_input_and_cleans_up(lab):
