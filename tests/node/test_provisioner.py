@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localkube.node.provisioner import CLAIMS, CLASSES, PROVISIONER, VOLUMES, Provisioner
-from localkube.node.volumes import Volume, VolumeError, Volumes
+from localkube.node.volumes import VolumeError, Volumes
 
 from .watching import until
 
@@ -104,7 +104,8 @@ async def test_a_claim_without_a_class_is_bound_to_a_directory_of_its_own(
     assert volume["spec"]["storageClassName"] == "standard"
     assert "nodeAffinity" not in volume["spec"]
     volumes = Volumes(api, pods=directory / "pods")
-    assert await volumes.prepare(pod_with(name)) == {"v": Volume(path, read_only=mode == "ReadOnlyMany")}
+    ready = (await volumes.prepare(pod_with(name)))["v"]
+    assert (ready.source, ready.read_only) == (path, mode == "ReadOnlyMany")
     assert (await volumes.prepare(pod_with(name, readOnly=True)))["v"].read_only
 
 
