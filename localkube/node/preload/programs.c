@@ -40,29 +40,22 @@ static int has(char *const *given, const char *name)
         complete[count + more] = NULL;                                                                             \
     }
 
-int execve(const char *path, char *const arguments[], char *const environment[])
-{
-    REAL(int, "execve", const char *, char *const *, char *const *);
-    char room[PATH_MAX];
-    const char *mapped = map_path(path, room, 0);
-    if (path && !mapped) return -1;
-    COMPLETE(complete, environment);
-    return real(mapped, arguments, complete);
-}
+#define EXEC(name)                                                                                                 \
+    int name(const char *path, char *const arguments[], char *const environment[])                                 \
+    {                                                                                                              \
+        REAL(int, #name, const char *, char *const *, char *const *);                                              \
+        char room[PATH_MAX];                                                                                       \
+        const char *mapped = map_path(path, room, 0);                                                              \
+        if (path && !mapped) return -1;                                                                            \
+        COMPLETE(complete, environment);                                                                           \
+        return real(mapped, arguments, complete);                                                                  \
+    }
+EXEC(execve)
+EXEC(execvpe)
 
 int execv(const char *path, char *const arguments[])
 {
     return execve(path, arguments, environ);
-}
-
-int execvpe(const char *path, char *const arguments[], char *const environment[])
-{
-    REAL(int, "execvpe", const char *, char *const *, char *const *);
-    char room[PATH_MAX];
-    const char *mapped = map_path(path, room, 0);
-    if (path && !mapped) return -1;
-    COMPLETE(complete, environment);
-    return real(mapped, arguments, complete);
 }
 
 int execvp(const char *path, char *const arguments[])
@@ -70,29 +63,20 @@ int execvp(const char *path, char *const arguments[])
     return execvpe(path, arguments, environ);
 }
 
-int posix_spawn(pid_t *child, const char *path, const posix_spawn_file_actions_t *actions,
-                const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[])
-{
-    REAL(int, "posix_spawn", pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,
-         char *const *, char *const *);
-    char room[PATH_MAX];
-    const char *mapped = map_path(path, room, 0);
-    if (path && !mapped) return errno;
-    COMPLETE(complete, environment);
-    return real(child, mapped, actions, attributes, arguments, complete);
-}
-
-int posix_spawnp(pid_t *child, const char *path, const posix_spawn_file_actions_t *actions,
-                 const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[])
-{
-    REAL(int, "posix_spawnp", pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,
-         char *const *, char *const *);
-    char room[PATH_MAX];
-    const char *mapped = map_path(path, room, 0);
-    if (path && !mapped) return errno;
-    COMPLETE(complete, environment);
-    return real(child, mapped, actions, attributes, arguments, complete);
-}
+#define SPAWN(name)                                                                                                \
+    int name(pid_t *child, const char *path, const posix_spawn_file_actions_t *actions,                            \
+             const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[])              \
+    {                                                                                                              \
+        REAL(int, #name, pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,     \
+             char *const *, char *const *);                                                                        \
+        char room[PATH_MAX];                                                                                       \
+        const char *mapped = map_path(path, room, 0);                                                              \
+        if (path && !mapped) return errno;                                                                         \
+        COMPLETE(complete, environment);                                                                           \
+        return real(child, mapped, actions, attributes, arguments, complete);                                      \
+    }
+SPAWN(posix_spawn)
+SPAWN(posix_spawnp)
 
 /* The call is the function's last act, so that the caller's own search path is still the one that counts. */
 void *dlopen(const char *path, int flags)
