@@ -5,6 +5,7 @@ caller, ``run_notebooks.py``, keeps its own and can always clean up.
 """
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import papermill
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
+from papermill.iorw import LocalHandler, papermill_io
 from traitlets.config import Config
 
 CELL_SECONDS = 600
@@ -37,9 +39,23 @@ class TellingEngine(NBClientEngine):
         return super().execute_managed_notebook(nb_man, kernel_name, **options)
 
 
+class WholeFiles(LocalHandler):
+    """papermill's handler of local files, which replaces a file in one step.
+
+    papermill writes the notebook after each cell: ended in the middle, it would leave one that nobody can read.
+    """
+
+    def write(self, buf: str, path: str) -> None:
+        """Write ``buf`` beside ``path`` and move it there."""
+        beside = f"{path}.partial"
+        super().write(buf, beside)
+        Path(beside).replace(path)
+
+
 def execute(notebook: Path, output: Path, parameters: dict[str, object]) -> int:
     """Write the executed notebook to ``output``; return 1 if a cell failed, and 0 otherwise."""
     papermill_engines.register("telling", TellingEngine)
+    papermill_io.register(os.fspath(output.parent), WholeFiles())
     try:
         papermill.execute_notebook(
             notebook,

@@ -22,7 +22,7 @@ def tool(name):
     return module
 
 
-setup, report = tool("setup"), tool("report")
+setup, report, execute_notebook = tool("setup"), tool("report"), tool("execute_notebook")
 
 
 def job(name, program, **options):
@@ -168,3 +168,12 @@ def test_pictures_carry_their_description_and_the_page_loads_nothing(executed, t
     assert 'alt="Loss &amp; &lt;more&gt;"' in page
     for path in (tmp_path / "index.html", tmp_path / "07_made.html"):
         assert 'src="http' not in path.read_text()
+
+
+def test_a_notebook_that_cannot_be_written_leaves_the_last_one_whole(tmp_path):
+    path = tmp_path / "05_indexed_job.ipynb"
+    path.write_text("whole")
+    path.with_name(f"{path.name}.partial").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space"):
+        execute_notebook.WholeFiles().write("torn" * 9999, str(path))
+    assert path.read_text() == "whole"
