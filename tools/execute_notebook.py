@@ -42,7 +42,7 @@ class TellingEngine(NBClientEngine):
 class WholeFiles(LocalHandler):
     """papermill's handler of local files, which replaces a file in one step.
 
-    papermill writes the notebook after each cell: ended in the middle, it would leave one that nobody can read.
+    papermill writes the notebook after each cell, and ended in the middle it would leave half of one.
     """
 
     def write(self, buf: str, path: str) -> None:

@@ -47,7 +47,7 @@ def test_an_interrupted_run_deletes_its_cluster(number, make_notebook, runner, t
         seen = []
         for line in process.stdout:
             seen.append(line)
-            if "import threading" in line:
+            if "cell 4/4" in line:
                 process.send_signal(number)
     assert process.returncode == 130, "".join(seen)
     assert CLUSTER not in clusters()
