@@ -12,15 +12,31 @@ CHECKED = "nbval-check-output"
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
-def notebook(request):
+def path(request):
+    """Each notebook's file in turn."""
+    return request.param
+
+
+@pytest.fixture
+def notebook(path):
     """Each notebook in turn, checked against the format's schema."""
-    found = nbformat.read(request.param, as_version=nbformat.NO_CONVERT)
+    found = nbformat.read(path, as_version=nbformat.NO_CONVERT)
     nbformat.validate(found)
     return found
 
 
+@pytest.fixture
+def number(path):
+    """The notebook's number, as text: ``05``."""
+    return path.stem[:2]
+
+
 def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def sources(notebook):
+    return [cell.source for cell in notebook.cells]
 
 
 def tags(cell):
@@ -118,7 +134,18 @@ def test_nothing_is_installed_or_pasted(notebook):
     assert not re.search(r"^\s*[!%]", text, flags=re.MULTILINE), "no shell escapes and no magics"
 
 
+def test_it_lists_what_it_makes_so_that_it_can_be_undone(notebook, number):
+    """``kit reset NN`` deletes what the metadata ``trainyard.makes`` lists: ``run/digits``, ``pod/hello`` …
+
+    What is made by kubectl has the label ``trainyard/notebook=NN``: by it the kit knows it.
+    """
+    kinds = {made.partition("/")[0] for made in notebook.metadata.trainyard.makes}
+    assert all(re.fullmatch(r"[a-z]+/[a-z0-9.-]+", made) for made in notebook.metadata.trainyard.makes)
+    if kinds - {"run", "volume", "dataset", "operator"}:
+        assert re.search(rf"trainyard/notebook['\"]?[=:\]]+ ?['\"]?{number}", "\n".join(sources(notebook)))
+
+
 def test_metadata_names_no_machine(notebook):
     assert notebook.metadata.kernelspec.name == "python3"
-    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert set(notebook.metadata) == {"kernelspec", "language_info", "trainyard"}
     assert "version" not in notebook.metadata.language_info
