@@ -10,7 +10,7 @@ from kitlib import logs, pods
 from kitlib.errors import Interrupted
 from kitlib.manifests import Object
 from kitlib.progress import progress
-from kitlib.status import RunStatus, judge
+from kitlib.status import RunStatus
 from kitlib.tracebacks import Line
 from kitlib.waiting import wait
 from kitlib.watches import Snapshot
@@ -72,7 +72,7 @@ class LogStream:
         return run._ranks(self.rank)
 
     def _judged(self, seen: Snapshot) -> RunStatus:
-        return judge(seen["Job"].get(self.run.name), seen["Pod"].values(), seen["Event"].values())
+        return self.run._judged(seen)
 
     def _ended(self, pod: Object) -> bool:
         now = self.run.kube.find("Pod", pod["metadata"]["name"])

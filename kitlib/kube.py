@@ -28,6 +28,9 @@ CONNECT_SECONDS, READ_SECONDS = 5, 60
 # Where the kinds are that the kit asks for by name; other kinds come with their apiVersion.
 API_VERSIONS = {
     "Job": "batch/v1",
+    "PyTorchJob": "kubeflow.org/v1",
+    "TrainJob": "trainer.kubeflow.org/v1alpha1",
+    "ElasticJob": "elastic.pytorch.org/v1alpha1",
     "Deployment": "apps/v1",
     "StorageClass": "storage.k8s.io/v1",
     "EndpointSlice": "discovery.k8s.io/v1",
@@ -230,7 +233,7 @@ class Kube:
     def _resource(self, api_version: str, kind: str) -> _Resource:
         if (api_version, kind) not in self._resources:
             base = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-            for each in self._json("GET", base, about=f"{api_version}, the API of {kind}")["resources"]:
+            for each in self._kinds(base, about=f"{api_version}, the API of {kind}"):
                 if "/" not in each["name"]:
                     self._resources[api_version, each["kind"]] = _Resource(
                         base, each["name"], each["namespaced"]
@@ -245,6 +248,14 @@ class Kube:
                 status=404,
                 reason="NotFound",
             ) from error
+
+    def _kinds(self, base: str, *, about: str) -> list[Object]:
+        try:
+            return self._json("GET", base, about=about)["resources"]
+        except Rejected as error:
+            if error.status != 404:
+                raise
+            return []
 
     def _json(self, method: str, path: str, **request) -> Object:
         response = self._request(method, path, **request)

@@ -1,9 +1,9 @@
 """What the kit made in a cluster: all that carries its label, and nothing else; found, and deleted."""
 
-from kitlib import names
+from kitlib import names, workloads
 from kitlib.kube import Kube
 from kitlib.manifests import Object
-from kitlib.runs import KINDS, Run
+from kitlib.runs import KINDS, Run, known
 from kitlib.status import judge
 from kitlib.tables import Table, age
 
@@ -14,7 +14,7 @@ def owned(kube: Kube) -> Table:
     """Return every object in the cluster that is the kit's, with its run and its owner."""
     rows = []
     for kind in OWNED:
-        for each in kube.get_all(kind, labels=names.KIT):
+        for each in known(kube, kind, labels=names.KIT):
             meta = each["metadata"]
             rows.append(
                 (
@@ -38,10 +38,13 @@ def delete_runs(kube: Kube) -> Table:
 
 def runs_table(kube: Kube) -> Table:
     """Return the kit's runs in a cluster, newest last."""
-    jobs = sorted(kube.get_all("Job", labels=names.RUN), key=lambda job: job["metadata"]["creationTimestamp"])
-    by_run: dict[str, list[Object]] = {}
-    for each in kube.get_all("Pod", labels=names.RUN):
-        by_run.setdefault(each["metadata"]["labels"][names.RUN], []).append(each)
+    every = [
+        {"kind": kind, **each} for kind in workloads.KINDS for each in known(kube, kind, labels=names.RUN)
+    ]
+    jobs = sorted(every, key=lambda job: job["metadata"]["creationTimestamp"])
+    by_run: dict[str | None, list[Object]] = {}
+    for each in kube.get_all("Pod"):
+        by_run.setdefault(workloads.run_of(each), []).append(each)
     rows = []
     for job in jobs:
         labels = job["metadata"]["labels"]

@@ -6,12 +6,21 @@ from kitlib.manifests import Object
 from kitlib.tables import Table, age
 
 INDEX = "batch.kubernetes.io/job-completion-index"
+REPLICA = "training.kubeflow.org/replica-index"  # among the masters, or among the workers
 
 
 def node_rank(pod: Object) -> int | None:
-    """Return the pod's number among those of its run, from its completion index."""
+    """Return the pod's number among those of its run, as whoever made the pod has numbered it.
+
+    A Job writes it into an annotation, and so into the pods of a TrainJob too. The Training Operator numbers
+    masters and workers apart, and writes what it counts together into the environment.
+    """
     meta = pod["metadata"]
-    index = (meta.get("labels") or {}).get(INDEX, (meta.get("annotations") or {}).get(INDEX))
+    labels = meta.get("labels") or {}
+    index = labels.get(INDEX, (meta.get("annotations") or {}).get(INDEX))
+    if index is None and REPLICA in labels:
+        given = (each for container in pod["spec"]["containers"] for each in container.get("env") or [])
+        index = next((each.get("value") for each in given if each["name"] == "RANK"), labels[REPLICA])
     return int(index) if index is not None else None
 
 

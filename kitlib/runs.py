@@ -7,8 +7,8 @@ pods are judged is in `status`, what their output means in `metrics` and `failur
 from collections.abc import Collection, Iterator, Mapping
 from html import escape
 
-from kitlib import failures, logs, metrics, names, pods
-from kitlib.errors import BadInput, KitError, RunFailed, RunNotFound
+from kitlib import failures, logs, metrics, names, pods, workloads
+from kitlib.errors import BadInput, KitError, Rejected, RunFailed, RunNotFound
 from kitlib.events import events_table
 from kitlib.following import LogStream, prefixed
 from kitlib.kube import Kube
@@ -21,7 +21,7 @@ from kitlib.tracebacks import Line
 from kitlib.waiting import wait
 from kitlib.watches import Selection, Snapshot, snapshots
 
-KINDS = ("Job", "Service", "ConfigMap")  # what a run may consist of; pods belong to the Job
+KINDS = (*workloads.KINDS, "Service", "ConfigMap")  # what a run may consist of; pods belong to the first
 DELETE_SECONDS = 90
 
 
@@ -31,6 +31,7 @@ class Run:
     Args:
         kube: The cluster's API.
         name: The run's name, which is its label.
+        kind: What runs its pods, ``Job`` or ``PyTorchJob``; by default the cluster is asked.
 
     Example:
         >>> run = kit.connect("trainyard").run("digits")
@@ -38,10 +39,11 @@ class Run:
         Running: 4 of 4 pods
     """
 
-    def __init__(self, kube: Kube, name: str) -> None:
+    def __init__(self, kube: Kube, name: str, *, kind: str = "") -> None:
         self.kube = kube
         self.name = name
         self._evidence: dict[int, list[Line]] = {}
+        self._kind = kind
 
     # Looking
 
@@ -49,14 +51,14 @@ class Run:
     def status(self) -> RunStatus:
         """How it is now: phase, and the reason for it."""
         warnings = self.kube.get_all("Event", fields=self._warnings)
-        return judge(self.kube.find("Job", self.name), self._pods(), warnings)
+        return judge(main(self.kube, self.name), self._pods(), warnings)
 
     def pods(self) -> Table:
         """Return its pods: rank, status, node, and why they do not run."""
         return pods.table(self._pods())
 
     def events(self) -> Table:
-        """Return what Kubernetes has said about the Job and its pods, oldest first."""
+        """Return what Kubernetes has said about the run's objects and pods, oldest first."""
         ours = {self.name, *(each["metadata"]["name"] for each in self._pods())}
         return events_table(
             each for each in self.kube.get_all("Event") if each["involvedObject"].get("name") in ours
@@ -141,10 +143,10 @@ class Run:
         return status
 
     def delete(self) -> None:
-        """Delete the Job, its pods and all else that carries its label, and wait until the pods are gone."""
-        selector = f"{names.RUN}={self.name}"
+        """Delete all that carries its label, with the pods, and wait until those are gone."""
+        selector = f"{self._pod_label}={self.name}"  # asked before what tells it is deleted
         for kind in KINDS:
-            for each in self.kube.get_all(kind, labels=selector):
+            for each in known(self.kube, kind, labels=f"{names.RUN}={self.name}"):
                 self.kube.delete(kind, each["metadata"]["name"])
         if not self._pods():
             return
@@ -178,15 +180,29 @@ class Run:
     # Inside
 
     @property
+    def kind(self) -> str:
+        """What runs its pods: ``Job``, ``PyTorchJob`` …"""
+        if not self._kind:
+            found = main(self.kube, self.name)
+            if found is None:  # not there yet, or gone: asked again the next time
+                return "Job"
+            self._kind = found["kind"]
+        return self._kind
+
+    @property
     def _about(self) -> str:
         return f'run "{self.name}" in cluster "{self.kube.cluster}"'
 
     @property
     def _warnings(self) -> str:
-        return f"involvedObject.kind=Job,involvedObject.name={self.name},type=Warning"
+        return f"involvedObject.kind={self.kind},involvedObject.name={self.name},type=Warning"
+
+    @property
+    def _pod_label(self) -> str:
+        return workloads.KINDS[self.kind].pods
 
     def _pods(self) -> list[Object]:
-        return self.kube.get_all("Pod", labels=f"{names.RUN}={self.name}")
+        return self.kube.get_all("Pod", labels=f"{self._pod_label}={self.name}")
 
     def _ranks(self, rank: int | None) -> dict[int, Object]:
         """Return the newest pod of each rank that is asked for."""
@@ -194,10 +210,10 @@ class Run:
         found = {pods.node_rank(each) or 0: each for each in by_age}
         if rank is None:
             return dict(sorted(found.items()))
-        job = self.kube.find("Job", self.name)
-        if job is None:
+        found_main = main(self.kube, self.name)
+        if found_main is None:
             raise RunNotFound("it was deleted, or never launched", about=self._about, fix="launch it again")
-        ranks = job["spec"].get("completions") or 1
+        ranks = workloads.wanted(found_main)
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < ranks:
             raise BadInput(
                 f"the pods of this run have the ranks 0 to {ranks - 1}", about=f"rank={rank!r}", fix="rank=0"
@@ -214,8 +230,8 @@ class Run:
     def _watched(self) -> Iterator[Snapshot]:
         return snapshots(
             self.kube,
-            Selection("Job", fields=f"metadata.name={self.name}"),
-            Selection("Pod", labels=f"{names.RUN}={self.name}"),
+            Selection(self.kind, fields=f"metadata.name={self.name}"),
+            Selection("Pod", labels=f"{self._pod_label}={self.name}"),
             Selection("Event", fields=self._warnings),
         )
 
@@ -223,7 +239,10 @@ class Run:
         for seen in self._watched():
             if any(pods.phase(each) == "Failed" for each in seen["Pod"].values()):
                 self._keep_evidence(seen["Pod"])
-            yield judge(seen["Job"].get(self.name), seen["Pod"].values(), seen["Event"].values())
+            yield self._judged(seen)
+
+    def _judged(self, seen: Snapshot) -> RunStatus:
+        return judge(seen[self.kind].get(self.name), seen["Pod"].values(), seen["Event"].values())
 
     def _keep_evidence(self, seen: Mapping[str, Object]) -> None:
         """Read all logs once, at the first failure: the Job then deletes the pods that still run."""
@@ -238,6 +257,26 @@ class Run:
             for rank in later.keys() | self._evidence.keys()
         }
         return failures.explain(status, ranks.values(), written, about=self._about)
+
+
+def main(kube: Kube, name: str) -> Object | None:
+    """Return the object that runs the pods of a run, or None if there is none."""
+    for kind in workloads.KINDS:
+        found = known(kube, kind, fields=f"metadata.name={name}")
+        if found:
+            return {"kind": kind, **found[0]}  # the members of a list do not say their kind
+    return None
+
+
+def known(kube: Kube, kind: str, **selectors: str) -> list[Object]:
+    """Return the objects of a kind; none where the cluster does not know it, or the user may not see it."""
+    try:
+        return kube.get_all(kind, **selectors)
+    except Rejected as error:
+        operators = workloads.KINDS[kind].operator if kind in workloads.KINDS else ""
+        if operators and error.status in (403, 404):
+            return []
+        raise
 
 
 def _leaving(seen: Collection[Object]) -> str:

@@ -1,9 +1,10 @@
-"""What a run is doing, judged from its Job, its pods and the warnings about it. Pure."""
+"""What a run is doing, judged from its main object, its pods and the warnings about it. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kitlib import pods as pod_facts
+from kitlib import workloads
 from kitlib.manifests import Object
 
 PENDING, RUNNING, SUCCEEDED, FAILED, DELETED = "Pending", "Running", "Succeeded", "Failed", "Deleted"
@@ -53,7 +54,7 @@ def judge(job: Object | None, pods: Iterable[Object], warnings: Iterable[Object]
     """Return the status of a run.
 
     Args:
-        job: Its Job; None if there is none (any more).
+        job: Its Job, PyTorchJob …; None if there is none (any more).
         pods: Its pods.
         warnings: Events of type Warning about the Job.
     """
@@ -64,27 +65,20 @@ def judge(job: Object | None, pods: Iterable[Object], warnings: Iterable[Object]
         each for each in every if not each["metadata"].get("deletionTimestamp") or pod_facts.finished(each)
     ]
     phases = [pod_facts.phase(each) for each in pods]
-    wanted = job["spec"].get("completions") or job["spec"].get("parallelism") or 1
+    wanted = workloads.wanted(job)
     counts = {
         "wanted": wanted,
         "running": phases.count("Running"),
         "succeeded": phases.count("Succeeded"),
         "failed": phases.count("Failed"),
     }
-    state = {
-        each["type"]: each
-        for each in (job.get("status") or {}).get("conditions") or []
-        if each["status"] == "True"
-    }
-    if "Complete" in state or "SuccessCriteriaMet" in state:
+    if workloads.succeeded(job):
         return RunStatus(
             SUCCEEDED, **counts | {"succeeded": max(counts["succeeded"], _count(job, "succeeded"))}
         )
-    if "Failed" in state or "FailureTarget" in state:
-        condition = state.get("Failed") or state["FailureTarget"]
-        words = condition.get("message") or condition.get("reason", "")
+    if (words := workloads.failure(job)) is not None:
         return RunStatus(FAILED, _failure(pods) or _lost(every) or words, **counts)
-    if "Suspended" in state:
+    if "Suspended" in workloads.conditions(job):
         return RunStatus(PENDING, "it is suspended", **counts)
     if counts["running"] + counts["succeeded"] + counts["failed"] >= wanted:
         return RunStatus(RUNNING, _lost(pods), **counts)

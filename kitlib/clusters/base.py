@@ -16,7 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import ClassVar
 
-from kitlib import attendees, manifests, pods, settings
+from kitlib import attendees, manifests, pods, runs, settings
 from kitlib.attendees import Attendee, Quota
 from kitlib.clusters import nodes
 from kitlib.clusters.switches import NodeSwitches
@@ -177,7 +177,7 @@ class Cluster(NodeSwitches, AbstractContextManager, ABC):
         Raises:
             RunNotFound: There is none of this name.
         """
-        if self.kube.find("Job", name) is None:
+        if runs.main(self.kube, name) is None:
             known = ", ".join(str(each["run"]) for each in self.runs()) or "none"
             raise RunNotFound(
                 "there is no such run",
@@ -185,6 +185,16 @@ class Cluster(NodeSwitches, AbstractContextManager, ABC):
                 fix=f"take one of those that there are: {known}",
             )
         return Run(self.kube, name)
+
+    def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
+        """Return what this provider's nodes ask of a pod's spec: a selector, a toleration.
+
+        `launch` merges it into each training pod; ``job.on(cluster).manifest`` shows it.
+
+        Args:
+            gpus: How many the pod has.
+        """
+        return {}
 
     # Sharing
 

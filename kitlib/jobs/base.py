@@ -8,26 +8,31 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
-from kitlib import manifests, names
+from kitlib import manifests, names, runs
 from kitlib.clusters import Cluster, connect
-from kitlib.errors import BadInput, KitError, Rejected, RunExists
+from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExists
 from kitlib.kube import Kube
 from kitlib.manifests import Manifest, Object, title
 from kitlib.refusals import refusal
 from kitlib.runs import Run
 from kitlib.settings import DEFAULT_CLUSTER
+from kitlib.workloads import KINDS
 
 
 class Job(ABC):
     """A way to train, as Kubernetes objects.
 
     Contract: `build` returns the objects in the order in which they are created, the one that runs the pods
-    last; all carry the kit's labels, and nothing in the cluster is touched before `launch`.
+    last; all carry the kit's labels, and nothing in the cluster is touched before `launch`. ``claims`` are
+    the PersistentVolumeClaims that have to be there, ``additions`` what a provider adds to the pods' spec.
     """
 
     name: str
     patches: tuple[Mapping, ...] = ()
+    additions: Mapping = MappingProxyType({})
+    claims: tuple[str, ...] = ()
 
     @abstractmethod
     def build(self) -> list[Object]:
@@ -89,6 +94,16 @@ class Job(ABC):
         other.patches = (*self.patches, copy.deepcopy(dict(overrides)))
         return other
 
+    def on(self, cluster: Cluster) -> "Job":
+        """Return a copy as `launch` sends it there: with what the provider's nodes ask of pods.
+
+        Example:
+            >>> job.on(cluster).part("Job")
+        """
+        other = copy.copy(self)
+        other.additions = cluster.pod_additions(gpus=getattr(self, "gpus", 0))
+        return other
+
     def __repr__(self) -> str:
         return f'{type(self).__name__} "{self.name}": {", ".join(title(each) for each in self.objects)}'
 
@@ -112,16 +127,18 @@ def launch(job: Job, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Run:
         raise BadInput(
             "this is no job", about=repr(job), fix='kit.launch(kit.IndexedJob("trainers/digits_ddp.py"))'
         )
-    kube = (connect(cluster) if isinstance(cluster, str) else cluster).kube
+    cluster = connect(cluster) if isinstance(cluster, str) else cluster
+    kube, job = cluster.kube, job.on(cluster)
     objects = job.objects
     main = objects[-1]
-    if kube.find(main["kind"], job.name) is not None:
+    if runs.main(kube, job.name) is not None:
         raise RunExists(
             "a run of this name is there already",
             about=f'run "{job.name}" in cluster "{kube.cluster}"',
             fix=f'delete it, cluster.run("{job.name}").delete(), or give this one another name=',
         )
-    run = Run(kube, job.name)
+    run = Run(kube, job.name, kind=main["kind"])
+    _check_claims(kube, job)
     try:
         for index, each in enumerate(objects):  # all are checked before the first is made
             document = index
@@ -131,6 +148,8 @@ def launch(job: Job, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Run:
             kube.create(each) if each is main else _create(kube, each, job.name)
     except Rejected as error:
         run.delete()
+        if objects[document] is main and error.status == 404:
+            raise _not_installed(main, cluster=kube.cluster) from error
         raise refusal(
             error,
             job.manifest,
@@ -141,6 +160,26 @@ def launch(job: Job, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Run:
         run.delete()
         raise
     return run
+
+
+def _check_claims(kube: Kube, job: Job) -> None:
+    """See that the volumes are there: pods would wait for them without end."""
+    for claim in job.claims:
+        if kube.find("PersistentVolumeClaim", claim) is None:
+            raise BadInput(
+                f'there is no volume "{claim}"',
+                about=f'run "{job.name}" in cluster "{kube.cluster}"',
+                fix=f'cluster.create_volume("{claim}"); cluster.volumes() lists those that there are',
+            )
+
+
+def _not_installed(main: Object, *, cluster: str) -> LaunchRejected:
+    operator = KINDS[main["kind"]].operator
+    return LaunchRejected(
+        f"the cluster has no kind {main['kind']} in {main['apiVersion']}",
+        about=f'{title(main)} in cluster "{cluster}"',
+        fix=f'kit.install("{operator}", cluster="{cluster}") brings it',
+    )
 
 
 def _create(kube: Kube, item: Object, run: str, *, dry_run: bool = False) -> None:

@@ -114,6 +114,13 @@ def test_a_misspelt_field_in_a_file_is_refused_with_its_line(local_cluster, tmp_
     assert "line 6: contaners: []" in refused.value.detail
 
 
+def test_a_volume_that_is_not_there_is_named_and_nothing_is_launched(launch, plain, local_cluster):
+    job = plain("pass", volumes={"/data": "nowhere"})
+    with pytest.raises(BadInput, match=r'(?s)no volume "nowhere".*cluster.create_volume\("nowhere"\)'):
+        launch(job)
+    assert job.name not in local_cluster.kubectl("get jobs,services,configmaps")
+
+
 def test_two_runs_of_one_name_are_refused(launch, plain):
     launch(plain("pass", name="twice"))
     with pytest.raises(RunExists, match="twice"):

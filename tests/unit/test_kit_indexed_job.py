@@ -1,11 +1,12 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 import kitlib as kit
 from kitlib.errors import BadInput, KitError
-from kitlib.jobs.indexed_job import flags
+from kitlib.jobs.training import flags
 
 
 @pytest.fixture
@@ -92,6 +93,35 @@ def test_cpu_and_memory_are_asked_for_and_held_to(job_of):
     assert resources["requests"] == resources["limits"] == {"cpu": "0.5", "memory": "2Gi"}
 
 
+def test_processes_are_started_in_each_pod_with_a_core_each_at_most(job_of):
+    container = container_of(job_of(processes=3))
+    assert "--nproc-per-node=3" in container["command"]
+    assert container["resources"]["limits"]["cpu"] == "3"
+
+
+def test_processes_share_memory_beyond_a_containers_64_megabytes(job_of):
+    mounts = {each["mountPath"]: each["name"] for each in container_of(job_of())["volumeMounts"]}
+    volumes = {each["name"]: each for each in job_of()["Job"]["spec"]["template"]["spec"]["volumes"]}
+    assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory"}
+
+
+def test_volumes_are_mounted_by_name_or_by_what_has_one(job_of):
+    volume = SimpleNamespace(name="results")
+    objects = job_of(volumes={"/data": "shared", "/more": "shared", "/results": volume})
+    mounts = {each["mountPath"]: each["name"] for each in container_of(objects)["volumeMounts"]}
+    claims = {
+        each["name"]: each["persistentVolumeClaim"]["claimName"]
+        for each in objects["Job"]["spec"]["template"]["spec"]["volumes"]
+        if "persistentVolumeClaim" in each
+    }
+    assert [claims[mounts[path]] for path in ("/data", "/more", "/results")] == [
+        "shared",
+        "shared",
+        "results",
+    ]
+    assert len(mounts) == 6  # with the trainer, a folder to work in, and shared memory
+
+
 def test_the_image_comes_from_the_settings(job_of, monkeypatch):
     monkeypatch.setenv("TRAINYARD_IMAGE", "registry.example/mine:1")
     assert container_of(job_of())["image"] == "registry.example/mine:1"
@@ -170,6 +200,12 @@ def test_a_trainer_that_is_not_there_is_named_with_the_places_that_were_searched
         {"nodes": 2.0},
         {"nodes": True},
         {"gpus": -1},
+        {"processes": 0},
+        {"processes": "2"},
+        {"volumes": "shared"},
+        {"volumes": {"data": "shared"}},
+        {"volumes": {"/dev/shm": "shared"}},
+        {"volumes": {"/data": 3}},
         {"cpu": "much"},
         {"cpu": 0},
         {"memory": "2GB"},

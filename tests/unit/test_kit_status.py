@@ -67,6 +67,42 @@ def test_a_run_is_judged_by_its_job_and_pods(seen, text):
     assert str(judge(*seen)) == text
 
 
+def replicas(*conditions, kind="PyTorchJob", specs="pytorchReplicaSpecs"):
+    made = job(*conditions)
+    made["spec"] = {specs: {"Master": {"replicas": 1}, "Worker": {"replicas": 2}}}
+    return {"kind": kind, **made}
+
+
+def train_job(*conditions):
+    return {"kind": "TrainJob", **job(*conditions), "spec": {"trainer": {"numNodes": 3}}}
+
+
+@pytest.mark.parametrize(
+    ("main", "text"),
+    [
+        (replicas("Created", "Running"), "Running: 3 of 3 pods"),
+        (replicas("Created", "Succeeded"), "Succeeded: 0 of 3 pods"),
+        (replicas("Created", "Failed"), "Failed: Failed!"),
+        (replicas("Suspended"), "Pending: it is suspended"),
+        (replicas(kind="ElasticJob", specs="replicaSpecs"), "Running: 3 of 3 pods"),
+        (train_job(), "Running: 3 of 3 pods"),
+        (train_job("Complete"), "Succeeded: 0 of 3 pods"),
+        (train_job("Failed"), "Failed: Failed!"),
+    ],
+)
+def test_the_kinds_of_operators_are_judged_by_their_own_conditions(main, text):
+    assert str(judge(main, [pod(0), pod(1), pod(2)])) == text
+
+
+def test_the_pods_of_a_pytorch_job_are_ranked_as_the_operator_counts_them():
+    def replica(index, rank):
+        env = [] if rank is None else [{"name": "RANK", "value": str(rank)}]
+        labels = {pods.REPLICA: str(index)}
+        return {"metadata": {"name": "x", "labels": labels}, "spec": {"containers": [{"env": env}]}}
+
+    assert [pods.node_rank(replica(*each)) for each in ((0, 0), (0, 1), (1, 2), (3, None))] == [0, 1, 2, 3]
+
+
 def test_a_failed_run_names_the_pod_that_failed_first():
     later, first = (
         ended(0, 1, "2026-01-01T00:00:09Z"),

@@ -1,0 +1,241 @@
+"""A training program on several nodes, as pods: what all ways to train have in common.
+
+The program travels in a ConfigMap; torchrun starts it. Which object makes the pods, and who tells the ranks
+where the others are, is in the modules beside this.
+"""
+
+import ast
+import copy
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from kitlib import manifests, names, settings
+from kitlib.errors import BadInput
+from kitlib.jobs.base import Job
+from kitlib.manifests import Object, merge
+from kitlib.quantities import check as check_quantity
+from kitlib.quantities import check_count
+
+MOST_NODES, MOST_PROCESSES, MOST_GPUS = 1000, 256, 16
+CONFIG_MAP_BYTES = 1024 * 1024 - 4096  # etcd's limit, less what the object itself needs
+GPU = "nvidia.com/gpu"
+FOLDER = "/trainyard/trainer"
+OWN_PATHS = ("/trainyard", "/workspace", "/dev")
+
+
+class TrainingJob(Job):
+    """A training program on several nodes, one pod each.
+
+    Args:
+        trainer: Path of a Python file, as seen from here or from the root of the repository. It travels in a
+            ConfigMap; torchrun starts it.
+        nodes: How many pods, each on a node of its own as far as there are nodes.
+        processes: How many processes torchrun starts in each pod; by default one for each GPU, or one.
+        args: Flags of the trainer: ``{"epochs": 3, "amp": True}`` or ``["--epochs=3", "--amp"]``.
+        volumes: What the pods see where: ``{"/data": cluster.volume("shared")}``, or a volume's name.
+        cpu: Cores of each pod, such as 0.5 or "500m"; by default at most one for each process, and whatever
+            is free.
+        memory: Memory of each pod, such as "2Gi"; by default not limited.
+        gpus: GPUs of each pod.
+        name: Name of the run; by default made from the trainer's, and unique.
+
+    Raises:
+        BadInput: The trainer is missing, too large or no Python; or another argument cannot be used.
+    """
+
+    folder: ClassVar[str]  # of manifests/
+
+    def __init__(
+        self,
+        trainer: str | Path,
+        *,
+        nodes: int = 4,
+        processes: int | None = None,
+        args: Mapping | Sequence = (),
+        volumes: Mapping[str, object] | None = None,
+        cpu: str | float | None = None,
+        memory: str | None = None,
+        gpus: int = 0,
+        name: str | None = None,
+    ) -> None:
+        self.trainer = settings.find(trainer)
+        self.source = _read(self.trainer)
+        self.nodes = check_count(nodes, what="nodes", least=1, most=MOST_NODES)
+        self.args = flags(args)
+        self.volumes = _claims(volumes or {})
+        self.claims = tuple(dict.fromkeys(self.volumes.values()))
+        self.cpu = check_quantity(cpu, what="cpu", example="0.5")
+        self.memory = check_quantity(memory, what="memory", example='"2Gi"')
+        self.gpus = check_count(gpus, what="gpus", least=0, most=MOST_GPUS)
+        self.processes = (
+            max(1, self.gpus)
+            if processes is None
+            else check_count(processes, what="processes", least=1, most=MOST_PROCESSES)
+        )
+        self.name = (
+            names.unique(self.trainer.stem)
+            if name is None
+            else names.check(name, kind="run", longest=names.MAX_RUN_NAME)
+        )
+        self.settings = settings.read()
+        self.labels = names.labels(
+            run=self.name, workshop=self.settings.workshop, lifetime=self.settings.lifetime
+        )
+
+    @abstractmethod
+    def main(self) -> Object:
+        """Return the object that makes the pods, before patches."""
+
+    def build(self) -> list[Object]:
+        """Return the ConfigMap with the trainer, and the object that makes the pods."""
+        return [self.config_map(), self.main()]
+
+    def read(self, kind: str, *, folder: str = "") -> Object:
+        """Return an object of ``manifests/``, with the name and the labels of this run."""
+        (item,) = manifests.read(settings.manifests(folder or self.folder, f"{kind}.yaml"))
+        return merge(item, {"metadata": {"name": self.name, "labels": self.labels}})
+
+    def config_map(self) -> Object:
+        """Return what carries the trainer to the pods."""
+        return self.read("configmap", folder="trainer") | {"data": {self.trainer.name: self.source}}
+
+    def pod(self, template: Object, **container: object) -> Object:
+        """Return a manifest's pod template, filled in.
+
+        Args:
+            template: With ``metadata`` and ``spec``; its one container has ``command``, the trainer last.
+            container: What else is patched in the container.
+        """
+        (there,) = template["spec"]["containers"]
+        spread = copy.deepcopy(template["spec"]["topologySpreadConstraints"])
+        for each in spread:  # whatever label the manifest goes by, its value is the run
+            chosen = each["labelSelector"]["matchLabels"]
+            chosen.update(dict.fromkeys(chosen, self.name))
+        filled = {
+            "image": self.settings.image,
+            "command": [*there["command"][:-1], self.path],
+            "args": self.args,
+            "resources": self.resources,
+            "volumeMounts": [*there["volumeMounts"], *self.mounts],
+        }
+        additions = dict(self.additions)
+        tolerations = [*self.tolerations, *additions.pop("tolerations", [])]
+        spec = {
+            "topologySpreadConstraints": spread,
+            "containers": [merge(merge(there, filled), {"name": there["name"], **container})],
+            "volumes": self.pod_volumes,
+            "tolerations": tolerations or None,
+            **additions,
+        }
+        return merge(template, {"metadata": {"labels": self.labels}, "spec": spec})
+
+    @property
+    def path(self) -> str:
+        """Where the trainer lies in the pods."""
+        return f"{FOLDER}/{self.trainer.name}"
+
+    @property
+    def resources(self) -> Object:
+        """What each pod asks for, and is held to."""
+        asked = {"cpu": self.cpu, "memory": self.memory, GPU: str(self.gpus) if self.gpus else None}
+        asked = {key: value for key, value in asked.items() if value is not None}
+        return {"requests": asked, "limits": {"cpu": str(self.processes)} | asked}
+
+    @property
+    def tolerations(self) -> list[Object]:
+        """What lets pods onto GPU nodes, as GKE and EKS mark them; nothing where they have no GPU."""
+        return [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}] if self.gpus else []
+
+    @property
+    def pod_volumes(self) -> list[Object]:
+        """The pods' volumes that differ from run to run."""
+        claimed = [
+            {"name": f"volume-{index}", "persistentVolumeClaim": {"claimName": claim}}
+            for index, claim in enumerate(self.volumes.values())
+        ]
+        return [{"name": "trainer", "configMap": {"name": self.name}}, *claimed]
+
+    @property
+    def mounts(self) -> list[Object]:
+        """Where the containers see the volumes that were asked for."""
+        return [{"name": f"volume-{index}", "mountPath": path} for index, path in enumerate(self.volumes)]
+
+
+def flags(args: Mapping | Sequence) -> list[str]:
+    """Return a trainer's flags as a command line's words.
+
+    Example:
+        >>> flags({"epochs": 3, "log_every": 5, "amp": True, "resume": None})
+        ['--epochs=3', '--log-every=5', '--amp']
+
+    Raises:
+        BadInput: It is neither a dict nor a list.
+    """
+    if isinstance(args, Mapping):
+        words = [
+            f"--{str(key).replace('_', '-')}" + ("" if value is True else f"={value}")
+            for key, value in args.items()
+            if value is not None and value is not False
+        ]
+    elif isinstance(args, Sequence) and not isinstance(args, str | bytes):
+        words = [str(each) for each in args]
+    else:
+        raise BadInput(
+            "a trainer's arguments are a dict or a list", about=f"args={args!r}", fix='args={"epochs": 3}'
+        )
+    return [word.replace("$(", "$$(") for word in words]  # or Kubernetes would expand it
+
+
+def _claims(volumes: Mapping[str, object]) -> dict[str, str]:
+    """Return path -> name of the claim.
+
+    Raises:
+        BadInput: A path is not absolute or is taken, or what it leads to has no name.
+    """
+    example = 'volumes={"/data": "shared"}'
+    if not isinstance(volumes, Mapping):
+        raise BadInput("volumes are a dict: path -> volume", about=f"volumes={volumes!r}", fix=example)
+    found = {}
+    for path, volume in volumes.items():
+        if not isinstance(path, str) or not path.startswith("/") or path == "/" or ":" in path:
+            raise BadInput("a volume is mounted at an absolute path", about=repr(path), fix=example)
+        if any(path == own or path.startswith(f"{own}/") for own in OWN_PATHS):
+            raise BadInput("the pods have something of their own there", about=repr(path), fix=example)
+        name = volume if isinstance(volume, str) else getattr(volume, "name", None)
+        found[path] = names.check(name, kind="volume")
+    return found
+
+
+def _read(trainer: Path) -> str:
+    """Return a trainer's source, once it is known to be one."""
+    about = f"trainer {trainer}"
+    try:
+        source = trainer.read_text(encoding="utf-8")
+        ast.parse(source, filename=str(trainer))
+    except OSError as error:
+        raise BadInput(
+            f"the trainer cannot be read: {error.strerror}",
+            about=about,
+            fix="give the path of a file that you can read",
+        ) from error
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        raise BadInput(
+            f"the trainer is not valid Python: {error.msg}",
+            about=f"{about}, line {error.lineno}: {line}",
+            fix="mend that line",
+        ) from error
+    except ValueError as error:  # bytes that are no UTF-8, or a null byte
+        raise BadInput(
+            f"the trainer is no Python source: {error}", about=about, fix="give a .py file"
+        ) from error
+    size = len(source.encode())
+    if size > CONFIG_MAP_BYTES:
+        raise BadInput(
+            f"the trainer has {size:,} bytes, and a ConfigMap carries at most {CONFIG_MAP_BYTES:,}",
+            about=about,
+            fix="keep data out of the source; put it on a volume or into an image",
+        )
+    return source

@@ -1,0 +1,83 @@
+"""The objects that run a training's pods: a batch Job or an operator's own kind. How many pods each wants,
+and how it says that it has ended. Pure.
+
+Each kind says the same with other words; whoever follows a run asks here, and need not know which one it is.
+"""
+
+from dataclasses import dataclass
+
+from kitlib import names
+from kitlib.manifests import Object
+
+JOBSET = "jobset.sigs.k8s.io/jobset-name"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one kind speaks.
+
+    Attributes:
+        name: ``Job``, ``PyTorchJob`` …
+        operator: What has to be installed for it, as ``kit.install`` calls it; empty for Kubernetes's own.
+        succeeded: Types of conditions that say that it ended well.
+        failed: Types of conditions that say that it did not; the telling one first.
+        pods: The label of its pods that carries the name of the run.
+    """
+
+    name: str
+    operator: str = ""
+    succeeded: tuple[str, ...] = ("Succeeded",)
+    failed: tuple[str, ...] = ("Failed",)
+    pods: str = names.RUN
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("Job", succeeded=("Complete", "SuccessCriteriaMet"), failed=("Failed", "FailureTarget")),
+        Kind("PyTorchJob", "training-operator"),
+        # Its pods are those of a JobSet of its name, and get no labels of the TrainJob's.
+        Kind("TrainJob", "trainer", succeeded=("Complete",), pods=JOBSET),
+        Kind("ElasticJob", "elastic-job"),
+    )
+}
+
+
+def kind_of(item: Object) -> Kind:
+    """Return how this object speaks."""
+    return KINDS[item.get("kind", "Job")]
+
+
+def run_of(pod: Object) -> str | None:
+    """Return the run to which a pod belongs."""
+    labels = pod["metadata"].get("labels") or {}
+    return labels.get(names.RUN) or labels.get(JOBSET)
+
+
+def wanted(item: Object) -> int:
+    """Return how many pods it has when complete."""
+    spec = item["spec"]
+    replicas = spec.get("pytorchReplicaSpecs") or spec.get("replicaSpecs")
+    if replicas:
+        return sum(each.get("replicas", 1) for each in replicas.values())
+    if "trainer" in spec:
+        return spec["trainer"].get("numNodes") or 1
+    return spec.get("completions") or spec.get("parallelism") or 1
+
+
+def conditions(item: Object) -> dict[str, Object]:
+    """Return the conditions that hold, by their type."""
+    every = (item.get("status") or {}).get("conditions") or []
+    return {each["type"]: each for each in every if each["status"] == "True"}
+
+
+def succeeded(item: Object) -> bool:
+    """Return whether it has ended well."""
+    return any(each in conditions(item) for each in kind_of(item).succeeded)
+
+
+def failure(item: Object) -> str | None:
+    """Return its own words on why it failed, or None if it has not."""
+    state = conditions(item)
+    found = next((state[each] for each in kind_of(item).failed if each in state), None)
+    return None if found is None else found.get("message") or found.get("reason") or "it failed"
