@@ -22,7 +22,7 @@ from localkube import machine, preload
 from localkube.controlplane import bake, binaries
 from localkube.errors import LocalClusterError
 from localkube.liveness import alive, check_name, end_processes, note_stop, read_record, status
-from localkube.node.addresses import choose_octet
+from localkube.node.network.addresses import choose_octet
 from localkube.paths import ClusterPaths, private_dir, unwritable
 from localkube.preparation import Preparation, python_environment
 from localkube.settings import Wanted

@@ -7,7 +7,7 @@ from typing import Any
 
 from localkube.errors import LocalClusterError
 from localkube.liveness import check_name, status
-from localkube.node.orders import short_name
+from localkube.node.site.orders import short_name
 from localkube.paths import ClusterPaths
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10, 120

@@ -6,8 +6,8 @@ from typing import Any
 
 from localkube.controlplane import binaries
 from localkube.errors import LocalClusterError
-from localkube.node.images import UNKNOWN, StandIn, table
-from localkube.node.programs import Missing, Programs
+from localkube.node.images.programs import Missing, Programs
+from localkube.node.images.table import UNKNOWN, StandIn, table
 
 
 def rows() -> list[dict[str, Any]]:

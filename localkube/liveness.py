@@ -15,7 +15,7 @@ from typing import Any
 
 from localkube.errors import LocalClusterError
 from localkube.machine import start_time
-from localkube.node.cgroups import remove_recorded
+from localkube.node.resources.cgroups import remove_recorded
 from localkube.paths import ClusterPaths, state_dir
 
 STOP_SECONDS = 10

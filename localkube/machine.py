@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.errors import LocalClusterError
-from localkube.node import syscalls
+from localkube.node.site import syscalls
 from localkube.paths import state_dir
 
 CAP_SYS_ADMIN = 21

@@ -12,9 +12,9 @@ from localkube.controlplane import certificates, components, kubeconfig
 from localkube.controlplane.binaries import ControlPlane
 from localkube.liveness import boot_id
 from localkube.machine import Machine
-from localkube.node.addresses import LoopbackAddresses, moved_ports
-from localkube.node.nodes import NodeSettings
-from localkube.node.site import Site
+from localkube.node.network.addresses import LoopbackAddresses, moved_ports
+from localkube.node.network.subnet import Site
+from localkube.node.nodes.pool import NodeSettings
 from localkube.paths import ClusterPaths, private_dir, state_dir
 from localkube.settings import Wanted
 
@@ -31,7 +31,7 @@ AGENT_ENVIRONMENT = {"SSL_CERT_FILE": "/dev/null", "SSL_CERT_DIR": "/dev/null", 
 class Preparation:
     """A cluster that is about to start: where, of what, on which port of the host, in which mode.
 
-    ``octet`` (see ``localkube.node.addresses``) and ``preload`` are plain mode's.
+    ``octet`` (see ``localkube.node.network.addresses``) and ``preload`` are plain mode's.
     """
 
     paths: ClusterPaths
@@ -158,7 +158,7 @@ class Preparation:
         agent = [sys.executable, "-m", "localkube.node", str(paths.root / "agent.json")]
         found.append(_component(paths, "agent", agent, environment | AGENT_ENVIRONMENT, late=False))
         if self.wanted.warm:
-            warm = [sys.executable, "-m", "localkube.node.warm"]
+            warm = [sys.executable, "-m", "localkube.node.warm.parent"]
             if plain:
                 environment = environment | {"LD_PRELOAD": str(self.preload)}
             entry = _component(paths, "warm", warm, environment, late=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 from localkube.errors import LocalClusterError
 from localkube.machine import Machine
-from localkube.node.log_segments import LogLimits
-from localkube.node.nodes import NodeSettings
+from localkube.node.logs.segments import LogLimits
+from localkube.node.nodes.pool import NodeSettings
 from localkube.node.quantity import parse
 
 MOST_NODES = 100

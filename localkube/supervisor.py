@@ -21,14 +21,14 @@ from typing import Any
 
 from localkube import rotation
 from localkube.machine import start_time
-from localkube.node import plain, syscalls
-from localkube.node.orders import Orders, Refused, SpawnerGone, short_name
-from localkube.node.relay import carry
+from localkube.node.network.relay import carry
+from localkube.node.site import plain, syscalls
+from localkube.node.site.orders import Orders, Refused, SpawnerGone, short_name
 from localkube.node.tasks import start_task
 
 log = logging.getLogger(__name__)
 
-SPAWNER = Path(__file__).parent / "node" / "spawner.py"
+SPAWNER = Path(__file__).parent / "node" / "site" / "spawner.py"
 RESTART_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_SECONDS = 60.0
 ANSWER_POLL_SECONDS = 0.02

@@ -31,7 +31,7 @@ from localkube.controlplane.binaries import ControlPlane, alone
 from localkube.controlplane.components import Addresses, Component, commands
 from localkube.controlplane.steps import Report
 from localkube.errors import LocalClusterError
-from localkube.node.syscalls import die_with_parent, reserve
+from localkube.node.site.syscalls import die_with_parent, reserve
 from localkube.paths import ClusterPaths, cache_dir, private_dir, unwritable
 
 EXPECTED_SECONDS = 7

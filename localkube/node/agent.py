@@ -12,31 +12,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.node import control, syscalls
-from localkube.node.addresses import Addresses, LoopbackAddresses, SiteAddresses
-from localkube.node.adoption import adopt
+from localkube.node import control
 from localkube.node.agent_settings import AgentSettings
 from localkube.node.agent_view import AgentView
 from localkube.node.api import Api, Watch
-from localkube.node.cgroups import ControlGroups
-from localkube.node.containers import Host
+from localkube.node.containers.executions import Executions
+from localkube.node.containers.start_order import Host
 from localkube.node.events import Events
-from localkube.node.executions import Executions
-from localkube.node.limits import Limits
+from localkube.node.images.programs import Programs
 from localkube.node.machines import CUT, STOPPED, Machines, States, VirtualNode
-from localkube.node.metrics import Meter, Running
-from localkube.node.network import Network
-from localkube.node.objects import Objects, watch_authorities
-from localkube.node.orders import Orders
-from localkube.node.plain_pod import PlainPods
-from localkube.node.pods import PodWorker
-from localkube.node.programs import Programs
-from localkube.node.runtime import Runtime
-from localkube.node.simulated import MARK, PREFIX
-from localkube.node.simulation import Simulation
-from localkube.node.storage import StorageWatch
+from localkube.node.network.addresses import Addresses, LoopbackAddresses, SiteAddresses
+from localkube.node.nodes.simulated import MARK, PREFIX
+from localkube.node.nodes.simulation import Simulation
+from localkube.node.pods.adoption import adopt
+from localkube.node.pods.plain import PlainPods
+from localkube.node.pods.pod import PodWorker
+from localkube.node.pods.runtime import Runtime
+from localkube.node.resources.cgroups import ControlGroups
+from localkube.node.resources.limits import Limits
+from localkube.node.resources.metrics import Meter, Running
+from localkube.node.resources.storage import StorageWatch
+from localkube.node.serving import Network
+from localkube.node.site import syscalls
+from localkube.node.site.orders import Orders
 from localkube.node.tasks import start_task
-from localkube.node.volumes import VolumeError, Volumes
+from localkube.node.volumes.objects import Objects, watch_authorities
+from localkube.node.volumes.volumes import VolumeError, Volumes
 
 log = logging.getLogger(__name__)
 
@@ -301,7 +302,7 @@ class Agent:
 
     def _start_warm(self) -> None:
         if self._settings.warm:
-            from localkube.node.warm_command import plan
+            from localkube.node.warm.command import plan
 
             host = self._runtime.host
             self._runtime.warm = lambda argv, env: plan(

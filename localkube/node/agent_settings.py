@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from localkube.node.log_segments import LogLimits
-from localkube.node.nodes import NodeSettings
+from localkube.node.logs.segments import LogLimits
+from localkube.node.nodes.pool import NodeSettings
 
 
 @dataclass(frozen=True)
 class PlainSettings:
-    """Plain mode: this cluster's loopback addresses (``addresses.py``), preload library and egress socket."""
+    """Plain mode: this cluster's loopback addresses (``network/addresses.py``), library and egress socket."""
 
     octet: int
     low: int

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.node import port_forward
-from localkube.node.executions import Executions
-from localkube.node.pods import PodWorker
-from localkube.node.processes import Process
-from localkube.node.records import latest_run
-from localkube.node.runtime import Runtime
+from localkube.node.containers.executions import Executions
+from localkube.node.containers.processes import Process
+from localkube.node.pods.pod import PodWorker
+from localkube.node.pods.runtime import Runtime
+from localkube.node.status.records import latest_run
+from localkube.node.streams import port_forward
 from localkube.node.tasks import start_task
 
 

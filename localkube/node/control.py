@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.errors import LocalClusterError
-from localkube.node.orders import short_name
+from localkube.node.site.orders import short_name
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from localkube.node.api import Api, ApiError
-from localkube.node.nodes import rfc3339
+from localkube.node.nodes.pool import rfc3339
 
 log = logging.getLogger(__name__)
 

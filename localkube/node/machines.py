@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Protocol
 
 from localkube.errors import LocalClusterError
-from localkube.node import heartbeat
 from localkube.node.api import Api, ApiError, NodeApi
 from localkube.node.events import Events
-from localkube.node.nodes import NodePool, NodeSettings
-from localkube.node.orders import Orders, Refused
-from localkube.node.runtime import Runtime
+from localkube.node.nodes import heartbeat
+from localkube.node.nodes.pool import NodePool, NodeSettings
+from localkube.node.pods.runtime import Runtime
+from localkube.node.site.orders import Orders, Refused
 from localkube.node.tasks import start_task
 
 log = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ Only the API server may call, and metrics-server for its figures: a client certi
 cluster's CA and carry the name, as the kubelet's own authorisation would have it. Errors are the kubelet's
 sentences in plain text, because kubectl shows them to people as they are.
 
-Not here: exec, attach and port-forward (``streams.py``); the figures (``metrics.py``); the log files
-(``logs.py``); run, which answers 501.
+Not here: exec, attach and port-forward (``streams/routes.py``); the figures (``resources/metrics.py``); the
+log files (``logs/files.py``); run, which answers 501.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from localkube.node.log_reading import LogOptions, read_log
-from localkube.node.logs import LogFiles, parse_timestamp, timestamp
-from localkube.node.metrics import may_read
+from localkube.node.logs.files import LogFiles, parse_timestamp, timestamp
+from localkube.node.logs.reading import LogOptions, read_log
+from localkube.node.resources.metrics import may_read
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class KubeletServer:
         key_file: Its key.
         client_ca_file: The CA that signs the API server's client certificate.
         allowed: Common names of the clients that may call.
-        routes: What else is served; see ``metrics.py``.
+        routes: What else is served; see ``resources/metrics.py``.
 
     Example:
         >>> async with KubeletServer(view, files=files, cert_file=c, key_file=k, client_ca_file=ca) as server:

@@ -1,6 +1,6 @@
 """Nodes that are only said to be there: their pods report that they run, and nothing does.
 
-A program of its own, started by the agent (``simulation.py``), so that ten thousand pretended pods take
+A program of its own, started by the agent (``nodes/simulation.py``), so that ten thousand pretended pods take
 neither time nor memory from the real ones. A simulated node has the label and the taint
 ``trainyard/simulated``: nothing lands on it that does not tolerate that. Pods run as soon as they are bound,
 those of Jobs succeed after the seconds in their annotation ``trainyard/simulated-seconds`` (at once without),
@@ -18,11 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from localkube.node import heartbeat
 from localkube.node.agent_settings import AgentSettings
 from localkube.node.api import Api, ApiError
-from localkube.node.nodes import is_ready, rfc3339
-from localkube.node.simulated import MARK, PREFIX, node_object, node_status, running, succeeded
+from localkube.node.nodes import heartbeat
+from localkube.node.nodes.pool import is_ready, rfc3339
+from localkube.node.nodes.simulated import MARK, PREFIX, node_object, node_status, running, succeeded
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from localkube.controlplane import certificates, kubeconfig
 from localkube.controlplane.binaries import ControlPlane
 from localkube.controlplane.components import Addresses, Component, commands
 from localkube.node.api import Api
-from localkube.node.syscalls import die_with_parent
+from localkube.node.site.syscalls import die_with_parent
 from localkube.paths import ClusterPaths, private_dir
 
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager")

@@ -2,7 +2,7 @@
 
 import json
 
-from localkube.node.endpoints import publish_api_server
+from localkube.node.network.endpoints import publish_api_server
 
 
 def slices(control_plane):

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from localkube.node.api import Watch
-from localkube.node.proxy import ServiceProxy
-from localkube.node.zone import Zone
+from localkube.node.network.proxy import ServiceProxy
+from localkube.node.network.zone import Zone
 
 PODS = "/api/v1/namespaces/default/pods"
 SERVICES = "/api/v1/namespaces/default/services"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localkube import preload
-from localkube.node.addresses import LoopbackAddresses, choose_octet
+from localkube.node.network.addresses import LoopbackAddresses, choose_octet
 
 ADDRESS = "10.244.1.7"
 

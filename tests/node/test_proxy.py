@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from localkube.node.proxy import ServiceProxy
+from localkube.node.network.proxy import ServiceProxy
 
 from .mirrors import Mirror, endpoint, service, slice_of
 from .site import in_site

@@ -7,7 +7,7 @@ import ssl
 import aiohttp
 import pytest
 
-from localkube.node.logs import LogFiles
+from localkube.node.logs.files import LogFiles
 from localkube.node.server import KubeletServer
 
 from .tls import Authority

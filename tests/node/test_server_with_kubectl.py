@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from localkube.node.logs import LogFiles
+from localkube.node.logs.files import LogFiles
 from localkube.node.server import KubeletServer
 
 NODE = "logs-node"

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from localkube.node.api import ApiError
-from localkube.node.records import ContainerRecord
-from localkube.node.status import pod_status, status_patch
+from localkube.node.status.pod_status import pod_status, status_patch
+from localkube.node.status.records import ContainerRecord
 
 CASES = sorted((Path(__file__).parents[1] / "unit" / "pod_status").glob("*.yaml"))
 NODE = "node-of-a-test"

@@ -10,8 +10,8 @@ import stat
 import pytest
 
 from localkube.node.api import ApiError
-from localkube.node.objects import Objects, Tokens
-from localkube.node.volumes import Volume, VolumeError, Volumes, mounts
+from localkube.node.volumes.objects import Objects, Tokens
+from localkube.node.volumes.volumes import Volume, VolumeError, Volumes, mounts
 
 NUMBERS = itertools.count()
 

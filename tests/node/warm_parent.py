@@ -5,7 +5,8 @@ import signal
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from localkube.node import sandbox, warm
+from localkube.node.site import sandbox
+from localkube.node.warm import parent
 
 
 def launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn]) -> int:
@@ -49,4 +50,4 @@ def _container(order: dict[str, Any], fds: dict[str, int], main: Callable[[], No
 
 
 if __name__ == "__main__":
-    warm.main(launch=launch)
+    parent.main(launch=launch)

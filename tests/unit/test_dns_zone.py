@@ -2,7 +2,7 @@
 
 import pytest
 
-from localkube.node.zone import Record, Zone
+from localkube.node.network.zone import Record, Zone
 
 from ..node.mirrors import Mirror, endpoint, pod, service, slice_of
 

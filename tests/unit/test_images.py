@@ -6,8 +6,8 @@ import pytest
 
 from localkube import known_images
 from localkube.controlplane.recipes import RECIPES
-from localkube.node import programs
-from localkube.node.images import UNKNOWN, command_line, ignored_mounts, split, stand_in, table
+from localkube.node.images import programs
+from localkube.node.images.table import UNKNOWN, command_line, ignored_mounts, split, stand_in, table
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "images.md"
 

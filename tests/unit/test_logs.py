@@ -8,9 +8,9 @@ import re
 
 import pytest
 
-from localkube.node.log_reading import LogOptions, read_log
-from localkube.node.log_segments import LogLimits, segments
-from localkube.node.logs import LONGEST, LogFiles, parse_timestamp, timestamp
+from localkube.node.logs.files import LONGEST, LogFiles, parse_timestamp, timestamp
+from localkube.node.logs.reading import LogOptions, read_log
+from localkube.node.logs.segments import LogLimits, segments
 
 SECOND = 1_000_000_000
 AWKWARD = (

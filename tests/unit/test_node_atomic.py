@@ -5,8 +5,8 @@ import stat
 
 import pytest
 
-from localkube.node.atomic import write
-from localkube.node.payloads import File
+from localkube.node.volumes.atomic import write
+from localkube.node.volumes.payloads import File
 
 
 def names(directory):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from localkube.node.cgroups import RECORD, ControlGroups, Resources, remove_recorded
-from localkube.node.limits import Cores, Limits, resources
+from localkube.node.resources.cgroups import RECORD, ControlGroups, Resources, remove_recorded
+from localkube.node.resources.limits import Cores, Limits, resources
 
 
 def container(**found):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from localkube.node.metrics import Meter, Running, may_read
-from localkube.node.nodes import NodeSettings
-from localkube.node.usage import Usage
+from localkube.node.nodes.pool import NodeSettings
+from localkube.node.resources.metrics import Meter, Running, may_read
+from localkube.node.resources.usage import Usage
 
 
 class Clock:

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from localkube.node.payloads import File, PayloadError, configmap_files, downward_files, secret_files
+from localkube.node.volumes.payloads import File, PayloadError, configmap_files, downward_files, secret_files
 
 BINARY = bytes(range(256))
 CONFIGMAP = {

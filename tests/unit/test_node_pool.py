@@ -2,8 +2,8 @@
 
 import pytest
 
-from localkube.node.nodes import NodePool, NodeSettings
-from localkube.node.orders import Refused
+from localkube.node.nodes.pool import NodePool, NodeSettings
+from localkube.node.site.orders import Refused
 
 
 def pool():

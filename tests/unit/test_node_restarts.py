@@ -2,8 +2,8 @@
 
 import pytest
 
-from localkube.node.records import ContainerRecord
-from localkube.node.restarts import (
+from localkube.node.status.records import ContainerRecord
+from localkube.node.status.restarts import (
     backoff,
     container_should_restart,
     crashes,

@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from localkube.node.api import ApiError
-from localkube.node.records import ContainerRecord, exit_reason
-from localkube.node.reports import is_final
-from localkube.node.status import pod_status, status_patch
+from localkube.node.pods.reports import is_final
+from localkube.node.status.pod_status import pod_status, status_patch
+from localkube.node.status.records import ContainerRecord, exit_reason
 
 CASES = sorted((Path(__file__).parent / "pod_status").glob("*.yaml"))
 

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from localkube.node.subpaths import SubPathError, inside
+from localkube.node.volumes.subpaths import SubPathError, inside
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 /* Which address of this machine's loopback interface stands for which address of the cluster.
  *
  * 10.244.a.b is 127.octet.a.b and 10.96.a.b is 127.(octet + 1).a.b. Ports below 1024 are moved up where this
- * user may not listen on them. localkube/node/plain_addresses.py says the same to the agent.
+ * user may not listen on them. localkube/node/network/addresses.py says the same to the agent.
  */
 #include "pod.h"
 

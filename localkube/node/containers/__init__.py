@@ -1,0 +1,1 @@
+"""One container: what its specification says, and its process with the streams and commands beside it."""

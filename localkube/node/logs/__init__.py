@@ -1,0 +1,1 @@
+"""Containers' logs: written in the CRI's format, bounded, read back, followed."""

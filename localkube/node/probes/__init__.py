@@ -1,0 +1,1 @@
+"""Probes and hooks: when they are asked, how, and what the answers amount to."""

@@ -1,0 +1,478 @@
+"""PID 1 of a site: makes its network, and starts, signals and reaps every process in it, on orders.
+
+A program of its own, run with ``python -S`` and the standard library alone, because a small parent forks
+quickly and because it must survive everything else: an agent that died finds here which containers still
+run, their output pipes with what they wrote meanwhile, and how the others ended. It decides nothing.
+The supervisor's end is its end, and its end is the end of every process in the site.
+
+Orders arrive on a Unix socket, one message each (see ``orders.py``). Its own helpers are beside it.
+"""
+
+import gc
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+sys.path.insert(0, os.path.abspath(__file__).removesuffix("/localkube/node/site/spawner.py"))
+
+from localkube.node.site import joining, messages, plain, sandbox, sharing, syscalls
+from localkube.node.site.netlink import Netlink
+from localkube.node.site.sessions import kill_session
+from localkube.node.site.wiring import make_network, make_pod, move_pod, plug_node, socket_in, unplug_node
+
+
+@dataclass
+class Entry:
+    """A process that was started here and whose end has not yet been acknowledged.
+
+    ``pipes`` are kept for an agent that starts anew, ``context`` for commands that join a container. A
+    process of owner ``exec`` belongs to the client that ordered it, and ends with the connection.
+    """
+
+    identity: str
+    owner: str
+    pid: int
+    started: float
+    pipes: dict[str, int] = field(default_factory=dict)
+    context: dict[str, Any] = field(default_factory=dict)
+    client: socket.socket | None = None
+    container: str = ""
+    mounts: int | None = None
+    status: int | None = None
+    ended: float | None = None
+    forgotten: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "id": self.identity,
+            "owner": self.owner,
+            "pid": self.pid,
+            "started": self.started,
+            "status": self.status,
+            "ended": self.ended,
+            "streams": list(self.pipes),
+        }
+
+
+class Spawner:
+    """Carries out orders, one after the other."""
+
+    def __init__(self, settings: dict[str, Any], listener: socket.socket) -> None:
+        self._settings = settings
+        self._selector = selectors.DefaultSelector()
+        self._listener = listener
+        self._clients: list[socket.socket] = []
+        self._client: socket.socket | None = None
+        self._entries: dict[str, Entry] = {}
+        self._by_pid: dict[int, Entry] = {}
+        self._pods: dict[str, dict[str, int]] = {}
+        self._addresses: dict[str, str] = {}
+        self._unplugged: dict[str, str] = {}
+        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self._netlink = Netlink() if settings["mode"] != "plain" else None
+        self._warm: socket.socket | None = None
+        self._warm_ready: dict[str, Any] | None = None
+        self._plain = settings["mode"] == "plain"
+        self._gate = None if self._plain else make_network(self._netlink, settings)
+
+    def run(self) -> NoReturn:
+        wake_reader, wake_writer = socket.socketpair()
+        wake_reader.setblocking(False)
+        wake_writer.setblocking(False)
+        signal.set_wakeup_fd(wake_writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(wake_reader, selectors.EVENT_READ, lambda: wake_reader.recv(4096))
+        while True:
+            for key, _ in self._selector.select():
+                key.data()
+            self._reap()
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        self._clients.append(client)
+        self._selector.register(client, selectors.EVENT_READ, lambda: self._serve(client))
+
+    def _drop(self, client: socket.socket) -> None:
+        if client in self._clients:
+            self._clients.remove(client)
+            self._selector.unregister(client)
+            client.close()
+            for entry in self._entries.values():
+                if entry.client is client:
+                    kill_session(entry.pid)
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            received = messages.receive(client)
+        except ConnectionError:
+            received = None
+        if received is None:
+            self._drop(client)
+            return
+        order, fds = received
+        self._client = client
+        try:
+            answer, answer_fds, done = getattr(self, "_do_" + order["op"])(order, fds)
+        except sandbox.LaunchError as error:
+            answer, answer_fds, done = {"error": error.message, "stage": error.stage}, [], []
+        except (OSError, KeyError) as error:
+            answer, answer_fds, done = (
+                {"error": f"{type(error).__name__}: {error}", "stage": "sandbox"},
+                [],
+                [],
+            )
+        finally:
+            for descriptor in fds:
+                os.close(descriptor)
+        self._send(client, {"answer": order["number"], **answer}, answer_fds)
+        for descriptor in done:
+            os.close(descriptor)
+
+    def _send(self, client: socket.socket, message: dict, fds: list[int] | None = None) -> None:
+        try:
+            messages.send(client, message, fds or [])
+        except ConnectionError:
+            self._drop(client)
+
+    def _do_hello(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Answer with the way out of the site: the gateway that serves it runs outside."""
+        return {}, [self._gate], []
+
+    def _do_socket(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Answer with a TCP socket of the site's network, or of a pod's, for a client outside of it.
+
+        ``loopback`` is the address on which what listens on the pod's localhost is reached by it.
+        """
+        family, loopback = (socket.AF_INET6, "::1") if order.get("v6") else (socket.AF_INET, "127.0.0.1")
+        if self._plain and "pod" in order:
+            loopback = self._addresses[order["pod"]]
+        pod = {} if self._plain else self._pods.get(order.get("pod"), {})
+        made = socket_in(pod, family) if pod else socket.socket(family)
+        descriptor = made.detach()
+        return {"loopback": loopback}, [descriptor], [descriptor]
+
+    def _do_component(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Start a program of the site itself: its network and processes, the host's file system."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        output = os.open(order["log"], flags, 0o600)
+        try:
+            pid = self._fork_component(order, output, fds)
+        finally:
+            os.close(output)
+        return self._started(Entry(order["id"], "component", pid, time.time())), [], []
+
+    def _fork_component(self, order: dict, output: int, fds: list[int]) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            os.setsid()
+            if self._plain:
+                syscalls.die_with_parent()
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            for number, descriptor in enumerate([self._null, output, output]):
+                os.dup2(descriptor, number)
+            for descriptor in fds:
+                os.set_inheritable(descriptor, True)
+            os.umask(0o077)
+            os.chdir(order.get("cwd", "/"))
+            names = {f"FD_{position}": str(descriptor) for position, descriptor in enumerate(fds)}
+            os.execve(order["argv"][0], order["argv"], order["env"] | names)
+        except OSError as error:
+            os.write(2, f"cannot start {order['argv'][0]}: {error}\n".encode())
+        finally:
+            os._exit(127)
+
+    def _do_warm(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Start the process from which containers of the kit's Python are forked."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        output = os.open(order["log"], flags, 0o600)
+        pid = self._fork_component(order, output, [theirs.fileno()])
+        os.close(output)
+        theirs.close()
+        self._warm, self._warm_ready = ours, None
+        self._selector.register(ours, selectors.EVENT_READ, self._hear_warm)
+        return self._started(Entry(order["id"], "component", pid, time.time())), [], []
+
+    def _hear_warm(self) -> None:
+        if self._warm is None:  # lost while an order was carried out
+            return
+        try:
+            received = messages.receive(self._warm)
+        except ConnectionError:
+            received = None
+        if received is None:
+            self._lose_warm()
+        elif "ready" in received[0]:
+            self._warm_ready = received[0]
+
+    def _lose_warm(self) -> None:
+        self._selector.unregister(self._warm)
+        self._warm.close()
+        self._warm, self._warm_ready = None, None
+
+    def _do_sandbox(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Make the namespaces that the containers of a pod share."""
+        if order["pod"] not in self._pods:
+            self._pods[order["pod"]] = {} if self._plain else make_pod(self._netlink, order)
+            self._addresses[order["pod"]] = order["address"]
+            for prefix, bridge in self._unplugged.items():
+                if order["address"].startswith(prefix):
+                    move_pod(self._netlink, order["address"], bridge)
+        return {}, [], []
+
+    def _do_unplug(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Take a node off the network, and its pods, whose addresses begin with ``prefix``."""
+        if self._plain:
+            plain.unplug_node(order)
+        else:
+            unplug_node(self._netlink, order, self._pods_of(order["prefix"]))
+            self._unplugged[order["prefix"]] = order["bridge"]
+        return {}, [], []
+
+    def _do_plug(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Bring a node back to the network."""
+        if self._unplugged.pop(order["prefix"], None):
+            plug_node(self._netlink, order, self._pods_of(order["prefix"]))
+        return {}, [], []
+
+    def _pods_of(self, prefix: str) -> list[str]:
+        return [address for address in self._addresses.values() if address.startswith(prefix)]
+
+    def _do_remove(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Forget a pod's namespaces; the kernel frees them with their last process."""
+        self._addresses.pop(order["pod"], None)
+        pod = self._pods.pop(order["pod"], {})
+        sharing.let_go(pod)
+        _close(pod)
+        return {}, [], []
+
+    def _do_run(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Start a container; the answer carries our ends of its streams."""
+        if order["id"] in self._entries:
+            return self._do_attach(order, fds)
+        ours, theirs = self._open_streams(order)
+        try:
+            started, warm = self._launch(order, theirs | self._pods[order["pod"]])
+        except BaseException:
+            _close(ours)
+            raise
+        finally:
+            _close(theirs, but=self._null)
+        if started.terminal is not None:
+            ours = {"tty": started.terminal}
+        context = {name: order[name] for name in ("env", "cwd", "plain") if name in order}
+        entry = Entry(order["id"], "container", started.pid, time.time(), ours, context)
+        if "pause" in self._pods[order["pod"]]:
+            entry.mounts = sharing.mounts_of(started.pid)
+        return self._started(entry) | {"warm": warm}, list(ours.values()), []
+
+    def _do_exec(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Start a command in a container that runs; its streams go to who orders it, and are not kept."""
+        container = self._entries[order["container"]]
+        ours, theirs = self._open_streams(order)
+        try:
+            if container.status is not None:
+                raise sandbox.LaunchError("sandbox", "the container has ended")
+            environment = container.context["env"] | order.get("env", {})
+            joined = container.context | order | {"env": environment, "spawner": os.getpid()}
+            started = (plain if self._plain else joining).join(joined, theirs, container=container.pid)
+        except BaseException:
+            _close(ours)
+            raise
+        finally:
+            _close(theirs, but=self._null)
+        if started.terminal is not None:
+            ours = {"tty": started.terminal}
+        entry = Entry(
+            order["id"],
+            "exec",
+            started.pid,
+            time.time(),
+            client=self._client,
+            container=order["container"],
+        )
+        answer = self._started(entry) | {"streams": list(ours)}
+        return answer, list(ours.values()), list(ours.values())
+
+    def _open_streams(self, order: dict) -> tuple[dict[str, int], dict[str, int]]:
+        """Return our ends and the process's ends of its standard streams; none of them with a terminal."""
+        if order.get("tty"):
+            return {}, {}
+        ours: dict[str, int] = {}
+        theirs = {"stdin": self._null}
+        for name in ("stdout", "stderr"):
+            ours[name], theirs[name] = os.pipe2(os.O_CLOEXEC)
+        if order.get("stdin"):
+            theirs["stdin"], ours["stdin"] = os.pipe2(os.O_CLOEXEC)
+        return ours, theirs
+
+    def _launch(self, order: dict, given: dict[str, int]) -> tuple[sandbox.Launched, bool]:
+        order["scratch"], order["spawner"] = self._settings["scratch"], os.getpid()
+        if order.get("warm") and self._warm_ready and not order.get("tty"):
+            try:
+                messages.send(self._warm, order | {"fds": list(given)}, list(given.values()))
+                received = messages.receive(self._warm)
+            except ConnectionError:
+                received = None
+            if received is None:
+                self._lose_warm()
+            elif "pid" in received[0]:
+                return sandbox.Launched(received[0]["pid"]), True
+            else:
+                raise sandbox.LaunchError(received[0].get("stage", "exec"), received[0]["error"])
+        return (plain if self._plain else sandbox).launch(order, given), False
+
+    def _started(self, entry: Entry) -> dict[str, Any]:
+        self._entries[entry.identity] = entry
+        self._by_pid[entry.pid] = entry
+        return entry.describe()
+
+    def _do_attach(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Answer with what is known of a process, and our ends of its streams."""
+        entry = self._entries[order["id"]]
+        return entry.describe(), list(entry.pipes.values()), []
+
+    def _do_kill(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        entry = self._entries.get(order["id"])
+        running = entry is not None and entry.status is None
+        if running and entry.owner == "exec":
+            kill_session(entry.pid, order["signal"])
+        elif running:
+            os.kill(entry.pid, order["signal"])
+        return {"running": running}, [], []
+
+    def _do_end_input(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Close our end of a container's stdin: it reads the end once the agent has closed its own."""
+        entry = self._entries[order["id"]]
+        if "stdin" in entry.pipes:
+            os.close(entry.pipes.pop("stdin"))
+        return {}, [], []
+
+    def _do_list(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        entries = [entry.describe() for entry in self._entries.values()]
+        return {"entries": entries, "pods": self._addresses, "warm": self._warm_ready is not None}, [], []
+
+    def _do_forget(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Drop a process whose end was recorded elsewhere, or will be asked for by nobody."""
+        entry = self._entries.get(order["id"])
+        if entry is not None:
+            entry.forgotten = True
+            if entry.status is not None:
+                self._drop_entry(entry)
+        return {}, [], []
+
+    def _drop_entry(self, entry: Entry) -> None:
+        self._entries.pop(entry.identity, None)
+        for reader in entry.pipes.values():
+            os.close(reader)
+
+    def _do_forget_pod(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+        """Drop all containers of a pod: it is gone, nobody will ask."""
+        for identity in [key for key in self._entries if key.startswith(order["pod"] + ".")]:
+            self._do_forget({"id": identity}, [])
+        return {}, [], []
+
+    def _reap(self) -> None:
+        ended = False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if not pid:
+                break
+            ended = True
+            entry = self._by_pid.pop(pid, None)
+            if entry is not None:
+                entry.status, entry.ended = status, time.time()
+                if entry.mounts:
+                    sharing.end_rest(entry.mounts)
+                if entry.owner == "exec":
+                    del self._entries[entry.identity]
+                for client in list(self._clients):
+                    self._send(client, {"event": "exit", **entry.describe()})
+                if entry.forgotten:
+                    self._drop_entry(entry)
+                if self._plain:
+                    self._end_commands(entry)
+        if ended and self._plain:
+            plain.end_strays(self._by_pid)
+
+    def _end_commands(self, container: Entry) -> None:
+        """End the commands that joined a container which has ended; a PID namespace does so by itself."""
+        for entry in self._entries.values():
+            if entry.container == container.identity and entry.status is None:
+                kill_session(entry.pid)
+
+
+def _close(descriptors: dict[str, int], *, but: int | None = None) -> None:
+    for descriptor in descriptors.values():
+        if descriptor != but:
+            os.close(descriptor)
+
+
+def enter_site(settings: dict[str, Any]) -> None:
+    """Return as PID 1 of the site's namespaces; the caller's process stays outside as its parent."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    syscalls.die_with_parent(signal.SIGTERM)
+    user, group = os.getuid(), os.getgid()
+    if settings["user_namespace"]:
+        syscalls.unshare(syscalls.CLONE_NEWUSER)
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"0 {user} 1")
+        _write("/proc/self/gid_map", f"0 {group} 1")
+    spaces = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID
+    syscalls.unshare(spaces | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC)
+    child = os.fork()
+    if child:
+        _outlive(child)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    syscalls.die_with_parent()
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    syscalls.mount("proc", "/proc", "proc", syscalls.PROC_FLAGS)
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    syscalls.mount("tmpfs", settings["fleeting"], "tmpfs", flags, "mode=700,size=512m")
+
+
+def _outlive(child: int) -> NoReturn:
+    """Stay until the site is gone, and end it on SIGTERM: who waits for this process waits for all."""
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    _, status = os.waitpid(child, 0)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def main() -> NoReturn:
+    settings = json.loads(sys.argv[1])
+    listener = socket.socket(fileno=settings["listener"])
+    os.set_inheritable(listener.fileno(), False)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if settings["mode"] == "plain":
+        plain.enter(settings)
+    else:
+        enter_site(settings)
+    # What is here by now stays, and a collection in a fork would copy the pages that it shares.
+    gc.freeze()
+    Spawner(settings, listener).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Decide whether a container's command may be forked from the warm parent, and what it would run.
+
+Pure but for a look at the program that the command names. Some things are fixed when a Python starts, or
+when torch is imported, and cannot be made up for afterwards: interpreter flags, allocators, most variables
+of the mathematical libraries. A command with one of these starts cold. ``interpreter.py`` does the rest.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+# Read once, when the interpreter or a library that the warm parent has already loaded starts.
+_PREFIXES = """
+    ACC_ AOTINDUCTOR_ AOT_ AS_SECURE_LOG_FILE ATEN_ BLIS_ CASK_ COMPILE_STROBELIGHT_ COVERAGE_PROCESS_
+    CUBLAS CUTEDSL_ CUTLASS_ DNNL_ DUMP_AOTI_ ENABLE_HOST_SIDE_TMA ENABLE_PERSISTENT_TMA
+    ENABLE_TEMPLATE_ ENABLE_TMA_ FAKE_ALLOW_META FLYDSL_ FX_ GCONV_PATH GFORTRAN_ GLIBC GOMP_ GOTO_
+    INDUCTOR_ INTEL_LIBITTNOTIFY I_MPI_ KINETO_ KMP_ LD_ LIBNVVM_ LLVM_ LOCPATH LOGLEVEL LOG_AUTOTUNE_
+    LOG_TLPARSE MALLOC_ MKL MPI_ MPMATH_ NPY_ NUMPY_ NVPL_ NVRTC_ NV_NVVM_ OMPI_ OMP_ ONEDNN_ OPENBLAS_
+    OPENSSL_ PARTITIONER_ PT2_ PYTHON PYTORCH_ SAGE_ROOT SETUPTOOLS_USE_DISTUTILS SYMPY_ TORCH TQDM_
+    TRITON_ UNSAFE_SKIP_FSDP _PYTHON __PYVENV
+"""
+FIXED_PREFIXES = tuple(_PREFIXES.split())
+FIXED = {"CI", "CXX"}
+# Exceptions: read when they are used, or set again in the new process by warm_python.
+FREE = {
+    "PYTHONBREAKPOINT",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONIOENCODING",
+    "PYTHONPATH",
+    "PYTHONUNBUFFERED",
+    "PYTORCH_NVML_BASED_CUDA_CHECK",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_EXTENSIONS_DIR",
+    "TORCH_HOME",
+}
+FREE_PREFIXES = ("TORCHELASTIC_", "TORCH_NCCL_")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class WarmPlan(TypedDict):
+    """What to run in a fork of the warm parent; plain data, because it travels in an order."""
+
+    kind: str  # script, module or command
+    target: str
+    arguments: list[str]
+    program: str  # what a cold start would execute
+    argv: list[str]  # of the interpreter, as sys.orig_argv has it
+    executable: str
+    comm: str  # the name that the kernel would give to the process
+    unbuffered: bool
+    no_bytecode: bool
+
+
+def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str) -> WarmPlan | None:
+    """Return how to run a command in a fork of the warm parent, or None when it must start cold.
+
+    Args:
+        argv: The command, as execve would get it.
+        env: Its environment, complete.
+        python: The interpreter of the warm parent, an absolute path.
+        path: The directories in which a command without a slash is searched.
+
+    Example:
+        >>> env = {"LANG": "C.UTF-8"}
+        >>> plan(["python", "-u", "train.py"], env, python="/kit/bin/python", path="/kit/bin")["target"]
+        'train.py'
+    """
+    found = _find(argv[0], path)
+    if found is None or unfit(env):
+        return None
+    line, comm, executable = list(argv), os.path.basename(found), found
+    if not _is_interpreter(found, python):
+        unfolded = _unfold(found, argv, path)
+        if unfolded is None or not _is_interpreter(unfolded[1], python):
+            return None
+        line, executable, comm = unfolded
+    parsed = _parse(line[1:])
+    if parsed is None:
+        return None
+    kind, target, arguments, letters = parsed
+    if kind == "command" and sys.version_info >= (3, 13):
+        return None  # its tracebacks show the source, which the public way to run a string does not
+    return WarmPlan(
+        kind=kind,
+        target=target,
+        arguments=arguments,
+        program=found,
+        argv=line,
+        executable=executable,
+        comm=comm[:15],
+        unbuffered="u" in letters or is_on(env, "PYTHONUNBUFFERED"),
+        no_bytecode="B" in letters or is_on(env, "PYTHONDONTWRITEBYTECODE"),
+    )
+
+
+def unfit(env: Mapping[str, str]) -> str | None:
+    """Return the name of a variable whose effect a fork cannot have, or None.
+
+    ``PYTHONHASHSEED`` is one, unless it is ``random``. Without it all forks of one parent hash alike,
+    with a seed that was random when the parent started.
+    """
+    for name, value in env.items():
+        if name == "PYTHONHASHSEED" and value in ("", "random"):
+            continue
+        if name in THREADS and (value == "" or value.isascii() and value.isdigit() and int(value) > 0):
+            continue
+        is_free = name in FREE or name.startswith(FREE_PREFIXES)
+        if not is_free and (name in FIXED or name.startswith(FIXED_PREFIXES)):
+            return name
+    return None if _has_utf8_locale(env) else "LC_ALL"
+
+
+def is_on(env: Mapping[str, str], name: str) -> bool:
+    """Tell whether Python takes a variable for a flag that is set: any text but a 0."""
+    value = env.get(name, "")
+    return bool(value) and not (value.isascii() and value.isdigit() and int(value) == 0)
+
+
+def _has_utf8_locale(env: Mapping[str, str]) -> bool:
+    """Tell whether the locale says UTF-8; for the C locale, Python has a mode that a fork cannot enter."""
+    name = locale_name(env)
+    return name.partition(".")[2].lower().replace("-", "") == "utf8"
+
+
+def locale_name(env: Mapping[str, str]) -> str:
+    """Return the name of the locale for characters."""
+    return env.get("LC_ALL") or env.get("LC_CTYPE") or env.get("LANG") or "C"
+
+
+def _find(name: str, path: str) -> str | None:
+    if "/" in name:
+        return name if os.path.isabs(name) and os.path.isfile(name) else None
+    for directory in path.split(":"):
+        candidate = os.path.join(directory, name)
+        if os.path.isabs(directory) and os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    return None
+
+
+def _is_interpreter(found: str, python: str) -> bool:
+    """Tell whether ``found`` is the same interpreter in the same environment, which its directory decides."""
+    same_directory = os.path.dirname(found) == os.path.dirname(python)
+    return same_directory and os.path.realpath(found) == os.path.realpath(python)
+
+
+def _unfold(found: str, argv: Sequence[str], path: str) -> tuple[list[str], str, str] | None:
+    """Unfold a ``#!`` script as the kernel does: the interpreter's argv, its path, the process's name."""
+    try:
+        with open(found, "rb") as file:
+            first = file.read(256).partition(b"\n")[0]
+        interpreter, _, option = first.decode().removeprefix("#!").strip().partition(" ")
+    except (OSError, UnicodeDecodeError):
+        return None
+    if not first.startswith(b"#!") or not interpreter:
+        return None
+    if os.path.basename(interpreter) != "env":
+        return [interpreter, *option.split(None, 1), found, *argv[1:]], interpreter, os.path.basename(found)
+    option = option.strip()
+    program = _find(option, path) if option and not option.startswith("-") and "=" not in option else None
+    return None if program is None else ([option, found, *argv[1:]], program, os.path.basename(program))
+
+
+def _parse(words: Sequence[str]) -> tuple[str, str, list[str], str] | None:
+    """Read an interpreter's command line: kind, target, its arguments, the letters of the flags before."""
+    letters, rest = "", list(words)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        for position, letter in enumerate(word[1:], 2):
+            if letter in "uB":
+                letters += letter
+            elif letter in "mc":
+                target = word[position:] or (rest.pop(0) if rest else "")
+                return ({"m": "module", "c": "command"}[letter], target, rest, letters) if target else None
+            else:
+                return None
+    return ("script", rest[0], rest[1:], letters) if rest and rest[0] not in ("-", "") else None

@@ -1,0 +1,204 @@
+"""What of a new Python process lies below Python: C's streams and locale, thread counts, the kernel's view.
+
+Used in forks of the warm parent only. Not here: what Python itself shows (``interpreter.py``).
+"""
+
+import ctypes
+import functools
+import mmap
+import operator
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_MM, PR_SET_MM_MAP, PR_SET_CHILD_SUBREAPER = 1, 15, 35, 14, 36
+IONBF = 2
+
+_python = ctypes.pythonapi
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fopen.restype = ctypes.c_void_p
+_libc.sbrk.restype = ctypes.c_void_p
+_libc.sbrk.argtypes = [ctypes.c_ssize_t]
+# The last three arguments are those of sys.excepthook; a C function does not look at them.
+_list_of = ctypes.PYFUNCTYPE(*[ctypes.py_object] * 5)(("PySequence_List", _python))
+_run_file = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p)(
+    ("PyRun_SimpleFileExFlags", _python)
+)
+_run_string = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyRun_SimpleStringFlags", _python)
+)
+
+
+class Become(BaseException):
+    """Leaves everything that a fork of the warm parent was doing; what it becomes is in sys.excepthook."""
+
+
+def become(program: Callable[[], object], *, before: Callable[[], None]) -> NoReturn:
+    """Leave for the interpreter's top level and run ``program`` there, with no frame of ours below it.
+
+    The top level calls sys.excepthook for an exception that nobody caught, from C and with an empty stack.
+    The program runs in there, itself called from C, and its end becomes the end of the process as that of
+    any program: threads joined, atexit, streams flushed, modules torn down, the exit code.
+
+    Args:
+        program: From ``script`` or ``command``, or any function.
+        before: Called immediately before, when nothing of ours is left to run.
+    """
+    sys.excepthook = functools.partial(_list_of, map(operator.call, (before, program)))
+    raise Become
+
+
+def script(path: str) -> Callable[[], object]:
+    """Return the program of a file.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    file = _libc.fopen(os.fsencode(path), b"rbe")
+    if not file:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    return functools.partial(_run_file, file, os.fsencode(os.path.abspath(path)), 1, None)
+
+
+def command(text: str) -> Callable[[], object]:
+    """Return the program of ``python -c``."""
+    return functools.partial(_run_string, text.encode() + b"\n", None)
+
+
+def _finished(status: int, *_: object) -> None:
+    """End with 0; after an error, which is printed by now, ``Become`` makes it 1 as any uncaught error."""
+    if status == 0:
+        raise SystemExit(0)
+
+
+_run_file.errcheck = _run_string.errcheck = _finished
+
+
+def mark_interrupted() -> None:
+    """Tell the interpreter that a KeyboardInterrupt ended the program, so that it dies of SIGINT."""
+    hook, sys.excepthook = sys.excepthook, lambda *_: None
+    interrupt = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+    interrupt(("PyRun_SimpleStringFlags", _python))(b"raise KeyboardInterrupt", None)
+    sys.excepthook = hook
+
+
+def set_flag(name: str, value: int) -> None:
+    """Change one of sys.flags, for which Python itself has no way."""
+    position = type(sys.flags).__match_args__.index(name)
+    setter = ctypes.PYFUNCTYPE(None, ctypes.py_object, ctypes.c_ssize_t, ctypes.py_object)
+    _python.Py_IncRef(ctypes.py_object(value))
+    setter(("PyStructSequence_SetItem", _python))(sys.flags, position, value)
+
+
+def keep(thing: object) -> None:
+    """Never free an object, not even when the interpreter ends."""
+    _python.Py_IncRef(ctypes.py_object(thing))
+
+
+def skip_destructors() -> None:
+    """End processes without the clean-up of the C and C++ libraries loaded so far, but flush C streams."""
+    if hasattr(_libc, "on_exit"):
+        # Called in reverse: flush all, then _exit(status, NULL).
+        _libc.on_exit(_libc._exit, None)
+        _libc.__cxa_atexit(_libc.fflush, None, None)
+
+
+def unbuffer_streams() -> None:
+    """Take the buffers off C's own streams, as ``python -u`` does."""
+    for name in ("stdin", "stdout", "stderr"):
+        _libc.setvbuf(ctypes.c_void_p.in_dll(_libc, name), None, IONBF, 0)
+
+
+def die_with_parent(signal_number: int) -> None:
+    _libc.prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, as PID 1 is anyway."""
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def set_threads(env: Mapping[str, str]) -> None:
+    """Give OpenMP, MKL and OpenBLAS the thread counts that they would have read from ``env`` at start.
+
+    No thread starts before one is needed. Libraries that are not there, or have other symbols, are passed by.
+    """
+    counts = {name: int(env[name]) for name in env if name.endswith("_NUM_THREADS") and env[name].isdigit()}
+    openmp = counts.get("OMP_NUM_THREADS")
+    wanted = counts.get("MKL_NUM_THREADS") or openmp
+    libraries = _loaded("libgomp", "libtorch_cpu", "openblas")
+    if wanted and hasattr(torch := libraries.get("libtorch_cpu"), "mkl_serv_set_num_threads"):
+        # torch gives OpenMP what MKL says, and MKL says no more than there are cores.
+        openmp = min(wanted, torch.mkl_get_max_threads())
+        torch.mkl_serv_set_num_threads(openmp)
+    if openmp and "libgomp" in libraries:
+        libraries["libgomp"].omp_set_num_threads(openmp)
+    if "openblas" in libraries:
+        number = (
+            counts.get("OPENBLAS_NUM_THREADS")
+            or counts.get("OMP_NUM_THREADS")
+            or len(os.sched_getaffinity(0))
+        )
+        _set_openblas(libraries["openblas"], min(number, len(os.sched_getaffinity(0))))
+
+
+def _set_openblas(library: ctypes.CDLL, number: int) -> None:
+    """OpenBLAS stops its threads at a fork, and later starts as many as these variables say."""
+    try:
+        for name in ("blas_num_threads", "blas_cpu_number"):
+            ctypes.c_int.in_dll(library, name).value = number
+    except ValueError:
+        return
+
+
+def _loaded(*names: str) -> dict[str, ctypes.CDLL]:
+    """Return the shared libraries of this process whose file's name contains one of ``names``."""
+    found = {}
+    with open("/proc/self/maps") as file:
+        paths = {line.split(None, 5)[5].strip() for line in file if "/" in line}
+    for path in sorted(paths):
+        for name in names:
+            if name in os.path.basename(path) and name not in found:
+                found[name] = ctypes.CDLL(path)
+    return found
+
+
+class _Map(ctypes.Structure):
+    """The kernel's ``struct prctl_mm_map``."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ("start_code", "end_code", "start_data", "end_data")),
+        *((name, ctypes.c_uint64) for name in ("start_brk", "brk", "start_stack")),
+        *((name, ctypes.c_uint64) for name in ("arg_start", "arg_end", "env_start", "env_end", "auxv")),
+        ("auxv_size", ctypes.c_uint32),
+        ("exe_fd", ctypes.c_uint32),
+    ]
+
+
+_kept: list[Any] = []
+
+
+def set_title(comm: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Show the container's own command and environment in /proc, to ``ps`` and to whoever reads them.
+
+    Where the kernel was built without CONFIG_CHECKPOINT_RESTORE, only the short name changes.
+    """
+    _libc.prctl(PR_SET_NAME, ctypes.c_char_p(os.fsencode(comm)), 0, 0, 0)
+    command = b"".join(os.fsencode(word) + b"\0" for word in argv)
+    variables = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in env.items())
+    # Private, because the kernel shows only anonymous memory.
+    memory = mmap.mmap(-1, len(command + variables) + 1, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.write(command + variables)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    middle = start + len(command)
+    with open("/proc/self/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    # The first of these is the third in the manual, proc(5).
+    stat = {number: int(fields[number - 3]) for number in (26, 27, 28, 45, 46, 47)}
+    new = _Map(*(stat[number] for number in (26, 27, 45, 46, 47)), _libc.sbrk(0), stat[28])
+    new.arg_start, new.arg_end, new.env_start, new.env_end = start, middle, middle, middle + len(variables)
+    new.exe_fd = 0xFFFFFFFF
+    size = ctypes.c_ulong(ctypes.sizeof(new))
+    _libc.prctl(PR_SET_MM, ctypes.c_ulong(PR_SET_MM_MAP), ctypes.byref(new), size, ctypes.c_ulong(0))
+    _kept.append(memory)
