@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 TRAINERS = sorted((ROOT / "trainers").glob("*.py"))
 DOCKERFILE = ROOT / "images" / "trainer" / "Dockerfile"
+MEASURES = ("allreduce",)  # learns nothing, and so has neither epochs nor an accuracy
 each_trainer = pytest.mark.parametrize("trainer", TRAINERS, ids=lambda path: path.stem)
 
 
@@ -98,14 +99,16 @@ def test_what_a_trainer_declares_is_what_this_project_pins(trainer):
 @pytest.mark.timeout(250)
 @each_trainer
 def test_a_trainer_runs_with_its_declared_packages_alone(trainer, only_declared):
-    done = run(only_declared(trainer), str(trainer), "--epochs", "1")
+    flags = [] if trainer.stem in MEASURES else ["--epochs", "1"]
+    done = run(only_declared(trainer), str(trainer), *flags)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line)["event"] for line in done.stdout.splitlines()]
-    assert events[-2:] == ["eval", "end"]
+    assert events[-1] == "end"
+    assert "eval" in events or trainer.stem in MEASURES
 
 
 def test_what_is_not_declared_cannot_be_imported_there(only_declared):
-    python = only_declared(TRAINERS[0])
+    python = only_declared(ROOT / "trainers" / "digits_single.py")
     assert run(python, "-c", "import sklearn").returncode == 0
     for absent in ("kitlib", "matplotlib", "kubernetes"):
         assert f"No module named '{absent}'" in run(python, "-c", f"import {absent}").stderr

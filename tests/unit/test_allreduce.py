@@ -1,0 +1,45 @@
+"""What the program that measures the network says: every pair once, and figures that agree."""
+
+import json
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parents[2] / "trainers" / "allreduce.py"
+RANKS, BYTES = 3, 2**20
+
+
+@pytest.fixture(scope="module")
+def events():
+    """What three ranks on this machine report."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}"]
+    command = [*torchrun, str(PROGRAM), f"--bytes={BYTES}", "--repeats=3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def test_every_pair_is_measured_once_by_the_first_of_the_two(events):
+    pairs = [each for each in events if each["event"] == "pair"]
+    assert sorted((each["a"], each["b"]) for each in pairs) == list(combinations(range(RANKS), 2))
+    assert all(each["rank"] == each["a"] for each in pairs)
+    assert all(1 < each["latency_us"] < 1e6 for each in pairs)
+    assert all(1e6 < each["bandwidth_bytes_per_s"] < 1e12 for each in pairs)
+
+
+def test_the_all_reduce_is_measured_from_one_number_to_the_large_message(events):
+    measured = [each for each in events if each["event"] == "allreduce"]
+    assert [each["bytes"] for each in measured] == [4, BYTES // 64, BYTES // 8, BYTES]
+    for each in measured:  # two of three parts of the bytes go each way: 2 (n - 1) / n
+        bus = each["bytes"] / each["seconds"] * 4 / 3
+        assert each["bandwidth_bytes_per_s"] == pytest.approx(bus, abs=1)
+
+
+def test_each_rank_says_where_it_is_and_by_what_it_speaks(events):
+    starts = [each for each in events if each["event"] == "start"]
+    assert sorted(each["rank"] for each in starts) == list(range(RANKS))
+    assert {each["backend"] for each in starts} <= {"gloo", "nccl"}
+    assert all(each["host"] and each["world_size"] == RANKS for each in starts)

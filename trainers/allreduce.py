@@ -1,0 +1,156 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["torch>=2.15"]
+# ///
+"""Measure what training waits for: messages between each pair of ranks, and the all-reduce of all of them.
+
+Nothing is learnt here. After every step of data-parallel training the ranks add up their gradients by an
+all-reduce. Its time has a part that does not depend on the size (latency) and one that grows with it
+(bandwidth). Each pair plays ping-pong while the others wait, so that a slow link between two nodes shows by
+itself; then all ranks add up numbers together.
+
+    torchrun --nproc-per-node 4 trainers/allreduce.py                                # four on this machine
+    torchrun --nnodes 4 --nproc-per-node 1 --node-rank $RANK \\
+        --master-addr $MASTER_ADDR --master-port 29500 trainers/allreduce.py         # one on each of four
+
+On stdout: one JSON object a line, with ``event``, ``time``, ``rank`` and ``world_size``. Its own events are
+``pair`` (a, b, latency_us, bandwidth_bytes_per_s) and ``allreduce`` (bytes, seconds, bandwidth_bytes_per_s).
+
+Of a pair, latency is half a round trip of one number, and bandwidth that of a large message on one way. Of an
+all-reduce, it is the *bus bandwidth*: bytes / seconds * 2 (n - 1) / n for n ranks, which can be compared with
+a link's speed whatever n is. The formula is derived in doc/PERFORMANCE.md of
+https://github.com/NVIDIA/nccl-tests.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from itertools import combinations
+
+import torch
+import torch.distributed as dist
+
+FLOAT = 4  # bytes
+
+# Settings ---------------------------------------------------------------------------------------------------
+
+
+def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the flags; the defaults take a few seconds for four ranks on two cores."""
+    parser = argparse.ArgumentParser(description="Measure all-reduce between each pair of ranks.")
+    parser.add_argument("--bytes", type=int, default=8 * 2**20, help="size of the large message")
+    parser.add_argument("--repeats", type=int, default=5, help="the tiny message has ten times as many")
+    return parser.parse_args(argv)
+
+
+def join_the_others() -> None:
+    """Meet the other ranks; without torchrun's variables this process is alone."""
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo", timeout=timedelta(minutes=2))
+    else:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def choose_device() -> tuple[torch.device, str]:
+    """Return this rank's device and the backend: nccl where each rank has a GPU of its own, else gloo."""
+    mine = torch.zeros(1, dtype=torch.int64)  # no GPU
+    if torch.cuda.is_available():
+        index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+        torch.cuda.set_device(index)
+        identity = str(torch.cuda.get_device_properties(index).uuid)
+        mine += int.from_bytes(hashlib.sha256(identity.encode()).digest()[:7])
+    everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, mine)
+    owners = {each.item() for each in everyone}
+    if 0 in owners or len(owners) < len(everyone):
+        return torch.device("cpu"), "gloo"
+    return torch.device("cuda", torch.cuda.current_device()), "nccl"
+
+
+def emit(event: str, **fields: object) -> None:
+    """Write one event, in one piece, at once: pod logs are how the notebook sees it."""
+    line = {"event": event, "time": time.time(), "rank": dist.get_rank(), "world_size": dist.get_world_size()}
+    sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+# Measuring --------------------------------------------------------------------------------------------------
+
+
+def median_seconds(action: Callable[[], object], *, repeats: int, device: torch.device) -> float:
+    """Return the median time of an action; the first one connects the ranks, and is not timed."""
+    times = []
+    for _ in range(repeats + 1):
+        began = time.perf_counter()
+        action()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # the calls themselves return at once
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[1:])
+
+
+def one_way(size: int, other: int, *, repeats: int, group: dist.ProcessGroup, device: torch.device) -> float:
+    """Return the seconds that ``size`` bytes take to another rank: half of there and back."""
+    message = torch.zeros(size // FLOAT, device=device)
+
+    def ping_pong() -> None:
+        first, second = (dist.send, dist.recv) if dist.get_rank() < other else (dist.recv, dist.send)
+        first(message, other, group=group)
+        second(message, other, group=group)
+
+    return median_seconds(ping_pong, repeats=repeats, device=device) / 2
+
+
+def measure_pair(a: int, b: int, settings: argparse.Namespace, **how: object) -> None:
+    """Measure two ranks while the others wait; the first of the two reports."""
+    if dist.get_rank() in (a, b):
+        other = b if dist.get_rank() == a else a
+        latency = one_way(FLOAT, other, repeats=10 * settings.repeats, **how)
+        duration = one_way(settings.bytes, other, repeats=settings.repeats, **how)
+        if dist.get_rank() == a:
+            bandwidth = round(settings.bytes / duration)
+            emit("pair", a=a, b=b, latency_us=round(latency * 1e6, 1), bandwidth_bytes_per_s=bandwidth)
+    dist.barrier()
+
+
+def measure_all(settings: argparse.Namespace, *, group: dist.ProcessGroup, device: torch.device) -> None:
+    """Measure all ranks together, with messages from one number to the large one; rank 0 reports."""
+    ranks = dist.get_world_size()
+    check = torch.ones(1, device=device)
+    dist.all_reduce(check, group=group)
+    if check.item() != ranks:
+        raise SystemExit(f"{ranks} ones add up to {check.item()} here: what this network carries is wrong")
+    for size in sorted({FLOAT, *(settings.bytes // part for part in (64, 8, 1))}):
+        numbers = torch.zeros(size // FLOAT, device=device)
+        add_up = partial(dist.all_reduce, numbers, group=group)
+        duration = median_seconds(add_up, repeats=settings.repeats, device=device)
+        if dist.get_rank() == 0:
+            bandwidth = round(size / duration * 2 * (ranks - 1) / ranks)
+            emit("allreduce", bytes=size, seconds=duration, bandwidth_bytes_per_s=bandwidth)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Join, measure each pair, measure all."""
+    began = time.perf_counter()
+    settings = parse_settings(argv)
+    join_the_others()
+    device, backend = choose_device()
+    emit("start", device=str(device), backend=backend, host=socket.gethostname(), bytes=settings.bytes)
+    group = dist.new_group(backend=backend)
+    for a, b in combinations(range(dist.get_world_size()), 2):
+        measure_pair(a, b, settings, group=group, device=device)
+    measure_all(settings, group=group, device=device)
+    emit("end", seconds=round(time.perf_counter() - began, 3))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
