@@ -16,6 +16,7 @@ from kitlib.doctor import machine
 from kitlib.errors import ClusterNotFound, KitError, RunFailed
 from kitlib.jobs import IndexedJob, launch
 from kitlib.runs import Run
+from kitlib.storage import Volume
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "KitError",
     "Run",
     "RunFailed",
+    "Volume",
     "clean_up",
     "connect",
     "create_cluster",

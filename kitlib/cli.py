@@ -10,12 +10,9 @@ import sys
 import click
 
 from kitlib import clusters, settings
+from kitlib.cli_volume import CLUSTER, volume
 from kitlib.errors import KitError
 from kitlib.tables import Table
-
-CLUSTER = click.option(
-    "--cluster", "-c", default=settings.DEFAULT_CLUSTER, show_default=True, help="Its name."
-)
 
 
 class Errors(click.Group):
@@ -146,6 +143,9 @@ def heal(name: str, cluster: str) -> None:
 def simulate(count: int, cluster: str) -> None:
     """Have COUNT nodes whose pods only report that they run; 0 removes them."""
     clusters.connect(cluster).simulate_nodes(count)
+
+
+main.add_command(volume)
 
 
 @main.group()

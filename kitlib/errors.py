@@ -107,6 +107,26 @@ class CommandFailed(KitError):
     """A command that the kit ran for the user ended with another status than 0."""
 
 
+class VolumeNotFound(KitError, LookupError):
+    """No volume has this name."""
+
+
+class VolumeInUse(KitError):
+    """Pods have the volume mounted; ``what`` names them."""
+
+
+class FileMissing(KitError, LookupError):
+    """There is nothing of this name on a volume."""
+
+
+class TransferFailed(KitError):
+    """Files could not be copied to or from a volume; nothing half-made is left."""
+
+
+class VolumeFull(TransferFailed):
+    """There is no room on a volume for what was sent."""
+
+
 class WaitTimeout(KitError, TimeoutError):
     """What was waited for did not happen in time; ``what`` has the last state seen."""
 

@@ -12,6 +12,7 @@ from kitlib.errors import BadInput
 
 KIT = "trainyard/kit"
 RUN = "trainyard/run"
+VOLUME = "trainyard/volume"
 WORKSHOP = "trainyard/workshop"
 OWNER = "trainyard/owner"
 EXPIRES = "trainyard/expires"
@@ -56,12 +57,20 @@ def unique(stem: str) -> str:
     return f"{slug(stem, MAX_RUN_NAME - 6) or 'run'}-{suffix}"
 
 
-def labels(*, run: str, workshop: str, lifetime: timedelta, now: datetime | None = None) -> dict[str, str]:
-    """Return the labels of one run: by them, and only by them, the kit finds and deletes things."""
+def labels(
+    *,
+    workshop: str,
+    lifetime: timedelta,
+    run: str | None = None,
+    volume: str | None = None,
+    now: datetime | None = None,
+) -> dict[str, str]:
+    """Return the labels of one run or volume: by them, and only by them, the kit finds and deletes things."""
     expires = (now or datetime.now(UTC)) + lifetime
+    whose = {RUN: run, VOLUME: volume}
     return {
         KIT: "true",
-        RUN: run,
+        **{label: name for label, name in whose.items() if name is not None},
         WORKSHOP: slug(workshop) or "none",
         OWNER: slug(_user()) or "unknown",
         EXPIRES: expires.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ"),

@@ -3,11 +3,13 @@
 from kitlib import names, workloads
 from kitlib.kube import Kube
 from kitlib.manifests import Object
+from kitlib.progress import progress
 from kitlib.runs import KINDS, Run, known
 from kitlib.status import judge
+from kitlib.storage import claims
 from kitlib.tables import Table, age
 
-OWNED = (*KINDS, "Pod")
+OWNED = (*KINDS, "Pod", claims.CLAIM)
 
 
 def owned(kube: Kube) -> Table:
@@ -28,11 +30,20 @@ def owned(kube: Kube) -> Table:
     return Table(("object", "run", "owner", "expires", "age"), rows, empty="nothing of the kit is left")
 
 
-def delete_runs(kube: Kube) -> Table:
-    """Delete every run of the kit in a cluster, and return what is left: an empty table."""
+def delete_all(kube: Kube) -> Table:
+    """Delete every run and every volume of the kit in a cluster, and return what is left: an empty table.
+
+    Raises:
+        VolumeInUse: Pods that are not the kit's use one of its volumes.
+    """
     found = {str(each["run"]) for each in owned(kube) if each["run"]}
     for name in sorted(found):
         Run(kube, name).delete()
+    for claim in kube.get_all(claims.CLAIM, labels=names.KIT):
+        name = claim["metadata"]["name"]
+        with progress(f"volume {name}") as line:
+            claims.remove(kube, name, report=line.update)
+            line.done("deleted")
     return owned(kube)
 
 

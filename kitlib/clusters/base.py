@@ -20,6 +20,7 @@ from kitlib import attendees, manifests, pods, runs, settings
 from kitlib.attendees import Attendee, Quota
 from kitlib.clusters import nodes
 from kitlib.clusters.switches import NodeSwitches
+from kitlib.clusters.volumes import Volumes
 from kitlib.errors import BadInput, CommandFailed, KitError, Rejected, RunNotFound
 from kitlib.events import events_table
 from kitlib.kube import Kube
@@ -75,7 +76,7 @@ class Shape:
             )
 
 
-class Cluster(NodeSwitches, AbstractContextManager, ABC):
+class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
     """A Kubernetes cluster.
 
     Contract for providers: `create` is idempotent (a healthy cluster of this name and shape is returned as

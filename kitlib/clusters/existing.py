@@ -121,7 +121,7 @@ class ExistingCluster(Cluster):
 
     def delete(self) -> None:
         """Delete what the kit made in it, and forget it; the cluster itself stays."""
-        ownership.delete_runs(self.kube)
+        ownership.delete_all(self.kube)
         _memory(self.name).unlink(missing_ok=True)
 
     def explain(self, words: str) -> KitError:

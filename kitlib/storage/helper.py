@@ -1,0 +1,163 @@
+"""A pod that mounts a volume for as long as files are copied, and commands that run in it.
+
+kubectl carries their bytes: it closes one direction and keeps the other, notices a dead connection by itself,
+and speaks to every server's version; the client library's streams do none of the three with each of them.
+What is copied, and how, is in `transfer`.
+"""
+
+import contextlib
+import os
+import subprocess
+import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import IO, TYPE_CHECKING
+
+from kitlib import manifests, names, pods, settings
+from kitlib.errors import BadInput, ClusterUnreachable, FileMissing, TransferFailed, VolumeFull
+from kitlib.manifests import Object, merge
+from kitlib.storage.claims import volume_labels
+from kitlib.storage.paths import STAGING
+from kitlib.waiting import wait
+from kitlib.watches import Selection, snapshots
+
+if TYPE_CHECKING:
+    from kitlib.clusters.base import Cluster
+
+START_SECONDS = 180  # the image may have to be pulled
+MISSING, TAKEN = 44, 45  # exit statuses of a script that found nothing, or something in its way
+_FULL = ("No space left on device", "Disk quota exceeded")
+
+
+class Helper(AbstractContextManager):
+    """A pod with the volume at ``/volume``, its working directory; deleted at the end, whatever happens.
+
+    Args:
+        cluster: Where.
+        claim: The name of the volume.
+    """
+
+    def __init__(self, cluster: "Cluster", claim: str) -> None:
+        self.cluster, self.claim = cluster, claim
+        self.about = f'volume "{claim}" in cluster "{cluster.name}"'
+        self.pod = names.unique(f"volume-{claim}")
+
+    def manifest(self) -> Object:
+        """Return the pod."""
+        (pod,) = manifests.read(settings.manifests("volume", "helper.yaml"))
+        (container,) = pod["spec"]["containers"]
+        staging = {"name": "STAGING", "value": f"{STAGING}{self.pod}"}
+        own = {
+            "metadata": {"name": self.pod, "labels": volume_labels(self.claim)},
+            "spec": {
+                "containers": [merge(container, {"env": [staging]})],
+                "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": self.claim}}],
+            },
+        }
+        return merge(pod, own)
+
+    def __enter__(self) -> "Helper":
+        kube = self.cluster.kube
+        kube.create(self.manifest())
+        try:
+            seen = wait(
+                snapshots(kube, Selection("Pod", fields=f"metadata.name={self.pod}")),
+                until=lambda state: any(
+                    pods.started(each) or pods.finished(each) for each in state["Pod"].values()
+                ),
+                timeout=START_SECONDS,
+                what="the pod that mounts the volume to start",
+                about=f"{self.about}, pod {self.pod}",
+                resume="see why it waits, mend that, and try again",
+                describe=lambda state: "; ".join(
+                    pods.why(each) or pods.word(each) for each in state["Pod"].values()
+                ),
+            )
+        except BaseException:
+            self.__exit__()
+            raise
+        if pods.finished(seen["Pod"][self.pod]):
+            self.__exit__()
+            raise self.failed(pods.why(seen["Pod"][self.pod]) or "the pod that mounts the volume ended")
+        return self
+
+    def __exit__(self, *exception) -> None:
+        with contextlib.suppress(ClusterUnreachable):  # its deadline ends it
+            self.cluster.kube.delete("Pod", self.pod)
+
+    def output(self, script: str, *arguments: str) -> str:
+        """Run a shell script to its end and return what it wrote."""
+        with self.running(script, *arguments) as process:
+            process.stdin.close()
+            return process.stdout.read().decode("utf-8", "replace")
+
+    @contextlib.contextmanager
+    def running(self, script: str, *arguments: str) -> Iterator[subprocess.Popen]:
+        """Run a shell script, its stdin and stdout in the caller's hands; wait for its end.
+
+        Raises:
+            VolumeFull: The script met a full volume.
+            TransferFailed: It ended badly, or the connection to it was lost; the error has its words.
+        """
+        command = [*self.cluster.kubectl_command(), "exec", "-i", "-q", self.pod, "--"]
+        process = subprocess.Popen(
+            [*command, "sh", "-c", script, "sh", *arguments],
+            env=os.environ | {"KUBECONFIG": str(self.cluster.kubeconfig)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        words: list[bytes] = []
+        reader = threading.Thread(target=_read_all, args=(process.stderr, words), name="volume-stderr")
+        reader.start()
+        broken = None
+        try:
+            try:
+                yield process
+            except (BrokenPipeError, tarfile.TarError) as error:  # it hung up; its own words say why
+                broken = error
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            process.wait()
+        finally:
+            process.kill()  # an interrupted transfer; harmless after its end
+            process.wait()
+            reader.join()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        if process.returncode == MISSING:
+            raise FileMissing(
+                "there is nothing of that name on the volume",
+                about=f"{'/'.join(filter(None, arguments)) or '/'} on {self.about}",
+                fix="volume.ls() shows what there is",
+            )
+        if process.returncode == TAKEN:
+            raise BadInput(
+                "there is a folder of that name already",
+                about=f"{arguments[1]} on {self.about}",
+                fix="give another to=, or replace=True, which deletes what is in that folder",
+            )
+        if process.returncode or broken:
+            said = b"".join(words).decode("utf-8", "replace").strip()
+            raise self.failed(said or str(broken or f"exit status {process.returncode}")) from broken
+
+    def failed(self, words: str) -> TransferFailed:
+        """Return the error for what a script, kubectl or the cluster said."""
+        if any(full in words for full in _FULL):
+            return VolumeFull(
+                "the volume is full; what had been copied is removed again",
+                about=self.about,
+                fix="remove files from it, or make a larger one",
+            )
+        words = "\n".join(line for line in words.splitlines() if "command terminated with" not in line)
+        return TransferFailed(
+            f"the files could not be copied: {words or 'the connection was lost'}",
+            about=self.about,
+            fix="try again: nothing half-made was left behind",
+        )
+
+
+def _read_all(pipe: IO[bytes], into: list[bytes]) -> None:
+    into.append(pipe.read())

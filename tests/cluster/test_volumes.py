@@ -1,0 +1,184 @@
+"""Shared volumes on a real cluster: files go there and come back, whole or not at all."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+import kitlib as kit
+from kitlib.errors import BadInput, FileMissing, TransferFailed, VolumeInUse, VolumeNotFound
+from kitlib.storage.helper import Helper
+from kitlib.waiting import wait
+from kitlib.watches import Selection, snapshots
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def volume(local_cluster):
+    """A volume of these tests, deleted with them."""
+    made = local_cluster.create_volume("files", size="1Gi")
+    yield made
+    made.delete()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a nested, an empty, an executable and a link."""
+    place = tmp_path / "pets"
+    (place / "cats" / "big ones").mkdir(parents=True)
+    (place / "empty").mkdir()
+    (place / "cats" / "big ones" / "-tiger.bin").write_bytes(os.urandom(300_000))
+    (place / "run.sh").write_text("echo hello\n")
+    (place / "run.sh").chmod(0o700)
+    (place / "link").symlink_to("run.sh")
+    return place
+
+
+def content(place):
+    return {
+        str(path.relative_to(place)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
+        for path in sorted(place.rglob("*"))
+        if path.is_file() or path.is_symlink()
+    }
+
+
+def helpers(cluster):
+    return [each for each in cluster.pods() if str(each["pod"]).startswith("volume-")]
+
+
+def test_a_folder_comes_back_as_it_was_sent_and_nothing_else_is_left(volume, folder, tmp_path, local_cluster):
+    assert volume.upload(folder) == "pets"
+    (tmp_path / "back").mkdir()
+    back = volume.download("pets", tmp_path / "back")
+    assert back == tmp_path / "back" / "pets"
+    assert content(back) == content(folder)
+    assert (back / "empty").is_dir()
+    assert os.access(back / "run.sh", os.X_OK)
+    assert [each["name"] for each in volume.ls("pets/cats")] == ["big ones"]
+    assert list((tmp_path / "back").iterdir()) == [back]
+    gone = wait(
+        snapshots(local_cluster.kube, Selection("Pod", labels="trainyard/volume=files")),
+        until=lambda seen: not seen["Pod"],
+        timeout=30,
+        what="the helpers to go",
+        about="",
+        resume="",
+    )
+    assert gone["Pod"] == {}
+
+
+def test_a_file_replaces_a_file_and_a_folder_only_when_asked_to(volume, folder, tmp_path):
+    for text in ("one", "two"):
+        (tmp_path / "note.txt").write_text(text)
+        volume.upload(tmp_path / "note.txt", to="notes/today.txt")
+    assert volume.download("notes/today.txt", tmp_path / "x.txt").read_text() == "two"
+    volume.upload(folder, to="again")
+    (folder / "run.sh").unlink()
+    with pytest.raises(BadInput, match="folder of that name already"):
+        volume.upload(folder, to="again")
+    assert "run.sh" in [each["name"] for each in volume.ls("again")]
+    volume.upload(folder, to="again", replace=True)
+    assert "run.sh" not in [each["name"] for each in volume.ls("again")]
+
+
+def test_what_is_not_there_is_named(volume, local_cluster, tmp_path):
+    with pytest.raises(FileMissing, match="nothing of that name"):
+        volume.ls("no/such")
+    with pytest.raises(FileMissing):
+        volume.download("no such.txt", tmp_path)
+    with pytest.raises(BadInput, match="no such file or folder here"):
+        volume.upload(tmp_path / "nothing")
+    with pytest.raises(VolumeNotFound, match="files"):
+        local_cluster.volume("nowhere")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_volume_is_found_again_and_not_made_smaller_or_larger(volume, local_cluster):
+    assert repr(local_cluster.create_volume("files", size="1Gi")) == repr(volume)
+    with pytest.raises(BadInput, match="there already, with 1Gi"):
+        local_cluster.create_volume("files", size="2Gi")
+    with pytest.raises(BadInput, match="no such StorageClass") as refused:
+        local_cluster.create_volume("other", storage_class="fast")
+    assert "standard" in refused.value.fix
+
+
+def test_a_volume_that_a_pod_uses_is_not_deleted(volume, local_cluster):
+    pod = Helper(local_cluster, "files").manifest()
+    pod["metadata"] = {"name": "user-of-files"}
+    local_cluster.kube.create(pod)
+    try:
+        with pytest.raises(VolumeInUse, match="user-of-files"):
+            volume.delete()
+    finally:
+        local_cluster.kube.delete("Pod", "user-of-files")
+    assert "Bound" in repr(volume)
+
+
+def test_a_volume_that_exists_already_is_mounted_by_where_it_is(volume, local_cluster, tmp_path):
+    (tmp_path / "seen.txt").write_text("by both")
+    volume.upload(tmp_path / "seen.txt")
+    second = local_cluster.create_volume("by-hand", size="1Gi", source=volume.source)
+    try:
+        assert "seen.txt" in [each["name"] for each in second.ls()]
+    finally:
+        second.delete()
+    assert local_cluster.kube.find("PersistentVolume", "default-by-hand") is None
+    assert "seen.txt" in [each["name"] for each in volume.ls()]
+
+
+def test_a_sender_that_is_killed_leaves_nothing_half_made(volume, local_cluster, tmp_path):
+    """The pipe never ends, so the sender is in the middle when it is killed."""
+    script = (
+        "import sys, kitlib as kit\n"
+        "from kitlib.storage import transfer\n"
+        "class Slow(transfer._Counted):\n"
+        "    def write(self, data):\n"
+        "        size = super().write(data)\n"
+        "        if self.bytes > 2_000_000: print('half', flush=True); sys.stdin.read()\n"
+        "        return size\n"
+        "transfer._Counted = Slow\n"
+        f"kit.connect({local_cluster.name!r}).volume('files').upload({str(tmp_path / 'large.bin')!r})\n"
+    )
+    (tmp_path / "large.bin").write_bytes(os.urandom(8_000_000))
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as sender:
+        assert sender.stdout.readline() == b"half\n"
+        sender.kill()
+    (left,) = helpers(local_cluster)
+    local_cluster.kube.delete("Pod", left["pod"])  # as its deadline would
+    deadline = time.monotonic() + 20
+    names = None
+    while time.monotonic() < deadline and names != []:
+        with Helper(local_cluster, "files") as helper:
+            names = [each for each in helper.output("ls -A").split() if each.startswith((".train", "large"))]
+    assert names == []
+
+
+def test_a_lost_connection_is_said_and_the_file_is_not_there(volume, local_cluster, tmp_path, monkeypatch):
+    from kitlib.storage import transfer
+
+    class Cut(transfer._Counted):
+        def write(self, data):
+            size = super().write(data)
+            if self.bytes > 2_000_000:
+                for each in local_cluster.kube.get_all("Pod", labels="trainyard/volume=files"):
+                    local_cluster.kube.delete("Pod", each["metadata"]["name"])
+            return size
+
+    monkeypatch.setattr(transfer, "_Counted", Cut)
+    (tmp_path / "cut.bin").write_bytes(os.urandom(20_000_000))
+    with pytest.raises(TransferFailed):
+        volume.upload(tmp_path / "cut.bin")
+    monkeypatch.undo()
+    assert "cut.bin" not in [each["name"] for each in volume.ls()]
+
+
+def test_cleaning_up_knows_of_volumes(local_cluster):
+    local_cluster.create_volume("leftover", size="1Mi")
+    assert "PersistentVolumeClaim/leftover" in repr(kit.ownership.owned(local_cluster.kube))
+    local_cluster.volume("leftover").delete()
+    assert "leftover" not in repr(kit.ownership.owned(local_cluster.kube))
+    local_cluster.volume("files")
