@@ -339,6 +339,19 @@ def clear_cache(what: str | None) -> None:
 
 
 @main.command()
+@click.argument("notebook", default="")
+@click.option("--all", "every", is_flag=True, help="Undo all notebooks.")
+@CLUSTER
+def reset(notebook: str, every: bool, cluster: str) -> None:
+    """Undo NOTEBOOK, such as 05: delete what it made in the cluster, which itself stays."""
+    from kitlib import workshop
+
+    if bool(notebook) == every:
+        raise click.UsageError("name one notebook, such as 05, or say --all")
+    click.echo(workshop.reset(notebook, cluster=cluster))
+
+
+@main.command()
 def doctor() -> None:
     """Say what this machine can do."""
     from kitlib.doctor import machine

@@ -16,6 +16,7 @@ VOLUME = "trainyard/volume"
 WORKSHOP = "trainyard/workshop"
 OWNER = "trainyard/owner"
 EXPIRES = "trainyard/expires"
+NOTEBOOK = "trainyard/notebook"  # on what notebooks make by kubectl
 JOB_NAME = "batch.kubernetes.io/job-name"
 
 MAX_RUN_NAME = 52  # leaves room in 63 characters for the pods' "-<index>-<suffix>"

@@ -1,0 +1,46 @@
+"""Undoing a notebook in a cluster: what it made goes, what has its name and is somebody else's stays."""
+
+import pytest
+from click.testing import CliRunner
+
+from kitlib import cli, workshop
+
+pytestmark = pytest.mark.cluster
+
+
+def kit(*words):
+    return CliRunner().invoke(cli.main, words)
+
+
+def test_what_a_notebook_made_is_deleted_and_said_again_is_fine(launch, plain, local_cluster):
+    launch(plain("import time; time.sleep(60)", name="forgotten", nodes=1))
+    local_cluster.kubectl("create configmap mine --from-literal=a=b")
+    local_cluster.kubectl("label configmap mine trainyard/notebook=11")
+    became = {each["made"]: each["now"] for each in workshop.reset("11", cluster=local_cluster)}
+    assert became["run/forgotten"] == became["configmap/mine"] == "deleted"
+    assert became["run/left-over-0"] == "was not there"
+    left = local_cluster.kubectl("get configmaps,jobs,pods -o name")
+    assert "forgotten" not in left
+    assert "configmap/mine" not in left
+    again = kit("reset", "11_clean_up", "-c", local_cluster.name)
+    assert again.exit_code == 0, again.output
+    assert "deleted" not in again.output.replace("deleted: 0", "")
+
+
+def test_what_has_the_name_but_not_the_label_stays(local_cluster):
+    local_cluster.kubectl("create configmap mine --from-literal=a=b")
+    try:
+        done = kit("reset", "--all", "-c", local_cluster.name)
+        assert "somebody else's" in done.output
+        assert "configmap/mine" in local_cluster.kubectl("get configmaps -o name")
+    finally:
+        local_cluster.kubectl("delete configmap mine")
+
+
+def test_without_a_cluster_there_is_nothing_to_delete(state_home):
+    assert {each["now"] for each in workshop.reset("05", cluster="nowhere")} == {"was not there"}
+
+
+def test_one_notebook_or_all_of_them_must_be_meant():
+    assert "--all" in kit("reset").output
+    assert kit("reset", "05", "--all").exit_code == 2
