@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["numpy>=2.4", "scikit-learn>=1.9", "torch>=2.15", "torchvision>=0.29"]
+# dependencies = ["numpy>=2.4", "scikit-learn>=1.9", "torch>=2.15"]
 # ///
 """Classify handwritten digits with one process.
 
@@ -32,7 +32,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; the defaults reach 97% on the digits in a few seconds."""
     parser = argparse.ArgumentParser(description="Train a digit classifier.")
     parser.add_argument("--dataset", choices=["digits", "mnist"], default="digits")
-    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="where MNIST is kept")
+    parser.add_argument("--data-dir", type=Path, default=Path("data/mnist"), help="where MNIST is")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=64, help="images a step")
     parser.add_argument("--lr", type=float, default=0.004)
@@ -64,21 +64,39 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
     return table[:, :-1].reshape(-1, 8, 8) / 16, table[:, -1].astype(np.int64)
 
 
-def read_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return MNIST's 70,000 images at 14 x 14 pixels, and their labels; download them first if need be."""
-    from torchvision.datasets import MNIST  # slow to import, and seldom needed
-
+def describe(folder: Path) -> dict:
+    """Return what ``dataset.json`` says: it is written last, so where it is the data set is complete."""
     try:
-        parts = [MNIST(folder, train=train, download=True) for train in (True, False)]
-    except (OSError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
+        return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
         raise SystemExit(
-            f"MNIST is neither in {folder} nor can it be downloaded ({reason}); "
-            "try --dataset digits, which needs no network"
+            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
         ) from error
-    pixels = np.concatenate([part.data.numpy() for part in parts]).astype(np.float32) / 255
-    labels = np.concatenate([part.targets.numpy() for part in parts])
-    return pixels.reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)), labels
+
+
+def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
+    """Return MNIST's training and test images, averaged to 14 x 14 pixels, with their labels.
+
+    The files are IDX: four bytes, of which the last counts the dimensions, these as integers, then bytes.
+    """
+
+    def read(name: str) -> np.ndarray:
+        path = folder / "MNIST" / "raw" / name
+        try:
+            content = path.read_bytes()
+            shape = np.frombuffer(content, ">i4", content[3], offset=4)
+            return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+        except (OSError, ValueError, IndexError) as error:
+            raise SystemExit(f"{path} cannot be read ({error}); prepare the data set anew") from error
+
+    sets = []
+    for part in ("train", "t10k"):
+        pixels = read(f"{part}-images-idx3-ubyte").astype(np.float32) / 255
+        small = pixels.reshape(-1, 1, 14, 2, 14, 2).mean(axis=(3, 5))
+        labels = read(f"{part}-labels-idx1-ubyte").astype(np.int64)
+        sets.append(TensorDataset(torch.from_numpy(small), torch.from_numpy(labels)))
+    return sets[0], sets[1]
 
 
 def split(images: np.ndarray, labels: np.ndarray, seed: int) -> tuple[TensorDataset, TensorDataset]:
@@ -158,11 +176,12 @@ def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, sho
     )
 
 
-def introduce(train, test, *, network, device, dataset: str) -> None:
+def introduce(train, test, *, network, device, about: dict) -> None:
     """Say what is about to be done, and with what."""
     emit(
         "start",
-        dataset=dataset,
+        dataset=about["name"],
+        synthetic=about["synthetic"],
         train_images=len(train),
         test_images=len(test),
         device=str(device),
@@ -179,15 +198,19 @@ def main(argv: list[str] | None = None) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(settings.seed)
 
-    arrays = read_digits() if settings.dataset == "digits" else read_mnist(settings.data_dir)
-    train, test = split(*arrays, settings.seed)
+    if settings.dataset == "digits":
+        about = {"name": "digits", "synthetic": False}
+        train, test = split(*read_digits(), settings.seed)
+    else:
+        about = describe(settings.data_dir)
+        train, test = read_mnist(settings.data_dir)
     loader = DataLoader(train, batch_size=settings.batch_size, shuffle=True)
 
     model = make_model(train.tensors[0].shape[-1]).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
-    introduce(train, test, network=model, device=device, dataset=settings.dataset)
+    introduce(train, test, network=model, device=device, about=about)
 
     for epoch in range(settings.epochs):
         train_epoch(model, loader, optimizer, schedule, epoch=epoch, every=settings.log_every, device=device)

@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
+from .small_data import write_cifar10
+
 ROOT = Path(__file__).parents[2]
 TRAINERS = sorted((ROOT / "trainers").glob("*.py"))
 DOCKERFILE = ROOT / "images" / "trainer" / "Dockerfile"
@@ -72,6 +74,27 @@ def only_declared(tmp_path):
     return make
 
 
+@pytest.fixture
+def flags(tmp_path):
+    """Return a function that makes what a trainer reads, and returns the flags that say where."""
+
+    def make(trainer):
+        if trainer.stem in MEASURES:
+            return []
+        if trainer.stem.startswith("digits"):
+            return ["--epochs=1"]
+        data = f"--data-dir={write_cifar10(tmp_path / 'cifar10')}"
+        if trainer.stem != "evaluate":
+            return ["--epochs=1", data]
+        model = f"--model-file={tmp_path / 'model.pt'}"
+        assert (
+            run(Path(sys.executable), str(ROOT / "trainers" / "cifar10_ddp.py"), data, model).returncode == 0
+        )
+        return [data, model]
+
+    return make
+
+
 def run(python, *arguments):
     clean = {
         key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "RANK", "WORLD_"))
@@ -98,9 +121,8 @@ def test_what_a_trainer_declares_is_what_this_project_pins(trainer):
 
 @pytest.mark.timeout(250)
 @each_trainer
-def test_a_trainer_runs_with_its_declared_packages_alone(trainer, only_declared):
-    flags = [] if trainer.stem in MEASURES else ["--epochs", "1"]
-    done = run(only_declared(trainer), str(trainer), *flags)
+def test_a_trainer_runs_with_its_declared_packages_alone(trainer, only_declared, flags):
+    done = run(only_declared(trainer), str(trainer), *flags(trainer))
     assert done.returncode == 0, done.stderr
     events = [json.loads(line)["event"] for line in done.stdout.splitlines()]
     assert events[-1] == "end"

@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler, TensorDataset
 
+from .small_data import write_mnist
+
 ROOT = Path(__file__).parents[2]
 TRAINERS = ROOT / "trainers"
 DDP = TRAINERS / "digits_ddp.py"
@@ -31,6 +33,7 @@ def ddp():
 def train(*command, **environment):
     """Run a command to its end and return it with the events that it printed."""
     clean = {key: value for key, value in os.environ.items() if key not in {"RANK", "WORLD_SIZE"}}
+    clean["OMP_NUM_THREADS"] = "1"  # or ranks would take each other's cores
     done = subprocess.run(
         command, capture_output=True, text=True, env=clean | environment, timeout=240, check=False
     )
@@ -117,11 +120,48 @@ def test_the_sample_holds_pictures_that_can_be_drawn():
     assert len(json.dumps(evaluation)) < 8192
 
 
-def test_mnist_out_of_reach_is_a_clear_error(tmp_path):
-    nowhere = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
-    flags = ["--dataset", "mnist", "--data-dir", str(tmp_path / "data")]
-    done, _ = train(sys.executable, str(DDP), *flags, **nowhere)
-    assert done.returncode != 0
-    last = done.stderr.strip().splitlines()[-1]
-    assert "MNIST is neither in" in last
-    assert "--dataset digits" in last
+def test_mnist_is_read_from_its_own_files(ddp, tmp_path):
+    from torchvision.datasets import MNIST
+
+    folder = write_mnist(tmp_path / "mnist")
+    train, test = ddp.read_mnist(folder)
+    for found, reference in zip(
+        (train, test), (MNIST(folder, train=True), MNIST(folder, train=False)), strict=True
+    ):
+        images, labels = found.tensors
+        assert torch.equal(labels, reference.targets)
+        average = torch.nn.functional.avg_pool2d(reference.data.float().unsqueeze(1) / 255, 2)
+        assert torch.allclose(images, average, atol=1e-6)
+    assert (len(train), len(test)) == (200, 50), "its own test set, none of which is trained on"
+
+
+@pytest.mark.timeout(120)
+def test_one_epoch_reads_mnist_on_four_ranks(tmp_path):
+    flags = ["--dataset=mnist", f"--data-dir={write_mnist(tmp_path / 'mnist', train=1000)}", "--epochs=1"]
+    done, events = train(
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", str(DDP), *flags
+    )
+    assert done.returncode == 0, done.stderr
+    (evaluation,) = [event for event in events if event["event"] == "eval"]
+    assert evaluation["images"] == 50
+    assert evaluation["accuracy"] >= 0.9
+    assert all(event["synthetic"] for event in events if event["event"] == "start")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (
+            lambda folder: (folder / "dataset.json").unlink(),
+            r'no dataset\.json.*kit\.prepare_dataset\("mnist"',
+        ),
+        (lambda folder: next(folder.rglob("t10k-i*")).write_bytes(b"half"), "t10k-images.*cannot be read"),
+    ],
+    ids=["incomplete", "torn"],
+)
+def test_mnist_that_is_not_whole_is_a_clear_error(ddp, damage, words, tmp_path):
+    folder = write_mnist(tmp_path / "mnist")
+    damage(folder)
+    with pytest.raises(SystemExit, match=words):
+        ddp.describe(folder)
+        ddp.read_mnist(folder)

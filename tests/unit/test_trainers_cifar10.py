@@ -1,0 +1,288 @@
+"""The trainer for CIFAR-10 and the test of its model: data, recipe, ranks, what they write on a volume."""
+
+import ast
+import base64
+import importlib.util
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from .small_data import CLASSES, write_cifar10
+
+TRAINERS = Path(__file__).parents[2] / "trainers"
+# What each rung of the ladder changes; all else that two neighbours have in common is the same text.
+LESSONS = {
+    ("digits_single", "digits_ddp"): {"emit", "split", "train_epoch", "evaluate", "introduce"},
+    ("digits_ddp", "cifar10_ddp"): {"make_model", "train_epoch", "evaluate"},
+    ("cifar10_ddp", "evaluate"): {"emit"},
+}
+
+
+def load(name):
+    """Import a trainer; that alone does nothing."""
+    spec = importlib.util.spec_from_file_location(name, TRAINERS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+ddp, test_job = load("cifar10_ddp"), load("evaluate")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A data set of 200 training images and 50 to test with."""
+    return write_cifar10(tmp_path_factory.mktemp("data") / "cifar10")
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run a trainer in this process, alone, on one thread; return its events."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    def run_it(module, *flags):
+        capsys.readouterr()
+        module.main([str(flag) for flag in flags])
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    yield run_it
+    torch.set_num_threads(threads)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def of_kind(events, kind):
+    return [each for each in events if each["event"] == kind]
+
+
+def functions(name):
+    tree = ast.parse((TRAINERS / f"{name}.py").read_text())
+    return {
+        node.name: ast.unparse(node) for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+
+
+@pytest.mark.parametrize("pair", LESSONS, ids=" to ".join)
+def test_between_two_rungs_of_the_ladder_only_the_lesson_differs(pair):
+    lower, upper = map(functions, pair)
+    differ = {name for name in lower.keys() & upper.keys() if lower[name] != upper[name]}
+    assert differ == LESSONS[pair] | {"parse_settings", "main"}
+
+
+def test_images_are_read_in_order_with_their_colours_in_place(data):
+    images, labels = ddp.read_images(data, train=True)
+    assert images.dtype == torch.uint8
+    assert images.shape == (200, 32, 32, 3)
+    second = pickle.loads((data / "cifar-10-batches-py" / "data_batch_2").read_bytes())
+    red, green, blue = (second[b"data"][7][plane * 1024 + 3 * 32 + 5] for plane in range(3))
+    assert images[40 + 7, 3, 5].tolist() == [red, green, blue], "row 3, column 5"
+    assert labels[40:80].tolist() == second[b"labels"]
+
+
+def test_a_limit_takes_the_first_images(data):
+    images, labels = ddp.read_images(data, train=True)
+    few, their_labels = ddp.read_images(data, train=True, limit=70)
+    assert torch.equal(few, images[:70])
+    assert torch.equal(their_labels, labels[:70])
+
+
+def test_augmentation_moves_and_mirrors_whole_images_and_takes_nothing_from_others():
+    rows, columns = torch.meshgrid(torch.arange(32), torch.arange(32), indexing="ij")
+    images = torch.stack(
+        [torch.stack([rows, columns, torch.full_like(rows, n)], -1) for n in range(64)]
+    ).byte()
+    batch = ddp.augment(images, torch.arange(63, -1, -1), torch.Generator().manual_seed(1), pad=4, hole=0)
+    mean, spread = (torch.tensor(each).view(1, 3, 1, 1) for each in (ddp.MEAN, ddp.SPREAD))
+    back = (batch * spread + mean).round().int()
+    assert torch.equal(back[:, 2, 0, 0], torch.arange(63, -1, -1, dtype=torch.int32))
+    assert (back[:, 2] == back[:, 2, :1, :1]).all(), "every pixel comes from the same image"
+    inner = back[:, :, 8:24, 8:24]
+    assert set((inner[:, 0, 1] - inner[:, 0, 0]).unique().tolist()) == {1}, "rows keep their order"
+    steps = (inner[:, 1, :, 1:] - inner[:, 1, :, :-1]).flatten(1)
+    assert (steps == steps[:, :1]).all(), "an image is mirrored as a whole"
+    assert 16 < (steps[:, 0] == -1).sum() < 48, "about half of them"
+    assert set((inner[:, 0, 0, 0] - 8).tolist()) == set(range(-4, 5))
+
+
+def test_a_hole_blanks_one_square_in_each_image():
+    images = torch.full((16, 32, 32, 3), 255, dtype=torch.uint8)
+    batch = ddp.augment(images, torch.arange(16), torch.Generator().manual_seed(1), pad=0, hole=8)
+    assert ((batch == 0).sum(dim=(2, 3)) == 64).all()
+    assert len({tuple(each[0].nonzero()[0].tolist()) for each in batch == 0}) > 8
+
+
+def test_the_rate_rises_for_a_fifth_and_ends_near_zero():
+    rates = [ddp.one_cycle(step, 100) for step in range(100)]
+    assert max(rates) == rates[19] == 1
+    assert rates == sorted(rates[:20]) + sorted(rates[20:], reverse=True)
+    assert 0 < rates[-1] < 0.02
+    assert [ddp.one_cycle(0, 1), ddp.one_cycle(0, 2)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("small", 357_034), ("workshop", 3_229_770), ("resnet9", 6_573_120)]
+)
+def test_models_are_those_that_the_text_names_and_end_in_one_answer_a_class(name, parameters):
+    network = ddp.make_model(name, 10)
+    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert sum(each.numel() for each in network.parameters()) == parameters
+
+
+def test_one_rank_learns_saves_its_model_and_the_test_job_finds_the_same_accuracy(data, run, tmp_path):
+    saved = tmp_path / "models" / "cifar10.pt"
+    flags = ["--data-dir", data, "--epochs", 4, "--batch-size", 20, "--model-file", saved]
+    events = run(ddp, *flags)
+    assert [each["event"] for each in events if each["event"] != "step"] == [
+        "start",
+        *["epoch"] * 4,
+        "eval",
+        "end",
+    ]
+    (start,), (result,) = of_kind(events, "start"), of_kind(events, "eval")
+    assert start["synthetic"] is result["synthetic"] is True
+    assert (start["train_images"], start["test_images"], start["steps"]) == (200, 50, 40)
+    assert result["accuracy"] >= 0.8
+    assert result["images"] == 50
+    assert [path.name for path in saved.parent.iterdir()] == ["cifar10.pt"], "nothing half-written is left"
+
+    tested = run(test_job, "--data-dir", data, "--model-file", saved, "--mistakes", 3)
+    assert [each["event"] for each in tested] == ["start", "eval", "end"]
+    found = tested[1]
+    assert {key: found[key] for key in ("accuracy", "loss", "images")} == pytest.approx(
+        {key: result[key] for key in ("accuracy", "loss", "images")}, abs=1e-4
+    )
+
+
+def test_the_same_seed_gives_the_same_losses_and_another_gives_others(data, run):
+    def losses(seed):
+        events = run(
+            ddp, "--data-dir", data, "--epochs", 1, "--batch-size", 20, "--log-every", 1, "--seed", seed
+        )
+        return [each["loss"] for each in of_kind(events, "step")]
+
+    first = losses(0)
+    assert len(first) == 10
+    assert losses(0) == first
+    assert losses(1) != first
+
+
+@pytest.mark.parametrize(
+    "off", [[], ["--no-bf16", "--no-channels-last", "--no-compile"]], ids=["fast", "plain"]
+)
+@pytest.mark.parametrize("model", sorted(ddp.RECIPES))
+def test_every_model_trains_with_and_without_what_makes_it_fast(model, off, data, run):
+    events = run(
+        ddp, "--data-dir", data, "--model", model, "--epochs", 1, "--limit", 20, "--batch-size", 10, *off
+    )
+    assert of_kind(events, "end")[0]["steps"] == 2
+    assert all(0 < each["loss"] < 20 for each in of_kind(events, "epoch"))
+    assert of_kind(events, "start")[0]["precision"] in (["fp32"] if off else ["bf16", "fp32"])
+
+
+@pytest.mark.timeout(120)
+def test_two_ranks_take_half_the_steps_each_and_count_every_test_image_once(data, tmp_path):
+    saved = tmp_path / "model.pt"
+    flags = ["--data-dir", str(data), "--epochs", "2", "--batch-size", "20", "--log-every", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        str(TRAINERS / "cifar10_ddp.py"),
+    ]
+    clean = {key: value for key, value in os.environ.items() if key not in {"RANK", "WORLD_SIZE"}}
+    clean["OMP_NUM_THREADS"] = "1"  # or ranks would take each other's cores
+    done = subprocess.run(
+        [*command, *flags, "--model-file", str(saved)],
+        capture_output=True, text=True, env=clean, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {(each["rank"], each["steps"]) for each in of_kind(events, "epoch")} == {(0, 5), (1, 5)}, "not ten"
+    assert {each["lr"] for each in of_kind(events, "start")} == {round(0.1 * 20 / 128 * 2, 5)}, (
+        "and a rate for two"
+    )
+    (result,) = of_kind(events, "eval")
+    assert result["images"] == 50
+    assert result["rank"] == 0
+    assert torch.load(saved, weights_only=True)["classes"] == CLASSES
+
+
+def test_counting_by_hand_gives_the_same():
+    truth = torch.tensor([0, 0, 1, 2, 2, 2])
+    guesses = torch.tensor([0, 1, 1, 2, 0, 2])
+    answers = torch.nn.functional.one_hot(guesses, 4).float() * torch.tensor([9.0, 8, 7, 6, 5, 4]).unsqueeze(
+        1
+    )
+    found = test_job.count(answers, truth, ["a", "b", "c", "d"])
+    assert found["confusion"] == [[1, 1, 0, 0], [0, 1, 0, 0], [1, 0, 2, 0], [0, 0, 0, 0]]
+    assert found["per_class"] == {"a": 0.5, "b": 1.0, "c": 0.6667}, "no image of d was asked about"
+    assert (found["correct"], found["images"], found["accuracy"]) == (4, 6, round(4 / 6, 5))
+    pixels = torch.arange(6 * 32 * 32 * 3).remainder(256).byte().view(6, 32, 32, 3)
+    first, second = test_job.worst(answers, truth, pixels, ["a", "b", "c", "d"], 5)
+    assert (first["image"], first["label"], first["prediction"]) == (1, "a", "b"), "the surest first"
+    assert (second["image"], second["label"], second["prediction"]) == (4, "c", "a")
+    drawn = Image.open(io.BytesIO(base64.b64decode(first["png"])))
+    assert np.array_equal(np.asarray(drawn), pixels[1].numpy())
+
+
+@pytest.mark.parametrize(
+    ("module", "flags", "words"),
+    [
+        (ddp, ["--data-dir", "{tmp}/cifar10"], r'no dataset.json.*kit\.prepare_dataset\("cifar10"'),
+        (ddp, ["--data-dir", "{torn}"], "test_batch cannot be read.*prepare the data set anew"),
+        (
+            ddp,
+            ["--data-dir", "{data}", "--limit=10", "--epochs=1", "--model-file=/proc/m.pt"],
+            "cannot be written",
+        ),
+        (
+            test_job,
+            ["--data-dir", "{data}", "--model-file", "{tmp}/m.pt"],
+            "there is no model in.*notebook 06",
+        ),
+        (
+            test_job,
+            ["--data-dir", "{data}", "--model-file", "{data}/dataset.json"],
+            "no model that this program",
+        ),
+    ],
+)
+def test_what_is_missing_or_broken_is_said_with_what_to_do(module, flags, words, data, run, tmp_path):
+    torn = write_cifar10(tmp_path / "torn")
+    (torn / "cifar-10-batches-py" / "test_batch").write_bytes(b"half")
+    places = {"tmp": tmp_path, "data": data, "torn": torn}
+    with pytest.raises(SystemExit, match=words):
+        run(module, *[flag.format(**places) for flag in flags])
+
+
+def test_a_flag_that_makes_no_sense_is_refused_before_anything_is_read(run, capsys):
+    with pytest.raises(SystemExit):
+        run(ddp, "--epochs", 0)
+    assert "--epochs, --batch-size and --log-every are 1 or more" in capsys.readouterr().err
+
+
+def test_an_interrupted_save_leaves_the_older_model(tmp_path, monkeypatch):
+    path = tmp_path / "model.pt"
+    ddp.save(path, {"epochs": 1})
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ddp.os, "fsync", full)
+    with pytest.raises(SystemExit, match="No space left on device.*is the volume full"):
+        ddp.save(path, {"epochs": 2})
+    assert torch.load(path) == {"epochs": 1}
+    assert list(tmp_path.iterdir()) == [path]

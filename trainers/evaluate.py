@@ -1,0 +1,233 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["numpy>=2.4", "torch>=2.15"]
+# ///
+"""Test a saved model on images that it was not trained on: one process, every image once.
+
+    python trainers/evaluate.py --model-file models/cifar10.pt --data-dir data/cifar10
+
+The model file is what ``cifar10_ddp.py`` writes with ``--model-file``. The answer is one ``eval`` event on
+stdout: accuracy, loss, accuracy of each class, the confusion matrix (a row for each class, a column for each
+answer), and the worst mistakes, those of which the model was surest, with their pictures (PNG, base64).
+Training is not here, and nothing is averaged over ranks: the test set is small enough for one.
+"""
+
+import argparse
+import base64
+import json
+import pickle
+import struct
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+# Settings ---------------------------------------------------------------------------------------------------
+
+# Mean and spread of each colour in CIFAR-10's training images, of 255.
+MEAN, SPREAD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
+
+
+def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the flags."""
+    parser = argparse.ArgumentParser(description="Test a trained image classifier.")
+    parser.add_argument("--model-file", type=Path, required=True, help="what the trainer saved")
+    parser.add_argument("--data-dir", type=Path, default=Path("data/cifar10"))
+    parser.add_argument("--limit", type=int, default=0, help="test images to use; 0: all")
+    parser.add_argument("--mistakes", type=int, default=12, help="how many of the worst mistakes to show")
+    return parser.parse_args(argv)
+
+
+def emit(event: str, **fields: object) -> None:
+    """Write one event, in one piece, at once: pod logs are how the notebook sees it."""
+    line = {"event": event, "time": time.time(), "rank": 0, "world_size": 1}
+    sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+# Data -------------------------------------------------------------------------------------------------------
+
+
+def describe(folder: Path) -> dict:
+    """Return what ``dataset.json`` says: it is written last, so where it is the data set is complete."""
+    try:
+        return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
+        raise SystemExit(
+            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        ) from error
+
+
+def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return CIFAR-10's images as bytes (n x 32 x 32 x 3) and their labels; the first ``limit``, or all."""
+    names = [f"data_batch_{number}" for number in range(1, 6)] if train else ["test_batch"]
+    pixels, labels = [], []
+    for name in names:
+        path = folder / "cifar-10-batches-py" / name
+        try:
+            batch = pickle.loads(path.read_bytes(), encoding="bytes")  # runs code: read only what is known
+            pixels.append(batch[b"data"])
+            labels += batch[b"labels"]
+        except (OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
+            raise SystemExit(f"{path} cannot be read ({error}); prepare the data set anew") from error
+        if limit and len(labels) >= limit:
+            break
+    images = np.concatenate(pixels)[: limit or None].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return torch.from_numpy(np.ascontiguousarray(images)), torch.tensor(labels[: limit or None])
+
+
+def normalise(pixels: torch.Tensor) -> torch.Tensor:
+    """Return bytes (n x side x side x 3) as numbers around 0 (n x 3 x side x side), channels last."""
+    mean, spread = (torch.tensor(each, device=pixels.device).view(1, 3, 1, 1) for each in (MEAN, SPREAD))
+    return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
+
+
+# Model ------------------------------------------------------------------------------------------------------
+
+
+def block(inputs: int, outputs: int, *, pool: bool = False) -> nn.Sequential:
+    """Return a convolution with batch normalisation; pooled before that, which saves three quarters of it."""
+    convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    shrink = [nn.MaxPool2d(2)] if pool else []
+    return nn.Sequential(convolution, *shrink, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+
+
+class Residual(nn.Module):
+    """Two convolutions whose result is added to what went in."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inside = nn.Sequential(block(width, width), block(width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inside(x)
+
+
+class Scale(nn.Module):
+    """Multiply: smaller answers keep the softmax from being sure too early."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.by
+
+
+def make_model(name: str, classes: int) -> nn.Module:
+    """Return a network for 32 x 32 pixels in colour."""
+    if name == "small":
+        layers = [block(3, 32, pool=True), block(32, 64, pool=True), block(64, 128, pool=True), nn.Flatten()]
+        layers += [nn.Linear(128 * 16, 128), nn.ReLU(), nn.Linear(128, classes)]
+    elif name == "workshop":  # the one of the EKS workshop: six convolutions, of 3 x 3 each
+        layers, width = [], 3
+        for first, second in ((32, 64), (128, 128), (256, 256)):
+            layers += [nn.Conv2d(width, first, 3, padding=1), nn.ReLU()]
+            layers += [nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+            layers, width = [*layers, nn.BatchNorm2d(second)], second
+        layers += [nn.Flatten(), nn.Linear(256 * 16, 512), nn.ReLU(), nn.Linear(512, classes)]
+    else:
+        layers = [block(3, 64), block(64, 128, pool=True), Residual(128), block(128, 256, pool=True)]
+        layers += [block(256, 512, pool=True), Residual(512), nn.MaxPool2d(4), nn.Flatten()]
+        layers += [nn.Linear(512, classes, bias=False), Scale(0.125)]
+    return nn.Sequential(*layers)
+
+
+def load(path: Path, device: torch.device) -> tuple[nn.Module, dict]:
+    """Return the network with its trained weights, and what else the file says."""
+    try:
+        saved = torch.load(path, map_location=device, weights_only=True)  # tensors and plain values, no code
+        network = make_model(saved["model"], len(saved["classes"])).to(device)
+        network.load_state_dict(saved.pop("weights"))
+    except FileNotFoundError as error:
+        raise SystemExit(f"there is no model in {path}; train one: notebook 06 saves it there") from error
+    except (OSError, EOFError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
+        reason = str(error).partition("\n")[0]
+        raise SystemExit(
+            f"{path} is no model that this program can read ({reason}); train it anew"
+        ) from error
+    return network.eval(), saved
+
+
+# Test -------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def answer(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """Return the network's answers to all images (n x classes), before the softmax."""
+    return torch.cat([network(normalise(pixels)) for pixels in images.split(500)])
+
+
+def count(answers: torch.Tensor, labels: torch.Tensor, classes: list[str]) -> dict:
+    """Return accuracy and loss, over all images and for each class, and who was taken for whom."""
+    size = len(classes)
+    guesses = answers.argmax(1)
+    confusion = torch.bincount(labels * size + guesses, minlength=size * size).view(size, size)
+    correct, there = confusion.diagonal(), confusion.sum(1)
+    shares = (correct / there.clamp(min=1)).tolist()
+    return {
+        "accuracy": round((correct.sum() / len(labels)).item(), 5),
+        "loss": round(nn.functional.cross_entropy(answers, labels).item(), 5),
+        "correct": int(correct.sum()),
+        "images": len(labels),
+        "per_class": {name: round(shares[index], 4) for index, name in enumerate(classes) if there[index]},
+        "confusion": confusion.tolist(),
+    }
+
+
+def worst(
+    answers: torch.Tensor, labels: torch.Tensor, images: torch.Tensor, names: list[str], most: int
+) -> list:
+    """Return the wrong answers that were given with the greatest confidence, with their pictures."""
+    sure, guesses = answers.softmax(1).max(1)
+    wrong = (guesses != labels).nonzero().flatten()
+    chosen = wrong[sure[wrong].argsort(descending=True, stable=True)][:most]
+    return [
+        {
+            "image": index,
+            "label": names[labels[index]],
+            "prediction": names[guesses[index]],
+            "confidence": round(sure[index].item(), 4),
+            "png": base64.b64encode(png(images[index].cpu().numpy())).decode(),
+        }
+        for index in chosen.tolist()
+    ]
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """Return a picture (height x width x 3 bytes) as PNG; the format is simple enough to need no library."""
+    height, width, _ = pixels.shape
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)  # 0: the row is not predicted from others
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))]
+    parts += [(b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
+    framed = (struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in parts)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Load, read, answer, count."""
+    began = time.perf_counter()
+    settings = parse_settings(argv)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    network, saved = load(settings.model_file, device)
+    about = describe(settings.data_dir)
+    if about["classes"] != saved["classes"]:
+        raise SystemExit(f"{settings.model_file} was trained on {saved['dataset']}, not on {about['name']}")
+    images, labels = (
+        part.to(device) for part in read_images(settings.data_dir, train=False, limit=settings.limit)
+    )
+    data = {"dataset": about["name"], "synthetic": about["synthetic"]}
+    emit("start", **data, test_images=len(labels), model=saved["model"], device=str(device))
+    answers = answer(network, images)
+    mistakes = worst(answers, labels, images, about["classes"], settings.mistakes)
+    emit("eval", **data, **count(answers, labels, about["classes"]), mistakes=mistakes)
+    emit("end", seconds=round(time.perf_counter() - began, 3))
+
+
+if __name__ == "__main__":
+    main()
