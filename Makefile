@@ -5,11 +5,28 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 BIN = $(VENV)/bin
 NOTEBOOKS ?=
+PROVIDER ?= local
 BUNDLE ?=
+# Most tests wait rather than compute: several files at a time, each worker with a cluster of its own.
+WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest
+SIDE_BY_SIDE = $(PYTEST) -n $(WORKERS) --dist loadfile
 # What a pod is promised, whichever way it is run; what plain mode does not promise has the marker "site".
 IN_BOTH_MODES = $(wildcard $(addprefix tests/node/test_,pods_*.py streams_*.py workloads*.py) \
 	$(patsubst %,tests/node/test_%.py,lifecycle machines metrics names_and_services_live probes scheduling))
+
+# What `make run` is told: for the local cluster, and for a smoke test of any other (docs/smoke-test.md).
+quoted = '$(subst ','\'',$(1))'
+option = $(if $($(1)),$(2) $(call quoted,$($(1))))
+RUN_OPTIONS = --provider $(PROVIDER) $(call option,NODES,--nodes) $(call option,IMAGE,--image) \
+	$(call option,TIME_LIMIT,--time-limit) $(call option,MIN_ACCURACY,--min-accuracy) \
+	$(call option,MIN_IMAGES_PER_S,--min-images-per-s) $(call option,MIN_ALLREDUCE,--min-allreduce-mb-per-s) \
+	$(call option,STORAGE_CLASS,--storage-class) $(call option,TOLERATIONS,--tolerations) \
+	$(foreach each,$(PARAMETERS),--parameter $(call quoted,$(each)))
+ifeq ($(PROVIDER),existing)
+RUN_OPTIONS += $(call option,KUBECONFIG,--kubeconfig) $(call option,CONTEXT,--context) \
+	$(call option,NAMESPACE,--namespace)
+endif
 
 .PHONY: help setup run lab lint test test-all bench wheel pins clean
 
@@ -21,8 +38,8 @@ setup:  ## make the environment and obtain Kubernetes; keeps what is there; BUND
 	@$(if $(BUNDLE),$(PYTHON) -m localkube.bundles use $(BUNDLE))
 	@$(PYTHON) tools/setup.py --venv $(VENV)
 
-run: setup  ## run the notebooks on a local cluster; leaves reports/index.html
-	@$(BIN)/python tools/run_notebooks.py --output reports $(NOTEBOOKS)
+run: setup  ## run the notebooks on a local cluster, or with PROVIDER=existing on yours; leaves reports/index.html
+	@$(BIN)/python tools/run_notebooks.py --output reports $(RUN_OPTIONS) $(NOTEBOOKS)
 
 lab: setup  ## open JupyterLab on the notebooks
 	$(BIN)/jupyter lab --notebook-dir notebooks
@@ -32,12 +49,12 @@ lint: setup  ## style, and the import contract
 	$(BIN)/lint-imports
 
 test: lint  ## lint, then unit, node, cluster and notebook tests
-	$(PYTEST) -m "not slow" tests/unit tests/node
-	$(PYTEST) -m "not slow" tests/cluster tests/notebooks
+	$(SIDE_BY_SIDE) -m "not slow" tests/unit tests/node
+	$(SIDE_BY_SIDE) -m "not slow" tests/cluster tests/notebooks
 
 test-all: lint  ## every test, those marked slow as well; those of pods in plain mode, too
 	$(PYTEST) tests
-	TRAINYARD_MODE=plain $(PYTEST) -m "not slow" $(IN_BOTH_MODES)
+	TRAINYARD_MODE=plain $(SIDE_BY_SIDE) -m "not slow" $(IN_BOTH_MODES)
 
 bench: setup  ## measure this kit beside its peers, in one run
 	$(BIN)/python -m bench

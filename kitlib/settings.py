@@ -13,6 +13,7 @@ from kitlib.errors import BadInput
 
 DEFAULT_CLUSTER = "trainyard"
 DEFAULT_IMAGE = "pytorch/pytorch:2.15.0"  # the local cluster runs its own Python environment in its stead
+EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -24,11 +25,16 @@ class Settings:
         image: Image of the training container (``TRAINYARD_IMAGE``).
         workshop: Whose objects these are, when many share a cluster (``TRAINYARD_WORKSHOP``).
         lifetime: After how long a run may be cleaned up (``TRAINYARD_LIFETIME_HOURS``).
+        storage_class: Of volumes that name none (``TRAINYARD_STORAGE_CLASS``); None leaves it to the cluster.
+        tolerations: Of every pod that the kit makes, as a pod has them (``TRAINYARD_TOLERATIONS``, in which
+            taints are written as kubectl writes them: ``dedicated=training:NoSchedule nvidia.com/gpu``).
     """
 
     image: str
     workshop: str
     lifetime: timedelta
+    storage_class: str | None = None
+    tolerations: tuple[dict[str, str], ...] = ()
 
 
 def read(environment: dict[str, str] | None = None) -> Settings:
@@ -51,7 +57,23 @@ def read(environment: dict[str, str] | None = None) -> Settings:
         image=env.get("TRAINYARD_IMAGE") or DEFAULT_IMAGE,
         workshop=env.get("TRAINYARD_WORKSHOP") or "self-paced",
         lifetime=lifetime,
+        storage_class=env.get("TRAINYARD_STORAGE_CLASS") or None,
+        tolerations=tuple(map(_toleration, env.get("TRAINYARD_TOLERATIONS", "").replace(",", " ").split())),
     )
+
+
+def _toleration(taint: str) -> dict[str, str]:
+    """Return what tolerates a taint: ``key=value:Effect``, whose value and effect may be missing."""
+    subject, _, effect = taint.partition(":")
+    key, equals, value = subject.partition("=")
+    if not key or effect not in EFFECTS:
+        raise BadInput(
+            "this is no taint",
+            about=f"TRAINYARD_TOLERATIONS: {taint}",
+            fix=f"write key=value:Effect; the effects are {', '.join(filter(None, EFFECTS))}",
+        )
+    operator = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
+    return {"key": key} | operator | ({"effect": effect} if effect else {})
 
 
 def state_folder() -> Path:

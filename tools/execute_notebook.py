@@ -5,6 +5,7 @@ caller, ``run_notebooks.py``, keeps its own and can always clean up.
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -75,14 +76,15 @@ def execute(notebook: Path, output: Path, parameters: dict[str, object]) -> int:
 
 
 def main() -> int:
-    """Read the command line: ``execute_notebook.py IN OUT name=value …`` (values are text)."""
+    """Read the command line: ``execute_notebook.py IN OUT name=value …`` (values are JSON)."""
     parser = argparse.ArgumentParser(description="Execute one notebook.")
     parser.add_argument("notebook", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("parameters", nargs="*", metavar="name=value")
     arguments = parser.parse_args()
     pairs = (text.split("=", 1) for text in arguments.parameters)
-    return execute(arguments.notebook.absolute(), arguments.output.absolute(), dict(pairs))
+    parameters = {name: json.loads(value) for name, value in pairs}
+    return execute(arguments.notebook.absolute(), arguments.output.absolute(), parameters)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@ What happened is read from the executed notebooks alone, so a report can be writ
 Executing them is ``run_notebooks.py``'s work.
 """
 
+import contextlib
 import os
 import platform
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +15,16 @@ import jinja2
 import nbformat
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
+from smoke.result import Outcome
 
 HERE = Path(__file__).parent
-ACCURACY_TAG = "result-accuracy"
 PICTURE_TAG = "result-picture"
+# A cell with one of these tags has a number as its value.
+FIGURE_TAGS = {
+    "result-accuracy": "accuracy",
+    "result-images-per-s": "images_per_s",
+    "result-allreduce": "allreduce_mb_per_s",
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Result:
     title: str
     goal: str
     seconds: float
-    accuracy: float | None
+    figures: dict[str, float]
     failure: Failure | None
     finished: bool
     pictures: tuple[Picture, ...]
@@ -58,6 +64,11 @@ class Result:
     def verdict(self) -> str:
         """Return ``passed``, ``failed`` or ``not finished``."""
         return "failed" if self.failure else "passed" if self.finished else "not finished"
+
+    @property
+    def accuracy(self) -> float | None:
+        """Return the accuracy that it reached, as a part of 1, or None."""
+        return self.figures.get("accuracy")
 
 
 def read(executed: Path, *, original: Path) -> Result:
@@ -78,7 +89,7 @@ def read(executed: Path, *, original: Path) -> Result:
         title=heading[0].lstrip("# "),
         goal=next((line.strip() for line in heading[1:] if line.strip()), ""),
         seconds=notebook.metadata.get("papermill", {}).get("duration") or 0.0,
-        accuracy=_accuracy(code),
+        figures=_figures(code),
         failure=next((found for cell in code if (found := _failure(cell, numbers[cell.id]))), None),
         finished=all(state == "completed" for state in states),
         pictures=tuple(picture for cell in code for picture in _pictures(cell)),
@@ -99,13 +110,16 @@ def _failure(cell: NotebookNode, number: int) -> Failure | None:
     return None
 
 
-def _accuracy(code: list[NotebookNode]) -> float | None:
+def _figures(code: list[NotebookNode]) -> dict[str, float]:
+    """Return the numbers that tagged cells have as their value; what is none is left out."""
+    figures = {}
     for cell in code:
-        if ACCURACY_TAG in _tags(cell):
+        for tag in FIGURE_TAGS.keys() & set(_tags(cell)):
             for output in cell.outputs:
                 if output.output_type == "execute_result":
-                    return float(output.data["text/plain"])
-    return None
+                    with contextlib.suppress(ValueError):
+                        figures[FIGURE_TAGS[tag]] = float(output.data["text/plain"])
+    return figures
 
 
 def _pictures(cell: NotebookNode) -> list[Picture]:
@@ -116,29 +130,35 @@ def _pictures(cell: NotebookNode) -> list[Picture]:
     return [Picture("".join(data.split()), text) for data in found]
 
 
-def write(results: list[Result], *, folder: Path, seconds: float, planned: int) -> Path:
-    """Write the notebooks' pages and ``index.html`` into ``folder``; return the index's path."""
+def write(outcome: Outcome, *, folder: Path) -> Path:
+    """Write the notebooks' pages and ``index.html`` into ``folder``; return the index's path.
+
+    Args:
+        outcome: What came of a run (``smoke.result.Outcome``).
+        folder: Where the executed notebooks are.
+    """
     exporter = HTMLExporter(
         template_name="lab",
         template_file=str(HERE / "notebook.html.j2"),
         exclude_input_prompt=True,
         exclude_output_prompt=True,
     )
-    for result in results:
+    for result in outcome.notebooks:
         page, _ = exporter.from_filename(str(folder / f"{result.name}.ipynb"))
         page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)
         (folder / f"{result.name}.html").write_text(page, encoding="utf-8")
     templates = jinja2.FileSystemLoader(HERE)
-    template = jinja2.Environment(loader=templates, autoescape=True).get_template("report.html.j2")
+    template = jinja2.Environment(
+        loader=templates, autoescape=True, trim_blocks=True, lstrip_blocks=True
+    ).get_template("report.html.j2")
+    done = {result.name: result for result in outcome.notebooks}
     index = folder / "index.html"
     page = template.render(
-        results=results,
-        pictures=[picture for result in results for picture in result.pictures],
-        seconds=seconds,
-        planned=planned,
-        passed=sum(result.verdict == "passed" for result in results),
+        outcome=outcome,
+        rows=[(name, done.get(name)) for name in outcome.planned],
+        passed=sum(result.verdict == "passed" for result in outcome.notebooks),
         machine=f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}",
-        date=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        date=outcome.began.replace("T", " ").replace("+00:00", " UTC"),
     )
     index.write_text(page, encoding="utf-8")
     return index

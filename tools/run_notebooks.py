@@ -1,121 +1,228 @@
-"""Run the notebooks on a local cluster of their own, write a report, delete the cluster whatever happened.
+"""Run notebooks on a cluster, write a report, and delete what was made, whatever happened.
 
-Each notebook is executed in a process (``execute_notebook.py``); this one keeps the signals, the cluster and
-the report. It ends with 1 and the names of the cells that failed, and with 130 where it was interrupted.
+By default the cluster is a local one that lives as long as the run. With ``--provider existing`` it is any
+that a kubeconfig leads to: a platform engineer's smoke test (docs/smoke-test.md). The report is
+``index.html`` for people, ``result.json`` and ``junit.xml`` for programs, and ``bundle.tar.gz`` where a
+notebook failed. The exit status says what came of it; the parts are in ``smoke``.
 """
 
 import argparse
-import asyncio
-import contextlib
-import signal
+import json
+import logging
+import os
+import re
 import sys
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import report
+from smoke import clusters, thresholds
+from smoke.bundle import Bundle
+from smoke.execution import execute
+from smoke.result import Outcome
+from smoke.stopping import TIME_LIMIT, Stopping
+
+from kitlib import names, settings
+from kitlib.clusters import Cluster
+from kitlib.errors import KitError
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
-CLUSTER = "trainyard-run"
-NODES = 4
-PATIENCE = 30  # seconds that an interrupted notebook has to shut its kernel down
+CLUSTER, NODES = "trainyard-run", 4
+LEFT_BEFORE = ("[0-9][0-9]_*.*", "index.html", "result.json", "junit.xml", "bundle.tar.gz")
 
 
-async def call(*command: str) -> int:
-    """Run a command and return its exit status; if cancelled, end it first.
-
-    In a session of its own: Ctrl-C at the terminal reaches this program alone, which decides what happens.
-    """
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, start_new_session=True)
+def run(notebooks: Sequence[Path], site, outcome: Outcome, *, folder: Path, arguments, stopping) -> None:
+    """Execute every notebook, also after one has failed; keep what is needed to find out why one did."""
+    print(f"run {outcome.run}: {len(notebooks)} notebooks", flush=True)
+    cluster = site.open()
+    outcome.cluster = clusters.facts(cluster)
+    bundle = Bundle(cluster.kubeconfig)
+    environment = _environment(arguments, outcome.run)
     try:
-        return await process.wait()
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+        for number, notebook in enumerate(notebooks, 1):
+            print(f"notebook {number} of {len(notebooks)}: {notebook.name}", flush=True)
+            output, offer = folder / notebook.name, site.offer() | dict(arguments.parameter)
             try:
-                await asyncio.wait_for(process.wait(), PATIENCE)
-            except TimeoutError:
-                process.kill()
-
-
-def kit(*arguments: str) -> tuple[str, ...]:
-    """Return the command line of the kit in this environment."""
-    return (sys.executable, "-m", "kitlib.cli", *arguments)
-
-
-async def run_all(notebooks: list[Path], *, folder: Path, cluster: str) -> int:
-    """Create the cluster and execute every notebook, also after one has failed; return the worst status."""
-    print(f"cluster: {NODES} nodes; a few seconds elsewhere", flush=True)
-    if await call(*kit("cluster", "create", cluster, "--nodes", str(NODES))):
-        return 1
-    worst = 0
-    for number, notebook in enumerate(notebooks, 1):
-        print(f"notebook {number} of {len(notebooks)}: {notebook.name}", flush=True)
-        script = str(Path(__file__).with_name("execute_notebook.py"))
-        output = str(folder / notebook.name)
-        status = await call(sys.executable, script, str(notebook), output, f"cluster_name={cluster}")
-        worst = max(worst, status)
-    return worst
-
-
-async def with_cluster(notebooks: list[Path], *, folder: Path, cluster: str) -> int:
-    """Run the notebooks; delete the cluster on success, failure, Ctrl-C and SIGTERM alike."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        return await run_all(notebooks, folder=folder, cluster=cluster)
-    except asyncio.CancelledError:
-        print("interrupted", flush=True)
-        return 130
+                status = execute(
+                    notebook, output, parameters=offer, environment=environment, stopping=stopping
+                )
+            except KeyboardInterrupt:
+                if stopping.reason == TIME_LIMIT:
+                    _collect(bundle, cluster, notebook)
+                raise
+            if status:
+                _collect(bundle, cluster, notebook)
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, lambda: print("the cluster is being deleted already", flush=True))
-        print("cluster: deleting it", flush=True)
-        await call(*kit("cluster", "delete", cluster))
+        saved = bundle.save(folder / "bundle.tar.gz")
+        outcome.bundle = saved and saved.name
 
 
-def find(names: list[str], folder: Path) -> list[Path]:
-    """Return the notebooks whose names begin with one of ``names``; all of them where none is given."""
-    everything = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
-    chosen = [
-        path for path in everything if not names or any(path.name.startswith(Path(n).name) for n in names)
-    ]
-    if not chosen:
-        sys.exit(
-            f"no notebook is called {' or '.join(names)}; there are {', '.join(p.stem for p in everything)}"
+def _collect(bundle: Bundle, cluster: Cluster, notebook: Path) -> None:
+    print("  collecting events, logs and manifests", flush=True)
+    bundle.collect(cluster, part=notebook.stem)
+
+
+def _environment(arguments: argparse.Namespace, run: str) -> dict[str, str]:
+    """Return the variables by which the kit in a notebook learns what the command line says."""
+    given = {
+        "TRAINYARD_WORKSHOP": run,
+        "TRAINYARD_IMAGE": arguments.image,
+        "TRAINYARD_STORAGE_CLASS": arguments.storage_class,
+        "TRAINYARD_TOLERATIONS": arguments.tolerations,
+        "KUBECONFIG": arguments.kubeconfig and str(Path(arguments.kubeconfig).expanduser().absolute()),
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def attempt(notebooks: Sequence[Path], outcome: Outcome, *, folder: Path, arguments) -> None:
+    """Run the notebooks and clean up; note in ``outcome`` what came between."""
+    stopping = Stopping(seconds=arguments.time_limit)
+    if arguments.provider == "local":
+        site = clusters.OwnCluster(arguments.cluster, nodes=arguments.nodes or NODES)
+    else:
+        site = clusters.BorrowedNamespace(
+            outcome.run,
+            stopping,
+            kubeconfig=arguments.kubeconfig,
+            context=arguments.context,
+            namespace=arguments.namespace,
+            nodes=arguments.nodes,
         )
-    return chosen
+    try:
+        try:
+            run(notebooks, site, outcome, folder=folder, arguments=arguments, stopping=stopping)
+        finally:
+            with stopping.held():
+                if stopping.reason:
+                    print(stopping.reason, flush=True)
+                print("cleaning up", flush=True)
+                site.close()
+    except KeyboardInterrupt:
+        pass  # the reason is known
+    except KitError as error:
+        outcome.error = str(error)
+        print(error, flush=True)
+    outcome.stopped = stopping.reason
+
+
+def find(words: Sequence[str], folder: Path) -> list[Path]:
+    """Return the notebooks whose names begin with one of ``words``; all of them where none is given."""
+    everything = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
+    unknown = [word for word in words if not any(_begins(path, word) for path in everything)]
+    if unknown or not everything:
+        known = ", ".join(path.stem for path in everything) or "none"
+        sys.exit(f"no notebook is called {' or '.join(unknown)}; there are {known}")
+    return [path for path in everything if not words or any(_begins(path, word) for word in words)]
+
+
+def _begins(path: Path, word: str) -> bool:
+    return path.name.startswith(Path(word).name)
+
+
+def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the command line's settings, thresholds included; exit with 2 where one cannot be used."""
+    parser = argparse.ArgumentParser(description="Run notebooks on a cluster and write a report.")
+    add = parser.add_argument
+    add("notebooks", nargs="*", help="numbers or names; all of them if none is given")
+    add("--folder", type=Path, default=NOTEBOOKS, help="where the notebooks are")
+    add("--output", type=Path, default=ROOT / "reports")
+    add("--provider", choices=("local", "existing"), default="local")
+    add("--cluster", default=CLUSTER, help="local: the cluster's name; it is deleted at the end")
+    add("--nodes", type=int, help="nodes of a local cluster, and how many pods train; 4, or the notebook's")
+    add("--kubeconfig", help="existing: by default $KUBECONFIG, or ~/.kube/config")
+    add("--context", help="existing: one of the kubeconfig's contexts")
+    add("--namespace", help="existing: where to work; by default one is made where that is allowed")
+    add("--image", help="of the training containers")
+    add("--storage-class", help="of the volumes")
+    add("--tolerations", help="of the training pods: key=value:Effect …")
+    add("--parameter", action="append", default=[], type=_pair, metavar="NAME=VALUE", help="of the notebooks")
+    add("--time-limit", type=seconds, help="of the whole run: 90, 90s, 30m, 2h")
+    for figure, unit in thresholds.FIGURES.items():
+        add(f"--min-{figure.replace('_', '-')}", metavar="LEAST", help=f"{unit}: 0.97, or 05=0.97 06=0.5")
+    arguments = parser.parse_args(words)
+    try:
+        arguments.thresholds = [
+            each
+            for figure in thresholds.FIGURES
+            if (text := getattr(arguments, f"min_{figure}"))
+            for each in thresholds.parse(figure, text)
+        ]
+        settings.read(os.environ | _environment(arguments, "run"))
+    except (ValueError, KitError) as error:
+        parser.error(str(error))
+    return arguments
+
+
+def seconds(text: str) -> float:
+    """Return a length of time in seconds.
+
+    Example:
+        >>> seconds("1.5h")
+        5400.0
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if not match or not float(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of time: say 90s, 30m or 2h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def _pair(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def main() -> int:
-    """Run, report, and say in the last line what came of it."""
-    parser = argparse.ArgumentParser(description="Run notebooks on a local cluster and write a report.")
-    parser.add_argument("notebooks", nargs="*", help="numbers or names; all of them if none is given")
-    parser.add_argument("--folder", type=Path, default=NOTEBOOKS, help="where the notebooks are")
-    parser.add_argument("--output", type=Path, default=ROOT / "reports")
-    parser.add_argument("--cluster", default=CLUSTER, help="the cluster's name; it is deleted at the end")
-    arguments = parser.parse_args()
+    """Run, report, and say in the last lines what came of it."""
+    arguments = read_arguments()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     notebooks, folder = find(arguments.notebooks, arguments.folder), arguments.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    for old in [*folder.glob("[0-9][0-9]_*.*"), folder / "index.html"]:
-        old.unlink(missing_ok=True)
+    for old in (path for pattern in LEFT_BEFORE for path in folder.glob(pattern)):
+        old.unlink()
 
+    outcome = Outcome(
+        run=names.unique("run"),
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        planned=[path.stem for path in notebooks],
+        time_limit=arguments.time_limit,
+    )
     began = time.monotonic()
-    status = asyncio.run(with_cluster(notebooks, folder=folder, cluster=arguments.cluster))
+    attempt(notebooks, outcome, folder=folder, arguments=arguments)
     executed = [path for path in notebooks if (folder / path.name).exists()]
-    results = [report.read(folder / path.name, original=path) for path in executed]
-    seconds = time.monotonic() - began
-    index = report.write(results, folder=folder, seconds=seconds, planned=len(notebooks))
-    for result in results:
-        print(f"{result.name}: {result.verdict}" + (f": {result.failure}" if result.failure else ""))
-    for path in notebooks:
-        if path not in executed:
-            print(f"{path.stem}: not executed")
-    print(f"{len(results)} of {len(notebooks)} notebooks executed in {seconds:.0f} s; the report is {index}")
-    passed = len(results) == len(notebooks) and all(result.verdict == "passed" for result in results)
-    return status or (0 if passed else 1)
+    outcome.notebooks = [report.read(folder / path.name, original=path) for path in executed]
+    outcome.thresholds = thresholds.judge(
+        arguments.thresholds, {each.name: each.figures for each in outcome.notebooks}
+    )
+    outcome.seconds = time.monotonic() - began
+    outcome.write(folder)
+    index = report.write(outcome, folder=folder)
+    for line in summary(outcome):
+        print(line)
+    print(f"{outcome.verdict}: the report is {index}")
+    return outcome.exit_code
+
+
+def summary(outcome: Outcome) -> list[str]:
+    """Return a line for each notebook and for each threshold, and one for the whole."""
+    done = {each.name: each for each in outcome.notebooks}
+    lines = []
+    for name in outcome.planned:
+        each = done.get(name)
+        lines.append(
+            f"{name}: {each.verdict if each else 'not executed'}"
+            + (f": {each.failure}" if each and each.failure else "")
+        )
+    lines += [f"threshold {'held' if each.held else 'missed'}: {each}" for each in outcome.thresholds]
+    count = f"{len(done)} of {len(outcome.planned)} notebooks executed in {outcome.seconds:.0f} s"
+    return [*lines, count]
 
 
 if __name__ == "__main__":

@@ -38,8 +38,7 @@ class ExistingCluster(Cluster):
         namespace: str | None = None,
     ) -> None:
         super().__init__(name)
-        default = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or Path.home() / ".kube" / "config"
-        self._kubeconfig = Path(kubeconfig or default).expanduser()
+        self._kubeconfig = Path(kubeconfig or _default()).expanduser()
         if not self._kubeconfig.is_file():
             raise BadInput(
                 "there is no such kubeconfig",
@@ -53,7 +52,11 @@ class ExistingCluster(Cluster):
 
     @classmethod
     def create(cls, name: str, shape: Shape, *, recreate: bool = False) -> "ExistingCluster":
-        """Return the cluster, once it has answered; its shape is what it is."""
+        """Return the cluster, once it has answered; its shape is what it is.
+
+        Without options it is in the context and the namespace that were used by this name before, if the
+        kubeconfig is the same.
+        """
         shape.check_options(OPTIONS, cls.provider)
         if recreate:
             raise BadInput(
@@ -61,18 +64,18 @@ class ExistingCluster(Cluster):
                 about=f'cluster "{name}"',
                 fix="leave recreate out",
             )
-        cluster = cls(name, **shape.options)
+        options, before = shape.options, _remembered(name)
+        if not options and before and before["kubeconfig"] == str(_default().absolute()):
+            options = before
+        cluster = cls(name, **options)
         cluster.kube.version()
         return cluster.remembered()
 
     @classmethod
     def find(cls, name: str) -> "ExistingCluster | None":
         """Return the one that was used by this name before, or None."""
-        try:
-            given = json.loads(_memory(name).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return None
-        return cls(name, **given)
+        given = _remembered(name)
+        return None if given is None else cls(name, **given)
 
     @classmethod
     def existing(cls) -> list[dict[str, object]]:
@@ -122,6 +125,10 @@ class ExistingCluster(Cluster):
     def delete(self) -> None:
         """Delete what the kit made in it, and forget it; the cluster itself stays."""
         ownership.delete_all(self.kube)
+        self.forget()
+
+    def forget(self) -> None:
+        """Remember no longer where its kubeconfig is."""
         _memory(self.name).unlink(missing_ok=True)
 
     def explain(self, words: str) -> KitError:
@@ -131,6 +138,20 @@ class ExistingCluster(Cluster):
             about=f'cluster "{self.name}"',
             fix=f"see that it runs, and that {self._kubeconfig} is meant for it",
         )
+
+
+def _default() -> Path:
+    """Return the kubeconfig that is meant where none is named."""
+    named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
+    return Path(named).expanduser() if named else Path.home() / ".kube" / "config"
+
+
+def _remembered(name: str) -> dict[str, str | None] | None:
+    """Return the options that were used by a name before, or None."""
+    try:
+        return json.loads(_memory(name).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _memory(name: str) -> Path:

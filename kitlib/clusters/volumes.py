@@ -26,7 +26,7 @@ class Volumes:
         Args:
             name: By which pods mount it.
             size: At least so much.
-            storage_class: Who makes it; by default the cluster's default class.
+            storage_class: Who makes it; by default that of the settings, or else the cluster's.
             source: Where it is, if it exists already: ``{"nfs": {"server": "10.0.0.2", "path": "/share"}}``.
 
         Raises:

@@ -145,8 +145,9 @@ class TrainingJob(Job):
 
     @property
     def tolerations(self) -> list[Object]:
-        """What lets pods onto GPU nodes, as GKE and EKS mark them; nothing where they have no GPU."""
-        return [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}] if self.gpus else []
+        """What lets pods onto GPU nodes, as GKE and EKS mark them, and onto those that the settings name."""
+        gpu = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
+        return [*([gpu] if self.gpus else []), *self.settings.tolerations]
 
     @property
     def pod_volumes(self) -> list[Object]:

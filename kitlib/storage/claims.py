@@ -51,6 +51,7 @@ def create(kube: Kube, name: str, *, size: str, storage_class: str | None, sourc
     if source is not None:
         spec |= {"storageClassName": "", "volumeName": _create_static(kube, name, size=size, source=source)}
     else:
+        storage_class = storage_class or settings.read().storage_class
         _check_class(kube, storage_class)
         spec |= {"storageClassName": storage_class} if storage_class else {}
     (asked,) = manifests.read(settings.manifests("volume", "claim.yaml"))

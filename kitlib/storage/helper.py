@@ -53,6 +53,7 @@ class Helper(AbstractContextManager):
             "spec": {
                 "containers": [merge(container, {"env": [staging]})],
                 "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": self.claim}}],
+                "tolerations": list(settings.read().tolerations) or None,
             },
         }
         return merge(pod, own)

@@ -66,7 +66,9 @@ def test_an_unknown_image_needs_a_command_and_says_so(pods):
 
 
 def test_torchrun_of_the_pytorch_image_starts_ranks(pods):
-    source = "import os, torch.distributed as d; d.init_process_group('gloo'); print('rank', d.get_rank())"
+    # One write a line: with two, as print has them, the lines of two ranks can mingle.
+    says = "os.write(1, b'rank %d%c' % (d.get_rank(), 10))"
+    source = f"import os, torch.distributed as d; d.init_process_group('gloo'); {says}"
     script = f'echo "{source}" > /tmp/ranks.py && torchrun --nproc-per-node 2 /tmp/ranks.py'
     written = pods.output(pod(script, main={"image": "pytorch/pytorch"}))
     assert {"rank 0", "rank 1"} <= set(written.splitlines())

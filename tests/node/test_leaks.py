@@ -52,9 +52,8 @@ def come_and_go(lab, number, *, pods):
     lab.kubectl("create", "-f", "-", stdin=job(hit, "sleep 602", pods=quarter, policy="OnFailure"))
     for name in (kept, hit):
         until(lab, name, f"jsonpath={{.status.ready}}={quarter}")
-    for process in lab.processes():
-        if process.cmdline()[-2:] == ["sleep", "602"]:
-            process.kill()
+    for process in lab.processes_with("sleep", "602"):
+        process.kill()
     wanted = [1] * quarter
     eventually(lambda: restarts(lab, hit), wanted=wanted)
     for name in (many, kept, hit):

@@ -226,20 +226,16 @@ def test_a_reader_that_has_gone_is_reported_in_the_same_way(light, flags):
     code = "import sys; print('x' * 100); sys.stderr.write('still here\\n')"
     outcomes = []
     for start in (light.cold, light.warm):
+        reader, writer = os.pipe()
         process = start(
-            ["python", *flags, "-c", "input();" + code], env=light.environment(), cwd=AWKWARD, stdin=gate()
+            ["python", *flags, "-c", "input();" + code], env=light.environment(), cwd=AWKWARD, stdin=reader
         )
+        os.close(reader)
         process.stop_reading()
+        os.write(writer, b"\n")  # only now does it go on and write
+        os.close(writer)
         outcomes.append(process.finish())
     assert same(tuple(outcomes)).code == (1 if flags else 120)
-
-
-def gate() -> int:
-    """Return an input with one line, so that the program reads it and goes on."""
-    reader, writer = os.pipe()
-    os.write(writer, b"\n")
-    os.close(writer)
-    return reader
 
 
 def test_what_a_path_adds_is_found_and_what_it_hides_makes_the_start_cold(pair, tmp_path):

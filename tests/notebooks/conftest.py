@@ -45,16 +45,17 @@ def runner(state_home, tmp_path):
 def finish(state_home):
     """Return a function that runs a command to its end, out and err in one."""
 
-    def run(command, *, timeout):
+    def run(command, *, timeout, env=None, **options):
         return subprocess.run(
             command,
             cwd=ROOT,
-            env=os.environ,
+            env=env or os.environ,
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=timeout,
             check=False,
+            **options,
         )
 
     return run

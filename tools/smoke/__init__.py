@@ -1,0 +1,5 @@
+"""What a run of notebooks consists of, one noun a module: the cluster that it works on, the execution of a
+notebook, thresholds, the result, and the bundle for whoever has to find out why it failed.
+
+``run_notebooks.py`` puts them together. What the notebooks themselves say is read by ``report.py``.
+"""

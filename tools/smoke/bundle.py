@@ -1,0 +1,151 @@
+"""What somebody needs who has to find out why a run failed: events, logs, manifests and the state of nodes.
+
+Collected when a notebook fails, before anything is cleaned up, and put into one file beside the report.
+Secrets are not asked for; credentials of the kubeconfig, and values of variables whose names sound like one,
+are left out wherever they stand. A cluster that refuses or does not answer costs a line, not the bundle.
+"""
+
+import contextlib
+import re
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import yaml
+
+from kitlib import manifests, names
+from kitlib.clusters import Cluster
+from kitlib.errors import KitError, Rejected
+from kitlib.kube import Kube
+from kitlib.manifests import Object
+
+KINDS = (
+    "Event", "Pod", "Job", "Deployment", "Service", "EndpointSlice", "ConfigMap", "PersistentVolumeClaim",
+    "ResourceQuota", "LimitRange",
+)  # fmt: skip
+KINDS_OF_THE_CLUSTER = ("Node", "PersistentVolume", "StorageClass")
+LINES_OF_A_LOG, BYTES_OF_A_FILE = 5000, 2**20
+SOUNDS_SECRET = re.compile(r"token|password|passwd|secret|credential|api_?key|access_?key", re.IGNORECASE)
+LEFT_OUT = "(left out)"
+
+
+class Bundle:
+    """Files about failures, one folder for each, that become one archive.
+
+    Args:
+        kubeconfig: Its credentials are looked for in everything that is written.
+    """
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="trainyard-bundle-")
+        self._secrets = credentials(kubeconfig)
+
+    def collect(self, cluster: Cluster, *, part: str) -> None:
+        """Write down how the cluster is now, in the folder ``part``."""
+        root = Path(self._folder.name, part)
+        for name in ("nodes", "runs", "pods", "events"):
+            self._write(root / f"{name}.txt", lambda name=name: repr(getattr(cluster, name)()))
+        for kind in KINDS_OF_THE_CLUSTER:
+            self._write(root / "cluster" / f"{kind}.yaml", lambda kind=kind: _yaml(cluster.kube, kind))
+        for namespace in _namespaces(cluster.kube):
+            kube, place = cluster.kube.within(namespace), root / namespace
+            for kind in KINDS:
+                self._write(place / f"{kind}.yaml", lambda kind=kind, kube=kube: _yaml(kube, kind))
+            with contextlib.suppress(KitError):
+                for pod in kube.get_all("Pod"):
+                    self._collect_logs(kube, pod, place / "logs")
+        if cluster.provider == "local":
+            for path in sorted(cluster.kubeconfig.parent.rglob("*.log")):
+                self._write(root / "components" / path.name, lambda path=path: _end_of(path))
+
+    def _collect_logs(self, kube: Kube, pod: Object, folder: Path) -> None:
+        status = pod.get("status", {})
+        for each in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
+            name = f"{pod['metadata']['name']}_{each['name']}"
+            if set(each["state"]) & {"running", "terminated"}:
+                self._write(folder / f"{name}.log", lambda each=each: _log(kube, pod, each["name"]))
+            if each.get("restartCount"):
+                before = folder / f"{name}.previous.log"
+                self._write(before, lambda each=each: _log(kube, pod, each["name"], previous="true"))
+
+    def _write(self, path: Path, read: Callable[[], str]) -> None:
+        """Write what ``read`` returns, or why it could not be had."""
+        try:
+            text = read()
+        except (KitError, OSError) as error:
+            path, text = path.with_suffix(f"{path.suffix}.missing"), f"{error}\n"
+        for secret in self._secrets:
+            text = text.replace(secret, LEFT_OUT)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def save(self, path: Path) -> Path | None:
+        """Write the archive, readable by this user alone; return None if nothing was collected."""
+        try:
+            if not any(Path(self._folder.name).iterdir()):
+                return None
+            path.unlink(missing_ok=True)
+            path.touch(mode=0o600)
+            with tarfile.open(path, "w:gz") as archive:
+                archive.add(self._folder.name, arcname=path.name.split(".")[0])
+            return path
+        finally:
+            self._folder.cleanup()
+
+
+def credentials(kubeconfig: Path) -> list[str]:
+    """Return what in a kubeconfig must be seen by nobody: tokens, passwords, keys; the longest first."""
+    with contextlib.suppress(OSError, yaml.YAMLError, AttributeError, TypeError):
+        users = [each.get("user") or {} for each in yaml.safe_load(kubeconfig.read_text())["users"]]
+        keys = ("token", "password", "client-key-data")
+        return sorted((str(user[key]) for user in users for key in keys if user.get(key)), key=len)[::-1]
+    return []
+
+
+def without_secrets(item: object) -> object:
+    """Return an object without the values of variables whose names sound like a secret's.
+
+    Example:
+        >>> without_secrets({"env": [{"name": "HF_TOKEN", "value": "hf_123"}]})
+        {'env': [{'name': 'HF_TOKEN', 'value': '(left out)'}]}
+    """
+    if isinstance(item, list):
+        return [without_secrets(each) for each in item]
+    if not isinstance(item, dict):
+        return item
+    if "value" in item and SOUNDS_SECRET.search(str(item.get("name"))):
+        return item | {"value": LEFT_OUT}
+    return {
+        key: LEFT_OUT if isinstance(value, str) and SOUNDS_SECRET.search(key) else without_secrets(value)
+        for key, value in item.items()
+        if key not in ("managedFields", "kubectl.kubernetes.io/last-applied-configuration")
+    }
+
+
+def _yaml(kube: Kube, kind: str) -> str:
+    return manifests.write([without_secrets(each) for each in kube.get_all(kind)])
+
+
+def _namespaces(kube: Kube) -> Iterable[str]:
+    """Return the namespace of the run, and those that the kit made, such as an operator's."""
+    try:
+        found = [each["metadata"] for each in kube.get_all("Namespace")]
+    except Rejected:
+        return [kube.namespace]
+    return dict.fromkeys(
+        [kube.namespace, *(each["name"] for each in found if names.KIT in (each.get("labels") or {}))]
+    )
+
+
+def _log(kube: Kube, pod: Object, container: str, **params: object) -> str:
+    name = pod["metadata"]["name"]
+    params |= {"container": container, "tailLines": LINES_OF_A_LOG, "timestamps": "true"}
+    lines = kube.stream(f"{kube.path('Pod', name)}/log", about=f'the log of pod "{name}"', params=params)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _end_of(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - BYTES_OF_A_FILE))
+        return file.read().decode("utf-8", "replace")

@@ -1,0 +1,238 @@
+"""The cluster that a run works on: one of its own on this machine, or a namespace in somebody else's.
+
+Both are context managers, make no more than they must, and delete what they made and nothing else. All that
+the kit makes in them carries the run's id in its label ``trainyard/workshop``.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import kitlib as kit
+from kitlib import names, settings
+from kitlib.clusters import Cluster, LocalCluster
+from kitlib.clusters.existing import ExistingCluster
+from kitlib.errors import BadInput, KitError, Rejected
+from kitlib.kube import Kube
+from kitlib.manifests import Object
+from kitlib.ownership import OWNED
+from kitlib.progress import progress
+from kitlib.runs import Run, known
+from kitlib.storage import claims
+from kitlib.waiting import wait
+from kitlib.watches import Selection, snapshots
+from smoke.stopping import Stopping
+
+LOCK = "trainyard-run"  # a ConfigMap in a namespace that was given: two runs in one would meet
+KINDS_BY_KUBECTL = ("Deployment", "Job", "Pod", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim")
+SETTLE_SECONDS, DELETE_SECONDS = 60, 300
+
+
+@dataclass
+class OwnCluster(AbstractContextManager):
+    """A local cluster that is made for the run and deleted at its end.
+
+    Args:
+        name: Its name.
+        nodes: How many nodes it has.
+    """
+
+    name: str
+    nodes: int
+    provider = "local"
+
+    def open(self) -> Cluster:
+        """Make the cluster."""
+        return kit.create_cluster("local", name=self.name, nodes=self.nodes)
+
+    def offer(self) -> dict[str, object]:
+        """Return the parameters by which a notebook finds it."""
+        return {"provider": self.provider, "cluster_name": self.name, "nodes": self.nodes}
+
+    def close(self) -> None:
+        """Delete it; a notebook may have done so before."""
+        LocalCluster(self.name).delete()
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+@dataclass
+class BorrowedNamespace(AbstractContextManager):
+    """A namespace in a cluster that somebody else looks after.
+
+    One is made for the run where that is allowed. Otherwise the one that was given is used, or else the
+    kubeconfig's; then only what carries the run's id is deleted at the end.
+
+    Args:
+        run: The run's id; also the name by which notebooks find the cluster.
+        stopping: What must not come between making the namespace and knowing that it was made.
+        kubeconfig: Read, and never written.
+        context: One of its contexts.
+        namespace: The one to use; it is made if it is not there.
+        nodes: How many pods the notebooks train with; None leaves that to them.
+    """
+
+    run: str
+    stopping: Stopping
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
+    nodes: int | None = None
+    provider = "existing"
+    _cluster: ExistingCluster | None = None
+    _made: list[str] = field(default_factory=list)
+    _before: set[str] | None = None
+
+    def open(self) -> Cluster:
+        """Reach the cluster, and make the namespace or take hold of it.
+
+        Raises:
+            BadInput: The kubeconfig cannot be used, there is no kubectl, or another run works in the
+                namespace.
+        """
+        self._cluster = cluster = self._connect(self.namespace)
+        cluster.kubectl_command()
+        cluster.kube.version()
+        wanted = self.namespace or f"trainyard-{self.run}"
+        with self.stopping.held():
+            if self._make(cluster.kube, "Namespace", wanted):
+                self._cluster = self._connect(wanted)
+            elif not self._make(cluster.kube, "ConfigMap", LOCK):
+                raise _taken(cluster.kube)
+        kube = self._cluster.kube
+        if "Namespace" in self._made:
+            _wait_settled(kube)
+        self._before = {each["metadata"]["uid"] for _, each in _by_kubectl(kube)}
+        return self._cluster
+
+    def offer(self) -> dict[str, object]:
+        """Return the parameters by which a notebook finds it; 11_clean_up makes the kit forget it."""
+        self._cluster.remembered()
+        given = {"provider": self.provider, "cluster_name": self.run}
+        return given if self.nodes is None else given | {"nodes": self.nodes}
+
+    def close(self) -> None:
+        """Delete the namespace if it was made for the run, and otherwise what the run left in it."""
+        if self._cluster is None or not self._made:
+            return
+        kube = self._cluster.kube
+        if "Namespace" in self._made:
+            _delete_namespace(kube)
+        else:
+            _delete_labelled(kube, self.run)
+            if self._before is not None:
+                _delete_by_kubectl(kube, self._before)
+            kube.delete("ConfigMap", LOCK)
+        self._cluster.forget()
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _connect(self, namespace: str | None) -> ExistingCluster:
+        return ExistingCluster(
+            self.run, kubeconfig=self.kubeconfig, context=self.context, namespace=namespace
+        )
+
+    def _make(self, kube: Kube, kind: str, name: str) -> bool:
+        """Create an object that marks the run; tell whether it could be, and was not there before."""
+        labels = names.labels(workshop=self.run, lifetime=timedelta(hours=24))
+        del labels[names.KIT]  # it is no leftover that a notebook should find
+        item = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "labels": labels}}
+        try:
+            kube.create(item)
+        except Rejected as error:
+            if error.status in (403, 409):
+                return False
+            raise
+        self._made.append(kind)
+        return True
+
+
+def _taken(kube: Kube) -> KitError:
+    """Return why a namespace cannot be used: somebody works in it, or this user may make nothing there."""
+    about = f'namespace "{kube.namespace}"'
+    lock = kube.find("ConfigMap", LOCK)
+    if lock is None:
+        return BadInput("this user may make nothing in it", about=about, fix="give another NAMESPACE")
+    holder = (lock["metadata"].get("labels") or {}).get(names.WORKSHOP)
+    return BadInput(
+        f"{holder} works in it, since {lock['metadata']['creationTimestamp']}",
+        about=about,
+        fix=f"wait for it; if it was killed: kubectl -n {kube.namespace} delete configmap {LOCK}",
+    )
+
+
+def _wait_settled(kube: Kube) -> None:
+    """Wait until pods are accepted in a new namespace: they need its ServiceAccount."""
+    wait(
+        snapshots(kube, Selection("ServiceAccount", fields="metadata.name=default")),
+        until=lambda seen: bool(seen["ServiceAccount"]),
+        timeout=SETTLE_SECONDS,
+        what="the namespace to be ready",
+        about=f'namespace "{kube.namespace}"',
+        resume="run again",
+        describe=lambda seen: "its ServiceAccount is not there yet",
+    )
+
+
+def _delete_namespace(kube: Kube) -> None:
+    name = kube.namespace
+    with progress(f"namespace {name}") as line:
+        kube.delete("Namespace", name)
+        wait(
+            snapshots(kube, Selection("Namespace", fields=f"metadata.name={name}")),
+            until=lambda seen: not seen["Namespace"],
+            timeout=DELETE_SECONDS,
+            what="the namespace to be gone",
+            about=f'namespace "{name}"',
+            resume=f"kubectl delete namespace {name}",
+            describe=lambda seen: "Kubernetes deletes what is in it",
+            report=line.update,
+        )
+        line.done("deleted")
+
+
+def _delete_labelled(kube: Kube, run: str) -> None:
+    """Delete what this run's notebooks left in a namespace: the kit's things carry its id in their label."""
+    label = f"{names.WORKSHOP}={run}"
+    left = [each for kind in OWNED for each in known(kube, kind, labels=label)]
+    for name in sorted({each["metadata"]["labels"].get(names.RUN, "") for each in left} - {""}):
+        Run(kube, name).delete()
+    for claim in kube.get_all(claims.CLAIM, labels=label):
+        claims.remove(kube, claim["metadata"]["name"], report=print)
+
+
+def _delete_by_kubectl(kube: Kube, before: set[str]) -> None:
+    """Delete what notebooks made by kubectl: it has their number as its label, and was not there before."""
+    for kind, item in _by_kubectl(kube):
+        if item["metadata"]["uid"] not in before:
+            kube.delete(kind, item["metadata"]["name"])
+
+
+def _by_kubectl(kube: Kube) -> Iterator[tuple[str, Object]]:
+    for kind in KINDS_BY_KUBECTL:
+        for each in kube.get_all(kind, labels=names.NOTEBOOK):
+            yield kind, each
+
+
+def facts(cluster: Cluster) -> dict[str, object]:
+    """Return what a report says of a cluster; nodes that this user may not see are None.
+
+    Example:
+        >>> facts(kit.connect())["kubernetes"]
+        'v1.36.3'
+    """
+    try:
+        nodes = [{column: each[column] for column in cluster.nodes().columns} for each in cluster.nodes()]
+    except KitError:
+        nodes = None
+    return {
+        "provider": cluster.provider,
+        "name": cluster.name,
+        "namespace": cluster.kube.namespace,
+        "kubernetes": cluster.kube.version(),
+        "image": settings.read().image,
+        "nodes": nodes,
+    }

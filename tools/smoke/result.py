@@ -1,0 +1,152 @@
+"""What came of a run, as a program reads it: ``result.json`` and JUnit XML.
+
+The shape of ``result.json`` is ``result.schema.json`` beside this; a change that breaks readers raises
+``SCHEMA``. The page for people is ``report.py``'s.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+
+from smoke.stopping import INTERRUPTED, TIME_LIMIT
+from smoke.thresholds import Verdict
+
+SCHEMA = 1
+PASSED, FAILED, MISSED, NO_CLUSTER = "passed", "failed", "threshold missed", "cluster"
+EXIT_CODES = {PASSED: 0, FAILED: 1, MISSED: 3, NO_CLUSTER: 4, TIME_LIMIT: 124, INTERRUPTED: 130}
+
+
+@dataclass
+class Outcome:
+    """Everything that is known of a run when it has ended.
+
+    Attributes:
+        run: Its id.
+        began: When, in UTC, as ISO 8601.
+        planned: The names of the notebooks that were to be executed.
+        seconds: How long it took, cleaning up included.
+        time_limit: In seconds, or None.
+        cluster: What ``clusters.facts`` says; None if none could be had.
+        error: Why there was no cluster, or why it could not be cleaned up.
+        stopped: ``TIME_LIMIT`` or ``INTERRUPTED``, or None.
+        notebooks: What the executed notebooks say (``report.Result``).
+        thresholds: What came of them.
+        bundle: The file with what is needed to find out why.
+    """
+
+    run: str
+    began: str
+    planned: list[str]
+    time_limit: float | None = None
+    seconds: float = 0.0
+    cluster: dict | None = None
+    error: str | None = None
+    stopped: str | None = None
+    notebooks: list = field(default_factory=list)
+    thresholds: list[Verdict] = field(default_factory=list)
+    bundle: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Return one of ``EXIT_CODES``: the first thing that went wrong decides."""
+        if self.stopped:
+            return self.stopped
+        if any(each.verdict == "failed" for each in self.notebooks):
+            return FAILED
+        if self.error:
+            return NO_CLUSTER
+        if [each.name for each in self.notebooks if each.verdict == "passed"] != self.planned:
+            return FAILED
+        return PASSED if all(each.held for each in self.thresholds) else MISSED
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit status of the program."""
+        return EXIT_CODES[self.verdict]
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it in the shape of ``result.schema.json``."""
+        return {
+            "schema": SCHEMA,
+            "run": self.run,
+            "verdict": self.verdict,
+            "exit_code": self.exit_code,
+            "began": self.began,
+            "seconds": round(self.seconds, 1),
+            "time_limit": self.time_limit,
+            "cluster": self.cluster,
+            "notebooks": [_notebook(name, self._executed(name)) for name in self.planned],
+            "thresholds": [each.as_dict() for each in self.thresholds],
+            "error": self.error,
+            "bundle": self.bundle,
+        }
+
+    def _executed(self, name: str):
+        return next((each for each in self.notebooks if each.name == name), None)
+
+    def junit(self) -> JUnitXml:
+        """Return it as JUnit XML: a case for each notebook and each threshold, and one for the cluster."""
+        suite = TestSuite("trainyard")
+        suite.timestamp = self.began
+        for name, value in {"run": self.run, "verdict": self.verdict, **(self.cluster or {})}.items():
+            if not isinstance(value, list):
+                suite.add_property(name, str(value))
+        cases = [self._case(name) for name in self.planned]
+        cases += [_threshold_case(each) for each in self.thresholds]
+        cluster = TestCase("made, reached and cleaned up", "cluster")
+        if self.error:
+            cluster.result = [Error(self.error.splitlines()[0], "cluster")]
+            cluster.system_err = self.error
+        for case in [*cases, cluster]:
+            suite.add_testcase(case)
+        suite.update_statistics()
+        suite.time = round(self.seconds, 1)
+        xml = JUnitXml("trainyard")
+        xml.add_testsuite(suite)
+        return xml
+
+    def _case(self, name: str) -> TestCase:
+        case, executed = TestCase(name, "notebooks"), self._executed(name)
+        if executed is None:
+            case.result = [Skipped(self.stopped or "not executed")]
+            return case
+        case.time = round(executed.seconds, 1)
+        if executed.failure:
+            case.result = [Failure(str(executed.failure), f"cell {executed.failure.cell}")]
+        elif executed.verdict != "passed":
+            case.result = [Error(self.stopped or executed.verdict, "not finished")]
+        return case
+
+    def write(self, folder: Path) -> None:
+        """Write ``result.json`` and ``junit.xml``."""
+        text = json.dumps(self.as_dict(), indent=2, ensure_ascii=False, allow_nan=False, default=str)
+        (folder / "result.json").write_text(text + "\n", encoding="utf-8")
+        self.junit().write(str(folder / "junit.xml"), pretty=True)
+
+
+def _notebook(name: str, executed) -> dict[str, object]:
+    """Return what ``result.json`` says of one notebook, executed or not."""
+    if executed is None:
+        return {"name": name, "verdict": "not executed", "seconds": 0, "figures": {}, "failure": None}
+    failure = executed.failure and {
+        "cell": executed.failure.cell,
+        "source": executed.failure.source,
+        "error": executed.failure.error,
+    }
+    return {
+        "name": name,
+        "verdict": executed.verdict,
+        "seconds": round(executed.seconds, 1),
+        "figures": dict(executed.figures),
+        "failure": failure,
+    }
+
+
+def _threshold_case(verdict: Verdict) -> TestCase:
+    where = f" in {verdict.notebook}" if verdict.notebook else ""
+    case = TestCase(f"{verdict.figure} is at least {verdict.wanted:g}{where}", "thresholds")
+    if not verdict.held:
+        case.result = [Failure(str(verdict), "threshold")]
+    return case

@@ -1,0 +1,96 @@
+"""What a run must reach: the least accuracy, images per second or bandwidth that notebooks have to show.
+
+The figures are those of cells tagged ``result-…``. Cells that fail are no matter of this module.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+FIGURES = {
+    "accuracy": "accuracy, as a part of 1",
+    "images_per_s": "images/s of training, all ranks together",
+    "allreduce_mb_per_s": "bandwidth of an all-reduce, in MB/s",
+}
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The least that one notebook, or every one that says it, must show.
+
+    Attributes:
+        figure: One of ``FIGURES``.
+        least: In the figure's unit.
+        notebook: Its number or the beginning of its name; None means every one that has the figure.
+    """
+
+    figure: str
+    least: float
+    notebook: str | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a threshold held: where, what was wanted, what was measured (None: nobody said)."""
+
+    figure: str
+    notebook: str | None
+    wanted: float
+    measured: float | None
+
+    @property
+    def held(self) -> bool:
+        """Tell whether it was reached."""
+        return self.measured is not None and self.measured >= self.wanted
+
+    @property
+    def title(self) -> str:
+        """Return what was measured, in words."""
+        return FIGURES[self.figure]
+
+    def __str__(self) -> str:
+        where = f" in {self.notebook}" if self.notebook else ""
+        measured = "no notebook said it" if self.measured is None else f"{self.measured:g}"
+        return f"{self.figure}{where}: {measured}, wanted at least {self.wanted:g}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as ``result.json`` has it."""
+        return asdict(self) | {"held": self.held}
+
+
+def parse(figure: str, text: str) -> list[Threshold]:
+    """Return the thresholds in a setting: one number for all, or one for each notebook.
+
+    Example:
+        >>> parse("accuracy", "05=0.97 10=0.5")[0]
+        Threshold(figure='accuracy', least=0.97, notebook='05')
+
+    Raises:
+        ValueError: It is neither.
+    """
+    found = []
+    for word in re.split(r"[\s,]+", text.strip()):
+        notebook, _, number = word.rpartition("=")
+        try:
+            found.append(Threshold(figure, float(number), notebook or None))
+        except ValueError as error:
+            raise ValueError(f"{word!r} is no threshold of {figure}: say 0.97, or 05=0.97 06=0.5") from error
+    return found
+
+
+def judge(thresholds: Iterable[Threshold], figures: Mapping[str, Mapping[str, float]]) -> list[Verdict]:
+    """Return what came of each threshold; ``figures`` has what each executed notebook said.
+
+    A threshold of which nobody said anything has not held: a renamed tag would else pass for ever.
+    """
+    verdicts = []
+    for each in thresholds:
+        said = {
+            name: values[each.figure]
+            for name, values in figures.items()
+            if each.figure in values and name.startswith(each.notebook or "")
+        }
+        verdicts += [Verdict(each.figure, name, each.least, value) for name, value in said.items()] or [
+            Verdict(each.figure, each.notebook, each.least, None)
+        ]
+    return verdicts
