@@ -1,13 +1,13 @@
 """The output of a run's pods: read as it is now, or followed until it ends, of one rank or of all in order
 of time.
 
-A stream that is cut is taken up again at the last line's time, without a gap and without a line twice.
+A stream that is cut is taken up again where it was, without a gap and without a line twice.
 What the lines mean is in `metrics` and `tracebacks`.
 """
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from kitlib.errors import KitError, Rejected
 from kitlib.kube import Kube, Stream
@@ -21,7 +21,7 @@ RECONNECT_SECONDS = 0.3  # no busy loop where every stream ends at once
 def read(kube: Kube, pod: Object) -> list[Line]:
     """Return what a pod has written until now; nothing if it has not begun, or is gone."""
     try:
-        return list(_lines(_open(kube, pod, follow=False, after="")))
+        return list(_lines(_open(kube, pod, follow=False, since="")))
     except Rejected as error:
         if error.status in (400, 404):  # 400: its container waits to start
             return []
@@ -44,6 +44,39 @@ def merge(by_rank: Mapping[int, list[Line]]) -> list[tuple[int, Line]]:
     return sorted(lines, key=lambda each: (time_key(each[1].time), each[0]))
 
 
+class Place:
+    """How far a log has been read, so that it can be taken up again without a gap and without a double. Pure.
+
+    A log is asked for again from a whole second on, since that is what the API takes. Many lines may have
+    one time, and not every line is later than the one before: so the lines of that second are counted.
+    """
+
+    def __init__(self) -> None:
+        self.second = ""
+        self.last = ""
+        self.seen = 0
+        self._skip = 0
+
+    def resume(self) -> str:
+        """Return the time to ask from; empty for all."""
+        self._skip = self.seen
+        return f"{self.second}Z" if self.second else ""
+
+    def is_new(self, line: Line) -> bool:
+        """Return whether a line that came was not there before."""
+        if self._skip and time_key(line.time) <= time_key(self.last):
+            self._skip -= 1
+            return False
+        self._skip = 0
+        second = line.time.partition(".")[0].removesuffix("Z")
+        if second > self.second:
+            self.second, self.seen = second, 0
+        if second >= self.second:
+            self.seen += 1
+        self.last = max(self.last, line.time, key=time_key)
+        return True
+
+
 class Follower:
     """One pod's output as it comes; iterate in one thread, close from any.
 
@@ -51,11 +84,15 @@ class Follower:
         kube: The cluster.
         pod: A pod whose container has started.
         ended: Tells whether the pod will write no more.
+        place: How far an earlier follower has read it.
     """
 
-    def __init__(self, kube: Kube, pod: Object, ended: Callable[[], bool]) -> None:
+    def __init__(
+        self, kube: Kube, pod: Object, ended: Callable[[], bool], place: Place | None = None
+    ) -> None:
         self.kube, self.pod, self.ended = kube, pod, ended
         self.stream: Stream | None = None
+        self.place = place or Place()
         self.stopping = threading.Event()
 
     def close(self) -> None:
@@ -64,14 +101,12 @@ class Follower:
             self.stream.close()
 
     def __iter__(self) -> Iterator[Line]:
-        patience, last = Patience(), ""
+        patience = Patience()
         while not self.stopping.is_set():
             try:
-                over = (
-                    self.ended()
-                )  # asked before reading: what was written until then is then read to its end
-                for line in self._lines(last):
-                    last = line.time
+                # Asked before reading: what was written until then is then read to its end.
+                over = self.ended()
+                for line in self._lines():
                     patience.succeeded()
                     yield line
                 if over:
@@ -82,12 +117,12 @@ class Follower:
                 patience.failed(error)
             self.stopping.wait(RECONNECT_SECONDS)
 
-    def _lines(self, after: str) -> Iterator[Line]:
-        """Yield what was written after the line of that time, until the stream ends."""
-        self.stream = _open(self.kube, self.pod, follow=True, after=after)
+    def _lines(self) -> Iterator[Line]:
+        """Yield what was written since, until the stream ends."""
+        self.stream = _open(self.kube, self.pod, follow=True, since=self.place.resume())
         if self.stopping.is_set():  # close() may have come too early to see the stream
             self.stream.close()
-        return (line for line in _lines(self.stream) if time_key(line.time) > time_key(after))
+        return filter(self.place.is_new, _lines(self.stream))
 
 
 class Followers:
@@ -97,36 +132,47 @@ class Followers:
 
     def __init__(self) -> None:
         self.lines: queue.SimpleQueue = queue.SimpleQueue()
-        self.running: dict[int, tuple[threading.Thread, Follower]] = {}
+        self.running: list[tuple[threading.Thread, Follower]] = []
 
     def add(self, rank: int, follower: Follower) -> None:
         """Begin to follow a rank."""
         thread = threading.Thread(target=self._run, args=(rank, follower), name=f"log-{rank}", daemon=True)
-        self.running[rank] = thread, follower
+        self.running = [each for each in self.running if each[0].is_alive()] + [(thread, follower)]
         thread.start()
 
     def alive(self) -> bool:
         """Return whether any of them may still bring a line."""
-        return any(thread.is_alive() for thread, _ in self.running.values())
+        return any(thread.is_alive() for thread, _ in self.running)
 
     def take(self, seconds: float) -> list[tuple[int, Line]]:
-        """Return the lines that have come, after waiting at most so long for the first."""
+        """Return the lines that have come, after waiting at most so long for the first.
+
+        Raises:
+            KitError: One of them cannot go on.
+        """
         try:
-            taken = [self.lines.get(timeout=seconds)]
+            first = [self.lines.get(timeout=seconds)]
         except queue.Empty:
             return []
+        lines, failed = self.drain(first)
+        if failed:
+            raise failed[0][1]
+        return lines
+
+    def drain(self, first: Iterable = ()) -> tuple[list[tuple[int, Line]], list[tuple[Follower, KitError]]]:
+        """Return the lines that have come, in the order of their time, and the followers that gave up."""
+        taken = list(first)
         while not self.lines.empty():
             taken.append(self.lines.get())
-        for _, what in taken:
-            if isinstance(what, Exception):
-                raise what
-        return sorted(taken, key=lambda each: time_key(each[1].time))
+        lines = [(who, what) for who, what in taken if isinstance(what, Line)]
+        failed = [(who, what) for who, what in taken if not isinstance(what, Line)]
+        return sorted(lines, key=lambda each: time_key(each[1].time)), failed
 
     def close(self) -> None:
         """End them all."""
-        for _, follower in self.running.values():
+        for _, follower in self.running:
             follower.close()
-        for thread, _ in self.running.values():
+        for thread, _ in self.running:
             thread.join(timeout=5)
 
     def _run(self, rank: int, follower: Follower) -> None:
@@ -134,14 +180,13 @@ class Followers:
             for line in follower:
                 self.lines.put((rank, line))
         except KitError as error:
-            self.lines.put((rank, error))
+            self.lines.put((follower, error))
 
 
-def _open(kube: Kube, pod: Object, *, follow: bool, after: str) -> Stream:
+def _open(kube: Kube, pod: Object, *, follow: bool, since: str) -> Stream:
     meta = pod["metadata"]
     path = f"{kube.path('Pod', meta['name'])}/log"
     container = pod["spec"]["containers"][0]["name"]
-    whole_second = f"{after.partition('.')[0].removesuffix('Z')}Z" if after else ""
     return kube.stream(
         path,
         about=f'the log of pod "{meta["name"]}"',
@@ -149,7 +194,7 @@ def _open(kube: Kube, pod: Object, *, follow: bool, after: str) -> Stream:
             "container": container,
             "timestamps": "true",
             "follow": "true" if follow else "",
-            "sinceTime": whole_second,
+            "sinceTime": since,
         },
     )
 

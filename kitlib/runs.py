@@ -111,6 +111,25 @@ class Run:
 
         return loss.picture(self._reported(), title=self.name)
 
+    def watch(self):
+        """Return a live picture of it: loss by rank, images a second, world size, pods, events, merged log.
+
+        It follows the run in the background until it ends, so the next cells run meanwhile. Where nobody
+        looks, as under papermill, the output is a picture and a table, complete when a later cell, such as
+        ``run.wait()``, has ended.
+
+        Returns:
+            A watch, which shows itself; ``stop()`` ends it, ``save("run.png")`` writes its picture.
+
+        Example:
+            >>> run = kit.launch(job, cluster=cluster)
+            >>> run.watch()
+            Run digits: Running: 4 of 4 pods; step 120, loss 0.21, images/s 3,450, world size 4
+        """
+        from kitlib.widgets.run_watch import RunWatch  # numpy and matplotlib take half a second
+
+        return RunWatch(self).start()
+
     # Acting
 
     def wait(self, *, timeout: float = 3600) -> RunStatus:

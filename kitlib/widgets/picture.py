@@ -1,5 +1,6 @@
 """A picture that a notebook shows, a script saves, and a terminal describes in a line."""
 
+import base64
 import io
 from pathlib import Path
 
@@ -27,6 +28,10 @@ class Picture:
         buffer = io.BytesIO()
         self.figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
         return buffer.getvalue()
+
+    def bundle(self) -> dict[str, str]:
+        """Return it as a mimebundle, for a display that is brought up to date."""
+        return {"image/png": base64.b64encode(self._repr_png_()).decode(), "text/plain": self.words}
 
     def __repr__(self) -> str:
         return self.words

@@ -1,0 +1,38 @@
+"""The last lines of many workers as one log in the order of time, and the same as a browser gets it. Pure."""
+
+from collections.abc import Iterable
+
+from kitlib.tracebacks import Line, time_key
+
+MOST_LINES = 60  # what is sent each second
+LONGEST = 240  # characters: an evaluation with its pictures is a line of a hundred thousand
+
+
+class Journal:
+    """Keeps the newest lines; the order of each worker's lines is never changed.
+
+    Args:
+        most: How many lines to keep.
+    """
+
+    def __init__(self, most: int = MOST_LINES) -> None:
+        self.most = most
+        self.lines: list[tuple[int, Line]] = []
+        self.total = 0
+
+    def add(self, lines: Iterable[tuple[int, Line]]) -> None:
+        """Take in lines with their ranks; those of one rank in its order."""
+        new = list(lines)
+        self.total += len(new)
+        self.lines += new
+        self.lines.sort(key=lambda each: time_key(each[1].time))  # stable: equal times stay as they came
+        del self.lines[: -self.most]
+
+    def rows(self) -> list[list[object]]:
+        """Return rank, time of day in UTC, and text of each line, long ones cut."""
+        return [[rank, line.time[11:19], shortened(line.text)] for rank, line in self.lines]
+
+
+def shortened(text: str) -> str:
+    """Return a line that is not longer than a page is wide."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

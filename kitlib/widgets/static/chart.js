@@ -1,0 +1,98 @@
+// A line chart over uPlot: colours of the front end, a size that follows its box, arrow keys, words beside it.
+
+class Chart {
+  // options: {label, height, unit, xLabel, time, band, zero, top, legend, syncKey}
+  constructor(parent, options) {
+    this.options = options;
+    this.plot = null;
+    this.shape = "";
+    this.box = element("div", { class: "ty-plot", role: "img", tabindex: "0", "aria-label": options.label });
+    this.empty = element("p", { class: "ty-empty ty-quiet" }, options.empty || "nothing yet");
+    this.box.append(this.empty);
+    parent.append(element("figure", {}, element("figcaption", {}, options.label), this.box));
+    this.box.addEventListener("keydown", (event) => this.key(event));
+    this.observer = new ResizeObserver(() => this.resize());
+    this.observer.observe(this.box);
+  }
+
+  // lines: [{label, values, colour, dashes, width, stepped, fill}]; theme: colours; x: rising numbers
+  show(x, lines, theme) {
+    const shape = JSON.stringify([theme.name, lines.map(({ values, ...look }) => look)]);
+    const data = [x, ...lines.map((each) => each.values)];
+    this.empty.hidden = x.length > 0;
+    if (shape !== this.shape || !this.plot) {
+      this.shape = shape;
+      this.plot?.destroy();
+      this.plot = new uPlot(this.settings(lines, theme), data, this.box);
+    } else {
+      this.plot.setData(data);
+    }
+    // Away from the mouse, the legend has the newest figures.
+    if (x.length && !(this.plot.cursor.left >= 0)) this.plot.setLegend({ idx: x.length - 1 });
+  }
+
+  settings(lines, theme) {
+    const { options } = this;
+    const font = `11px ${getComputedStyle(this.box).fontFamily}`;
+    const axis = { stroke: theme.text, font, ticks: { show: false }, grid: { stroke: theme.grid, width: 1 } };
+    const range = (_, low, high) => {
+      if (low === null || high === null) return [0, 1];
+      if (options.zero) return [0, Math.max(options.top || 0, high * 1.08) || 1];
+      const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
+      return [low >= 0 ? Math.max(-room / 3, low - room) : low - room, high + room];
+    };
+    return {
+      width: Math.max(120, this.box.clientWidth),
+      height: options.height,
+      padding: [8, 12, 0, 0],
+      legend: { show: options.legend !== false && lines.length <= 10, live: true },
+      cursor: { sync: options.syncKey ? { key: options.syncKey } : undefined, points: { size: 6 }, drag: { x: true, y: false } },
+      scales: { x: { time: Boolean(options.time), range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) }, y: { range } },
+      axes: [
+        { ...axis, show: options.xAxis !== false, size: 24, gap: 3, label: options.xLabel, labelSize: 15, labelFont: font, labelGap: -3, incrs: options.time ? undefined : WHOLE },
+        { ...axis, size: 56, values: (_, ticks) => ticks.map((each) => shown(each, options.unit)), splits: options.band ? (plot) => [0, Math.max(1, ...plot.data[1])] : undefined, space: 28 },
+      ],
+      series: [
+        { label: options.time ? "time" : options.xLabel || "step", value: options.time ? undefined : (_, each) => shown(each) },
+        ...lines.map((each) => ({
+          label: each.label,
+          stroke: each.colour,
+          width: each.width || 1.25,
+          dash: each.dashes?.length ? each.dashes : undefined,
+          fill: each.fill,
+          paths: each.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
+          spanGaps: true,
+          points: { show: Boolean(each.points), size: 7, fill: each.colour },
+          value: (_, value) => shown(value, options.unit),
+        })),
+      ],
+    };
+  }
+
+  resize() {
+    const width = this.box.clientWidth;
+    if (this.plot && width && Math.abs(width - this.plot.width) > 1) this.plot.setSize({ width, height: this.options.height });
+  }
+
+  // Arrow keys move the cursor from point to point; its figures stand in the legend.
+  key(event) {
+    const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+    if (!move || !this.plot || !this.plot.data[0].length) return;
+    event.preventDefault();
+    event.stopPropagation(); // the notebook would go to another cell
+    const last = this.plot.data[0].length - 1;
+    const index = Math.min(last, Math.max(0, (this.plot.cursor.idx ?? last) + move));
+    this.plot.setCursor({ left: this.plot.valToPos(this.plot.data[0][index], "x"), top: this.options.height / 3 });
+  }
+
+  describe(words) {
+    this.box.setAttribute("aria-label", `${this.options.label}: ${words}`);
+  }
+
+  destroy() {
+    this.observer.disconnect();
+    this.plot?.destroy();
+  }
+}
+
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];

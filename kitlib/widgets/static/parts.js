@@ -1,0 +1,82 @@
+// What the live pictures share: elements, tables, colours of the front end, numbers for people.
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.filter((each) => each !== null && each !== undefined));
+  return made;
+}
+
+// The table's body is replaced only when its rows have changed, so that a selection in it stays.
+function fillTable(table, columns, rows, empty) {
+  const state = JSON.stringify(rows);
+  if (table.dataset.state === state) return;
+  table.dataset.state = state;
+  const head = element("tr", {}, ...columns.map((each) => element("th", { scope: "col" }, each)));
+  const body = (rows || []).map((row) =>
+    element("tr", {}, ...row.map((cell, index) => {
+      const text = cell === null || cell === "" ? "–" : String(cell);
+      const word = columns[index] === "phase" || columns[index] === "type";
+      return element("td", { "data-word": word ? text : undefined }, text);
+    })));
+  if (!body.length) body.push(element("tr", {}, element("td", { colspan: columns.length, class: "ty-quiet" }, empty)));
+  table.replaceChildren(element("thead", {}, head), element("tbody", {}, ...body));
+}
+
+function section(title, ...children) {
+  return element("section", { "aria-label": title }, element("h4", {}, title), ...children);
+}
+
+// [tag, red, green, blue] of any CSS colour, by asking the browser.
+function luminance(colour) {
+  const [red, green, blue] = (colour.match(/[\d.]+/g) || [255, 255, 255]).map(Number);
+  return (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255;
+}
+
+// The front end says by its own colours whether it is dark; only where it says nothing, the system is asked.
+function themeOf(root) {
+  const probe = element("span", { style: "color: var(--jp-layout-color0, var(--vscode-editor-background, transparent))" });
+  root.append(probe);
+  const ground = getComputedStyle(probe).color;
+  probe.remove();
+  if (/, 0\)$/.test(ground)) return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  return luminance(ground) < 0.5 ? "dark" : "light";
+}
+
+// Calls back when the front end changes its colours; returns what ends that.
+function onThemeChange(call) {
+  const observer = new MutationObserver(call);
+  for (const each of [document.documentElement, document.body]) {
+    observer.observe(each, { attributes: true, attributeFilter: ["class", "style", "data-jp-theme-light", "data-jp-theme-name", "data-vscode-theme-kind"] });
+  }
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  system.addEventListener("change", call);
+  return () => {
+    observer.disconnect();
+    system.removeEventListener("change", call);
+  };
+}
+
+// The rows of a frame by their name: {loss: [[rank, values], …], …}; what is not a number is a hole.
+function readFrame(model) {
+  const view = model.get("frame");
+  const { rows = [], columns = 0 } = model.get("layout_of_frame") || {};
+  const bytes = view ? new Uint8Array(view.buffer, view.byteOffset, view.byteLength).slice() : new Uint8Array();
+  const numbers = new Float32Array(bytes.buffer);
+  const byName = {};
+  if (numbers.length < rows.length * columns) return byName;
+  rows.forEach(([name, number], index) => {
+    const values = Array.from(numbers.subarray(index * columns, (index + 1) * columns), (each) => (Number.isNaN(each) ? null : each));
+    (byName[name] ||= []).push([number, values]);
+  });
+  return byName;
+}
+
+function shown(value, unit = "") {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  const digits = size >= 1000 ? 0 : size >= 10 ? 1 : size >= 0.1 || size === 0 ? 3 : 5;
+  return value.toLocaleString("en", { maximumFractionDigits: digits }) + unit;
+}

@@ -1,0 +1,138 @@
+"""What is drawn: events into curves, merged lines, colours that can be told apart. Pure."""
+
+import math
+
+import numpy as np
+import pytest
+
+from kitlib.logs import Place
+from kitlib.metrics import Event
+from kitlib.tracebacks import Line
+from kitlib.widgets import loss, palette, run_picture
+from kitlib.widgets.journal import LONGEST, Journal
+from kitlib.widgets.training import MOST_BUCKETS, MOST_BYTES, MOST_ROWS, Training
+
+
+def step(number, *, rank=0, world=1, value=1.0, **fields):
+    return Event("step", float(number), rank, world, {"step": number, "loss": value} | fields)
+
+
+def test_each_rank_has_a_curve_and_throughput_is_their_sum():
+    events = [step(n, rank=r, world=2, images_per_s=10.0 + r) for n in range(3) for r in range(2)]
+    frame = Training(events).frame()
+    assert frame.ranks == (0, 1)
+    assert frame.loss.shape == (2, 3)
+    assert frame.rate.tolist() == [21, 21, 21]
+    assert frame.world.tolist() == [2, 2, 2]
+    assert frame.gpu.shape == (0, 3)
+
+
+def test_a_rank_that_left_counts_no_more_in_throughput_and_world_size():
+    events = [step(n, rank=r, world=4, images_per_s=10) for n in range(3) for r in range(4)]
+    events += [step(n, rank=r, world=2, images_per_s=12) for n in range(3, 6) for r in range(2)]
+    frame = Training(events).frame()
+    assert frame.world.tolist() == [4, 4, 4, 2, 2, 2]
+    assert frame.rate.tolist() == [40, 40, 40, 24, 24, 24]
+    assert np.isnan(frame.loss[3, 3:]).all()
+
+
+def test_a_run_that_resumed_from_a_checkpoint_shows_the_later_attempt():
+    events = [step(n, value=5.0) for n in range(10)]
+    events += [Event("step", 100.0 + n, 0, 1, {"step": n, "loss": 1.0}) for n in range(4, 8)]
+    frame = Training(events).frame()
+    assert frame.steps.tolist() == list(range(8))
+    assert frame.loss[0].tolist() == [5.0] * 4 + [1.0] * 4
+
+
+def test_a_long_run_of_many_ranks_stays_small_and_no_peak_is_lost():
+    training = Training()
+    for number in range(100_000):
+        training.add(step(number, value=50.0 if number == 61_803 else 1.0, images_per_s=7))
+    for rank in range(1, 64):
+        for number in range(0, 100_000, 1000):
+            training.add(step(number, rank=rank, world=64))
+    frame = training.frame()
+    assert np.nanmax(frame.loss) == 50.0
+    assert 4 * len(frame.steps) * (len(frame.ranks) + 4) <= MOST_BYTES
+    assert len(training._rows[0].view) <= MOST_ROWS
+    assert frame.steps[-1] >= 99_000
+    assert abs(frame.smooth[-1] - 1.0) < 0.01
+
+
+def test_old_points_stay_where_they_are_while_a_run_goes_on():
+    training = Training(step(number, value=math.sin(number)) for number in range(4 * MOST_BUCKETS))
+    before = training.frame()
+    for number in range(4 * MOST_BUCKETS, 4 * MOST_BUCKETS + 40):
+        training.add(step(number, value=math.sin(number)))
+    after = training.frame()
+    shared = np.isin(after.steps, before.steps[:-2])
+    if len(after.steps) > len(before.steps):
+        assert np.array_equal(after.loss[0][shared], before.loss[0][:-2])
+
+
+def test_a_loss_that_is_no_number_leaves_a_hole_and_the_rest():
+    events = [step(0), step(1, value=math.nan), step(2, value=math.inf), step(3, value=0.5)]
+    events += [
+        step(4, value="low"),
+        step(5, value=True),
+        Event("step", 6.0, 0, 1, {"step": "six", "loss": 1.0}),
+    ]
+    frame = Training(events).frame()
+    assert frame.steps.tolist() == [0, 1, 2, 3]
+    assert np.isfinite(frame.smooth).all()
+    assert loss.picture(events, title="odd")._repr_png_()
+
+
+def test_epochs_have_the_mean_over_the_ranks_and_the_accuracy_that_was_evaluated():
+    events = [
+        Event("epoch", float(r), r, 2, {"epoch": 0, "loss": 1.0 + r, "seconds": 2.0 + r}) for r in range(2)
+    ]
+    training = Training([*events, Event("eval", 9.0, 0, 2, {"accuracy": 0.75, "synthetic": True})])
+    assert training.epochs[0].mean_loss == 1.5
+    assert training.epochs[0].seconds == 3.0
+    assert training.epochs[0].accuracy == training.accuracy == 0.75
+    assert training.synthetic
+
+
+def test_a_run_without_any_step_can_be_drawn():
+    frame = Training().frame()
+    assert frame.loss.shape == (0, 0)
+    assert run_picture.draw(Training(), title="empty")
+    assert "no steps" in repr(loss.picture([], title="empty"))
+
+
+def test_the_merged_log_is_in_the_order_of_time_and_keeps_each_workers_order():
+    journal = Journal(most=5)
+    journal.add([(0, Line("2026-01-01T00:00:01Z", "a")), (1, Line("2026-01-01T00:00:03Z", "d"))])
+    late = [Line("2026-01-01T00:00:02.5Z", text) for text in ("b", "c", "x" * 1000)]
+    journal.add((0, each) for each in late)
+    assert [row[2][:1] for row in journal.rows()] == ["a", "b", "c", "x", "d"]
+    assert journal.rows()[0][:2] == [0, "00:00:01"]
+    assert max(len(row[2]) for row in journal.rows()) == LONGEST
+    journal.add([(2, Line("2026-01-01T00:00:04Z", "e"))])
+    assert [row[2][:1] for row in journal.rows()] == ["b", "c", "x", "d", "e"]
+    assert journal.total == 6
+
+
+@pytest.mark.parametrize("cuts", [(1,), (2, 3), (4, 4, 5), (7,), (1, 2, 3, 4, 5, 6, 7)])
+def test_a_log_that_is_cut_anywhere_is_read_without_a_gap_and_without_a_double(cuts):
+    """Lines of one chunk have one time, and a line of stderr may be written after a later one of stdout."""
+    times = ["01.1", "01.5", "01.5", "01.5", "01.2", "02", "02.000000001", "02.000000001"]
+    written = [Line(f"2026-01-01T00:00:{time}Z", str(number)) for number, time in enumerate(times)]
+    place, got = Place(), []
+    for there in [*cuts, len(written)]:
+        since = place.resume()
+        answer = [each for each in written[:there] if each.time[:19] >= since.removesuffix("Z")]
+        got += [each.text for each in answer if place.is_new(each)]
+    assert got == [each.text for each in written]
+
+
+@pytest.mark.parametrize("theme", [palette.LIGHT, palette.DARK])
+def test_every_colour_can_be_read_on_its_ground(theme):
+    written = (*theme.lines, theme.text, theme.main, theme.good, theme.bad, theme.busy)
+    assert min(palette.contrast(each, theme.ground) for each in written) >= 4.5
+
+
+def test_no_two_of_64_ranks_look_alike_and_eight_differ_by_their_dashes_alone():
+    assert len({palette.style(rank) for rank in range(64)}) == 64
+    assert len({palette.style(rank)[1] for rank in range(8)}) == 8
