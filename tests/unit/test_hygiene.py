@@ -10,6 +10,7 @@ import pytest
 from kitlib.workshop import BY_KUBECTL, ORDER
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+GLOSSARY = NOTEBOOKS[0].parents[1] / "docs" / "glossary.md"
 CHECKED = "nbval-check-output"
 
 
@@ -125,8 +126,16 @@ def test_it_ends_with_cleaning_up_and_a_link(notebook):
 
 def test_links_lead_to_files(notebook):
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (NOTEBOOKS[0].parent / target).exists(), target
+
+
+def test_terms_that_are_linked_are_in_the_glossary(notebook):
+    headings = re.findall(r"^## (.+)$", GLOSSARY.read_text(), flags=re.MULTILINE)
+    terms = {heading.lower().replace(" ", "-") for heading in headings}
+    assert headings == sorted(headings, key=str.lower), "the glossary is in the alphabet's order"
+    for target in re.findall(r"glossary\.md#([^)]+)\)", "\n".join(sources(notebook))):
+        assert target in terms, f"docs/glossary.md has no {target}"
 
 
 def test_nothing_is_installed_or_pasted(notebook):
