@@ -10,17 +10,22 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 ROOT = Path(__file__).parents[2]
-PROVIDER = 'cluster_name = "trainyard"'
+PROVIDER = 'provider = "local"\ncluster_name = "trainyard"\nnodes = 4'
 
 
 @pytest.fixture
 def make_notebook(tmp_path):
-    """Write a notebook of the given cells of code, behind a heading and parameters, and return its path."""
+    """Write a notebook of the given cells of code, behind a heading and parameters, and return its path.
 
-    def make(name, *sources):
+    ``tags`` has the tags of cells by their number in the notebook, from 1.
+    """
+
+    def make(name, *sources, tags=None):
         cells = [new_markdown_cell(f"# {name}\n\nMade by a test."), new_code_cell(PROVIDER)]
         cells[1].metadata["tags"] = ["parameters"]
         cells += [new_code_cell(source) for source in sources]
+        for number, tag in (tags or {}).items():
+            cells[number - 1].metadata["tags"] = [tag]
         kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
         notebook = new_notebook(cells=cells, metadata={"kernelspec": kernel})
         path = tmp_path / f"{name}.ipynb"
