@@ -6,7 +6,11 @@ is missed by stands in the table, and the exit status is 0 all the same. Tests o
     measures/     one module a measure: what is done, timed, and compared
     lab.py        the clusters of a run, made when they are needed and deleted whatever happens
     kwok.py       the peer: obtained, started from the same Kubernetes programs, deleted
+    kubeflow.py   another peer: the Kubeflow SDK's local processes
+    peers/        programs that are compared with ours
     training.py   one training run, in a cluster and by a bare torchrun
+    torchrun.py   any program by a bare torchrun, and how fast its epochs were
+    cifar10.py    images in CIFAR-10's format, and what trains on them
     watching.py   seeing objects change, with the time at which it was seen
     sampling.py   order of the rounds, percentiles (pure)
     results.py    samples to values, ratios and verdicts (pure)

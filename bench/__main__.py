@@ -17,7 +17,7 @@ import psutil
 from rich.console import Console
 
 from bench import machine, table
-from bench.errors import MeasureFailed
+from bench.errors import MeasureFailed, NotHere
 from bench.lab import Lab
 from bench.measures import MEASURES
 from bench.results import Result
@@ -37,6 +37,7 @@ class Report:
         self.results: list[Result] = []
         self.states: dict[str, machine.State] = {}
         self.failures: dict[str, str] = {}
+        self.not_here: dict[str, str] = {}
         self._output = output
         self._facts = {
             "began": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -50,6 +51,7 @@ class Report:
             "complete": complete,
             "machine_before": {name: state.as_dict() for name, state in self.states.items()},
             "not_measured": self.failures,
+            "not_measurable_here": self.not_here,
             "results": [each.as_dict() for each in self.results],
         }
         self._output.parent.mkdir(parents=True, exist_ok=True)
@@ -73,8 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print("interrupted; the clusters of this run are deleted", style="red")
         status = 130
     report.write(complete=status == 0)
-    if report.results or report.failures:
+    if report.results or report.failures or report.not_here:
         table.draw(report.results, states=report.states, failures=report.failures, console=console)
+        for name, reason in report.not_here.items():
+            console.print(f"{name}: NOT MEASURED HERE: {reason}", style="yellow", markup=False)
         console.print(f"Samples: {options.output}", markup=False, soft_wrap=True)
     return status or int(bool(report.failures))
 
@@ -86,6 +90,9 @@ def _take(name: str, lab: Lab, report: Report, console: Console) -> None:
         report.results += MEASURES[name](lab)
     except Interrupted:
         raise
+    except NotHere as reason:
+        report.not_here[name] = str(reason)
+        console.print(f"{name}: NOT MEASURED HERE: {reason}", style="yellow", markup=False)
     except FAILURES as error:
         report.failures[name] = str(error)
         console.print(f"{name}: {error}", style="red", markup=False)

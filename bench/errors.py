@@ -1,4 +1,4 @@
-"""The two ways in which a benchmark cannot be run as it is meant."""
+"""The ways in which a benchmark cannot be run as it is meant."""
 
 
 class PeerAbsent(Exception):
@@ -7,3 +7,7 @@ class PeerAbsent(Exception):
 
 class MeasureFailed(Exception):
     """What was to be timed did not happen; the text says what was seen last."""
+
+
+class NotHere(Exception):
+    """This machine lacks what a measure is about, a GPU for one; it is said, and nothing has failed."""

@@ -12,19 +12,25 @@ MET, MISSED, UNJUDGED = "met", "missed", "not judged"
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that a ratio, or our own value, may be.
+    """The most, or with ``at="least"`` the least, that a ratio or our own value may be.
 
     Example:
-        >>> str(Limit(0.8)), str(Limit(100, of="value", unit="ms"))
-        ('≤ 0.8 × peer', '≤ 100 ms')
+        >>> str(Limit(0.8)), str(Limit(100, of="value", unit="ms")), str(Limit(1.5, at="least"))
+        ('≤ 0.8 × peer', '≤ 100 ms', '≥ 1.5 × peer')
     """
 
-    most: float
+    bound: float
     of: Literal["ratio", "value"] = "ratio"
     unit: str = ""
+    at: Literal["most", "least"] = "most"
 
     def __str__(self) -> str:
-        return f"≤ {self.most:g} × peer" if self.of == "ratio" else f"≤ {self.most:g} {self.unit}".rstrip()
+        unit = "× peer" if self.of == "ratio" else self.unit
+        return f"{'≤' if self.at == 'most' else '≥'} {self.bound:g} {unit}".rstrip()
+
+    def holds(self, measured: float) -> bool:
+        """Tell whether a figure keeps it."""
+        return measured <= self.bound if self.at == "most" else measured >= self.bound
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Result:
 
     @property
     def ratio(self) -> float | None:
-        """Our value as a share of the peer's; less is better."""
+        """Our value as a share of the peer's: of times less is better, of speeds more."""
         return self.value / self.peer_value if self.peer_value else None
 
     @property
@@ -76,7 +82,7 @@ class Result:
         measured = self.value if self.limit.of == "value" else self.ratio
         if measured is None:
             return UNJUDGED
-        return MET if measured <= self.limit.most else MISSED
+        return MET if self.limit.holds(measured) else MISSED
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""

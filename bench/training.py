@@ -4,16 +4,13 @@ Both run the same file with the same flags and the same number of threads; both 
 machine's clock stamps them, so the times compare. What is compared with what is for the measures.
 """
 
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import kitlib as kit
+from bench import torchrun
 from bench.errors import MeasureFailed
 from kitlib import logs, metrics, settings
 from kitlib.clusters import Cluster
@@ -21,8 +18,6 @@ from kitlib.kube import Kube
 
 TRAINER = "trainers/digits_ddp.py"
 RUN_SECONDS = 600
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
 COLD = {"spec": {"template": {"metadata": {"annotations": {"trainyard/warm-start": "false"}}}}}
 
 
@@ -37,6 +32,7 @@ class Times:
         finished: It was seen to be over.
         threads: How many threads each rank had, as the ranks have said.
         warm: How many pods were forked from the warm parent.
+        accuracy: What it reached; None where it said nothing of it.
     """
 
     submitted: float
@@ -45,6 +41,7 @@ class Times:
     finished: float
     threads: tuple[int, ...]
     warm: int = 0
+    accuracy: float | None = None
 
     @property
     def to_first_step(self) -> float:
@@ -71,7 +68,9 @@ def read(lines: Iterable[str], *, submitted: float, finished: float, ranks: int,
     if len(last) != ranks or not first:
         raise MeasureFailed(f"{len(last)} of {ranks} ranks came to their end")
     threads = tuple(int(each.fields.get("threads", 0)) for each in events if each.event == "start")
-    return Times(submitted, min(first), max(last), finished, threads, warm)
+    reached = [float(each.fields["accuracy"]) for each in events if each.event == "eval"]
+    accuracy = reached[-1] if reached else None
+    return Times(submitted, min(first), max(last), finished, threads, warm, accuracy)
 
 
 def bare(ranks: int, *, flags: Mapping[str, object], folder: Path) -> Times:
@@ -85,32 +84,9 @@ def bare(ranks: int, *, flags: Mapping[str, object], folder: Path) -> Times:
     Raises:
         MeasureFailed: It failed; the error has its last words.
     """
-    command = [
-        str(Path(sys.executable).with_name("torchrun")),
-        f"--nproc-per-node={ranks}",
-        f"--master-port={_free_port()}",
-        str(settings.find(TRAINER)),
-        *(f"--{name}={value}" for name, value in flags.items()),
-    ]
-    environment = {name: os.environ[name] for name in KEPT if name in os.environ}
-    environment |= dict.fromkeys(THREADS, "1") | {"PYTHONUNBUFFERED": "1"}
-    output = folder / "torchrun.log"
-    with output.open("wb") as file:
-        submitted = time.time()
-        done = subprocess.run(
-            command,
-            env=environment,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            timeout=RUN_SECONDS,
-            check=False,
-        )
-        finished = time.time()
-    lines = output.read_text(errors="replace").splitlines()
-    if done.returncode:
-        raise MeasureFailed(f"torchrun ended with {done.returncode}: {' | '.join(lines[-5:])}")
+    submitted = time.time()
+    lines = torchrun.run(settings.find(TRAINER), folder=folder, ranks=ranks, flags=flags)
+    finished = time.time()
     return read(lines, submitted=submitted, finished=finished, ranks=ranks)
 
 
@@ -165,9 +141,3 @@ def _started_warm(kube: Kube, pods: set[str]) -> int:
             if each["involvedObject"]["name"] in pods and "warm parent" in each.get("message", "")
         }
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The measures, by name, in the order in which they run: those that want the machine alone come first.
+"""The measures, by name, in the order in which they run: clusters first, what trains without one last.
 
 Each module has ``measure(lab)``, which returns lines of the table; what a line compares is said there.
 """
@@ -9,13 +9,18 @@ from bench.lab import Lab
 from bench.measures import (
     agent,
     busy_start,
+    cifar10_cpu,
+    cifar10_gpu,
     creation,
     first_step,
     idle,
+    local_process,
     log_follow,
     many_pods,
     pod_start,
+    scaling,
     simulated,
+    to_97_percent,
     top,
     training_time,
 )
@@ -33,4 +38,9 @@ MEASURES: dict[str, Callable[[Lab], list[Result]]] = {
     "simulated": simulated.measure,
     "first_step": first_step.measure,
     "training_time": training_time.measure,
+    "to_97_percent": to_97_percent.measure,
+    "local_process": local_process.measure,
+    "cifar10_cpu": cifar10_cpu.measure,
+    "scaling": scaling.measure,
+    "cifar10_gpu": cifar10_gpu.measure,
 }

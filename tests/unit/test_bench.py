@@ -1,20 +1,25 @@
 """The pure parts of the benchmarks: order, percentiles, verdicts, the table; and the peer's absence."""
 
+import importlib.util
 import io
 import itertools
 import json
 
+import numpy as np
 import psutil
 import pytest
 from rich.console import Console
 
-from bench import kwok, objects, table, training
-from bench.errors import MeasureFailed, PeerAbsent
+from bench import cifar10, kwok, objects, table, torchrun, training
+from bench.__main__ import Report, _take
+from bench.errors import MeasureFailed, NotHere, PeerAbsent
 from bench.machine import State
-from bench.measures import MEASURES, first_step, idle
+from bench.measures import MEASURES, first_step, idle, to_97_percent
+from bench.peers.cifar10_plain import Cifar10
 from bench.results import MET, MISSED, UNJUDGED, Limit, Result
 from bench.sampling import alternate, order, percentile
 from bench.watching import has_started, is_complete
+from kitlib import settings
 from kitlib.manifests import merge
 from localkube.controlplane.binaries import COMPONENTS, ControlPlane
 
@@ -195,5 +200,70 @@ def test_all_measures_have_a_name():
         "simulated",
         "first_step",
         "training_time",
+        "to_97_percent",
+        "local_process",
+        "cifar10_cpu",
+        "cifar10_gpu",
+        "scaling",
     }
     assert set(MEASURES) == alone | together
+
+
+def epoch(rank: int, rate: float) -> str:
+    return json.dumps({"event": "epoch", "time": 1, "rank": rank, "world_size": 2, "images_per_s": rate})
+
+
+def test_images_a_second_are_those_of_all_ranks_in_the_last_epoch():
+    lines = [epoch(0, 1), epoch(1, 1), epoch(0, 20), epoch(1, 30)]
+    assert torchrun.images_per_s(lines, ranks=2) == 50
+    with pytest.raises(MeasureFailed, match="two epochs are needed"):
+        torchrun.images_per_s(lines[:3], ranks=2)
+    with pytest.raises(MeasureFailed, match="of 3 ranks, 2 spoke"):
+        torchrun.images_per_s(lines, ranks=3)
+
+
+def test_a_program_that_fails_under_torchrun_is_quoted(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("raise ValueError('no such thing')")
+    with pytest.raises(MeasureFailed, match="ValueError: no such thing"):
+        torchrun.run(program, folder=tmp_path, flags={})
+
+
+def test_made_up_images_are_read_by_torchvision_as_by_the_trainer(tmp_path, monkeypatch):
+    monkeypatch.setattr(cifar10, "IN_A_FILE", 20)
+    place = cifar10.make(tmp_path)
+    images = Cifar10(place)
+    assert len(images) == 100
+    assert images[0][0].size == (32, 32)
+    spec = importlib.util.spec_from_file_location("cifar10_ddp", settings.find(cifar10.TRAINER))
+    trainer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(trainer)
+    pixels, labels = trainer.read_images(place, train=True)
+    assert (pixels[7].numpy() == np.asarray(images[7][0])).all()
+    assert int(labels[7]) == images[7][1]
+
+
+def test_a_measure_that_needs_what_is_not_here_says_so_and_does_not_fail_the_run(
+    capsys, monkeypatch, tmp_path
+):
+    def absent(lab):
+        raise NotHere("there is no GPU")
+
+    monkeypatch.setitem(MEASURES, "cifar10_gpu", absent)
+    report = Report(tmp_path / "latest.json", rounds=1, quick=True)
+    _take("cifar10_gpu", None, report, Console(width=140))
+    assert "NOT MEASURED HERE: there is no GPU" in capsys.readouterr().out
+    assert not report.failures
+    assert json.loads((tmp_path / "latest.json").read_text())["not_measurable_here"]
+
+
+def test_a_goal_for_a_speed_is_the_least_that_it_may_be():
+    least = Limit(1.5, at="least")
+    assert str(least) == "≥ 1.5 × peer"
+    assert result(theirs=(1.0,), limit=least).verdict == MET
+    assert result(theirs=(2.0,), limit=least).verdict == MISSED
+
+
+def test_an_accuracy_below_the_goal_is_no_sample():
+    with pytest.raises(MeasureFailed, match=r"0\.9 and not 0\.97"):
+        to_97_percent._reaching(training.Times(0, 1, 2, 3, (1,), 0, 0.9))

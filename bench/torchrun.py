@@ -1,0 +1,83 @@
+"""Programs run by a bare ``torchrun`` on this machine, and what their epochs say of their speed.
+
+Nothing of the kit takes part: this is the other side of a comparison, or both sides where two programs are
+compared.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from bench.errors import MeasureFailed
+from kitlib import metrics
+
+RUN_SECONDS = 900
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
+
+
+def run(
+    program: Path, *, folder: Path, ranks: int = 1, threads: int = 1, flags: Mapping[str, object]
+) -> list[str]:
+    """Run a program by ``torchrun --nproc-per-node RANKS`` and return the lines that it wrote.
+
+    Args:
+        program: The file.
+        folder: Where it runs, and where its output is kept.
+        ranks: How many processes.
+        threads: Of each process.
+        flags: The program's; a flag without a value has the value None.
+
+    Raises:
+        MeasureFailed: It failed; the error has its last words.
+    """
+    command = [
+        str(Path(sys.executable).with_name("torchrun")),
+        f"--nproc-per-node={ranks}",
+        f"--master-port={_free_port()}",
+        str(program),
+        *(f"--{name}" if value is None else f"--{name}={value}" for name, value in flags.items()),
+    ]
+    environment = {name: os.environ[name] for name in KEPT if name in os.environ}
+    environment |= dict.fromkeys(THREADS, str(threads)) | {"PYTHONUNBUFFERED": "1"}
+    output = folder / "torchrun.log"
+    with output.open("wb") as file:
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            timeout=RUN_SECONDS,
+            check=False,
+        )
+    lines = output.read_text(errors="replace").splitlines()
+    if done.returncode:
+        said = [line for line in lines if "Error" in line and "ChildFailedError" not in line] or lines
+        raise MeasureFailed(f"torchrun {program.name} ended with {done.returncode}: {' | '.join(said[-3:])}")
+    return lines
+
+
+def images_per_s(lines: Iterable[str], *, ranks: int = 1) -> float:
+    """Return the images a second of all ranks together, in the last epoch: the first one warms up.
+
+    Raises:
+        MeasureFailed: A rank said nothing of two epochs or more.
+    """
+    rates: dict[int, list[float]] = {}
+    for event in metrics.parse(lines):
+        if event.event == "epoch":
+            rates.setdefault(event.rank, []).append(float(event.fields["images_per_s"]))
+    if len(rates) != ranks or min(map(len, rates.values())) < 2:
+        raise MeasureFailed(f"of {ranks} ranks, {len(rates)} spoke of an epoch, and two epochs are needed")
+    return sum(each[-1] for each in rates.values())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
