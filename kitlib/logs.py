@@ -8,7 +8,9 @@ What the lines mean is in `metrics` and `tracebacks`.
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
+from kitlib import pods
 from kitlib.errors import KitError, Rejected
 from kitlib.kube import Kube, Stream
 from kitlib.manifests import Object
@@ -38,6 +40,12 @@ def read_if_reachable(kube: Kube, pod: Object) -> list[Line]:
         return []
 
 
+def written(kube: Kube, pod: Object) -> bool:
+    """Return whether a pod has written all that it ever will."""
+    now = kube.find("Pod", pod["metadata"]["name"])
+    return now is None or now["metadata"]["uid"] != pod["metadata"]["uid"] or pods.finished(now)
+
+
 def merge(by_rank: Mapping[int, list[Line]]) -> list[tuple[int, Line]]:
     """Return the lines of many ranks in the order of their time."""
     lines = [(rank, line) for rank, written in by_rank.items() for line in written]
@@ -49,10 +57,13 @@ class Place:
 
     A log is asked for again from a whole second on, since that is what the API takes. Many lines may have
     one time, and not every line is later than the one before: so the lines of that second are counted.
+
+    Args:
+        since: A whole second, RFC 3339 without a zone, before which nothing is wanted.
     """
 
-    def __init__(self) -> None:
-        self.second = ""
+    def __init__(self, since: str = "") -> None:
+        self.second = since
         self.last = ""
         self.seen = 0
         self._skip = 0
@@ -134,9 +145,9 @@ class Followers:
         self.lines: queue.SimpleQueue = queue.SimpleQueue()
         self.running: list[tuple[threading.Thread, Follower]] = []
 
-    def add(self, rank: int, follower: Follower) -> None:
-        """Begin to follow a rank."""
-        thread = threading.Thread(target=self._run, args=(rank, follower), name=f"log-{rank}", daemon=True)
+    def add(self, who: Any, follower: Follower) -> None:
+        """Begin to follow a rank, or whatever its lines shall be known by."""
+        thread = threading.Thread(target=self._run, args=(who, follower), name=f"log-{who}", daemon=True)
         self.running = [each for each in self.running if each[0].is_alive()] + [(thread, follower)]
         thread.start()
 
@@ -159,7 +170,7 @@ class Followers:
             raise failed[0][1]
         return lines
 
-    def drain(self, first: Iterable = ()) -> tuple[list[tuple[int, Line]], list[tuple[Follower, KitError]]]:
+    def drain(self, first: Iterable = ()) -> tuple[list[tuple[Any, Line]], list[tuple[Follower, KitError]]]:
         """Return the lines that have come, in the order of their time, and the followers that gave up."""
         taken = list(first)
         while not self.lines.empty():
@@ -175,10 +186,10 @@ class Followers:
         for thread, _ in self.running:
             thread.join(timeout=5)
 
-    def _run(self, rank: int, follower: Follower) -> None:
+    def _run(self, who: Any, follower: Follower) -> None:
         try:
             for line in follower:
-                self.lines.put((rank, line))
+                self.lines.put((who, line))
         except KitError as error:
             self.lines.put((follower, error))
 

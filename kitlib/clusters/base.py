@@ -164,6 +164,27 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
             ) from error
         return pod_usage(figures) if of == "pods" else node_usage(figures, nodes.seen(self.kube))
 
+    def watch(self, *, minutes: float = 60):
+        """Return a live picture of it: CPU, memory and GPUs of every node over time, and its pods.
+
+        It asks in the background until it is stopped, its view is closed, the minutes are over or the cluster
+        is gone. Where nobody looks, as under papermill, the output is a picture and a table, renewed
+        after each cell.
+
+        Args:
+            minutes: How long at most.
+
+        Returns:
+            A watch, which shows itself; ``stop()`` ends it, ``save("cluster.png")`` writes its picture.
+
+        Example:
+            >>> cluster.watch()
+            Cluster trainyard: nodes Ready: 4 of 4, pods running: 0, cpu, mean of nodes: 1 %
+        """
+        from kitlib.widgets.cluster_watch import ClusterWatch  # numpy and matplotlib take half a second
+
+        return ClusterWatch(self.kube, minutes=minutes).start()
+
     def events(self) -> Table:
         """Return what Kubernetes has said of late, oldest first."""
         return events_table(self.kube.get_all("Event"))

@@ -15,7 +15,6 @@ import numpy as np
 from kitlib import logs, metrics, pods
 from kitlib.errors import KitError
 from kitlib.kube import Kube
-from kitlib.manifests import Object
 from kitlib.status import RunStatus
 from kitlib.tables import Table
 from kitlib.watches import Snapshot
@@ -99,13 +98,9 @@ class RunWatch(Watch):
             uid = pod["metadata"]["uid"]
             if uid not in self._followed and pods.started(pod):
                 place = self._places.setdefault(uid, logs.Place())
-                ended = partial(self._will_write_no_more, pod)
+                ended = partial(logs.written, self.run.kube, pod)
                 follower = self._followed[uid] = logs.Follower(self.run.kube, pod, ended, place)
                 self._followers.add(pods.node_rank(pod) or 0, follower)
-
-    def _will_write_no_more(self, pod: Object) -> bool:
-        now = self.run.kube.find("Pod", pod["metadata"]["name"])
-        return now is None or now["metadata"]["uid"] != pod["metadata"]["uid"] or pods.finished(now)
 
     def _ask_events(self, *, now: bool) -> None:
         if now or time.monotonic() - self._asked_events > EVENTS_SECONDS:
@@ -115,7 +110,9 @@ class RunWatch(Watch):
             except KitError:  # the pods' watch tells what is wrong with the API
                 return
             with self.lock:
-                self.events = [row[1:] for row in reversed(newest)]  # without its age, which would change
+                self.events = [  # without their age, which would change
+                    [kind, f"{reason} {about}", words] for _, kind, reason, about, words in reversed(newest)
+                ]
 
     def _end_logs(self) -> None:
         """Wait for the last lines of a run that has ended; then let the logs be."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 UPDATE_SECONDS = 0.25  # four updates a second at most
 BYTES_PER_SECOND = 20_000  # of what is drawn: larger frames come less often
+STILL_SECONDS = 1.0  # while nothing changes, for what was held back
 CLOSED_SECONDS = 10.0  # a page that is loaded again opens its views anew within this time
 END_SECONDS = 10.0
 
@@ -160,10 +161,12 @@ class Watch(AbstractContextManager, ABC):
 
     def _draw(self) -> None:
         """Bring the widget up to date until the end, slower where there is much to send."""
-        pause = UPDATE_SECONDS
+        pause, drawn, due = UPDATE_SECONDS, None, 0.0
         while not self.stopping.wait(pause):
             self._collect()
-            if self._view is not None:
+            pause, state = UPDATE_SECONDS, self.state()
+            if self._view is not None and (state != drawn or time.monotonic() > due):
+                drawn, due = state, time.monotonic() + STILL_SECONDS
                 pause = max(UPDATE_SECONDS, self.push(self._view) / BYTES_PER_SECOND)
             if self._nobody_looks() or self._complete():
                 self.stopping.set()

@@ -27,8 +27,6 @@ class Chart {
     } else {
       this.plot.setData(data);
     }
-    // Away from the mouse, the legend has the newest figures.
-    if (x.length && !(this.plot.cursor.left >= 0)) this.plot.setLegend({ idx: x.length - 1 });
   }
 
   settings(lines, theme) {
@@ -49,11 +47,13 @@ class Chart {
       cursor: { sync: options.syncKey ? { key: options.syncKey } : undefined, points: { size: 6 }, drag: { x: true, y: false } },
       scales: { x: { time: Boolean(options.time), range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) }, y: { range } },
       axes: [
-        { ...axis, show: options.xAxis !== false, size: 24, gap: 3, label: options.xLabel, labelSize: 15, labelFont: font, labelGap: -3, incrs: options.time ? undefined : WHOLE },
+        { ...axis, show: options.xAxis !== false, size: 24, gap: 3, label: options.xLabel, labelSize: 15, labelFont: font, labelGap: -3, incrs: options.time ? undefined : WHOLE, values: options.time ? (_, ticks) => ticks.map(clock) : undefined, space: 64 },
         { ...axis, size: 56, values: (_, ticks) => ticks.map((each) => shown(each, options.unit)), splits: options.band ? (plot) => [0, Math.max(1, ...plot.data[1])] : undefined, space: 28 },
       ],
+      // Away from the mouse, the legend has the newest figures.
+      hooks: { draw: [(plot) => !(plot.cursor.left >= 0) && plot.data[0].length && plot.setLegend({ idx: plot.data[0].length - 1 })] },
       series: [
-        { label: options.time ? "time" : options.xLabel || "step", value: options.time ? undefined : (_, each) => shown(each) },
+        { label: options.time ? "time" : options.xLabel || "step", value: (_, each) => (options.time ? clock(each) : shown(each)) },
         ...lines.map((each) => ({
           label: each.label,
           stroke: each.colour,
@@ -93,6 +93,10 @@ class Chart {
     this.observer.disconnect();
     this.plot?.destroy();
   }
+}
+
+function clock(seconds) {
+  return seconds === null || seconds === undefined ? "–" : new Date(1000 * seconds).toLocaleTimeString("en-GB");
 }
 
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6];

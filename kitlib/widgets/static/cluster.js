@@ -1,4 +1,55 @@
 // A cluster: what its nodes use over time, and its pods.
+
 function clusterView(model, root) {
-  return { draw: {}, destroy: () => {} };
+  const key = `ty-${Math.random().toString(36).slice(2)}`;
+  const facts = element("dl", { class: "ty-figures" });
+  const charts = element("div", { class: "ty-pairs" });
+  const nodes = element("table");
+  const pods = element("table");
+  const source = element("p", { class: "ty-quiet ty-source" });
+  root.append(
+    facts, charts, source,
+    element("div", { class: "ty-columns" },
+      section("Nodes", element("div", { class: "ty-wide" }, nodes)),
+      section("Pods", element("div", { class: "ty-wide" }, pods))),
+  );
+  const common = { height: 180, unit: " %", time: true, zero: true, syncKey: key, empty: "no figures yet" };
+  const made = {};
+  const LABELS = {
+    cpu: { label: "CPU, share of what a node has", top: 100 },
+    memory: { label: "Memory, share of what a node has", top: 10 },
+    gpus: { label: "GPUs asked for by pods, share of those declared", top: 100 },
+    gpu: { label: "GPUs in use, as the trainers on the node tell", top: 100 },
+  };
+  const chart = (kind) => (made[kind] ||= new Chart(charts, { ...common, ...LABELS[kind] }));
+  chart("cpu");
+  chart("memory");
+
+  function drawCurves(theme) {
+    const frame = readFrame(model);
+    const { nodes: names = [], began = 0, source: from } = model.get("facts");
+    const times = (frame.time?.[0][1] || []).map((each) => began + each);
+    for (const kind of Object.keys(LABELS)) {
+      const rows = frame[kind] || [];
+      if (!rows.length && !made[kind]) continue;
+      chart(kind).show(rows.length ? times : [], rows.map(([index, values]) => {
+        const [colour, dashes] = theme.styles[index % theme.styles.length];
+        return { label: names[index] || `node ${index}`, values, colour: theme.lines[colour], dashes: rows.length <= 8 ? dashes : [], width: 1.5 };
+      }), theme);
+      chart(kind).describe(rows.map(([index, values]) => `${names[index]} ${shown(values.at(-1), " %")}`).join(", "));
+    }
+    source.textContent = from ? `CPU and memory are told by ${from}.` : "";
+  }
+
+  function drawTables() {
+    const tables = model.get("tables");
+    fillTable(nodes, ["node", "status", "cpu", "memory", "gpus", "pods"], tables.nodes, "no nodes to be seen");
+    fillTable(pods, ["pod", "phase", "node", "run", "restarts", "why"], tables.pods, "no pods");
+    pods.classList.toggle("ty-no-why", !(tables.pods || []).some((row) => row[5]));
+  }
+
+  return {
+    draw: { curves: drawCurves, facts: () => drawFacts(model, root, facts), tables: drawTables },
+    destroy: () => Object.values(made).forEach((each) => each.destroy()),
+  };
 }

@@ -18,7 +18,7 @@ function fillTable(table, columns, rows, empty) {
   const body = (rows || []).map((row) =>
     element("tr", {}, ...row.map((cell, index) => {
       const text = cell === null || cell === "" ? "–" : String(cell);
-      const word = columns[index] === "phase" || columns[index] === "type";
+      const word = ["phase", "type", "status"].includes(columns[index]);
       return element("td", { "data-word": word ? text : undefined }, text);
     })));
   if (!body.length) body.push(element("tr", {}, element("td", { colspan: columns.length, class: "ty-quiet" }, empty)));

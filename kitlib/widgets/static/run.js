@@ -6,7 +6,7 @@ function runView(model, root) {
   const charts = element("div", { class: "ty-charts" });
   const side = element("div", { class: "ty-side" });
   const pods = element("table");
-  const events = element("table");
+  const events = element("table", { class: "ty-words" });
   const latest = element("table");
   const epochs = element("table");
   const log = element("pre", { class: "ty-log", tabindex: "0", role: "log", "aria-live": "off", "aria-label": "Merged log of all workers" });
@@ -63,7 +63,7 @@ function runView(model, root) {
   function drawTables() {
     const tables = model.get("tables");
     fillTable(pods, ["rank", "pod", "phase", "node", "restarts", "why"], tables.pods, "no pods yet");
-    fillTable(events, ["type", "reason", "object", "message"], tables.events, "no events");
+    fillTable(events, ["type", "what", "message"], tables.events, "no events");
     fillTable(latest, ["rank", "step", "loss", "smoothed", "images/s"], tables.latest, "no steps yet");
     fillTable(epochs, ["epoch", "mean loss", "images/s", "accuracy"], tables.epochs, "no epoch has ended");
     pods.classList.toggle("ty-no-why", !(tables.pods || []).some((row) => row[5]));

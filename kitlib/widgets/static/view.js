@@ -36,7 +36,7 @@ function render({ model, el }) {
   let spokenAt = 0;
   function speak() {
     const { title: name, about, finished, phase } = model.get("facts") || {};
-    title.textContent = name || "";
+    title.textContent = `${model.get("kind") === "cluster" ? "Cluster" : "Run"} ${name || ""}`;
     root.setAttribute("role", "region");
     root.setAttribute("aria-label", about || "");
     root.dataset.finished = Boolean(finished);
