@@ -12,6 +12,7 @@ These are all the names that notebooks need; the modules behind them are for tho
 
 from kitlib.cleanup import clean_up
 from kitlib.clusters import Cluster, connect, create_cluster, list_clusters
+from kitlib.datasets import Dataset, image_folder, prepare_dataset
 from kitlib.doctor import machine
 from kitlib.errors import ClusterNotFound, KitError, RunFailed
 from kitlib.jobs import IndexedJob, launch
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Cluster",
     "ClusterNotFound",
+    "Dataset",
     "IndexedJob",
     "KitError",
     "Run",
@@ -30,7 +32,9 @@ __all__ = [
     "clean_up",
     "connect",
     "create_cluster",
+    "image_folder",
     "launch",
     "list_clusters",
     "machine",
+    "prepare_dataset",
 ]

@@ -127,6 +127,10 @@ class VolumeFull(TransferFailed):
     """There is no room on a volume for what was sent."""
 
 
+class DatasetFailed(KitError):
+    """A dataset could not be prepared; nothing half-made is left."""
+
+
 class WaitTimeout(KitError, TimeoutError):
     """What was waited for did not happen in time; ``what`` has the last state seen."""
 

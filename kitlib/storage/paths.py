@@ -8,7 +8,8 @@ from kitlib.errors import BadInput
 from kitlib.quantities import readable
 from kitlib.tables import Table, age
 
-STAGING = ".trainyard-upload-"
+OWN = ".trainyard"  # what is being made, and not to be seen
+STAGING = f"{OWN}-upload-"
 
 
 def inside(path: object, *, what: str = "path") -> str:
@@ -43,7 +44,7 @@ def listing(lines: Iterable[str], *, empty: str) -> Table:
     rows = []
     for line in lines:
         kind, size, seconds, name = line.split("\t", 3)
-        if not posixpath.basename(name).startswith(STAGING):
+        if not posixpath.basename(name).startswith(OWN):
             modified = datetime.fromtimestamp(int(seconds), UTC).isoformat()
             shown = readable(int(size)) if kind.startswith("regular") else None
             kind = "file" if kind.startswith("regular") else kind  # GNU tells of empty files

@@ -8,7 +8,7 @@ import io
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -17,7 +17,7 @@ from kitlib.quantities import readable
 from kitlib.storage.helper import MISSING, TAKEN, Helper
 
 END = ".trainyard-end"
-LOOK_SECONDS = 0.3
+LOOK_SECONDS = 0.5
 # $1: its name in the stream, $2: where it is to lie, $3: whether what lies there goes.
 _RECEIVE = f"""
 set -e
@@ -34,6 +34,7 @@ mv "$STAGING/$1" "./$2"
 """
 # $1: the folder, $2: the name in it.
 _SEND = f'cd "./$1" 2>/dev/null && test -e "./$2" || exit {MISSING}; tar -cf - "./$2"'
+_READ = f'test -f "./$1" || exit {MISSING}; cat "./$1"'
 _STAT = "-exec stat -c '%F\t%s\t%Y\t%n' {} +"
 _LIST = f"""
 test -e "./$1" || exit {MISSING}
@@ -46,7 +47,16 @@ def entries(helper: Helper, path: str) -> list[str]:
     return helper.output(_LIST, path).splitlines()
 
 
-def send(helper: Helper, source: Path, to: str, *, replace: bool, line: Progress) -> str:
+def content(helper: Helper, path: str) -> bytes:
+    """Return what is in a file."""
+    with helper.running(_READ, path) as process:
+        process.stdin.close()
+        return process.stdout.read()
+
+
+def send(
+    helper: Helper, source: Path, to: str, *, replace: bool, more: Mapping[str, bytes], line: Progress
+) -> str:
     """Copy a file or a folder to ``to``, and return what was done in words."""
     with helper.running(_RECEIVE, source.name, to, "replace" if replace else "keep") as process:
         counted = _Counted(process.stdin, line, "copied")
@@ -60,6 +70,10 @@ def send(helper: Helper, source: Path, to: str, *, replace: bool, line: Progress
                         stream.addfile(_anybodys(member), content)
                 else:
                     stream.addfile(_anybodys(member))
+            for name, data in more.items():
+                member = tarfile.TarInfo(f"{source.name}/{name}")
+                member.size, member.mtime = len(data), time.time()
+                stream.addfile(_anybodys(member), io.BytesIO(data))
             stream.addfile(tarfile.TarInfo(END), io.BytesIO())
     return f"{files} {'file' if files == 1 else 'files'}, {readable(counted.bytes)}"
 

@@ -3,8 +3,10 @@
 How a volume is asked for is in `claims`, how files travel in `transfer`.
 """
 
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kitlib.errors import BadInput, KitError
@@ -47,7 +49,14 @@ class Volume:
         with Helper(self.cluster, self.name) as helper:
             return listing(transfer.entries(helper, place), empty="an empty folder")
 
-    def upload(self, path: str | Path, to: str = "", *, replace: bool = False) -> str:
+    def upload(
+        self,
+        path: str | Path,
+        to: str = "",
+        *,
+        replace: bool = False,
+        more: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> str:
         """Copy a file or a folder to the volume, and return its path there.
 
         It appears complete or not at all. A file takes the place of a file of its name.
@@ -56,6 +65,7 @@ class Volume:
             path: What is here.
             to: Where it is to lie there; with a slash at the end, the folder to put it in.
             replace: Let a folder take the place of the one that is there.
+            more: Files that the folder gets as well: name -> content.
 
         Raises:
             BadInput: There is no such file, ``to`` leads elsewhere, or a folder of that name is there.
@@ -66,7 +76,7 @@ class Volume:
         place = target(source.name, to)
         with progress(f"volume {self.name}") as line, Helper(self.cluster, self.name) as helper:
             try:
-                done = transfer.send(helper, source, place, replace=replace, line=line)
+                done = transfer.send(helper, source, place, replace=replace, more=more, line=line)
             except OSError as error:
                 raise _local(error, source) from error
             line.done(f"copied {source.name} to {place}: {done}")
@@ -96,6 +106,15 @@ class Volume:
                 raise _local(error, here) from error
             line.done(f"fetched {place or 'all of it'}: {done}")
         return here
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a small file of the volume.
+
+        Raises:
+            FileMissing: There is no such file.
+        """
+        with Helper(self.cluster, self.name) as helper:
+            return transfer.content(helper, inside(path))
 
     # The volume
 

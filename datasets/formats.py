@@ -1,0 +1,239 @@
+"""The files of each dataset, as its usual loaders read them: written for stand-ins, read for counts and
+samples.
+
+`torchvision.datasets.MNIST` and `ImageFolder` read what is written here as they read the real files.
+`CIFAR10` compares the files with the MD5 of the real ones, which no other files can have: a loader of one's
+own reads both.
+"""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from say import Meter
+from sources import CIFAR10_CLASSES, DIGITS
+from synthetic import Looks, digits, digits_file, labels, pictures, read_digits
+
+SAMPLE = 24
+SYNTHETIC_CLASSES = 200
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is in a prepared folder.
+
+    Attributes:
+        classes: Their names, by number.
+        train_images: How many.
+        test_images: How many.
+        sample: Pictures and their classes, a few.
+    """
+
+    classes: list[str]
+    train_images: int
+    test_images: int
+    sample: tuple[np.ndarray, list[str]]
+
+
+@dataclass(frozen=True)
+class Format:
+    """How one dataset lies in its folder.
+
+    Attributes:
+        train: How many images it has for training.
+        test: And for testing.
+        write: Makes stand-ins: folder, images for training, for testing, seed.
+        read: Returns what is there.
+        tidy: What is done with the unpacked files of the real one.
+    """
+
+    train: int
+    test: int
+    write: Callable[[Path, int, int, int], None]
+    read: Callable[[Path], Contents]
+    tidy: Callable[[Path], None] = lambda folder: None
+
+
+# digits ---------------------------------------------------------------------------------------------------
+
+
+def write_digits(folder: Path, train: int, test: int, seed: int) -> None:
+    """Copy scikit-learn's file: these digits are real, and travel with it."""
+    shutil.copyfile(digits_file(), folder / "digits.csv.gz")
+
+
+def read_digits_folder(folder: Path) -> Contents:
+    images, truth = read_digits()
+    test = len(images) // 5 + 1
+    shown = np.clip(images[:SAMPLE] * 16, 0, 255).astype(np.uint8)
+    return Contents(
+        list(DIGITS), len(images) - test, test, (shown, [DIGITS[each] for each in truth[:SAMPLE]])
+    )
+
+
+# MNIST: http://yann.lecun.com/exdb/mnist/ describes the IDX format ------------------------------------------
+
+
+def write_mnist(folder: Path, train: int, test: int, seed: int) -> None:
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for part, count in (("train", train), ("t10k", test)):
+        rng = np.random.default_rng([seed, count, part == "t10k"])
+        which = labels(count, 10, rng)
+        images = digits(which, rng, test=part == "t10k")
+        _write_idx(raw / f"{part}-images-idx3-ubyte", images)
+        _write_idx(raw / f"{part}-labels-idx1-ubyte", which.astype(np.uint8))
+
+
+def read_mnist(folder: Path) -> Contents:
+    raw = folder / "MNIST" / "raw"
+    images, truth = (_read_idx(raw / f"train-{part}-ubyte") for part in ("images-idx3", "labels-idx1"))
+    test = len(_read_idx(raw / "t10k-labels-idx1-ubyte"))
+    return Contents(
+        list(DIGITS), len(truth), test, (images[:SAMPLE], [DIGITS[each] for each in truth[:SAMPLE]])
+    )
+
+
+def _write_idx(path: Path, array: np.ndarray) -> None:
+    head = np.array([0x0800 + array.ndim, *array.shape], dtype=">i4")
+    path.write_bytes(head.tobytes() + array.tobytes())
+
+
+def _read_idx(path: Path) -> np.ndarray:
+    content = path.read_bytes()
+    shape = np.frombuffer(content, ">i4", content[3], 4)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+
+
+# CIFAR-10: https://www.cs.toronto.edu/~kriz/cifar.html describes the batches --------------------------------
+
+
+def write_cifar10(folder: Path, train: int, test: int, seed: int) -> None:
+    batches = folder / "cifar-10-batches-py"
+    batches.mkdir(parents=True)
+    looks = Looks(10, group=2, seed=0)
+    counts = [len(part) for part in np.array_split(np.arange(train), 5)]
+    names = [f"data_batch_{number}" for number in range(1, 6)]
+    meter = Meter("drawing stand-in images", train + test)
+    for index, (name, count) in enumerate([*zip(names, counts, strict=True), ("test_batch", test)]):
+        rng = np.random.default_rng([seed, index])
+        which = labels(count, 10, rng)
+        flat = pictures(which, looks, 32, rng).transpose(0, 3, 1, 2).reshape(count, -1)
+        title = f"stand-in {name}".encode()
+        files = [f"{CIFAR10_CLASSES[each]}_s_{number:06d}.png".encode() for number, each in enumerate(which)]
+        _write_pickle(
+            batches / name,
+            {b"batch_label": title, b"labels": which.tolist(), b"data": flat, b"filenames": files},
+        )
+        meter.add(count)
+    meta = {b"num_cases_per_batch": counts[0], b"num_vis": 3072}
+    _write_pickle(
+        batches / "batches.meta", meta | {b"label_names": [each.encode() for each in CIFAR10_CLASSES]}
+    )
+
+
+def read_cifar10(folder: Path) -> Contents:
+    batches = folder / "cifar-10-batches-py"
+    counts, sample = [], None
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        with (batches / name).open("rb") as file:
+            batch = pickle.load(file, encoding="bytes")  # its checksum is known, or it was made here
+        counts.append(len(batch[b"labels"]))
+        if sample is None:
+            images = batch[b"data"][:SAMPLE].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+            sample = (images, [CIFAR10_CLASSES[each] for each in batch[b"labels"][:SAMPLE]])
+    return Contents(list(CIFAR10_CLASSES), sum(counts[:5]), counts[5], sample)
+
+
+def _write_pickle(path: Path, content: dict) -> None:
+    # Protocol 2, as in the real files; byte strings as keys, as Python 2 had them.
+    with path.open("wb") as file:
+        pickle.dump(content, file, protocol=2)
+
+
+# tiny-imagenet-200 ------------------------------------------------------------------------------------------
+
+
+def write_tiny_imagenet(folder: Path, train: int, test: int, seed: int) -> None:
+    from PIL import Image
+
+    root = folder / "tiny-imagenet-200"
+    looks = Looks(SYNTHETIC_CLASSES, group=5, seed=0)
+    ids = [f"n9{number:07d}" for number in range(SYNTHETIC_CLASSES)]
+    each, each_test = max(1, train // SYNTHETIC_CLASSES), max(1, test // SYNTHETIC_CLASSES)
+    meter = Meter("drawing stand-in images", (each + each_test) * SYNTHETIC_CLASSES)
+    annotations = []
+    for number, wnid in enumerate(ids):
+        rng = np.random.default_rng([seed, number])
+        drawn = pictures(np.full(each + each_test, number), looks, 64, rng)
+        for part, images in (("train", drawn[:each]), ("val", drawn[each:])):
+            place = root / part / wnid / "images"
+            place.mkdir(parents=True)
+            for index, image in enumerate(images):
+                name = f"{wnid}_{index}.JPEG" if part == "train" else f"val_{number * each_test + index}.JPEG"
+                Image.fromarray(image).save(place / name, "JPEG", quality=85)
+                if part == "val":
+                    annotations.append(f"{name}\t{wnid}\t0\t0\t62\t62\n")
+        boxes = "".join(f"{wnid}_{index}.JPEG\t0\t0\t62\t62\n" for index in range(each))
+        (root / "train" / wnid / f"{wnid}_boxes.txt").write_text(boxes)
+        meter.add(each + each_test)
+    (root / "val" / "val_annotations.txt").write_text("".join(annotations))
+    (root / "wnids.txt").write_text("".join(f"{wnid}\n" for wnid in ids))
+    (root / "words.txt").write_text("".join(f"{wnid}\tstand-in {i}\n" for i, wnid in enumerate(ids)))
+
+
+def tidy_tiny_imagenet(folder: Path) -> None:
+    """Sort the images for validation into a folder for each class, as `ImageFolder` reads them.
+
+    They come in one folder, with a table that says what each is; that table stays.
+    """
+    val = folder / "tiny-imagenet-200" / "val"
+    for line in (val / "val_annotations.txt").read_text().splitlines():
+        name, wnid, *_ = line.split("\t")
+        place = val / wnid / "images"
+        place.mkdir(parents=True, exist_ok=True)
+        (val / "images" / name).rename(place / name)
+    (val / "images").rmdir()
+
+
+def read_tiny_imagenet(folder: Path) -> Contents:
+    from PIL import Image
+
+    root = folder / "tiny-imagenet-200"
+    ids = (root / "wnids.txt").read_text().split()
+    words = dict(line.split("\t", 1) for line in (root / "words.txt").read_text().splitlines())
+    first = [next(_pictures(root / "train" / wnid)) for wnid in sorted(ids)[:SAMPLE]]
+    images = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in first])
+    names = [words.get(wnid, wnid).split(",")[0] for wnid in sorted(ids)[:SAMPLE]]
+    # ImageFolder numbers the classes by their folders' names.
+    train, val = (sum(1 for _ in _pictures(root / part)) for part in ("train", "val"))
+    return Contents(sorted(ids), train, val, (images, names))
+
+
+def _pictures(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*.JPEG"))
+
+
+FORMATS = {
+    "digits": Format(1437, 360, write_digits, read_digits_folder),
+    "mnist": Format(60_000, 10_000, write_mnist, read_mnist),
+    "cifar10": Format(50_000, 10_000, write_cifar10, read_cifar10),
+    "tiny-imagenet-200": Format(100_000, 10_000, write_tiny_imagenet, read_tiny_imagenet, tidy_tiny_imagenet),
+}
+
+
+def describe(folder: Path, contents: Contents, **more: object) -> dict:
+    """Write the sample, then ``dataset.json``, whose presence says that all is there; return what it says."""
+    images, names = contents.sample
+    np.savez_compressed(folder / "sample.npz", images=images, labels=np.array(names))
+    said = more | {
+        "classes": contents.classes,
+        "train_images": contents.train_images,
+        "test_images": contents.test_images,
+    }
+    (folder / "dataset.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    return said

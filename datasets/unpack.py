@@ -1,0 +1,50 @@
+"""Unpack archives into a folder, and nowhere else."""
+
+import gzip
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path
+
+from say import Meter, Trouble
+
+BLOCK = 2**20
+
+
+def unpack(archive: Path, into: Path) -> None:
+    """Unpack a ``.tar.gz``, a ``.zip``, or one file that was compressed by gzip.
+
+    Raises:
+        Trouble: The archive is damaged, or has a member that would lie outside of the folder.
+        OSError: The volume is full, or cannot be written.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    try:
+        if archive.name.endswith((".tar.gz", ".tgz")):
+            with tarfile.open(archive) as tar:
+                tar.extractall(into, filter="data")
+        elif archive.suffix == ".zip":
+            _unzip(archive, into)
+        else:
+            with gzip.open(archive) as packed, (into / archive.stem).open("wb") as file:
+                shutil.copyfileobj(packed, file, BLOCK)
+    except tarfile.FilterError as error:
+        raise Trouble(f"{archive.name} was not unpacked: {error}") from error
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise Trouble(f"{archive.name} is damaged: {error}") from error
+
+
+def _unzip(archive: Path, into: Path) -> None:
+    root = into.resolve()
+    with zipfile.ZipFile(archive) as packed:
+        members = packed.infolist()
+        for member in members:
+            place = (root / member.filename).resolve()
+            if not place.is_relative_to(root) or stat.S_ISLNK(member.external_attr >> 16):
+                raise Trouble(f"{archive.name} was not unpacked: {member.filename!r} would lie elsewhere")
+        meter = Meter(f"unpacking {archive.name}", len(members))
+        for member in members:
+            packed.extract(member, root)
+            meter.add(1)

@@ -1,0 +1,95 @@
+"""A folder of one's own images, a folder for each class: what is in it, and whether it can be trained on."""
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from kitlib.errors import BadInput
+
+ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm"}
+TRAIN, TEST = ("train",), ("val", "test", "validation")
+SAMPLE, SIDE = 24, 64
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """What was found.
+
+    Attributes:
+        path: The folder. classes: The names of the folders of images, sorted, as
+        `torchvision.datasets.ImageFolder` numbers them. images: The images for training, and the classes of
+        each. test: How many there are for testing; 0 if they have no folder of their own.
+    """
+
+    path: Path
+    classes: list[str]
+    images: list[tuple[Path, str]]
+    test: int
+
+    @property
+    def train(self) -> int:
+        """How many images there are for training."""
+        return len(self.images)
+
+    def sample(self) -> bytes:
+        """Return some images of all classes, made equal in size, as an ``.npz`` file.
+
+        Raises:
+            BadInput: One of them is no image.
+        """
+        import numpy
+        from PIL import Image
+
+        step = max(1, len(self.images) // SAMPLE)
+        chosen = self.images[::step][:SAMPLE]
+        shown = []
+        for path, _ in chosen:
+            try:
+                with Image.open(path) as image:
+                    shown.append(numpy.asarray(image.convert("RGB").resize((SIDE, SIDE))))
+            except (OSError, ValueError) as error:
+                raise BadInput(
+                    f"this is no image that can be read: {error}", about=str(path), fix="mend or remove it"
+                ) from error
+        file = io.BytesIO()
+        numpy.savez_compressed(
+            file, images=numpy.stack(shown), labels=numpy.array([each for _, each in chosen])
+        )
+        return file.getvalue()
+
+
+def read(path: Path) -> ImageFolder:
+    """Return what is in a folder of images.
+
+    Raises:
+        BadInput: It has no images in folders of classes, or folders for testing that those for training lack.
+    """
+    if not path.is_dir():
+        raise BadInput("there is no such folder here", about=str(path), fix="give one that exists")
+    train = next((path / part for part in TRAIN if (path / part).is_dir()), path)
+    test = next((path / part for part in TEST if train != path and (path / part).is_dir()), None)
+    by_class = _by_class(train)
+    if not by_class:
+        raise BadInput(
+            "there are no images in folders of classes",
+            about=str(train),
+            fix=f"let it be like {train.name}/cat/tom.jpg, {train.name}/dog/rex.jpg",
+        )
+    tested = _by_class(test) if test else {}
+    if unknown := sorted(set(tested) - set(by_class)):
+        raise BadInput(
+            f"there are classes that are tested and not trained: {', '.join(unknown[:5])}",
+            about=str(test),
+            fix="give both folders the same classes",
+        )
+    images = [(each, name) for name, found in by_class.items() for each in found]
+    return ImageFolder(path.absolute(), list(by_class), images, sum(map(len, tested.values())))
+
+
+def _by_class(folder: Path) -> dict[str, list[Path]]:
+    found = {
+        place.name: sorted(path for path in place.rglob("*") if path.suffix.lower() in ENDINGS)
+        for place in sorted(folder.iterdir())
+        if place.is_dir() and not place.name.startswith(".")
+    }
+    return {name: images for name, images in found.items() if images}
