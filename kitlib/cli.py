@@ -11,6 +11,7 @@ import click
 
 from kitlib import clusters, settings
 from kitlib.cli_volume import CLUSTER, volume
+from kitlib.cli_workshop import workshop as workshop_group
 from kitlib.errors import KitError
 from kitlib.tables import Table
 
@@ -146,6 +147,7 @@ def simulate(count: int, cluster: str) -> None:
 
 
 main.add_command(volume)
+main.add_command(workshop_group)
 
 
 @main.group()
