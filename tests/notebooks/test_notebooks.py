@@ -37,7 +37,7 @@ def cluster_of_the_notebooks(state_home):
 @pytest.fixture
 def nbval(finish):
     """Return a function that runs notebooks by nbval: cells must pass, checked outputs must be as stored."""
-    options = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=300", "-p", "no:cacheprovider", "-q"]
+    options = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=600", "-p", "no:cacheprovider", "-q"]
     options += ["--durations=10", f"--nbval-sanitize-with={ROOT / 'notebooks' / 'sanitize.cfg'}"]
 
     def run(*names):

@@ -117,10 +117,14 @@ def without_secrets(item: object) -> object:
     if "value" in item and SOUNDS_SECRET.search(str(item.get("name"))):
         return item | {"value": LEFT_OUT}
     return {
-        key: LEFT_OUT if isinstance(value, str) and SOUNDS_SECRET.search(key) else without_secrets(value)
+        key: LEFT_OUT if isinstance(value, str) and _is_secret(key) else without_secrets(value)
         for key, value in item.items()
         if key not in ("managedFields", "kubectl.kubernetes.io/last-applied-configuration")
     }
+
+
+def _is_secret(key: str) -> bool:
+    return key != "secretName" and bool(SOUNDS_SECRET.search(key))
 
 
 def _yaml(kube: Kube, kind: str) -> str:

@@ -1,0 +1,151 @@
+"""What a run of notebooks decides without a cluster: verdicts, thresholds, what is secret, when to stop."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import jsonschema
+import pytest
+import yaml
+
+from kitlib import settings
+from kitlib.errors import BadInput
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tools"))  # as it is for a program that lies there
+from smoke import bundle, thresholds  # noqa: E402
+from smoke.result import EXIT_CODES, Outcome  # noqa: E402
+from smoke.stopping import Stopping  # noqa: E402
+from smoke.thresholds import Threshold, Verdict  # noqa: E402
+
+SCHEMA = json.loads((ROOT / "tools" / "smoke" / "result.schema.json").read_text())
+
+
+def executed(name, verdict="passed", failure=None):
+    return SimpleNamespace(
+        name=name, verdict=verdict, failure=failure, seconds=1.0, figures={"accuracy": 0.5}
+    )
+
+
+FAILURE = SimpleNamespace(cell=4, source="boom()", error="NameError: boom")
+HELD, MISSED = Verdict("accuracy", "05_x", 0.4, 0.5), Verdict("accuracy", "05_x", 0.9, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        ("passed", {"notebooks": [executed("05_x")], "thresholds": [HELD]}),
+        ("threshold missed", {"notebooks": [executed("05_x")], "thresholds": [HELD, MISSED]}),
+        ("failed", {"notebooks": [executed("05_x", "failed", FAILURE)], "thresholds": [MISSED]}),
+        ("failed", {"notebooks": []}),
+        ("cluster", {"error": "nobody answers\n  about: it\n  try:   again"}),
+        ("cluster", {"notebooks": [executed("05_x")], "error": "it cannot be deleted"}),
+        ("failed", {"notebooks": [executed("05_x", "failed", FAILURE)], "error": "it cannot be deleted"}),
+        ("time limit", {"notebooks": [executed("05_x", "failed", FAILURE)], "stopped": "time limit"}),
+        ("interrupted", {"error": "it cannot be deleted", "stopped": "interrupted"}),
+    ],
+)
+def test_the_first_thing_that_went_wrong_is_the_verdict_and_the_exit_code(verdict, said, tmp_path):
+    outcome = Outcome("run-1", "2030-01-02T03:04:05+00:00", ["05_x"], **said)
+    assert (outcome.verdict, outcome.exit_code) == (verdict, EXIT_CODES[verdict])
+    outcome.write(tmp_path)
+    result = json.loads((tmp_path / "result.json").read_text())
+    jsonschema.validate(result, SCHEMA)
+    assert result["verdict"] == verdict
+    assert set(EXIT_CODES) == set(SCHEMA["properties"]["verdict"]["enum"])
+
+
+def test_a_threshold_holds_for_every_notebook_that_says_the_figure_or_for_the_one_that_is_named():
+    said = {"05_x": {"accuracy": 0.98}, "06_y": {"accuracy": 0.6}, "01_z": {"allreduce_mb_per_s": 90.0}}
+    judged = thresholds.judge(thresholds.parse("accuracy", "0.7"), said)
+    assert [(each.notebook, each.held) for each in judged] == [("05_x", True), ("06_y", False)]
+    judged = thresholds.judge(thresholds.parse("accuracy", "05=0.97, 06=0.6"), said)
+    assert all(each.held for each in judged)
+
+
+def test_a_figure_that_nobody_says_is_missed():
+    (judged,) = thresholds.judge([Threshold("images_per_s", 10)], {"05_x": {"accuracy": 1.0}})
+    assert not judged.held
+    assert "no notebook said it" in str(judged)
+
+
+@pytest.mark.parametrize("text", ["high", "05=", "05:0.9"])
+def test_what_is_no_threshold_is_named(text):
+    with pytest.raises(ValueError, match=text):
+        thresholds.parse("accuracy", text)
+
+
+def test_a_bundle_leaves_out_what_sounds_secret_and_the_kubeconfigs_credentials(tmp_path):
+    pod = {
+        "env": [{"name": "HF_TOKEN", "value": "hf_1"}, {"name": "EPOCHS", "value": "3"}],
+        "managedFields": 1,
+    }
+    kept = bundle.without_secrets({"spec": [pod], "data": {"password": "p", "page": "hello"}})
+    assert kept["spec"][0]["env"] == [
+        {"name": "HF_TOKEN", "value": "(left out)"},
+        {"name": "EPOCHS", "value": "3"},
+    ]
+    assert "managedFields" not in kept["spec"][0]
+    assert kept["data"] == {"password": "(left out)", "page": "hello"}
+    path = tmp_path / "kubeconfig"
+    users = [{"name": "a", "user": {"token": "abc", "client-key-data": "LS0t"}}, {"name": "b", "user": {}}]
+    path.write_text(yaml.safe_dump({"users": users}))
+    assert bundle.credentials(path) == ["LS0t", "abc"]
+    assert bundle.credentials(tmp_path / "none") == []
+
+
+def test_a_pod_keeps_the_names_of_its_secrets():
+    spec = {"volumes": [{"secret": {"secretName": "certificates"}}], "automountServiceAccountToken": False}
+    assert bundle.without_secrets(spec) == spec
+
+
+@pytest.fixture
+def stop():
+    """Make a `Stopping`; the handlers of these tests' own process come back, its timeout's among them."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    handlers, left = (
+        {number: signal.getsignal(number) for number in numbers},
+        signal.getitimer(signal.ITIMER_REAL),
+    )
+    yield Stopping
+    signal.setitimer(signal.ITIMER_REAL, *left)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_waits_until_what_is_held_is_done(stop):
+    stopping, done = stop(), []
+    with pytest.raises(KeyboardInterrupt), stopping.held():
+        signal.raise_signal(signal.SIGTERM)
+        done.append("all of it")
+    assert (done, stopping.reason) == (["all of it"], "interrupted")
+    signal.raise_signal(signal.SIGTERM)  # it is cleaning up already
+
+
+def test_the_time_limit_interrupts_and_is_told_from_a_signal(stop):
+    stopping = stop(seconds=0.05)
+    with pytest.raises(KeyboardInterrupt):
+        signal.pause()
+    assert stopping.reason == "time limit"
+
+
+@pytest.mark.parametrize(
+    ("taint", "toleration"),
+    [
+        ("gpu", {"key": "gpu", "operator": "Exists"}),
+        ("gpu:NoSchedule", {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}),
+        ("for=us", {"key": "for", "operator": "Equal", "value": "us"}),
+        ("a.b/c=d:NoExecute", {"key": "a.b/c", "operator": "Equal", "value": "d", "effect": "NoExecute"}),
+    ],
+)
+def test_taints_are_tolerated_as_kubectl_writes_them(taint, toleration):
+    read = settings.read({"TRAINYARD_TOLERATIONS": f"{taint}, other"})
+    assert read.tolerations == (toleration, {"key": "other", "operator": "Exists"})
+
+
+@pytest.mark.parametrize("taint", [":NoSchedule", "a:Never", "=b"])
+def test_what_is_no_taint_is_named(taint):
+    with pytest.raises(BadInput, match=taint):
+        settings.read({"TRAINYARD_TOLERATIONS": taint})
