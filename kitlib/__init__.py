@@ -12,6 +12,7 @@ These are all the names that notebooks need; the modules behind them are for tho
 
 from kitlib.cleanup import clean_up
 from kitlib.clusters import Cluster, connect, create_cluster, list_clusters
+from kitlib.container_images import build_image
 from kitlib.datasets import Dataset, image_folder, prepare_dataset
 from kitlib.doctor import machine
 from kitlib.errors import ClusterNotFound, KitError, RunFailed
@@ -29,6 +30,7 @@ __all__ = [
     "Run",
     "RunFailed",
     "Volume",
+    "build_image",
     "clean_up",
     "connect",
     "create_cluster",

@@ -103,6 +103,10 @@ class RunFailed(KitError):
         self.rank = rank
 
 
+class NoContainerEngine(KitError):
+    """An image should be built, and nothing here can build one."""
+
+
 class CommandFailed(KitError):
     """A command that the kit ran for the user ended with another status than 0."""
 
