@@ -7,10 +7,11 @@ BIN = $(VENV)/bin
 NOTEBOOKS ?=
 PROVIDER ?= local
 BUNDLE ?=
-# Most tests wait rather than compute: several files at a time, each worker with a cluster of its own.
-WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest
-SIDE_BY_SIDE = $(PYTEST) -n $(WORKERS) --dist loadfile
+# Most tests wait rather than compute: several files at a time, each worker with a cluster of its own. Files begin in
+# the order of their folders and names: the notebooks' and the nodes' take longest, and the unit tests fill the gaps.
+WORKERS ?= 3
+SIDE_BY_SIDE = $(PYTEST) --dist loadfile --no-loadscope-reorder -n
 # What a pod is promised, whichever way it is run; what plain mode does not promise has the marker "site".
 IN_BOTH_MODES = $(wildcard $(addprefix tests/node/test_,pods_*.py streams_*.py workloads*.py) \
 	$(patsubst %,tests/node/test_%.py,lifecycle machines metrics names_and_services_live probes scheduling))
@@ -48,13 +49,13 @@ lint: setup  ## style, and the import contract
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 
-test: lint  ## lint, then unit, node, cluster and notebook tests
-	$(SIDE_BY_SIDE) -m "not slow" tests/unit tests/node
-	$(SIDE_BY_SIDE) -m "not slow" tests/cluster tests/notebooks
+test: lint  ## lint, then unit, node, cluster, notebook and browser tests
+	$(SIDE_BY_SIDE) $(WORKERS) -m "not slow" tests/node tests/unit
+	$(SIDE_BY_SIDE) 2 -m "not slow" tests/notebooks $(wildcard tests/browser) tests/cluster
 
 test-all: lint  ## every test, those marked slow as well; those of pods in plain mode, too
 	$(PYTEST) tests
-	TRAINYARD_MODE=plain $(SIDE_BY_SIDE) -m "not slow" $(IN_BOTH_MODES)
+	TRAINYARD_MODE=plain $(SIDE_BY_SIDE) $(WORKERS) -m "not slow" $(IN_BOTH_MODES)
 
 bench: setup  ## measure this kit beside its peers, in one run
 	$(BIN)/python -m bench
