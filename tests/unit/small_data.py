@@ -1,13 +1,48 @@
-"""Data sets of a few images in the standard formats, for trainers under test: learnable, made in no time."""
+"""For trainers under test: the trainers, and data sets of a few images in the standard formats, learnable."""
 
+import importlib.util
 import json
+import os
 import pickle
+import socket
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 
+TRAINERS = Path(__file__).parents[2] / "trainers"
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+def load_trainer(name: str):
+    """Import a trainer; that alone does nothing."""
+    spec = importlib.util.spec_from_file_location(name, TRAINERS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def start_ranks(count: int, name: str, *flags: str) -> list[subprocess.Popen]:
+    """Start a trainer's ranks as processes of one thread each, without torchrun, which takes seconds."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    common = os.environ | {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(TRAINERS / f"{name}.py"), *flags],
+            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+
+
+def of_kind(events: list[dict], kind: str) -> list[dict]:
+    """Return the events of one kind."""
+    return [each for each in events if each["event"] == kind]
 
 
 def _write_description(folder: Path, name: str, classes: list[str], train: int, test: int) -> Path:

@@ -84,6 +84,8 @@ def flags(tmp_path):
         if trainer.stem.startswith("digits"):
             return ["--epochs=1"]
         data = f"--data-dir={write_cifar10(tmp_path / 'cifar10')}"
+        if trainer.stem == "cifar10_checkpoint":
+            return ["--epochs=1", data, f"--checkpoint-dir={tmp_path / 'checkpoints'}"]
         if trainer.stem != "evaluate":
             return ["--epochs=1", data]
         model = f"--model-file={tmp_path / 'model.pt'}"

@@ -2,69 +2,33 @@
 
 import ast
 import base64
-import importlib.util
 import io
 import json
-import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from .small_data import CLASSES, write_cifar10
+from .small_data import CLASSES, TRAINERS, load_trainer, of_kind, start_ranks, write_cifar10
 
-TRAINERS = Path(__file__).parents[2] / "trainers"
 # What each rung of the ladder changes; all else that two neighbours have in common is the same text.
 LESSONS = {
     ("digits_single", "digits_ddp"): {"emit", "split", "train_epoch", "evaluate", "introduce"},
     ("digits_ddp", "cifar10_ddp"): {"make_model", "train_epoch", "evaluate"},
+    ("cifar10_ddp", "cifar10_checkpoint"): {"train_epoch"},
     ("cifar10_ddp", "evaluate"): {"emit"},
 }
 
 
-def load(name):
-    """Import a trainer; that alone does nothing."""
-    spec = importlib.util.spec_from_file_location(name, TRAINERS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ddp, test_job = load("cifar10_ddp"), load("evaluate")
+ddp, test_job = load_trainer("cifar10_ddp"), load_trainer("evaluate")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """A data set of 200 training images and 50 to test with."""
     return write_cifar10(tmp_path_factory.mktemp("data") / "cifar10")
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    """Run a trainer in this process, alone, on one thread; return its events."""
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-
-    def run_it(module, *flags):
-        capsys.readouterr()
-        module.main([str(flag) for flag in flags])
-        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-    yield run_it
-    torch.set_num_threads(threads)
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-
-
-def of_kind(events, kind):
-    return [each for each in events if each["event"] == kind]
 
 
 def functions(name):
@@ -140,10 +104,12 @@ def test_models_are_those_that_the_text_names_and_end_in_one_answer_a_class(name
     assert sum(each.numel() for each in network.parameters()) == parameters
 
 
-def test_one_rank_learns_saves_its_model_and_the_test_job_finds_the_same_accuracy(data, run, tmp_path):
+def test_one_rank_learns_saves_its_model_and_the_test_job_finds_the_same_accuracy(
+    data, run_trainer, tmp_path
+):
     saved = tmp_path / "models" / "cifar10.pt"
     flags = ["--data-dir", data, "--epochs", 4, "--batch-size", 20, "--model-file", saved]
-    events = run(ddp, *flags)
+    events = run_trainer(ddp, *flags)
     assert [each["event"] for each in events if each["event"] != "step"] == [
         "start",
         *["epoch"] * 4,
@@ -157,7 +123,7 @@ def test_one_rank_learns_saves_its_model_and_the_test_job_finds_the_same_accurac
     assert result["images"] == 50
     assert [path.name for path in saved.parent.iterdir()] == ["cifar10.pt"], "nothing half-written is left"
 
-    tested = run(test_job, "--data-dir", data, "--model-file", saved, "--mistakes", 3)
+    tested = run_trainer(test_job, "--data-dir", data, "--model-file", saved, "--mistakes", 3)
     assert [each["event"] for each in tested] == ["start", "eval", "end"]
     found = tested[1]
     assert {key: found[key] for key in ("accuracy", "loss", "images")} == pytest.approx(
@@ -165,9 +131,9 @@ def test_one_rank_learns_saves_its_model_and_the_test_job_finds_the_same_accurac
     )
 
 
-def test_the_same_seed_gives_the_same_losses_and_another_gives_others(data, run):
+def test_the_same_seed_gives_the_same_losses_and_another_gives_others(data, run_trainer):
     def losses(seed):
-        events = run(
+        events = run_trainer(
             ddp, "--data-dir", data, "--epochs", 1, "--batch-size", 20, "--log-every", 1, "--seed", seed
         )
         return [each["loss"] for each in of_kind(events, "step")]
@@ -182,8 +148,8 @@ def test_the_same_seed_gives_the_same_losses_and_another_gives_others(data, run)
     "off", [[], ["--no-bf16", "--no-channels-last", "--no-compile"]], ids=["fast", "plain"]
 )
 @pytest.mark.parametrize("model", sorted(ddp.RECIPES))
-def test_every_model_trains_with_and_without_what_makes_it_fast(model, off, data, run):
-    events = run(
+def test_every_model_trains_with_and_without_what_makes_it_fast(model, off, data, run_trainer):
+    events = run_trainer(
         ddp, "--data-dir", data, "--model", model, "--epochs", 1, "--limit", 20, "--batch-size", 10, *off
     )
     assert of_kind(events, "end")[0]["steps"] == 2
@@ -195,21 +161,10 @@ def test_every_model_trains_with_and_without_what_makes_it_fast(model, off, data
 def test_two_ranks_take_half_the_steps_each_and_count_every_test_image_once(data, tmp_path):
     saved = tmp_path / "model.pt"
     flags = ["--data-dir", str(data), "--epochs", "2", "--batch-size", "20", "--log-every", "1"]
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        str(TRAINERS / "cifar10_ddp.py"),
-    ]
-    clean = {key: value for key, value in os.environ.items() if key not in {"RANK", "WORLD_SIZE"}}
-    clean["OMP_NUM_THREADS"] = "1"  # or ranks would take each other's cores
-    done = subprocess.run(
-        [*command, *flags, "--model-file", str(saved)],
-        capture_output=True, text=True, env=clean, timeout=110, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+    ranks = start_ranks(2, "cifar10_ddp", *flags, "--model-file", str(saved))
+    said = [rank.communicate(timeout=110)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    events = [json.loads(line) for line in "".join(said).splitlines()]
     assert {(each["rank"], each["steps"]) for each in of_kind(events, "epoch")} == {(0, 5), (1, 5)}, "not ten"
     assert {each["lr"] for each in of_kind(events, "start")} == {round(0.1 * 20 / 128 * 2, 5)}, (
         "and a rate for two"
@@ -260,17 +215,17 @@ def test_counting_by_hand_gives_the_same():
         ),
     ],
 )
-def test_what_is_missing_or_broken_is_said_with_what_to_do(module, flags, words, data, run, tmp_path):
+def test_what_is_missing_or_broken_is_said_with_what_to_do(module, flags, words, data, run_trainer, tmp_path):
     torn = write_cifar10(tmp_path / "torn")
     (torn / "cifar-10-batches-py" / "test_batch").write_bytes(b"half")
     places = {"tmp": tmp_path, "data": data, "torn": torn}
     with pytest.raises(SystemExit, match=words):
-        run(module, *[flag.format(**places) for flag in flags])
+        run_trainer(module, *[flag.format(**places) for flag in flags])
 
 
-def test_a_flag_that_makes_no_sense_is_refused_before_anything_is_read(run, capsys):
+def test_a_flag_that_makes_no_sense_is_refused_before_anything_is_read(run_trainer, capsys):
     with pytest.raises(SystemExit):
-        run(ddp, "--epochs", 0)
+        run_trainer(ddp, "--epochs", 0)
     assert "--epochs, --batch-size and --log-every are 1 or more" in capsys.readouterr().err
 
 

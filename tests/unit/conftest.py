@@ -1,0 +1,27 @@
+"""What the tests of the trainers share: a trainer run in the test's own process, which is quick."""
+
+import json
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def run_trainer(capsys, monkeypatch):
+    """Run a trainer in this process, alone, on one thread; return its events."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    def run(module, *flags):
+        capsys.readouterr()
+        try:
+            module.main([str(flag) for flag in flags])
+        finally:
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    yield run
+    torch.set_num_threads(threads)

@@ -1,0 +1,123 @@
+"""The trainer that resumes: stopped anywhere, it goes on as if nothing had happened."""
+
+import json
+
+import pytest
+import torch
+
+from .small_data import load_trainer, of_kind, start_ranks, write_cifar10
+
+trainer = load_trainer("cifar10_checkpoint")
+
+
+@pytest.fixture
+def flags(tmp_path):
+    """Flags of a run of two epochs of ten steps each, with a checkpoint after every third."""
+    data = write_cifar10(tmp_path / "cifar10")
+    return [
+        f"--data-dir={data}",
+        f"--checkpoint-dir={tmp_path / 'checkpoints'}",
+        f"--model-file={tmp_path / 'model.pt'}",
+        *("--checkpoint-every=3", "--epochs=2", "--batch-size=20", "--log-every=1"),
+    ]
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The images of every step, in order; at the step number ``stop`` it ends as by a blow."""
+    augment, images = trainer.augment, []
+
+    def record(data, chosen, *args, **options):
+        if len(images) == record.stop:
+            raise KeyboardInterrupt
+        images.append(chosen.tolist())
+        return augment(data, chosen, *args, **options)
+
+    record.stop, record.images = None, images
+    monkeypatch.setattr(trainer, "augment", record)
+    return record
+
+
+def weights(flags):
+    return torch.load(flags[2].partition("=")[2], weights_only=True)["weights"]
+
+
+def checkpoints(tmp_path):
+    return sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+
+
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(flags, seen, run_trainer, tmp_path):
+    whole = run_trainer(trainer, *flags)
+    reference, images = weights(flags), list(seen.images)
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.unlink()
+    seen.images.clear()
+    seen.stop = 17
+    with pytest.raises(KeyboardInterrupt):
+        run_trainer(trainer, *flags)
+    assert checkpoints(tmp_path) == ["epoch-0001-step-000003.pt", "epoch-0001-step-000006.pt"]
+    seen.stop = None
+    rest = run_trainer(trainer, *flags)
+    (resumed,) = of_kind(rest, "resume")
+    assert (resumed["epoch"], resumed["next_step"], resumed["broken"]) == (1, 6, [])
+    assert seen.images[:16] + seen.images[17:] == images, "the step that was lost is taken again, no other"
+    losses = {each["step"]: each["loss"] for each in of_kind(whole, "step")}
+    again = {each["step"]: each["loss"] for each in of_kind(rest, "step")}
+    assert again == {step: losses[step] for step in range(16, 20)}
+    assert all(torch.equal(reference[name], value) for name, value in weights(flags).items())
+
+
+def test_a_run_that_had_ended_only_tests_again(flags, run_trainer):
+    first = run_trainer(trainer, *flags)
+    again = run_trainer(trainer, *flags)
+    assert [each["event"] for each in again] == ["start", "resume", "eval", "end"]
+    assert again[2]["accuracy"] == of_kind(first, "eval")[0]["accuracy"]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[: len(b) // 2], lambda b: b.replace(b[70_000:70_008], b"12345678"), lambda b: b""]
+)
+def test_a_broken_checkpoint_is_passed_over_for_the_one_before(damage, flags, run_trainer, tmp_path):
+    run_trainer(trainer, *flags)
+    newest = tmp_path / "checkpoints" / checkpoints(tmp_path)[-1]
+    newest.write_bytes(damage(newest.read_bytes()))
+    (resumed,) = of_kind(run_trainer(trainer, *flags), "resume")
+    assert (resumed["epoch"], resumed["next_step"], resumed["broken"]) == (1, 9, [newest.name])
+
+
+def test_when_none_can_be_read_it_says_so_and_begins_anew(flags, run_trainer, tmp_path):
+    run_trainer(trainer, *flags)
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.write_bytes(b"nothing")
+    events = run_trainer(trainer, *flags)
+    assert len(of_kind(events, "resume")[0]["broken"]) == 2
+    assert of_kind(events, "step")[0]["step"] == 0
+
+
+def test_a_checkpoint_of_another_run_is_refused(flags, run_trainer):
+    run_trainer(trainer, *flags)
+    with pytest.raises(SystemExit, match=r"another run \(epochs: 2\).*another --checkpoint-dir"):
+        run_trainer(trainer, *flags, "--epochs=3")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_two_ranks_that_were_killed_go_on_together(flags):
+    flags.append("--batch-size=10")
+    ranks = start_ranks(2, "cifar10_checkpoint", *flags)
+    for line in ranks[0].stdout:
+        if '"checkpoint"' in line and json.loads(line)["next_step"] == 6:
+            for rank in ranks:
+                rank.kill()
+    for rank in ranks:
+        rank.communicate()
+    ranks = start_ranks(2, "cifar10_checkpoint", *flags)
+    said = [[json.loads(line) for line in rank.communicate(timeout=100)[0].splitlines()] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    places = [(each["epoch"], each["next_step"]) for events in said for each in of_kind(events, "resume")]
+    assert len(places) == 2
+    assert len(set(places)) == 1, "both go on with the same step"
+    first = places[0][0] * 10 + places[0][1]
+    assert first >= 6
+    for events in said:
+        assert [each["step"] for each in of_kind(events, "step")] == list(range(first, 20))

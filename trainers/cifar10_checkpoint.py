@@ -1,0 +1,465 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["numpy>=2.4", "torch>=2.15"]
+# ///
+"""Classify the small photographs of CIFAR-10, and go on where an earlier run was stopped.
+
+This is ``cifar10_ddp.py`` plus one idea: every so many steps rank 0 writes to the volume all that the rest of
+the run depends on, and a run that finds such a checkpoint starts from it, even in the middle of an epoch.
+With the same number of ranks no image is left out or seen twice, and the losses are those of a run that was
+never stopped. Ranks that come and go while it runs are not here.
+
+    python trainers/cifar10_checkpoint.py --data-dir data/cifar10 --checkpoint-dir data/checkpoints
+    torchrun --nproc-per-node 2 trainers/cifar10_checkpoint.py --data-dir data/cifar10 \\
+        --checkpoint-dir data/checkpoints --checkpoint-every 20
+
+Stop it as you like, start it again with the same flags. On stdout: JSON lines, now also ``checkpoint`` and
+``resume``.
+"""
+
+import argparse
+import io
+import json
+import os
+import pickle
+import shutil
+import socket
+import sys
+import time
+import zipfile
+from contextlib import nullcontext
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler
+
+# Settings ---------------------------------------------------------------------------------------------------
+
+# Mean and spread of each colour in CIFAR-10's training images, of 255.
+MEAN, SPREAD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
+# pad: pixels by which a crop may move; hole: side of the square that is blanked; smoothing: of the labels.
+# resnet9's is the recipe of David Page's "How to train your ResNet" (2018), with smoothed labels.
+RECIPES = {
+    "small": {"pad": 2, "hole": 0, "smoothing": 0.0},
+    "workshop": {"pad": 2, "hole": 0, "smoothing": 0.0},
+    "resnet9": {"pad": 4, "hole": 8, "smoothing": 0.1},
+}
+
+
+def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the flags; the defaults reach 74% in ten epochs on two ranks."""
+    parser = argparse.ArgumentParser(description="Train an image classifier, on one rank or on many.")
+    parser.add_argument("--data-dir", type=Path, default=Path("data/cifar10"))
+    parser.add_argument("--model", choices=sorted(RECIPES), default="small")
+    parser.add_argument("--model-file", type=Path, help="where to save the trained model")
+    parser.add_argument("--checkpoint-dir", type=Path, default=Path("data/checkpoints"))
+    parser.add_argument("--checkpoint-every", type=int, default=100, help="steps; also after each epoch")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=128, help="images a step, of each rank")
+    parser.add_argument("--lr", type=float, default=0.1, help="highest rate, for a step of 128 images in all")
+    parser.add_argument("--limit", type=int, default=0, help="training images to use; 0: all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
+    for name in ("bf16", "channels-last", "compile"):
+        asked = {"action": argparse.BooleanOptionalAction, "default": True, "help": "where the device has it"}
+        parser.add_argument(f"--{name}", **asked)
+    settings = parser.parse_args(argv)
+    if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
+        parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
+    if settings.checkpoint_every < 1:
+        parser.error("--checkpoint-every is 1 or more")
+    return settings
+
+
+def join_the_others() -> None:
+    """Meet the other ranks; without torchrun's variables this process is alone."""
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo", timeout=timedelta(minutes=5))
+    else:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
+    """Return this rank's device, and the group that averages gradients.
+
+    NCCL needs a GPU for each rank. Where ranks share one, or there is none, gloo (the default group) does it.
+    """
+    mine = None
+    if torch.cuda.is_available():
+        index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+        torch.cuda.set_device(index)
+        mine = str(torch.cuda.get_device_properties(index).uuid)
+    everyone: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    device = torch.device("cuda", torch.cuda.current_device()) if mine else torch.device("cpu")
+    own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
+    return device, dist.new_group(backend="nccl") if own_gpu_each else None
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Say whether the device multiplies in bfloat16 by itself; where it is emulated it is slower."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    able = torch.cpu.get_capabilities()
+    return any(able.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+
+
+def emit(event: str, **fields: object) -> None:
+    """Write one event, in one piece, at once: pod logs are how the notebook sees it."""
+    line = {"event": event, "time": time.time(), "rank": dist.get_rank(), "world_size": dist.get_world_size()}
+    sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+# Data -------------------------------------------------------------------------------------------------------
+
+
+def describe(folder: Path) -> dict:
+    """Return what ``dataset.json`` says: it is written last, so where it is the data set is complete."""
+    try:
+        return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
+        raise SystemExit(
+            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        ) from error
+
+
+def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return CIFAR-10's images as bytes (n x 32 x 32 x 3) and their labels; the first ``limit``, or all."""
+    names = [f"data_batch_{number}" for number in range(1, 6)] if train else ["test_batch"]
+    pixels, labels = [], []
+    for name in names:
+        path = folder / "cifar-10-batches-py" / name
+        try:
+            batch = pickle.loads(path.read_bytes(), encoding="bytes")  # runs code: read only what is known
+            pixels.append(batch[b"data"])
+            labels += batch[b"labels"]
+        except (OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
+            raise SystemExit(f"{path} cannot be read ({error}); prepare the data set anew") from error
+        if limit and len(labels) >= limit:
+            break
+    images = np.concatenate(pixels)[: limit or None].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return torch.from_numpy(np.ascontiguousarray(images)), torch.tensor(labels[: limit or None])
+
+
+def normalise(pixels: torch.Tensor) -> torch.Tensor:
+    """Return bytes (n x side x side x 3) as numbers around 0 (n x 3 x side x side), channels last."""
+    mean, spread = (torch.tensor(each, device=pixels.device).view(1, 3, 1, 1) for each in (MEAN, SPREAD))
+    return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
+
+
+def augment(images: torch.Tensor, chosen: torch.Tensor, dice: torch.Generator, *, pad: int, hole: int):
+    """Gather a batch, each image moved by up to ``pad`` pixels, half of them mirrored, one square blanked.
+
+    One indexing does it for the whole batch: for each pixel to be, the row and column where it comes from.
+    """
+    count, side, device = len(chosen), images.shape[1], images.device
+    line = torch.arange(side, device=device)
+    move = torch.randint(-pad, pad + 1, (2, count, 1), generator=dice).to(device)
+    mirrored = torch.randint(0, 2, (count, 1), generator=dice, dtype=torch.bool).to(device)
+    rows, columns = (side - 1 - (side - 1 - (line + by).abs()).abs() for by in move)  # reflected at the edges
+    columns = torch.where(mirrored, columns.flip(1), columns)
+    batch = normalise(images[chosen.to(device)[:, None, None], rows[:, :, None], columns[:, None, :]])
+    if hole:
+        corner = torch.randint(0, side - hole + 1, (2, count, 1), generator=dice).to(device)
+        across, down = ((line - at) // hole == 0 for at in corner)
+        batch.masked_fill_((down[:, :, None] & across[:, None, :]).unsqueeze(1), 0)
+    return batch
+
+
+# Model ------------------------------------------------------------------------------------------------------
+
+
+def block(inputs: int, outputs: int, *, pool: bool = False) -> nn.Sequential:
+    """Return a convolution with batch normalisation; pooled before that, which saves three quarters of it."""
+    convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    shrink = [nn.MaxPool2d(2)] if pool else []
+    return nn.Sequential(convolution, *shrink, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+
+
+class Residual(nn.Module):
+    """Two convolutions whose result is added to what went in."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inside = nn.Sequential(block(width, width), block(width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inside(x)
+
+
+class Scale(nn.Module):
+    """Multiply: smaller answers keep the softmax from being sure too early."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.by
+
+
+def make_model(name: str, classes: int) -> nn.Module:
+    """Return a network for 32 x 32 pixels in colour."""
+    if name == "small":
+        layers = [block(3, 32, pool=True), block(32, 64, pool=True), block(64, 128, pool=True), nn.Flatten()]
+        layers += [nn.Linear(128 * 16, 128), nn.ReLU(), nn.Linear(128, classes)]
+    elif name == "workshop":  # the one of the EKS workshop: six convolutions, of 3 x 3 each
+        layers, width = [], 3
+        for first, second in ((32, 64), (128, 128), (256, 256)):
+            layers += [nn.Conv2d(width, first, 3, padding=1), nn.ReLU()]
+            layers += [nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+            layers, width = [*layers, nn.BatchNorm2d(second)], second
+        layers += [nn.Flatten(), nn.Linear(256 * 16, 512), nn.ReLU(), nn.Linear(512, classes)]
+    else:
+        layers = [block(3, 64), block(64, 128, pool=True), Residual(128), block(128, 256, pool=True)]
+        layers += [block(256, 512, pool=True), Residual(512), nn.MaxPool2d(4), nn.Flatten()]
+        layers += [nn.Linear(512, classes, bias=False), Scale(0.125)]
+    return nn.Sequential(*layers)
+
+
+# Loop -------------------------------------------------------------------------------------------------------
+
+
+def one_cycle(step: int, steps: int) -> float:
+    """Return the share of the highest rate: straight up for a fifth of the steps, then straight down to 0."""
+    peak = max(1, steps // 5)
+    return min((step + 1) / peak, (steps - step) / max(1, steps - peak))
+
+
+def gpu_usage(device: torch.device) -> dict[str, float]:
+    """Return how busy the GPU is and the bytes in use on it, as NVML counts them: by all its processes."""
+    if device.type != "cuda":
+        return {}
+    free, total = torch.cuda.mem_get_info(device)
+    try:
+        return {"gpu_percent": torch.cuda.utilization(device), "gpu_memory_bytes": total - free}
+    except (ModuleNotFoundError, RuntimeError):  # nvidia-ml-py is not installed, or the driver does not say
+        return {"gpu_memory_bytes": total - free}
+
+
+def train_epoch(
+    model, batches, data, optimizer, schedule, *, settings, epoch: int, first: int, keep, dice, cast
+) -> None:
+    """Take one step for each batch of this rank's share, from the ``first`` on; keep the state at times."""
+    (images, labels), recipe = data, RECIPES[settings.model]
+    device = images.device
+    model.train()
+    began, seen, total = time.perf_counter(), 0, torch.zeros((), device=device)
+    for index, chosen in enumerate(batches[first:], first):
+        batch = augment(images, chosen, dice, pad=recipe["pad"], hole=recipe["hole"])
+        with cast:
+            answers = model(batch if settings.channels_last else batch.contiguous())
+        truth = labels[chosen.to(device)]
+        loss = nn.functional.cross_entropy(answers.float(), truth, label_smoothing=recipe["smoothing"])
+        optimizer.zero_grad()
+        loss.backward()  # DDP averages the gradients over the ranks in here
+        optimizer.step()
+        schedule.step()
+        seen, total = seen + len(chosen), total + loss.detach() * len(chosen)  # no .item(): a GPU would wait
+        step = epoch * len(batches) + index
+        if step % settings.log_every == 0:
+            said = {"loss": round(loss.item(), 5)}
+            said["images_per_s"] = round(seen / (time.perf_counter() - began), 1)
+            emit(
+                "step",
+                step=step,
+                epoch=epoch,
+                lr=round(schedule.get_last_lr()[0], 6),
+                **said,
+                **gpu_usage(device),
+            )
+        if (index + 1) % settings.checkpoint_every == 0 and index + 1 < len(batches):
+            keep(epoch, index + 1)
+    mean = round(total.item() / seen, 5)
+    seconds = time.perf_counter() - began
+    rate = round(seen / seconds, 1)
+    emit("epoch", epoch=epoch, steps=len(batches), loss=mean, seconds=round(seconds, 4), images_per_s=rate)
+
+
+def share_statistics(network: nn.Module) -> None:
+    """Average what batch normalisation has seen over the ranks, so that all hold the same model."""
+    for buffer in network.buffers():
+        if buffer.is_floating_point():
+            common = buffer.cpu()
+            dist.all_reduce(common)
+            buffer.copy_(common / dist.get_world_size())
+
+
+@torch.no_grad()
+def evaluate(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """Return accuracy and loss over all test images, each counted once: a rank's share is every n-th."""
+    network.eval()
+    images, labels = (part[dist.get_rank() :: dist.get_world_size()] for part in (images, labels))
+    sums = torch.zeros(3, dtype=torch.float64)
+    for pixels, truth in zip(images.split(500), labels.split(500), strict=True):
+        answers = network(normalise(pixels))
+        loss = nn.functional.cross_entropy(answers, truth, reduction="sum")
+        sums += torch.stack([loss, (answers.argmax(1) == truth).sum(), torch.tensor(len(truth))]).cpu()
+    dist.all_reduce(sums)
+    loss, correct, count = sums.tolist()
+    return {"accuracy": round(correct / count, 5), "loss": round(loss / count, 5), "images": int(count)}
+
+
+def save(path: Path, content: dict) -> None:
+    """Write a file that is whole or not there: beside it first, flushed to the disk, then renamed."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except (OSError, RuntimeError) as error:
+        beside.unlink(missing_ok=True)
+        raise SystemExit(f"{path} cannot be written ({error}); is the volume full, or read-only?") from error
+
+
+def run_of(settings: argparse.Namespace) -> dict:
+    """Return what must be the same for a run to be the continuation of another."""
+    same = ("model", "epochs", "batch_size", "lr", "limit", "seed")
+    return {name: getattr(settings, name) for name in same} | {"ranks": dist.get_world_size()}
+
+
+def keep_checkpoint(settings, network, optimizer, schedule, dice, epoch: int, step: int) -> None:
+    """Write all that the rest of the run depends on; ``epoch`` and ``step`` are the next to be taken.
+
+    The two newest are kept, in case the newest cannot be read.
+    """
+    began = time.perf_counter()
+    share_statistics(network)
+    everyone: list[torch.Tensor | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, dice.get_state())  # each rank throws its own dice
+    if dist.get_rank() == 0:
+        parts = {"network": network, "optimizer": optimizer, "schedule": schedule}
+        state = {name: part.state_dict() for name, part in parts.items()}
+        path = settings.checkpoint_dir / f"epoch-{epoch:04}-step-{step:06}.pt"
+        save(path, state | {"run": run_of(settings), "epoch": epoch, "step": step, "dice": everyone})
+        for old in sorted(settings.checkpoint_dir.glob("epoch-*.pt"))[:-2]:
+            old.unlink(missing_ok=True)
+        seconds = round(time.perf_counter() - began, 4)
+        emit(
+            "checkpoint",
+            epoch=epoch,
+            next_step=step,
+            file=path.name,
+            bytes=path.stat().st_size,
+            seconds=seconds,
+        )
+
+
+def find_checkpoint(folder: Path) -> tuple[bytes, list[str]]:
+    """Return the newest checkpoint that is whole, or nothing, and the names of those that are not."""
+    broken = []
+    for path in sorted(folder.glob("epoch-*.pt"), reverse=True):
+        try:
+            content = path.read_bytes()
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:  # as torch.save writes: with checksums
+                if archive.testzip() is None:
+                    return content, broken
+        except (OSError, zipfile.BadZipFile):
+            pass
+        broken.append(path.name)
+        path.rename(path.with_name(f"broken-{path.name}"))  # or it would count as one of the two newest
+    return b"", broken
+
+
+def resume(settings, network, optimizer, schedule, dice) -> tuple[int, int]:
+    """Go back to the newest checkpoint, and return the epoch and step to go on with."""
+    found: list = [find_checkpoint(settings.checkpoint_dir) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(found)  # rank 0 has chosen: two that look at once may see different files
+    content, broken = found[0]
+    if not content:
+        if broken:
+            emit("resume", epoch=0, next_step=0, broken=broken)
+        return 0, 0
+    state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    if state["run"] != run_of(settings):
+        differ = ", ".join(
+            f"{name}: {old}" for name, old in state["run"].items() if run_of(settings)[name] != old
+        )
+        raise SystemExit(
+            f"{settings.checkpoint_dir} has a checkpoint of another run ({differ}); "
+            "start with the same values, or with another --checkpoint-dir"
+        )
+    for name, part in {"network": network, "optimizer": optimizer, "schedule": schedule}.items():
+        part.load_state_dict(state[name])
+    dice.set_state(state["dice"][dist.get_rank()])
+    emit("resume", epoch=state["epoch"], next_step=state["step"], broken=broken)
+    return state["epoch"], state["step"]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Join, read, resume, train, evaluate, save."""
+    began = time.perf_counter()
+    settings = parse_settings(argv)
+    join_the_others()
+    device, group = choose_device()
+    torch.manual_seed(settings.seed)  # the same first weights on every rank
+    dice = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but other crops
+
+    about = describe(settings.data_dir)
+    train = [part.to(device) for part in read_images(settings.data_dir, train=True, limit=settings.limit)]
+    test = [
+        part.to(device) for part in read_images(settings.data_dir, train=False, limit=settings.limit // 5)
+    ]
+    sampler = DistributedSampler(range(len(train[1])), seed=settings.seed)  # another share for each rank
+
+    network = make_model(settings.model, len(about["classes"])).to(device)
+    network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
+    model = DistributedDataParallel(network, process_group=group, forward_sync_buffers=False)
+    compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
+    model = torch.compile(model) if compiled else model
+    low = settings.bf16 and has_bf16(device)
+    cast = torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
+
+    # Twice the images in a step give a surer gradient, so the step may be twice as long (Goyal et al., 2017).
+    lr = settings.lr * settings.batch_size * dist.get_world_size() / 128
+    optimizer = torch.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    steps = settings.epochs * -(-len(sampler) // settings.batch_size)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(step, steps))
+    data = {"dataset": about["name"], "synthetic": about["synthetic"]}
+    data |= {"train_images": len(train[1]), "test_images": len(test[1])}
+    work = {"model": settings.model, "batch_size": settings.batch_size, "steps": steps, "lr": round(lr, 5)}
+    work["parameters"] = sum(parameter.numel() for parameter in network.parameters())
+    place = {"device": str(device), "backend": dist.get_backend(group), "threads": torch.get_num_threads()}
+    place |= {"host": socket.gethostname(), "precision": "bf16" if low else "fp32", "compiled": compiled}
+    emit("start", **data, **work, **place)
+
+    keep = partial(keep_checkpoint, settings, network, optimizer, schedule, dice)
+    begin, first = resume(settings, network, optimizer, schedule, dice)
+    for epoch in range(begin, settings.epochs):
+        sampler.set_epoch(epoch)  # or every epoch would see the images in the same order
+        batches = torch.tensor(list(sampler)).split(settings.batch_size)
+        with_it = {
+            "settings": settings,
+            "epoch": epoch,
+            "first": first,
+            "keep": keep,
+            "dice": dice,
+            "cast": cast,
+        }
+        train_epoch(model, batches, train, optimizer, schedule, **with_it)
+        first = 0
+        keep(epoch + 1, first)
+    share_statistics(network)
+    result = evaluate(network, *test)
+    if dist.get_rank() == 0:  # one writer: two on one file would tear it
+        emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
+        if settings.model_file:
+            made = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
+            save(settings.model_file, made | {"epochs": settings.epochs, "weights": network.state_dict()})
+    emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
