@@ -147,10 +147,8 @@ def load(path: Path, device: torch.device) -> tuple[nn.Module, dict]:
     except FileNotFoundError as error:
         raise SystemExit(f"there is no model in {path}; train one: notebook 06 saves it there") from error
     except (OSError, EOFError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]
-        raise SystemExit(
-            f"{path} is no model that this program can read ({reason}); train it anew"
-        ) from error
+        kind = type(error).__name__  # its words are about torch.load's arguments, and would mislead
+        raise SystemExit(f"{path} is no model that a trainer saved ({kind}); train it anew") from error
     return network.eval(), saved
 
 

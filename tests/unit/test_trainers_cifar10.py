@@ -211,7 +211,7 @@ def test_counting_by_hand_gives_the_same():
         (
             test_job,
             ["--data-dir", "{data}", "--model-file", "{data}/dataset.json"],
-            "no model that this program",
+            "no model that a trainer saved",
         ),
     ],
 )
