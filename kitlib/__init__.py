@@ -16,7 +16,8 @@ from kitlib.container_images import build_image
 from kitlib.datasets import Dataset, image_folder, prepare_dataset
 from kitlib.doctor import machine
 from kitlib.errors import ClusterNotFound, KitError, RunFailed
-from kitlib.jobs import IndexedJob, launch
+from kitlib.jobs import IndexedJob, PyTorchJob, TrainJob, launch
+from kitlib.operators import install, uninstall
 from kitlib.runs import Run
 from kitlib.storage import Volume
 
@@ -27,16 +28,20 @@ __all__ = [
     "Dataset",
     "IndexedJob",
     "KitError",
+    "PyTorchJob",
     "Run",
     "RunFailed",
+    "TrainJob",
     "Volume",
     "build_image",
     "clean_up",
     "connect",
     "create_cluster",
     "image_folder",
+    "install",
     "launch",
     "list_clusters",
     "machine",
     "prepare_dataset",
+    "uninstall",
 ]

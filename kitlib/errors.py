@@ -68,6 +68,10 @@ class ProviderFailed(KitError):
     """Whoever makes clusters could not do what was asked of it."""
 
 
+class InstallFailed(KitError):
+    """An operator could not be installed or removed."""
+
+
 class Rejected(KitError):
     """The API server refused a request; ``what`` has its own words.
 

@@ -32,6 +32,8 @@ API_VERSIONS = {
     "TrainJob": "trainer.kubeflow.org/v1alpha1",
     "ElasticJob": "elastic.pytorch.org/v1alpha1",
     "Deployment": "apps/v1",
+    "DaemonSet": "apps/v1",
+    "CustomResourceDefinition": "apiextensions.k8s.io/v1",
     "StorageClass": "storage.k8s.io/v1",
     "EndpointSlice": "discovery.k8s.io/v1",
     "NodeMetrics": "metrics.k8s.io/v1beta1",
@@ -127,14 +129,19 @@ class Kube:
                 return None
             raise
 
-    def get_all(self, kind: str, *, labels: str = "", fields: str = "") -> list[Object]:
+    def get_all(
+        self, kind: str, *, labels: str = "", fields: str = "", api_version: str = ""
+    ) -> list[Object]:
         """Return the objects of the namespace that match the selectors."""
-        return self.get_all_at(kind, labels=labels, fields=fields)[0]
+        return self.get_all_at(kind, labels=labels, fields=fields, api_version=api_version)[0]
 
-    def get_all_at(self, kind: str, *, labels: str = "", fields: str = "") -> tuple[list[Object], str]:
+    def get_all_at(
+        self, kind: str, *, labels: str = "", fields: str = "", api_version: str = ""
+    ) -> tuple[list[Object], str]:
         """Return objects, and the version from which a watch goes on."""
         selectors = {"labelSelector": labels, "fieldSelector": fields}
-        answer = self._json("GET", self.path(kind), about=f"{kind}s", params=selectors)
+        path = self.path(kind, api_version=api_version)
+        answer = self._json("GET", path, about=f"{kind}s", params=selectors)
         # Figures have no version, and cannot be watched.
         return answer.get("items") or [], answer["metadata"].get("resourceVersion", "")
 
@@ -220,9 +227,9 @@ class Kube:
 
     # Requests
 
-    def path(self, kind: str, name: str | None = None) -> str:
+    def path(self, kind: str, name: str | None = None, *, api_version: str = "") -> str:
         """Return the path of an object, or of a collection."""
-        resource = self._resource(API_VERSIONS.get(kind, "v1"), kind)
+        resource = self._resource(api_version or API_VERSIONS.get(kind, "v1"), kind)
         return _join(resource, self.namespace, name)
 
     def _path_of(self, item: Object, *, named: bool = True) -> str:

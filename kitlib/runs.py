@@ -214,7 +214,9 @@ class Run:
 
     @property
     def _warnings(self) -> str:
-        return f"involvedObject.kind={self.kind},involvedObject.name={self.name},type=Warning"
+        kind, suffix = workloads.KINDS[self.kind].maker
+        name = f"{self.name}{suffix}"
+        return f"involvedObject.kind={kind or self.kind},involvedObject.name={name},type=Warning"
 
     @property
     def _pod_label(self) -> str:

@@ -22,6 +22,8 @@ class Kind:
         succeeded: Types of conditions that say that it ended well.
         failed: Types of conditions that say that it did not; the telling one first.
         pods: The label of its pods that carries the name of the run.
+        maker: Which object makes the pods, and is warned about if it cannot: its kind, and what its name has
+            after the run's; by default this one.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Kind:
     succeeded: tuple[str, ...] = ("Succeeded",)
     failed: tuple[str, ...] = ("Failed",)
     pods: str = names.RUN
+    maker: tuple[str, str] = ("", "")
 
 
 KINDS = {
@@ -37,7 +40,7 @@ KINDS = {
         Kind("Job", succeeded=("Complete", "SuccessCriteriaMet"), failed=("Failed", "FailureTarget")),
         Kind("PyTorchJob", "training-operator"),
         # Its pods are those of a JobSet of its name, and get no labels of the TrainJob's.
-        Kind("TrainJob", "trainer", succeeded=("Complete",), pods=JOBSET),
+        Kind("TrainJob", "trainer", succeeded=("Complete",), pods=JOBSET, maker=("Job", "-node-0")),
         Kind("ElasticJob", "elastic-job"),
     )
 }

@@ -218,6 +218,16 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
         """
         return {}
 
+    # What only a provider knows
+
+    def brings(self, operator: str) -> str:
+        """Return in what form a cluster of this provider has an operator anyway; empty if it has not."""
+        return ""
+
+    def operator_manifests(self, program: str) -> Path | None:
+        """Return the folder with an operator's own manifests, if the provider runs that program by itself."""
+        return None
+
     # Sharing
 
     def add_attendee(self, name: str, *, hours: float = 12, **quota: object) -> Attendee:

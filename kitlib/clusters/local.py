@@ -38,6 +38,10 @@ OPTIONS = {
     "mode": "namespaces or plain; by default as well as the machine allows",
 }
 STOP_SECONDS = 15
+BROUGHT = {
+    "metrics-server": "every local cluster runs it beside its API server",
+    "nvidia-device-plugin": "local nodes tell by themselves how many GPUs they have",
+}
 
 
 class LocalCluster(Cluster):
@@ -164,6 +168,15 @@ class LocalCluster(Cluster):
             line.update(f"making {count} simulated nodes")
             ask("simulate", self.name, str(count))
             line.done(f"{count} simulated nodes")
+
+    def brings(self, operator: str) -> str:
+        """Return in what form every local cluster has an operator anyway; empty if it has not."""
+        return BROUGHT.get(operator, "")
+
+    def operator_manifests(self, program: str) -> Path | None:
+        """Return the manifests beside an operator's program, which is built first if it is not here yet."""
+        (found,) = get_images(program)
+        return Path(found["folder"]) / "manifests"
 
     def explain(self, words: str) -> KitError:
         """Return why it does not answer, as its files and processes tell."""

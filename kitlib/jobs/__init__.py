@@ -2,6 +2,8 @@
 
 from kitlib.jobs.base import Job, launch
 from kitlib.jobs.indexed_job import IndexedJob
+from kitlib.jobs.pytorch_job import PyTorchJob
+from kitlib.jobs.train_job import TrainJob
 from kitlib.jobs.training import TrainingJob
 
-__all__ = ["IndexedJob", "Job", "TrainingJob", "launch"]
+__all__ = ["IndexedJob", "Job", "PyTorchJob", "TrainJob", "TrainingJob", "launch"]

@@ -6,6 +6,7 @@ logs, names, Services, volumes. Killed at any moment, it goes on where it was wh
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import shutil
 from collections.abc import Mapping
@@ -41,7 +42,7 @@ from localkube.node.volumes.volumes import VolumeError, Volumes
 
 log = logging.getLogger(__name__)
 
-REFRESH_SECONDS = 60
+REFRESH_SECONDS, SECRET_SECONDS = 60, 2
 DEATH_POLL_SECONDS = 0.01
 
 
@@ -149,12 +150,18 @@ class Agent:
         start_task(self._runtime.orders.ask("kill", id=identity, signal=9), name=f"out of memory {identity}")
 
     async def _refresh_volumes(self) -> None:
-        """Bring files from ConfigMaps, Secrets and tokens up to date once a minute, as the kubelet does."""
-        while True:
-            await asyncio.sleep(REFRESH_SECONDS)
+        """Bring files from ConfigMaps, Secrets and tokens up to date once a minute, as the kubelet does.
+
+        Those of pods with a Secret sooner: operators write their certificates into one after they have begun,
+        and serve nothing until they see it in their files.
+        """
+        for turn in itertools.count(1):
+            await asyncio.sleep(SECRET_SECONDS)
+            everyone = turn % (REFRESH_SECONDS // SECRET_SECONDS) == 0
             for worker in list(self._workers.values()):
+                asked = everyone or any("secret" in each for each in worker.pod["spec"].get("volumes") or [])
                 try:
-                    if not worker.finished and worker.volumes:
+                    if asked and not worker.finished and worker.volumes:
                         await self._runtime.volumes.refresh(worker.pod)
                 except VolumeError as error:
                     worker.runtime.events.record(worker.pod, error.reason, error.message, warning=True)

@@ -1,0 +1,49 @@
+"""Distributed training by a TrainJob of Kubeflow Trainer v2: the program here, the pods in a runtime.
+
+The controller makes a JobSet of both. What a TrainJob of version 2.0 cannot say of its pods, such as labels
+and a spread over the nodes, belongs into the runtime and is not here.
+"""
+
+from kitlib.jobs.training import TrainingJob
+from kitlib.manifests import Object, merge
+
+
+class TrainJob(TrainingJob):
+    """A training program on several nodes, by the runtime torch-distributed of ``kit.install("trainer")``.
+
+    The arguments are those of `TrainingJob`: trainer, nodes, processes, args, volumes, cpu, memory, gpus and
+    name.
+
+    Example:
+        >>> job = TrainJob("trainers/digits_ddp.py", nodes=2, processes=2)
+        >>> launch(job).wait()
+    """
+
+    folder = "train-job"
+
+    def main(self) -> Object:
+        """Return the TrainJob."""
+        item = self.read("trainjob")
+        (pods,) = item["spec"]["podSpecOverrides"]
+        (container,) = pods["containers"]
+        mounts = [*container["volumeMounts"], *self.mounts]
+        additions = dict(self.additions)
+        tolerations = [*self.tolerations, *additions.pop("tolerations", [])]
+        pods = merge(
+            pods,
+            {
+                "containers": [container | {"volumeMounts": mounts}],
+                "volumes": self.pod_volumes,
+                "tolerations": tolerations or None,
+                **additions,
+            },
+        )
+        trainer = {
+            "numNodes": self.nodes,
+            "numProcPerNode": self.processes,
+            "image": self.settings.image,
+            "command": [*item["spec"]["trainer"]["command"][:-1], self.path],
+            "args": self.args,
+            "resourcesPerNode": self.resources,
+        }
+        return merge(item, {"spec": {"trainer": trainer, "podSpecOverrides": [pods]}})

@@ -1,0 +1,232 @@
+"""Installing and removing operators: their own manifests, applied by kubectl, until their webhooks answer.
+
+Local nodes run a program that was built from the operator's source, with the same objects. Which operators
+there are is in `table`, what the kit changes in their manifests in ``manifests/operators``.
+"""
+
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kitlib import manifests, names, pods, settings
+from kitlib.clusters import Cluster, connect
+from kitlib.errors import BadInput, Rejected
+from kitlib.kube import Kube
+from kitlib.manifests import Object
+from kitlib.operators.sources import fetch
+from kitlib.operators.table import OPERATORS, Part
+from kitlib.progress import progress
+from kitlib.settings import DEFAULT_CLUSTER
+from kitlib.tables import Table
+from kitlib.waiting import wait
+from kitlib.watches import Selection, Snapshot, snapshots
+
+OPERATOR = "trainyard/operator"
+INSTALLED = "trainyard/installed"  # on the workload, once all of it was there: the version
+ASK_SECONDS = 0.3
+REMOVE_SECONDS = 120
+PARTS = (
+    "validatingwebhookconfigurations,mutatingwebhookconfigurations,apiservices,deployments,daemonsets,services,"
+    "configmaps,secrets,serviceaccounts,rolebindings,roles,clusterrolebindings,clusterroles"
+)
+Report = Callable[[str], None]
+
+
+def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER, timeout: float = 300) -> Table:
+    """Install an operator, or find it installed; return when it answers.
+
+    Args:
+        name: ``training-operator``, ``trainer``, ``metrics-server``, ``nvidia-device-plugin`` or
+            ``elastic-job``.
+        cluster: Where, or the name of where.
+        timeout: Seconds to wait for each of its parts.
+
+    Returns:
+        Its parts, with version and namespace.
+
+    Raises:
+        BadInput: There is no such operator.
+        InstallFailed: Its manifests could not be had.
+        WaitTimeout: It did not become ready; the error says what holds it up.
+
+    Example:
+        >>> install("training-operator")
+    """
+    parts = _parts(name)
+    cluster = connect(cluster) if isinstance(cluster, str) else cluster
+    with progress(f"operator {name}") as line:
+        if brought := cluster.brings(name):
+            line.done(f"nothing to install: {brought}")
+            return _table([])
+        for part in parts:
+            _install(cluster, part, line.update, timeout)
+        line.done("it is ready")
+    return _table(parts)
+
+
+def uninstall(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
+    """Remove an operator that the kit installed; one that is not there is fine.
+
+    The definitions of its kinds stay while there are objects of them, in whatever namespace: all objects go
+    with their definition.
+
+    Returns:
+        The objects that keep definitions: delete them, and call this again.
+    """
+    parts = _parts(name)
+    cluster = connect(cluster) if isinstance(cluster, str) else cluster
+    kept: list[tuple[str, str, str]] = []
+    with progress(f"operator {name}") as line:
+        for part in reversed(parts):
+            line.update(f"removing {part.name}")
+            left = _left(cluster.kube, part)
+            _remove(cluster, part, with_kinds=not left)
+            kept += left
+        line.done(f"removed, but for the definitions of what {len(kept)} objects are" if kept else "removed")
+    return Table(("kind", "namespace", "name"), kept, empty="nothing is left of it")
+
+
+def _parts(name: str) -> tuple[Part, ...]:
+    if name not in OPERATORS:
+        raise BadInput("the kit has no such operator", about=repr(name), fix=f"one of {', '.join(OPERATORS)}")
+    return OPERATORS[name]
+
+
+def _table(parts: list[Part] | tuple[Part, ...]) -> Table:
+    rows = [(part.name, part.version, part.workload[1], "/".join(part.workload[::2])) for part in parts]
+    return Table(("operator", "version", "namespace", "runs as"), rows, empty="nothing to install")
+
+
+# Installing
+
+
+def _install(cluster: Cluster, part: Part, report: Report, timeout: float) -> None:
+    kind, namespace, name = part.workload
+    there = cluster.kube.within(namespace).find(kind, name)
+    meta = there["metadata"] if there else {}
+    ours = (meta.get("labels") or {}).get(OPERATOR) == part.name
+    complete = (meta.get("annotations") or {}).get(INSTALLED) == part.version
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
+        folder = Path(scratch) / part.name
+        if there is None or (ours and not complete):
+            _gather(cluster, part, folder, report)
+            report(f"applying the manifests of {part.name} {part.version}")
+            _apply(cluster, folder)
+        _wait(cluster.kube.within(namespace), part, report, timeout)
+        if folder.exists():
+            if part.then:
+                _apply(cluster, folder / "then")
+            _mark(cluster.kube, there or cluster.kube.within(namespace).get(kind, name), part)
+
+
+def _gather(cluster: Cluster, part: Part, folder: Path, report: Report) -> None:
+    """Put the kit's kustomization into a folder, and what it builds on beside it, as ``upstream``."""
+    shutil.copytree(settings.manifests("operators", part.name), folder)
+    brought = cluster.operator_manifests(part.program) if part.program else None
+    if brought:
+        shutil.copytree(brought, folder / "upstream")
+    elif part.source:
+        fetch(part.source, folder / "upstream", report=report)
+    if part.code:
+        shutil.copy(part.code, folder)
+
+
+def _apply(cluster: Cluster, folder: Path) -> None:
+    # Server-side: some definitions are too long for the annotation of a plain apply.
+    cluster.kubectl(f"apply --server-side --force-conflicts -k {shlex.quote(str(folder))}")
+
+
+def _mark(kube: Kube, workload: Object, part: Part) -> None:
+    kind, namespace, name = part.workload
+    meta = {"name": name, "namespace": namespace, "annotations": {INSTALLED: part.version}}
+    kube.apply({"apiVersion": workload.get("apiVersion", "apps/v1"), "kind": kind, "metadata": meta})
+
+
+def _wait(kube: Kube, part: Part, report: Report, timeout: float) -> None:
+    """Wait until the part's pods are ready, and then until its webhooks answer."""
+    kind, namespace, name = part.workload
+    about = f'{kind} "{name}" in namespace "{namespace}" of cluster "{kube.cluster}"'
+    resume = f'install("{part.name}") again; cluster.kubectl("describe pods -n {namespace}") tells more'
+    wait(
+        snapshots(kube, Selection(kind, fields=f"metadata.name={name}"), Selection("Pod")),
+        until=lambda seen: name in seen[kind] and _available(seen[kind][name]),
+        timeout=timeout,
+        what=f"the pods of {part.name}",
+        about=about,
+        resume=resume,
+        describe=lambda seen: _holdup(seen, part),
+        report=report,
+    )
+    probe = settings.REPOSITORY / "manifests" / "operators" / part.name / "probe.yaml"
+    if probe.exists():
+        (item,) = manifests.read(probe)
+        wait(
+            _answers(kube, item),
+            until=lambda words: not words,
+            timeout=timeout,
+            what=f"the webhooks of {part.name}",
+            about=about,
+            resume=resume,
+            describe=lambda words: f"its webhooks do not answer yet: {words}",
+            report=report,
+        )
+
+
+def _available(workload: Object) -> bool:
+    status = workload.get("status") or {}
+    if status.get("observedGeneration") != workload["metadata"].get("generation"):
+        return False
+    if workload["spec"].get("replicas") is None:  # a DaemonSet wants a pod on each node that fits, if any
+        return status.get("numberReady", 0) >= status.get("desiredNumberScheduled", 0)
+    return status.get("availableReplicas", 0) >= workload["spec"]["replicas"]
+
+
+def _holdup(seen: Snapshot, part: Part) -> str:
+    mine = [each for name, each in seen["Pod"].items() if name.startswith(part.workload[2])]
+    reasons = sorted({words for each in mine if (words := pods.why(each))})
+    return "; ".join(reasons) or f"the pods of {part.name} start"
+
+
+def _answers(kube: Kube, probe: Object) -> Iterator[str]:
+    """Yield what speaks against creating an object, again and again: nobody tells when a webhook listens."""
+    while True:
+        try:
+            kube.create(probe, dry_run=True)
+            yield ""
+        except Rejected as error:
+            yield error.what
+        time.sleep(ASK_SECONDS)
+
+
+# Removing
+
+
+def _left(kube: Kube, part: Part) -> list[tuple[str, str, str]]:
+    """Return what users have made of the part's kinds, in all namespaces."""
+    everywhere, label = kube.within(""), f"{OPERATOR}={part.name}"
+    found = []
+    for definition in kube.get_all("CustomResourceDefinition", labels=label):
+        spec = definition["spec"]
+        version = next(each["name"] for each in spec["versions"] if each["storage"])
+        kind, api_version = spec["names"]["kind"], f"{spec['group']}/{version}"
+        for each in everywhere.get_all(kind, labels=f"{OPERATOR}!={part.name}", api_version=api_version):
+            found.append((kind, each["metadata"].get("namespace", ""), each["metadata"]["name"]))
+    return found
+
+
+def _remove(cluster: Cluster, part: Part, *, with_kinds: bool) -> None:
+    label = f"{names.KIT}=true,{OPERATOR}={part.name}"
+
+    def delete(kinds: str, *, everywhere: str = "") -> None:
+        cluster.kubectl(
+            f"delete {kinds} {everywhere} -l {label} --ignore-not-found --timeout={REMOVE_SECONDS}s"
+        )
+
+    if with_kinds and part.then and cluster.kube.get_all("CustomResourceDefinition", labels=label):
+        delete(part.then)  # while their operator is there to let them go
+    delete(PARTS, everywhere="-A")
+    if with_kinds:
+        delete("customresourcedefinitions,namespaces")

@@ -1,0 +1,112 @@
+"""Operators, as a user has them: installed, training, removed again.
+
+The first time on a machine their programs are built, which takes a minute or two each.
+"""
+
+import pytest
+
+import kitlib as kit
+from kitlib.errors import KitError, LaunchRejected
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+# Ranks that meet by torchrun and need no torch beyond it: each says where it is and what it was told.
+TRAINER = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()} sum {int(total)}\\n")
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def training_operator(local_cluster):
+    yield kit.install("training-operator", cluster=local_cluster)
+    kit.uninstall("training-operator", cluster=local_cluster)
+
+
+def test_a_kind_that_is_not_there_names_the_operator_that_brings_it(launch, write_trainer):
+    job = kit.PyTorchJob(write_trainer(TRAINER), nodes=2)
+    with pytest.raises(LaunchRejected, match=r'(?s)no kind PyTorchJob.*kit.install\("training-operator"'):
+        launch(job)
+
+
+def test_what_a_local_cluster_brings_is_not_installed(local_cluster):
+    assert not len(kit.install("metrics-server", cluster=local_cluster))
+    assert not len(kit.install("nvidia-device-plugin", cluster=local_cluster))
+
+
+def test_a_pytorch_job_trains_with_two_processes_in_each_of_its_pods(
+    launch, write_trainer, training_operator, local_cluster
+):
+    assert training_operator[0]["runs as"] == "Deployment/training-operator"
+    run = launch(kit.PyTorchJob(write_trainer(TRAINER), nodes=2, processes=2))
+    assert run.wait(timeout=100).succeeded == 2
+    written = sorted(line.partition("] ")[2] for line in run.logs().splitlines())
+    assert written == [f"rank {rank} of 4 sum 4" for rank in range(4)]
+    pods = list(run.pods())
+    assert [each["rank"] for each in pods] == [0, 1]
+    assert [each["pod"] for each in pods] == [f"{run.name}-master-0", f"{run.name}-worker-0"]
+    assert len({each["node"] for each in pods}) == 2
+    assert run.name in repr(local_cluster.runs())
+    assert local_cluster.run(run.name).kind == "PyTorchJob"
+    run.delete()
+    assert run.name not in local_cluster.kubectl("get pytorchjobs,services,configmaps,pods")
+
+
+def test_the_rank_of_a_pytorch_job_that_fails_is_named(launch, write_trainer, training_operator):
+    source = """
+        import os, time
+        if os.environ["RANK"] == "1":
+            raise ValueError("the second node")
+        time.sleep(60)  # the job succeeds when its master does, whatever became of the workers
+    """
+    path = write_trainer(source)
+    command = [{"name": "pytorch", "command": ["python", f"/trainyard/trainer/{path.name}"]}]
+    replica = {"template": {"spec": {"containers": command}}}
+    job = kit.PyTorchJob(path, nodes=2)
+    run = launch(job.patch({"spec": {"pytorchReplicaSpecs": {"Master": replica, "Worker": replica}}}))
+    with pytest.raises(kit.RunFailed, match="the second node") as failed:
+        run.wait(timeout=60)
+    assert failed.value.rank == 1
+    run.delete()
+
+
+def test_definitions_stay_while_there_are_objects_of_them(launch, write_trainer, local_cluster):
+    """Installs anew what it removes; last of the tests with this operator."""
+    kit.install("training-operator", cluster=local_cluster)
+    run = launch(kit.PyTorchJob(write_trainer(TRAINER), nodes=1))
+    left = kit.uninstall("training-operator", cluster=local_cluster)
+    assert [each["name"] for each in left] == [run.name]
+    assert "training-operator" not in local_cluster.kubectl("get deployments -A")
+    assert local_cluster.run(run.name).kind == "PyTorchJob"
+    run.delete()
+    assert not len(kit.uninstall("training-operator", cluster=local_cluster))
+    for kind in ("customresourcedefinitions", "namespaces", "clusterroles"):
+        assert "kubeflow" not in local_cluster.kubectl(f"get {kind} -o name")
+
+
+def test_a_train_job_trains_by_a_runtime_and_a_job_set(launch, write_trainer, local_cluster):
+    assert len(kit.install("trainer", cluster=local_cluster)) == 2
+    try:
+        assert "torch-distributed" in local_cluster.kubectl("get clustertrainingruntimes")
+        run = launch(kit.TrainJob(write_trainer(TRAINER), nodes=2, processes=2))
+        assert run.wait(timeout=100).succeeded == 2
+        written = sorted(line.partition("] ")[2] for line in run.logs().splitlines())
+        assert written == [f"rank {rank} of 4 sum 4" for rank in range(4)]
+        assert [each["rank"] for each in run.pods()] == [0, 1]
+        assert len({each["node"] for each in run.pods()}) == 2
+        assert run.name in local_cluster.kubectl("get jobsets")
+        run.delete()
+        assert run.name not in local_cluster.kubectl("get trainjobs,jobsets,jobs,pods")
+        failing = launch(kit.TrainJob(write_trainer("raise ValueError('at once')"), nodes=1))
+        with pytest.raises(kit.RunFailed, match="at once"):
+            failing.wait(timeout=60)
+    finally:
+        local_cluster.kubectl("delete trainjobs --all")
+        left = kit.uninstall("trainer", cluster=local_cluster)
+    assert not len(left)
+    with pytest.raises(KitError):
+        local_cluster.kubectl("get trainjobs")

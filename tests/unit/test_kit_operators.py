@@ -1,0 +1,108 @@
+"""Operators' manifests: fetched from a real web server, and refused if they are not what was checked."""
+
+import functools
+import hashlib
+import http.server
+import io
+import subprocess
+import tarfile
+import threading
+
+import pytest
+import yaml
+
+from kitlib import settings
+from kitlib.errors import InstallFailed
+from kitlib.operators import install, sources
+from kitlib.operators.table import OPERATORS, Source
+
+FILES = {"manifests/base/crd.yaml": b"kind: A\n", "manifests/top.yaml": b"kind: B\n", "README.md": b"no\n"}
+PARTS = [part for parts in OPERATORS.values() for part in parts]
+
+
+@pytest.fixture
+def served(tmp_path):
+    """Serve a folder by HTTP; return the folder and its address."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def archive(served, tmp_path):
+    """A release as a web server has it: its source, the digest being that of the folder that is wanted."""
+    folder, address = served
+    with tarfile.open(folder / "v1.tar.gz", "w:gz") as made:
+        for name, content in FILES.items():
+            member = tarfile.TarInfo(f"operator-1/{name}")
+            member.size = len(content)
+            made.addfile(member, io.BytesIO(content))
+    wanted = tmp_path / "wanted"
+    for name, content in FILES.items():
+        if name.startswith("manifests/"):
+            path = wanted / name.removeprefix("manifests/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    return Source(f"{address}/v1.tar.gz", sources.digest(wanted), "manifests")
+
+
+def quiet(text):
+    pass
+
+
+def test_one_folder_of_a_release_is_fetched_and_checked(archive, tmp_path):
+    said = []
+    sources.fetch(archive, tmp_path / "upstream", report=said.append)
+    found = {str(each.relative_to(tmp_path / "upstream")) for each in (tmp_path / "upstream").rglob("*.yaml")}
+    assert found == {"base/crd.yaml", "top.yaml"}
+    assert "fetching" in said[0]
+
+
+def test_the_digest_is_what_sha256sum_prints(tmp_path):
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "b.yaml").write_text("y")
+    printed = subprocess.run(["sha256sum", "a", "b.yaml"], cwd=tmp_path, capture_output=True, check=True)
+    assert sources.digest(tmp_path) == hashlib.sha256(printed.stdout).hexdigest()
+
+
+def test_other_files_than_those_that_were_checked_are_refused(archive, tmp_path):
+    changed = Source(archive.url, "0" * 64, archive.folder)
+    with pytest.raises(InstallFailed, match="not those that the kit was tested with"):
+        sources.fetch(changed, tmp_path / "upstream", report=quiet)
+
+
+def test_a_release_that_was_cut_is_refused(archive, served, tmp_path):
+    path = served[0] / "v1.tar.gz"
+    path.write_bytes(path.read_bytes()[:90])
+    with pytest.raises(InstallFailed, match="cannot be unpacked|not those"):
+        sources.fetch(archive, tmp_path / "upstream", report=quiet)
+
+
+def test_a_release_that_cannot_be_reached_is_named(served, tmp_path):
+    missing = Source(f"{served[1]}/v2.tar.gz", "0" * 64, "manifests")
+    with pytest.raises(InstallFailed, match="404"):
+        sources.fetch(missing, tmp_path / "upstream", report=quiet)
+
+
+def test_an_operator_that_the_kit_does_not_know_is_refused_with_those_it_knows():
+    with pytest.raises(ValueError, match="training-operator, trainer"):
+        install("training")
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_each_part_is_labelled_so_that_it_is_found_again(part):
+    for path in settings.manifests("operators", part.name).rglob("kustomization.yaml"):
+        ((pair,),) = [[each["pairs"] for each in yaml.safe_load(path.read_text())["labels"]]]
+        assert pair == {"trainyard/kit": "true", "trainyard/operator": part.name}
+
+
+@pytest.mark.parametrize("part", [each for each in PARTS if each.source], ids=lambda part: part.name)
+def test_each_part_has_a_version_in_its_address_and_a_digest(part):
+    assert part.version in part.source.url
+    assert len(part.source.digest) == 64

@@ -1,0 +1,106 @@
+"""PyTorchJob and TrainJob as data: what is different in them from an Indexed Job."""
+
+import pytest
+import yaml
+
+import kitlib as kit
+from kitlib.clusters import Cluster
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("print('hello')\n")
+    return path
+
+
+@pytest.fixture
+def spec_of(trainer):
+    """Return the spec of a job's main object."""
+
+    def make(way, **arguments):
+        job = way(trainer, name="digits", **arguments)
+        config_map, main = job.objects
+        assert config_map["data"] == {"mine.py": "print('hello')\n"}
+        assert main["metadata"]["labels"]["trainyard/run"] == "digits"
+        return main["spec"]
+
+    return make
+
+
+def pod_of(replica):
+    return replica["template"]["spec"]
+
+
+def test_the_first_node_is_the_master_and_the_others_are_workers(spec_of):
+    replicas = spec_of(kit.PyTorchJob, nodes=4)["pytorchReplicaSpecs"]
+    assert {kind: each["replicas"] for kind, each in replicas.items()} == {"Master": 1, "Worker": 3}
+    assert pod_of(replicas["Master"]) == pod_of(replicas["Worker"])
+    assert set(spec_of(kit.PyTorchJob, nodes=1)["pytorchReplicaSpecs"]) == {"Master"}
+
+
+def test_processes_of_a_node_are_text_to_one_operator_and_a_number_to_the_other(spec_of):
+    assert spec_of(kit.PyTorchJob, processes=2)["nprocPerNode"] == "2"
+    assert spec_of(kit.TrainJob, processes=2)["trainer"]["numProcPerNode"] == 2
+
+
+def test_torchrun_is_told_by_the_operator_and_not_by_us(spec_of):
+    (container,) = pod_of(spec_of(kit.PyTorchJob)["pytorchReplicaSpecs"]["Master"])["containers"]
+    trainer = spec_of(kit.TrainJob)["trainer"]
+    for each in (container, trainer):
+        assert each["command"] == ["torchrun", "/trainyard/trainer/mine.py"]
+        assert not [one for one in each.get("env", []) if one["name"].startswith("PET_")]
+    assert container["name"] == "pytorch"  # no other is given the variables
+
+
+def test_the_pods_of_a_pytorch_job_carry_the_run_and_keep_off_each_others_nodes(spec_of):
+    worker = spec_of(kit.PyTorchJob)["pytorchReplicaSpecs"]["Worker"]
+    assert worker["template"]["metadata"]["labels"]["trainyard/run"] == "digits"
+    (spread,) = pod_of(worker)["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"] == {"training.kubeflow.org/job-name": "digits"}
+
+
+def test_volumes_and_gpus_reach_the_pods_of_a_train_job_as_overrides(spec_of):
+    spec = spec_of(kit.TrainJob, nodes=3, volumes={"/data": "shared"}, gpus=2, args={"epochs": 3})
+    (pods,) = spec["podSpecOverrides"]
+    (container,) = pods["containers"]
+    mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    volumes = {each["name"]: each for each in pods["volumes"]}
+    assert volumes[mounts["/data"]]["persistentVolumeClaim"] == {"claimName": "shared"}
+    assert volumes[mounts["/trainyard/trainer"]]["configMap"] == {"name": "digits"}
+    assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory"}
+    assert pods["tolerations"][0]["key"] == "nvidia.com/gpu"
+    assert (spec["trainer"]["numNodes"], spec["trainer"]["numProcPerNode"]) == (3, 2)
+    assert spec["trainer"]["resourcesPerNode"]["limits"]["nvidia.com/gpu"] == "2"
+    assert spec["trainer"]["args"] == ["--epochs=3"]
+
+
+class GpuPool(Cluster):
+    """A provider whose GPU nodes have to be asked for; the rest of the contract is not needed here."""
+
+    provider = "pool"
+    create = find = existing = kubeconfig = kubectl_command = delete = explain = None
+
+    def pod_additions(self, *, gpus=0):
+        taint = {"key": "pool", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}
+        return {"nodeSelector": {"pool": "gpu"}, "tolerations": [taint]} if gpus else {}
+
+
+@pytest.mark.parametrize("way", [kit.IndexedJob, kit.PyTorchJob, kit.TrainJob])
+def test_what_a_provider_adds_to_the_pods_is_seen_in_the_manifest(way, trainer):
+    job = way(trainer, gpus=1)
+    there = job.on(GpuPool("pool")).manifest
+    assert "nodeSelector" not in job.manifest
+    found = [each for each in _dicts(list(yaml.safe_load_all(there))) if "nodeSelector" in each]
+    assert found
+    for pod in found:
+        assert pod["nodeSelector"] == {"pool": "gpu"}
+        assert [each["key"] for each in pod["tolerations"]] == ["nvidia.com/gpu", "pool"]
+
+
+def _dicts(value):
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    for each in value if isinstance(value, list) else []:
+        yield from _dicts(each)
