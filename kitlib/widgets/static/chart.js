@@ -50,8 +50,7 @@ class Chart {
         { ...axis, show: options.xAxis !== false, size: 24, gap: 3, label: options.xLabel, labelSize: 15, labelFont: font, labelGap: -3, incrs: options.time ? undefined : WHOLE, values: options.time ? (_, ticks) => ticks.map(clock) : undefined, space: 64 },
         { ...axis, size: 56, values: (_, ticks) => ticks.map((each) => shown(each, options.unit)), splits: options.band ? (plot) => [0, Math.max(1, ...plot.data[1])] : undefined, space: 28 },
       ],
-      // Away from the mouse, the legend has the newest figures.
-      hooks: { draw: [(plot) => !(plot.cursor.left >= 0) && plot.data[0].length && plot.setLegend({ idx: plot.data[0].length - 1 })] },
+      hooks: { draw: [() => requestAnimationFrame(() => this.newest())] },
       series: [
         { label: options.time ? "time" : options.xLabel || "step", value: (_, each) => (options.time ? clock(each) : shown(each)) },
         ...lines.map((each) => ({
@@ -67,6 +66,12 @@ class Chart {
         })),
       ],
     };
+  }
+
+  // Away from the mouse, the legend has the newest figures.
+  newest() {
+    const last = (this.plot?.data[0].length || 0) - 1;
+    if (last >= 0 && !(this.plot.cursor.left >= 0)) this.plot.setLegend({ idx: last });
   }
 
   resize() {

@@ -1,0 +1,142 @@
+"""Watching runs and clusters: what comes and goes is seen, threads end, and a cut log loses nothing."""
+
+import secrets
+import threading
+
+import pytest
+
+import kitlib as kit
+from kitlib.widgets.live import LiveView
+
+from .ranks import component, until
+
+pytestmark = pytest.mark.cluster
+
+TRAINER = """
+import json, os, sys, time
+rank, steps = int(os.environ["NODE_RANK"]), {steps}
+for step in range(steps):
+    event = {{"event": "step", "time": time.time(), "rank": rank, "world_size": 2, "step": step}}
+    print(json.dumps(event | {{"loss": 1 / (1 + step), "images_per_s": 50, "gpu_percent": 10 * rank}}))
+    print("for people", step, flush=True)
+    time.sleep({pause})
+print(json.dumps({{"event": "eval", "time": time.time(), "rank": rank, "world_size": 2, "accuracy": 0.5}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def own_cluster(state_home):
+    """A cluster whose processes are killed; the last test deletes it."""
+    name = f"watched-{secrets.token_hex(3)}"
+    try:
+        yield kit.create_cluster("local", name=name, nodes=2, warm=False)
+    finally:
+        kit.clusters.LocalCluster(name).delete()
+
+
+def threads():
+    names = ("watch-", "log-")
+    return [each.name for each in threading.enumerate() if each.name.startswith(names)]
+
+
+def ended(watch):
+    watch.join(60)
+    return watch.finished
+
+
+def test_a_watch_sees_all_that_a_run_does_and_ends_by_itself(launch, plain):
+    run = launch(plain(TRAINER.format(steps=30, pause=0.05)))
+    with run.watch() as watch:
+        view = watch.view()
+        assert isinstance(view, LiveView)
+        assert ended(watch)
+    assert not threads()
+    assert view.facts["phase"] == "Succeeded"
+    assert view.facts["finished"]
+    assert dict(view.facts["figures"]) | {"step": "29", "world size": "2", "accuracy": "50.00%"} == dict(
+        view.facts["figures"]
+    )
+    frame = watch.training.frame()
+    assert frame.loss.shape == frame.gpu.shape == (2, 30)
+    assert frame.rate.tolist() == [100.0] * 30
+    assert len(view.frame) == 4 * view.layout_of_frame["columns"] * len(view.layout_of_frame["rows"])
+    assert [row[:1] + row[2:3] for row in view.tables["pods"]] == [[0, "Completed"], [1, "Completed"]]
+    assert any("Created pod" in row[2] for row in view.tables["events"])
+    for rank in (0, 1):
+        mine = [row[2] for row in view.lines if row[0] == rank and row[2].startswith("for people")]
+        assert mine == [f"for people {number}" for number in range(30 - len(mine), 30)]
+    assert "Succeeded" in repr(watch)
+    assert watch.picture()._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_run_that_ended_long_ago_is_shown_whole_by_two_watches_at_once(launch, plain, local_cluster):
+    run = launch(plain(TRAINER.format(steps=5, pause=0)))
+    run.wait(timeout=60)
+    watches = [local_cluster.run(run.name).watch() for _ in range(2)]
+    assert all(map(ended, watches))
+    assert [each.training.last_step for each in watches] == [4, 4]
+    assert [each.journal.total for each in watches] == [22, 22]
+
+
+def test_a_watch_that_is_stopped_leaves_no_thread_and_goes_on_where_it_was(launch, plain):
+    run = launch(plain(TRAINER.format(steps=2000, pause=0.02)))
+    watch = run.watch()
+    until(lambda: (watch._collect(), watch.training.last_step or 0)[1] > 20, "step 20")
+    watch.stop()
+    assert not threads()
+    assert watch.finished
+    stopped = watch.journal.total
+    assert watch.training.last_step is not None
+    watch.start()
+    until(lambda: watch.journal.total > stopped + 50, "more lines")
+    watch.stop()
+    frame = watch.training.frame()
+    assert frame.steps.tolist() == list(range(len(frame.steps)))
+    run.delete()
+
+
+def test_a_run_that_is_deleted_ends_its_watch_and_its_pods_stay_to_be_seen(launch, plain):
+    run = launch(plain(TRAINER.format(steps=2000, pause=0.02)))
+    watch = run.watch()
+    until(lambda: (watch.training.last_step or 0) > 3, "step 3")
+    run.delete()
+    assert ended(watch)
+    assert watch.phase == "Deleted"
+    assert len(watch.pods) == 2
+    assert not threads()
+
+
+@pytest.mark.parametrize("name", ["agent", "kube-apiserver"])
+def test_a_log_that_is_cut_by_a_killed_process_comes_without_a_gap_and_without_a_double(
+    own_cluster, train, name
+):
+    """Lines come faster than the API's seconds, many in one piece and so with one time."""
+    source = 'import time\nfor number in range(6000):\n    print("line", number, flush=number % 7 == 0)\n'
+    run = train(own_cluster, source=source + "    time.sleep(0.001)\n")
+    watch, seen = run.watch(), []
+    keep = watch.journal.add
+    watch.journal.add = lambda lines: (seen.extend(lines), keep(lines))
+    for lines in (500, 2500):
+        until(lambda lines=lines: len(seen) > lines, f"line {lines}")
+        component(own_cluster, name).kill()
+    assert ended(watch), watch
+    for rank in (0, 1):
+        assert [line.text for who, line in seen if who == rank] == [f"line {n}" for n in range(6000)]
+
+
+def test_a_cluster_is_watched_until_it_is_gone(own_cluster, train):
+    run = train(own_cluster, source="while True: pass", nodes=1)
+    watch = own_cluster.watch()
+    until(lambda: watch.history.count >= 3 and len(watch.pods) == 1, "three samples")
+    shares = watch.history.percent("cpu")
+    busy = {row[2] for row in watch.pods}
+    for index, node in enumerate(watch.history.nodes):
+        assert (shares[index, -1] > 20) == (node in busy), (node, shares, watch.pods)
+    assert watch.source == "the kubelets"
+    assert "nodes Ready: 2 of 2" in repr(watch)
+    assert watch.picture()._repr_png_()
+    run.delete()
+    own_cluster.delete()
+    assert ended(watch)
+    assert watch.trouble
+    assert not threads()

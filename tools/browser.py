@@ -1,0 +1,64 @@
+"""Obtain a browser for the tests: playwright's own Chromium, or where it cannot be had the system's.
+
+    python tools/browser.py             # say which one there is
+    python tools/browser.py --install   # and install one that is missing, on Debian as root by apt-get
+
+It ends with 0 also where there is none, and says so: the tests then tell what stays untested.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SECONDS = 600
+
+
+def find() -> str | None:
+    """Return the path of a Chromium, playwright's if it is there."""
+    from playwright.sync_api import sync_playwright  # a browser's driver, and only developers have it
+
+    with sync_playwright() as driver:
+        own = driver.chromium.executable_path
+    if Path(own).exists():
+        return own
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+def install() -> None:
+    """Download playwright's Chromium; where that fails, install Debian's."""
+    if _run([sys.executable, "-m", "playwright", "install", "chromium"]):
+        return
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        _run(["apt-get", "update", "-qq"])
+        _run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-dejavu-core"])
+
+
+def _run(command: list[str]) -> bool:
+    try:
+        done = subprocess.run(
+            command,
+            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def main() -> None:
+    found = find()
+    if found is None and "--install" in sys.argv[1:]:
+        print("installing a browser for the tests", flush=True)
+        install()
+        found = find()
+    print(found or "NO BROWSER IS HERE: the live pictures stay untested (apt-get install chromium)")
+
+
+if __name__ == "__main__":
+    main()
