@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LINES_SECONDS = 1.0  # the log is most of what is sent, and nobody reads it faster
 EVENTS_SECONDS = 3.0
-MOST_EVENTS = 8
+MOST_EVENTS = 6
 REST_SECONDS = 10.0  # for the last lines, after the end
 PODS = ("rank", "pod", "phase", "node", "restarts", "why")
 

@@ -37,6 +37,7 @@ for step in range(100_000):
     loss = 2 * math.exp(-step / 80) + 0.1 * math.sin(step * (rank + 1))
     print(json.dumps({"event": "step", "time": time.time(), "rank": rank, "world_size": world,
                       "step": step, "loss": loss, "images_per_s": 900 + 50 * rank}), flush=True)
+    sum(range(BUSY * (1 + rank)))
     time.sleep(0.05)
 """
 
@@ -210,7 +211,8 @@ def test_notebook_06_runs_by_its_menu_draws_live_is_interrupted_and_runs_again(p
 @contextmanager
 def reporting(cluster, home):
     """Launch ranks that report without end."""
-    (home / "reporting.py").write_text(TRAINER)
+    busy = 300_000 if PICTURES else 0  # so that there is something to be seen
+    (home / "reporting.py").write_text(TRAINER.replace("BUSY", str(busy)))
     command = ["python", "/trainyard/trainer/reporting.py"]
     pod = {"containers": [{"name": "pytorch", "command": command}], "terminationGracePeriodSeconds": 1}
     job = kit.IndexedJob(home / "reporting.py", nodes=4, name="reporting")

@@ -9,7 +9,8 @@ class Chart {
     this.box = element("div", { class: "ty-plot", role: "img", tabindex: "0", "aria-label": options.label });
     this.empty = element("p", { class: "ty-empty ty-quiet" }, options.empty || "nothing yet");
     this.box.append(this.empty);
-    parent.append(element("figure", {}, element("figcaption", {}, options.label), this.box));
+    this.figure = element("figure", {}, element("figcaption", {}, options.label), this.box);
+    parent.append(this.figure);
     this.box.addEventListener("keydown", (event) => this.key(event));
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(this.box);
@@ -20,6 +21,7 @@ class Chart {
     const shape = JSON.stringify([theme.name, lines.map(({ values, ...look }) => look)]);
     const data = [x, ...lines.map((each) => each.values)];
     this.empty.hidden = x.length > 0;
+    this.figure.hidden = Boolean(this.options.optional) && !x.length;
     if (shape !== this.shape || !this.plot) {
       this.shape = shape;
       this.plot?.destroy();
@@ -27,6 +29,7 @@ class Chart {
     } else {
       this.plot.setData(data);
     }
+    requestAnimationFrame(() => this.resize()); // while colours changed, its box may have had no width
   }
 
   settings(lines, theme) {
@@ -70,8 +73,8 @@ class Chart {
 
   // Away from the mouse, the legend has the newest figures.
   newest() {
-    const last = (this.plot?.data[0].length || 0) - 1;
-    if (last >= 0 && !(this.plot.cursor.left >= 0)) this.plot.setLegend({ idx: last });
+    if (!this.plot?.data[0].length || this.plot.cursor.left >= 0) return;
+    this.plot.setLegend({ idxs: this.plot.data.map((values) => values.findLastIndex((each) => each !== null)) });
   }
 
   resize() {

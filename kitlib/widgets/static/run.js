@@ -27,7 +27,7 @@ function runView(model, root) {
   const loss = new Chart(main, { label: "Loss by rank", height: 250, syncKey: key, xAxis: false, empty: "no steps were reported yet" });
   const world = new Chart(main, { label: "World size", height: 86, syncKey: key, xLabel: "step", band: true, zero: true, legend: false, empty: " " });
   const rate = new Chart(side, { label: "Images a second, all ranks", height: 150, syncKey: key, xLabel: "step", zero: true, legend: false, empty: "nobody has told yet" });
-  const byEpoch = new Chart(side, { label: "Loss by epoch", height: 150, xLabel: "epoch", legend: false, empty: "no epoch has ended yet" });
+  const byEpoch = new Chart(side, { label: "Loss by epoch", height: 150, xLabel: "epoch", legend: false, optional: true });
   let gpu = null;
 
   function look(theme, rank) {
