@@ -11,9 +11,10 @@ from pathlib import Path
 
 from kitlib import names, runs, settings
 from kitlib.clusters import Cluster, connect
-from kitlib.errors import BadInput, ClusterNotFound
+from kitlib.errors import BadInput, ClusterNotFound, VolumeNotFound
 from kitlib.manifests import Object
 from kitlib.progress import progress
+from kitlib.storage.helper import Helper
 from kitlib.tables import Table
 from kitlib.waiting import wait
 from kitlib.watches import Selection, snapshots
@@ -30,6 +31,7 @@ BY_KUBECTL = {
     "storageclass": "StorageClass",
 }
 ORDER = (*BY_KUBECTL, "run", "dataset", "volume", "operator")
+COURSE_VOLUME = "shared"  # where notebooks have their datasets
 DELETED, ABSENT = "deleted", "was not there"
 DELETE_SECONDS = 90
 
@@ -121,6 +123,8 @@ def _delete(cluster: Cluster, number: str, made: str) -> str:
             return ABSENT
         runs.Run(cluster.kube, name).delete()
         return DELETED
+    if kind in ("volume", "dataset"):
+        return _delete_stored(cluster, kind, name)
     found = cluster.kube.find(BY_KUBECTL[kind], name)
     if found is None:
         return ABSENT
@@ -128,6 +132,22 @@ def _delete(cluster: Cluster, number: str, made: str) -> str:
         return f"stays: it has no label {names.NOTEBOOK}={number}, so it is somebody else's"
     cluster.kube.delete(BY_KUBECTL[kind], name)
     _wait_gone(cluster, BY_KUBECTL[kind], name)
+    return DELETED
+
+
+def _delete_stored(cluster: Cluster, kind: str, name: str) -> str:
+    """Delete a volume, or a dataset's folder on that of the course."""
+    try:
+        volume = cluster.volume(name if kind == "volume" else COURSE_VOLUME)
+    except VolumeNotFound:
+        return ABSENT
+    if kind == "volume":
+        volume.delete()
+        return DELETED
+    if name not in {each["name"] for each in volume.ls()}:
+        return ABSENT
+    with Helper(cluster, volume.name) as helper:
+        helper.output('rm -rf -- "$1"', name)
     return DELETED
 
 

@@ -37,6 +37,16 @@ def test_what_has_the_name_but_not_the_label_stays(local_cluster):
         local_cluster.kubectl("delete configmap mine")
 
 
+def test_datasets_and_volumes_go_and_the_volume_last(local_cluster, tmp_path):
+    (tmp_path / "dataset.json").write_text("{}")
+    volume = local_cluster.create_volume("shared", size="10Mi")
+    volume.upload(tmp_path, to="mnist")
+    rows = workshop.reset(cluster=local_cluster)
+    became = {each["made"]: each["now"] for each in rows}
+    assert became["dataset/mnist"] == became["volume/shared"] == "deleted"
+    assert len(local_cluster.volumes()) == 0
+
+
 def test_without_a_cluster_there_is_nothing_to_delete(state_home):
     assert {each["now"] for each in workshop.reset("05", cluster="nowhere")} == {"was not there"}
 
