@@ -130,6 +130,17 @@ def _pictures(cell: NotebookNode) -> list[Picture]:
     return [Picture("".join(data.split()), text) for data in found]
 
 
+def _described(path: Path) -> NotebookNode:
+    """Return an executed notebook whose pictures have words for those who cannot see them."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        text = cell.metadata.get("trainyard", {}).get("alt") or f"Drawn by: {cell.source.strip()}"
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                output.metadata.setdefault("image/png", {}).setdefault("alt", text)
+    return notebook
+
+
 def write(outcome: Outcome, *, folder: Path) -> Path:
     """Write the notebooks' pages and ``index.html`` into ``folder``; return the index's path.
 
@@ -144,7 +155,8 @@ def write(outcome: Outcome, *, folder: Path) -> Path:
         exclude_output_prompt=True,
     )
     for result in outcome.notebooks:
-        page, _ = exporter.from_filename(str(folder / f"{result.name}.ipynb"))
+        named = {"metadata": {"name": result.name}}
+        page, _ = exporter.from_notebook_node(_described(folder / f"{result.name}.ipynb"), resources=named)
         page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)
         (folder / f"{result.name}.html").write_text(page, encoding="utf-8")
     templates = jinja2.FileSystemLoader(HERE)

@@ -169,6 +169,8 @@ def test_pictures_carry_their_description_and_the_page_loads_nothing(executed, t
     page = report.write(outcome, folder=tmp_path).read_text()
     assert "1 of 2 notebooks passed" in page
     assert 'alt="Loss &amp; &lt;more&gt;"' in page
+    assert 'alt="Loss &amp; &lt;more&gt;"' in (tmp_path / "07_made.html").read_text()
+    assert "<title>07_made</title>" in (tmp_path / "07_made.html").read_text()
     for path in (tmp_path / "index.html", tmp_path / "07_made.html"):
         assert 'src="http' not in path.read_text()
 
