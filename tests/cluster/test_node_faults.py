@@ -116,6 +116,6 @@ def test_a_job_that_may_replaces_the_rank_of_a_node_that_is_cut_off_and_the_old_
     assert replaced()[0]["node"] != node
     cluster.heal(node)
     assert run.wait(timeout=PATIENCE).phase == "Succeeded"
-    assert old not in [each["pod"] for each in run.pods()]
+    until(lambda: old not in [each["pod"] for each in run.pods()], "the old rank 1 to be gone")
     run.delete()
     check_whole(cluster, train)

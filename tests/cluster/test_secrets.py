@@ -50,8 +50,10 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import report
+from smoke.result import Outcome
 results = [report.read(Path(sys.argv[3]), original=Path(sys.argv[2]))]
-report.write(results, folder=Path(sys.argv[3]).parent, seconds=1, planned=1)
+outcome = Outcome("run-1", "2030-01-02T03:04:05+00:00", ["07_shows"], notebooks=results)
+report.write(outcome, folder=Path(sys.argv[3]).parent)
 """
 
 
@@ -162,7 +164,7 @@ def test_no_secret_is_in_an_executed_notebook_and_its_report(cluster, hidden, tm
     nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), original)
     tool = str(ROOT / "tools" / "execute_notebook.py")
     for command in (
-        [tool, str(original), str(executed), f"cluster_name={cluster.name}"],
+        [tool, str(original), str(executed), f'cluster_name="{cluster.name}"'],
         ["-c", REPORT, str(ROOT / "tools"), str(original), str(executed)],
     ):
         subprocess.run([sys.executable, *command], cwd=ROOT, env=os.environ, check=True, timeout=120)
