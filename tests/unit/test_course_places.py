@@ -1,0 +1,121 @@
+"""Where the course is opened without a set-up, and what its instructor is told: all that is named exists."""
+
+import json
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from kitlib.cli import main
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "instructors-guide.md").read_text(encoding="utf-8")
+POST_BUILD = ROOT / "binder" / "postBuild"
+# Of the specification's schema (devContainer.base.schema.json), what is used here.
+STRINGS = {"name", "remoteUser", "onCreateCommand"}
+
+
+def devcontainer():
+    """Return the file, which may have comments of whole lines."""
+    lines = (ROOT / ".devcontainer" / "devcontainer.json").read_text().splitlines()
+    return json.loads("\n".join(line for line in lines if not line.lstrip().startswith("//")))
+
+
+def targets():
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def make_targets(text):
+    return set(re.findall(r"(?:^ *|`)make ([a-z-]+)", text, re.MULTILINE))
+
+
+def verb(words):
+    """Return the command of the kit that these words lead to."""
+    command = main
+    for word in words:
+        if not isinstance(command, click.Group):
+            return command
+        found = command.get_command(click.Context(command), word)
+        assert found is not None, f"kit {' '.join(words)}: there is no {word}"
+        command = found
+    return command
+
+
+def kit_lines(text):
+    return [
+        shlex.split(line, comments=True)[1:] for line in re.findall(r"^ {4}(kit .+)$", text, re.MULTILINE)
+    ]
+
+
+def test_the_dev_container_says_what_the_schema_lets_it_say():
+    found = devcontainer()
+    assert all(isinstance(found[name], str) for name in STRINGS)
+    assert (ROOT / ".devcontainer" / found["build"]["dockerfile"]).is_file()
+    assert re.fullmatch(r"\d+([tgmk]b)?", found["hostRequirements"]["memory"])
+    assert re.fullmatch(r"\d+([tgmk]b)?", found["hostRequirements"]["storage"])
+    assert isinstance(found["hostRequirements"]["cpus"], int)
+    assert all(isinstance(each, str) for each in found["securityOpt"])
+    known = STRINGS | {"build", "securityOpt", "init", "hostRequirements", "customizations"}
+    assert set(found) == known, "look the new name up in the schema, then add it here"
+
+
+def test_the_user_of_the_dev_container_is_made_in_its_image():
+    dockerfile = (ROOT / ".devcontainer" / "Dockerfile").read_text()
+    user = devcontainer()["remoteUser"]
+    assert re.search(rf"^RUN useradd .*\b{user}$", dockerfile, re.MULTILINE)
+
+
+def test_the_options_of_the_dev_container_are_those_that_are_tested_with_docker():
+    tested = (ROOT / "tests" / "cluster" / "test_plain_docker.py").read_text()
+    assert all(f'"{option}"' in tested for option in devcontainer()["securityOpt"])
+
+
+def test_what_containers_run_are_targets_of_the_makefile():
+    named = make_targets(devcontainer()["onCreateCommand"]) | make_targets(POST_BUILD.read_text())
+    assert named == {"setup"}
+    assert named <= targets()
+
+
+def test_binder_installs_the_same_environment_as_conda_users():
+    link = ROOT / "binder" / "environment.yml"
+    assert link.is_symlink() and link.resolve() == ROOT / "environment.yml"
+    (python,) = [
+        each for each in yaml.safe_load(link.read_text())["dependencies"] if each.startswith("python=")
+    ]
+    version = python.partition("=")[2]
+    assert re.fullmatch(r"3\.\d+", version), "repo2docker reads python=3.x alone"
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert int(version.split(".")[1]) >= int(needed.split(".")[1])
+
+
+def test_binders_script_is_a_program_whose_syntax_holds():
+    assert POST_BUILD.stat().st_mode & 0o111
+    done = subprocess.run(["bash", "-n", POST_BUILD], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("words", kit_lines(GUIDE), ids=" ".join)
+def test_every_command_line_in_the_guide_can_be_parsed(words):
+    names = [word for word in words if not word.startswith("-")]
+    command = verb(names)
+    flags = {word.partition("=")[0] for word in words if word.startswith("-")}
+    assert flags <= {option for each in command.params for option in each.opts}, f"kit {' '.join(words)}"
+
+
+def test_every_target_in_the_guide_is_one_of_the_makefile():
+    assert make_targets(GUIDE) <= targets()
+
+
+def test_every_notebook_is_in_the_guide():
+    for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"):
+        assert re.search(rf"^\| {path.name[:2]} \|", GUIDE, re.MULTILINE), f"what to say at {path.stem}"
+
+
+def test_every_link_in_the_guide_leads_somewhere():
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", GUIDE):
+        assert (ROOT / "docs" / target).exists(), target
