@@ -51,7 +51,7 @@ lint: setup  ## style, and the import contract
 
 test: lint  ## lint, then unit, node, cluster, notebook and browser tests
 	$(SIDE_BY_SIDE) $(WORKERS) -m "not slow" tests/node tests/unit
-	$(SIDE_BY_SIDE) 2 -m "not slow" tests/notebooks $(wildcard tests/browser) tests/cluster
+	$(SIDE_BY_SIDE) 2 -m "not slow" tests/notebooks tests/browser tests/cluster
 
 test-all: lint  ## every test, those marked slow as well; those of pods in plain mode, too
 	$(PYTEST) tests

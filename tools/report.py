@@ -4,6 +4,7 @@ What happened is read from the executed notebooks alone, so a report can be writ
 Executing them is ``run_notebooks.py``'s work.
 """
 
+import ast
 import contextlib
 import os
 import platform
@@ -19,7 +20,7 @@ from smoke.result import Outcome
 
 HERE = Path(__file__).parent
 PICTURE_TAG = "result-picture"
-# A cell with one of these tags has a number as its value.
+# A cell with one of these tags has a number as its value; with several, a dict of numbers by these names.
 FIGURE_TAGS = {
     "result-accuracy": "accuracy",
     "result-images-per-s": "images_per_s",
@@ -111,14 +112,17 @@ def _failure(cell: NotebookNode, number: int) -> Failure | None:
 
 
 def _figures(code: list[NotebookNode]) -> dict[str, float]:
-    """Return the numbers that tagged cells have as their value; what is none is left out."""
+    """Return the numbers that tagged cells have as their value, or in a dict by their names."""
     figures = {}
     for cell in code:
-        for tag in FIGURE_TAGS.keys() & set(_tags(cell)):
-            for output in cell.outputs:
-                if output.output_type == "execute_result":
-                    with contextlib.suppress(ValueError):
-                        figures[FIGURE_TAGS[tag]] = float(output.data["text/plain"])
+        tags = FIGURE_TAGS.keys() & set(_tags(cell))
+        for output in cell.outputs if tags else []:
+            if output.output_type == "execute_result":
+                with contextlib.suppress(ValueError, SyntaxError, TypeError, KeyError):
+                    value = ast.literal_eval(output.data["text/plain"])
+                    for tag in tags:
+                        name = FIGURE_TAGS[tag]
+                        figures[name] = float(value[name] if isinstance(value, dict) else value)
     return figures
 
 

@@ -140,6 +140,19 @@ def test_a_result_has_title_goal_duration_and_accuracy(executed):
     assert result.verdict == "passed"
 
 
+def test_figures_are_the_values_of_tagged_cells_and_what_is_no_number_is_none(executed):
+    values = {
+        "{'accuracy': 0.5, 'images_per_s': 812.5}": ["result-accuracy", "result-images-per-s"],
+        "246.0": ["result-allreduce"],
+        "<Run digits>": ["result-accuracy"],
+    }
+    cells = [new_code_cell("value", metadata={"tags": tags}) for tags in values.values()]
+    for cell, text in zip(cells, values, strict=True):
+        cell.outputs = [new_output("execute_result", data={"text/plain": text}, execution_count=1)]
+    expected = {"accuracy": 0.5, "images_per_s": 812.5, "allreduce_mb_per_s": 246.0}
+    assert executed(*cells).figures == expected
+
+
 def test_a_failed_cell_has_the_number_of_the_stored_notebook(executed):
     cell = new_code_cell("first = 1\nboom()")
     cell.outputs = [new_output("error", ename="NameError", evalue="boom", traceback=[])]
