@@ -66,6 +66,22 @@ def test_the_traceback_of_the_rank_that_failed_first_is_shown(launch, write_trai
     assert "ChildFailedError" not in str(failed.value)
 
 
+def test_a_script_of_ones_own_runs_its_words_are_shown_and_so_is_its_error(launch, write_trainer):
+    source = """
+        import os
+        print("hello from", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
+        print({"event": "a dict, but no JSON"})
+        raise ValueError("and this is where it ends")
+    """
+    run = launch(kit.IndexedJob(trainer=write_trainer(source, "my.py"), nodes=1))
+    with pytest.raises(kit.RunFailed, match="ValueError: and this is where it ends") as failed:
+        run.wait(timeout=120)
+    assert 'raise ValueError("and this' in failed.value.detail
+    assert "hello from 0 of 1\n" in run.logs(rank=0)
+    assert len(run.metrics()) == 0
+    assert "no steps were reported" in repr(run.plot())
+
+
 def test_a_fresh_kernel_sees_why_a_run_failed(launch, plain, local_cluster):
     run = launch(plain("raise KeyError('lost')", nodes=1))
     with pytest.raises(kit.RunFailed):

@@ -1,0 +1,75 @@
+"""The EKS workshop's steps 5 and 6, by kubectl: CIFAR-10 on two workers, then the test of their model."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import kitlib as kit
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "manifests" / "eks-workshop"
+ACCURACY = 0.74  # after ten epochs over all images, real ones or drawn
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def volume(local_cluster):
+    """The volume ``shared``; all is deleted afterwards."""
+    volume = local_cluster.create_volume("shared")
+    trainers = " ".join(f"--from-file={ROOT / 'trainers' / name}.py" for name in ("cifar10_ddp", "evaluate"))
+    local_cluster.kubectl(f"create configmap cifar10 {trainers}")
+    yield volume
+    for command in ("job,service cifar10-train", "job cifar10-test", "configmap cifar10"):
+        local_cluster.kubectl(f"delete {command} --ignore-not-found --cascade=foreground")
+    for run in local_cluster.runs():
+        if run["run"].startswith("prepare-"):
+            local_cluster.run(run["run"]).delete()
+    volume.delete()
+
+
+def said(cluster, job):
+    """Return the ``eval`` event in a job's log."""
+    written = cluster.kubectl(f"logs -l batch.kubernetes.io/job-name={job} --tail=-1")
+    events = [json.loads(line) for line in written.splitlines() if line.startswith('{"event"')]
+    (found,) = [event for event in events if event["event"] == "eval"]
+    return found
+
+
+def train_and_test(cluster, folder, *, timeout):
+    """Apply the manifests in a folder; return what the workers and what the test Job said."""
+    cluster.kubectl(f"apply -f {folder / 'service.yaml'} -f {folder / 'train.yaml'}")
+    cluster.kubectl(f"wait job/cifar10-train --for=condition=Complete --timeout={timeout}s")
+    pods = json.loads(cluster.kubectl("get pods -l batch.kubernetes.io/job-name=cifar10-train -o json"))[
+        "items"
+    ]
+    assert len({pod["spec"]["nodeName"] for pod in pods}) == len(pods) == 2
+    cluster.kubectl(f"apply -f {folder / 'test.yaml'}")
+    cluster.kubectl("wait job/cifar10-test --for=condition=Complete --timeout=300s")
+    return said(cluster, "cifar10-train"), said(cluster, "cifar10-test")
+
+
+def test_the_manifests_train_and_test_on_few_images(volume, local_cluster, tmp_path):
+    kit.prepare_dataset("cifar10", volume=volume, synthetic=True, limit=400)
+    for path in FOLDER.glob("*.yaml"):
+        item = yaml.safe_load(path.read_text())
+        if path.name == "train.yaml":
+            item["spec"]["template"]["spec"]["containers"][0]["args"] += ["--epochs=2", "--batch-size=20"]
+        (tmp_path / path.name).write_text(yaml.safe_dump(item))
+    trained, tested = train_and_test(local_cluster, tmp_path, timeout=200)
+    assert tested["accuracy"] == trained["accuracy"]
+    assert tested["images"] == trained["images"] == sum(map(sum, tested["confusion"])) == 80
+    assert len(tested["mistakes"]) == min(12, tested["images"] - tested["correct"])
+    assert all(len(each["png"]) > 1000 for each in tested["mistakes"]), "the log carries the pictures"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_ten_epochs_on_two_workers_reach_the_workshops_accuracy(volume, local_cluster):
+    dataset = kit.prepare_dataset("cifar10", volume=volume)
+    trained, tested = train_and_test(local_cluster, FOLDER, timeout=3000)
+    assert trained["images"] == tested["images"] == dataset.test_images
+    assert tested["accuracy"] >= ACCURACY
+    assert len(tested["per_class"]) == 10
