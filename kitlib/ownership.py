@@ -37,8 +37,12 @@ def delete_all(kube: Kube) -> Table:
         VolumeInUse: Pods that are not the kit's use one of its volumes.
     """
     found = {str(each["run"]) for each in owned(kube) if each["run"]}
-    for name in sorted(found):
-        Run(kube, name).delete()
+    runs = [Run(kube, name) for name in sorted(found)]
+    kinds = {run.name: run.kind for run in runs}
+    for name, kind in kinds.items():  # all get the signal at once; what takes long is waiting for the pods
+        kube.delete(kind, name)
+    for run in runs:
+        run.delete()
     for claim in kube.get_all(claims.CLAIM, labels=names.KIT):
         name = claim["metadata"]["name"]
         with progress(f"volume {name}") as line:

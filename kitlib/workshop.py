@@ -13,6 +13,8 @@ from kitlib import names, runs, settings
 from kitlib.clusters import Cluster, connect
 from kitlib.errors import BadInput, ClusterNotFound, VolumeNotFound
 from kitlib.manifests import Object
+from kitlib.operators.install import OPERATOR, uninstall
+from kitlib.operators.table import OPERATORS
 from kitlib.progress import progress
 from kitlib.storage.helper import Helper
 from kitlib.tables import Table
@@ -125,6 +127,8 @@ def _delete(cluster: Cluster, number: str, made: str) -> str:
         return DELETED
     if kind in ("volume", "dataset"):
         return _delete_stored(cluster, kind, name)
+    if kind == "operator":
+        return _delete_operator(cluster, name)
     found = cluster.kube.find(BY_KUBECTL[kind], name)
     if found is None:
         return ABSENT
@@ -149,6 +153,17 @@ def _delete_stored(cluster: Cluster, kind: str, name: str) -> str:
     with Helper(cluster, volume.name) as helper:
         helper.output('rm -rf -- "$1"', name)
     return DELETED
+
+
+def _delete_operator(cluster: Cluster, name: str) -> str:
+    there = [
+        found
+        for part in OPERATORS[name]
+        for kind, namespace, workload in [part.workload]
+        if (found := cluster.kube.within(namespace).find(kind, workload)) and OPERATOR in _labels(found)
+    ]
+    uninstall(name, cluster=cluster)
+    return DELETED if there else ABSENT
 
 
 def _labels(item: Object) -> dict[str, str]:
