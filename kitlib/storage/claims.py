@@ -15,6 +15,7 @@ from kitlib.watches import Selection, Snapshot, snapshots
 
 CLAIM, VOLUME, CLASS = "PersistentVolumeClaim", "PersistentVolume", "StorageClass"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+PREPARATION = "prepare-"  # how the runs are called that put datasets there
 BIND_SECONDS, DELETE_SECONDS = 120, 60
 _NO_SOURCE = {
     "accessModes",
@@ -69,11 +70,12 @@ def remove(kube: Kube, name: str, *, report: Callable[[str], None]) -> None:
     claim = kube.find(CLAIM, name)
     if claim is None:
         return
+    _delete_preparations(kube, name)
     if using := users(kube, name):
         raise VolumeInUse(
             f"it is in use by {', '.join(using)}",
             about=about(kube, name),
-            fix="delete those runs or pods first",
+            fix="delete those runs or pods first; one that has ended holds it, too, until it is deleted",
         )
     report("deleting it")
     for helper in kube.get_all("Pod", labels=f"{names.VOLUME}={name}"):
@@ -98,12 +100,24 @@ def _delete(kube: Kube, kind: str, name: str, report: Callable[[str], None]) -> 
     )
 
 
+def _delete_preparations(kube: Kube, name: str) -> None:
+    """Delete the pods that have put a dataset on the volume: what they said is in the dataset's own file."""
+    using = users(kube, name)
+    for each in kube.get_all("Pod", labels=names.RUN):
+        pod, run = each["metadata"]["name"], each["metadata"]["labels"][names.RUN]
+        if pod in using and pods.finished(each) and run.startswith(PREPARATION):
+            kube.delete("Pod", pod)
+
+
 def users(kube: Kube, name: str) -> list[str]:
-    """Return the pods that have a claim mounted, or will; those of the kit's own copying left out."""
+    """Return the pods that name a claim, those of the kit's own copying left out.
+
+    Pods that have ended are among them: Kubernetes keeps a claim until they are deleted.
+    """
     return [
         each["metadata"]["name"]
         for each in kube.get_all("Pod")
-        if not pods.finished(each)
+        if not each["metadata"].get("deletionTimestamp")
         and (each["metadata"].get("labels") or {}).get(names.VOLUME) != name
         and any(
             (volume.get("persistentVolumeClaim") or {}).get("claimName") == name

@@ -3,7 +3,9 @@
 import pytest
 from click.testing import CliRunner
 
+import kitlib as kit_api
 from kitlib import cli, workshop
+from kitlib.errors import VolumeInUse
 
 pytestmark = pytest.mark.cluster
 
@@ -45,6 +47,18 @@ def test_datasets_and_volumes_go_and_the_volume_last(local_cluster, tmp_path):
     became = {each["made"]: each["now"] for each in rows}
     assert became["dataset/mnist"] == became["volume/shared"] == "deleted"
     assert len(local_cluster.volumes()) == 0
+
+
+def test_a_pod_that_has_ended_is_named_as_what_holds_a_volume(launch, plain, local_cluster):
+    volume = local_cluster.create_volume("held", size="10Mi")
+    kit_api.prepare_dataset("digits", volume=volume)  # its pod ends, and holds nothing for long
+    run = launch(plain("pass", nodes=1, name="holder", volumes={"/data": volume}))
+    run.wait(timeout=60)
+    with pytest.raises(VolumeInUse, match="holder-0-"):
+        volume.delete()
+    run.delete()
+    volume.delete()
+    assert "held" not in repr(local_cluster.volumes())
 
 
 def test_without_a_cluster_there_is_nothing_to_delete(state_home):
