@@ -54,15 +54,19 @@ class Stream:
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         self._response = response
         self._closed = threading.Event()
+        self.cut = False  # whether it ended before its end
 
     def __iter__(self) -> Iterator[str]:
         rest = b""
         try:
             for chunk in self._response.stream(2**16):
+                if self._closed.is_set():  # what a closed TLS connection still brings is not deciphered
+                    return
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     yield line.decode("utf-8", "replace")
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError):
+            self.cut = True
             if not self._closed.is_set():  # cut by the other side: whoever follows connects again
                 return
         finally:

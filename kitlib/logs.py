@@ -115,13 +115,17 @@ class Follower:
         patience = Patience()
         while not self.stopping.is_set():
             try:
-                # Asked before reading: what was written until then is then read to its end.
-                over = self.ended()
+                # Asked before reading: what was written until then is then read to its end. A node that dies
+                # ends a stream as its end does: the end is where a look at an ended pod brings nothing new.
+                over, new = self.ended(), False
                 for line in self._lines():
                     patience.succeeded()
+                    new = True
                     yield line
-                if over:
+                if over and not new and not self.stream.cut:
                     return
+                if over:
+                    continue
             except KitError as error:
                 if isinstance(error, Rejected) and error.status in (400, 404):  # it is gone
                     return
