@@ -1,48 +1,43 @@
 """Images in CIFAR-10's format for the measures, and the two programs that train on them.
 
-The pixels are noise: speed does not depend on what they show. Not here: data that can be learnt from, which
-``kit.prepare_dataset`` makes.
+The images are the stand-ins that ``datasets/prepare_dataset.py`` draws; how fast training is does not depend
+on what they show.
 """
 
-import json
-import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from bench import torchrun
+from bench.errors import MeasureFailed
 from bench.lab import Lab
 from bench.peers import cifar10_plain
 from kitlib import settings
 
 TRAINER = "trainers/cifar10_ddp.py"
-FILES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
-IN_A_FILE = 10_000
-CLASSES = [f"class {number}" for number in range(10)]
+PREPARE = "datasets/prepare_dataset.py"
+IMAGES = 25_600
+DRAW_SECONDS = 600
 
 
-def make(folder: Path) -> Path:
-    """Return the folder of a whole data set, 50,000 images and 10,000, made if it is not there.
+def make(folder: Path, *, images: int = IMAGES) -> Path:
+    """Return the folder of a data set, drawn if it is not there.
 
     Args:
-        folder: Where; 180 MB.
+        folder: Where; its data set is made once.
+        images: How many for training.
+
+    Raises:
+        MeasureFailed: It cannot be drawn.
     """
     place = folder / "cifar10"
     if not (place / "dataset.json").exists():
-        inside = place / "cifar-10-batches-py"
-        inside.mkdir(parents=True, exist_ok=True)
-        dice = np.random.default_rng(0)
-        for name in FILES:
-            pixels = dice.integers(0, 256, (IN_A_FILE, 3072), dtype=np.uint8)
-            labels = dice.integers(0, 10, IN_A_FILE).tolist()
-            # The original's keys are Python 2's: read as bytes by some, as text by others.
-            batch = {"data": pixels, b"data": pixels, "labels": labels, b"labels": labels}
-            (inside / name).write_bytes(pickle.dumps(batch))
-        (inside / "batches.meta").write_bytes(pickle.dumps({"label_names": CLASSES}))
-        about = {"name": "cifar10", "synthetic": True, "classes": CLASSES}
-        about |= {"train_images": 5 * IN_A_FILE, "test_images": IN_A_FILE}
-        (place / "dataset.json").write_text(json.dumps(about))
+        command = [sys.executable, str(settings.find(PREPARE)), "cifar10", f"--root={folder}"]
+        command += ["--source=synthetic", f"--limit={images}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DRAW_SECONDS, check=False)
+        if done.returncode:
+            raise MeasureFailed(f"no images could be drawn: {' | '.join(done.stderr.splitlines()[-3:])}")
     return place
 
 

@@ -9,6 +9,7 @@ own reads both.
 import json
 import pickle
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,10 +150,19 @@ def read_cifar10(folder: Path) -> Contents:
     return Contents(list(CIFAR10_CLASSES), sum(counts[:5]), counts[5], sample)
 
 
+class _OfPython2(pickle._Pickler):
+    """Writes bytes as Python 2 wrote its strings, as in the real files: readers ask for bytes or for text."""
+
+    def save_string(self, text: bytes) -> None:
+        self.write(pickle.BINSTRING + struct.pack("<i", len(text)) + text)
+        self.memoize(text)
+
+    dispatch = pickle._Pickler.dispatch | {bytes: save_string}
+
+
 def _write_pickle(path: Path, content: dict) -> None:
-    # Protocol 2, as in the real files; byte strings as keys, as Python 2 had them.
     with path.open("wb") as file:
-        pickle.dump(content, file, protocol=2)
+        _OfPython2(file, protocol=2).dump(content)
 
 
 # tiny-imagenet-200 ------------------------------------------------------------------------------------------

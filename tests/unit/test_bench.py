@@ -229,9 +229,8 @@ def test_a_program_that_fails_under_torchrun_is_quoted(tmp_path):
         torchrun.run(program, folder=tmp_path, flags={})
 
 
-def test_made_up_images_are_read_by_torchvision_as_by_the_trainer(tmp_path, monkeypatch):
-    monkeypatch.setattr(cifar10, "IN_A_FILE", 20)
-    place = cifar10.make(tmp_path)
+def test_drawn_images_are_read_by_the_peer_as_by_the_trainer(tmp_path):
+    place = cifar10.make(tmp_path, images=100)
     images = Cifar10(place)
     assert len(images) == 100
     assert images[0][0].size == (32, 32)
