@@ -37,6 +37,13 @@ class Outcome:
         )
 
 
+def same(outcomes: tuple[Outcome, Outcome]) -> Outcome:
+    """Assert that both ways did the same, and return what they did."""
+    cold, warm = (outcome.without_addresses() for outcome in outcomes)
+    assert warm == cold
+    return warm
+
+
 class Process:
     """A running container: its pid, and the reading ends of its output."""
 

@@ -17,48 +17,17 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 sys.path.insert(0, os.path.abspath(__file__).removesuffix("/localkube/node/site/spawner.py"))
 
-from localkube.node.site import joining, messages, plain, sandbox, sharing, syscalls
+from localkube.node.site import components, joining, messages, pipes, plain, sandbox, sharing
+from localkube.node.site.entering import enter_site
+from localkube.node.site.entries import Entry
 from localkube.node.site.netlink import Netlink
 from localkube.node.site.sessions import kill_session
+from localkube.node.site.warm_link import WarmLink
 from localkube.node.site.wiring import make_network, make_pod, move_pod, plug_node, socket_in, unplug_node
-
-
-@dataclass
-class Entry:
-    """A process that was started here and whose end has not yet been acknowledged.
-
-    ``pipes`` are kept for an agent that starts anew, ``context`` for commands that join a container. A
-    process of owner ``exec`` belongs to the client that ordered it, and ends with the connection.
-    """
-
-    identity: str
-    owner: str
-    pid: int
-    started: float
-    pipes: dict[str, int] = field(default_factory=dict)
-    context: dict[str, Any] = field(default_factory=dict)
-    client: socket.socket | None = None
-    container: str = ""
-    mounts: int | None = None
-    status: int | None = None
-    ended: float | None = None
-    forgotten: bool = False
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "id": self.identity,
-            "owner": self.owner,
-            "pid": self.pid,
-            "started": self.started,
-            "status": self.status,
-            "ended": self.ended,
-            "streams": list(self.pipes),
-        }
 
 
 class Spawner:
@@ -77,8 +46,7 @@ class Spawner:
         self._unplugged: dict[str, str] = {}
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._netlink = Netlink() if settings["mode"] != "plain" else None
-        self._warm: socket.socket | None = None
-        self._warm_ready: dict[str, Any] | None = None
+        self._warm = WarmLink(self._selector)
         self._plain = settings["mode"] == "plain"
         self._gate = None if self._plain else make_network(self._netlink, settings)
 
@@ -161,66 +129,14 @@ class Spawner:
 
     def _do_component(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Start a program of the site itself: its network and processes, the host's file system."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        output = os.open(order["log"], flags, 0o600)
-        try:
-            pid = self._fork_component(order, output, fds)
-        finally:
-            os.close(output)
+        pid = components.start(order, fds, null=self._null, plain=self._plain)
         return self._started(Entry(order["id"], "component", pid, time.time())), [], []
-
-    def _fork_component(self, order: dict, output: int, fds: list[int]) -> int:
-        pid = os.fork()
-        if pid:
-            return pid
-        try:
-            os.setsid()
-            if self._plain:
-                syscalls.die_with_parent()
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT):
-                signal.signal(number, signal.SIG_DFL)
-            for number, descriptor in enumerate([self._null, output, output]):
-                os.dup2(descriptor, number)
-            for descriptor in fds:
-                os.set_inheritable(descriptor, True)
-            os.umask(0o077)
-            os.chdir(order.get("cwd", "/"))
-            names = {f"FD_{position}": str(descriptor) for position, descriptor in enumerate(fds)}
-            os.execve(order["argv"][0], order["argv"], order["env"] | names)
-        except OSError as error:
-            os.write(2, f"cannot start {order['argv'][0]}: {error}\n".encode())
-        finally:
-            os._exit(127)
 
     def _do_warm(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Start the process from which containers of the kit's Python are forked."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        output = os.open(order["log"], flags, 0o600)
-        pid = self._fork_component(order, output, [theirs.fileno()])
-        os.close(output)
-        theirs.close()
-        self._warm, self._warm_ready = ours, None
-        self._selector.register(ours, selectors.EVENT_READ, self._hear_warm)
+        with self._warm.open() as theirs:
+            pid = components.start(order, [theirs.fileno()], null=self._null, plain=self._plain)
         return self._started(Entry(order["id"], "component", pid, time.time())), [], []
-
-    def _hear_warm(self) -> None:
-        if self._warm is None:  # lost while an order was carried out
-            return
-        try:
-            received = messages.receive(self._warm)
-        except ConnectionError:
-            received = None
-        if received is None:
-            self._lose_warm()
-        elif "ready" in received[0]:
-            self._warm_ready = received[0]
-
-    def _lose_warm(self) -> None:
-        self._selector.unregister(self._warm)
-        self._warm.close()
-        self._warm, self._warm_ready = None, None
 
     def _do_sandbox(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Make the namespaces that the containers of a pod share."""
@@ -255,23 +171,16 @@ class Spawner:
         self._addresses.pop(order["pod"], None)
         pod = self._pods.pop(order["pod"], {})
         sharing.let_go(pod)
-        _close(pod)
+        pipes.close(pod)
         return {}, [], []
 
     def _do_run(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Start a container; the answer carries our ends of its streams."""
         if order["id"] in self._entries:
             return self._do_attach(order, fds)
-        ours, theirs = self._open_streams(order)
-        try:
+        with pipes.streams(order, self._null) as (ours, theirs):
             started, warm = self._launch(order, theirs | self._pods[order["pod"]])
-        except BaseException:
-            _close(ours)
-            raise
-        finally:
-            _close(theirs, but=self._null)
-        if started.terminal is not None:
-            ours = {"tty": started.terminal}
+        ours = pipes.kept(ours, started.terminal)
         context = {name: order[name] for name in ("env", "cwd", "plain") if name in order}
         entry = Entry(order["id"], "container", started.pid, time.time(), ours, context)
         if "pause" in self._pods[order["pod"]]:
@@ -281,20 +190,13 @@ class Spawner:
     def _do_exec(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Start a command in a container that runs; its streams go to who orders it, and are not kept."""
         container = self._entries[order["container"]]
-        ours, theirs = self._open_streams(order)
-        try:
+        with pipes.streams(order, self._null) as (ours, theirs):
             if container.status is not None:
                 raise sandbox.LaunchError("sandbox", "the container has ended")
             environment = container.context["env"] | order.get("env", {})
             joined = container.context | order | {"env": environment, "spawner": os.getpid()}
             started = (plain if self._plain else joining).join(joined, theirs, container=container.pid)
-        except BaseException:
-            _close(ours)
-            raise
-        finally:
-            _close(theirs, but=self._null)
-        if started.terminal is not None:
-            ours = {"tty": started.terminal}
+        ours = pipes.kept(ours, started.terminal)
         entry = Entry(
             order["id"],
             "exec",
@@ -306,32 +208,12 @@ class Spawner:
         answer = self._started(entry) | {"streams": list(ours)}
         return answer, list(ours.values()), list(ours.values())
 
-    def _open_streams(self, order: dict) -> tuple[dict[str, int], dict[str, int]]:
-        """Return our ends and the process's ends of its standard streams; none of them with a terminal."""
-        if order.get("tty"):
-            return {}, {}
-        ours: dict[str, int] = {}
-        theirs = {"stdin": self._null}
-        for name in ("stdout", "stderr"):
-            ours[name], theirs[name] = os.pipe2(os.O_CLOEXEC)
-        if order.get("stdin"):
-            theirs["stdin"], ours["stdin"] = os.pipe2(os.O_CLOEXEC)
-        return ours, theirs
-
     def _launch(self, order: dict, given: dict[str, int]) -> tuple[sandbox.Launched, bool]:
         order["scratch"], order["spawner"] = self._settings["scratch"], os.getpid()
-        if order.get("warm") and self._warm_ready and not order.get("tty"):
-            try:
-                messages.send(self._warm, order | {"fds": list(given)}, list(given.values()))
-                received = messages.receive(self._warm)
-            except ConnectionError:
-                received = None
-            if received is None:
-                self._lose_warm()
-            elif "pid" in received[0]:
-                return sandbox.Launched(received[0]["pid"]), True
-            else:
-                raise sandbox.LaunchError(received[0].get("stage", "exec"), received[0]["error"])
+        if order.get("warm") and self._warm.ready and not order.get("tty"):
+            started = self._warm.fork(order, given)
+            if started is not None:
+                return started, True
         return (plain if self._plain else sandbox).launch(order, given), False
 
     def _started(self, entry: Entry) -> dict[str, Any]:
@@ -362,7 +244,7 @@ class Spawner:
 
     def _do_list(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         entries = [entry.describe() for entry in self._entries.values()]
-        return {"entries": entries, "pods": self._addresses, "warm": self._warm_ready is not None}, [], []
+        return {"entries": entries, "pods": self._addresses, "warm": self._warm.ready}, [], []
 
     def _do_forget(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Drop a process whose end was recorded elsewhere, or will be asked for by nobody."""
@@ -415,48 +297,6 @@ class Spawner:
         for entry in self._entries.values():
             if entry.container == container.identity and entry.status is None:
                 kill_session(entry.pid)
-
-
-def _close(descriptors: dict[str, int], *, but: int | None = None) -> None:
-    for descriptor in descriptors.values():
-        if descriptor != but:
-            os.close(descriptor)
-
-
-def enter_site(settings: dict[str, Any]) -> None:
-    """Return as PID 1 of the site's namespaces; the caller's process stays outside as its parent."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    syscalls.die_with_parent(signal.SIGTERM)
-    user, group = os.getuid(), os.getgid()
-    if settings["user_namespace"]:
-        syscalls.unshare(syscalls.CLONE_NEWUSER)
-        _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"0 {user} 1")
-        _write("/proc/self/gid_map", f"0 {group} 1")
-    spaces = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID
-    syscalls.unshare(spaces | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC)
-    child = os.fork()
-    if child:
-        _outlive(child)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    syscalls.die_with_parent()
-    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-    syscalls.mount("proc", "/proc", "proc", syscalls.PROC_FLAGS)
-    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
-    syscalls.mount("tmpfs", settings["fleeting"], "tmpfs", flags, "mode=700,size=512m")
-
-
-def _outlive(child: int) -> NoReturn:
-    """Stay until the site is gone, and end it on SIGTERM: who waits for this process waits for all."""
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    _, status = os.waitpid(child, 0)
-    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)
 
 
 def main() -> NoReturn:

@@ -1,0 +1,122 @@
+"""Trainers and torchrun's workers as forks of the warm parent: each program here runs both ways."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from warm_pair import Outcome, Pair, Process
+
+AWKWARD = Path(__file__).parent / "awkward"
+TRAINERS = Path(__file__).parent.parent.parent / "trainers"
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with Pair() as pair:
+        yield pair
+
+
+def events(outcome: Outcome) -> list[dict]:
+    """Return what a trainer reported, without times."""
+    found = [json.loads(line) for line in outcome.stdout.splitlines()]
+    for event in found:
+        for name in ("time", "seconds", "images_per_s"):
+            event.pop(name, None)
+    return sorted(found, key=lambda event: (event["rank"], event["event"], event.get("step", 0)))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["python", str(TRAINERS / "digits_ddp.py"), "--epochs=1"],
+        ["torchrun", "--nproc-per-node=2", str(TRAINERS / "digits_ddp.py"), "--epochs=1"],
+        [
+            "python",
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node=2",
+            str(TRAINERS / "digits_ddp.py"),
+            "--epochs=1",
+        ],
+    ],
+)
+def test_a_trainer_reports_the_same(pair, argv, tmp_path):
+    cold, warm = pair.both(argv, cwd=tmp_path)
+    assert (warm.code, cold.code) == (0, 0)
+    assert events(warm) == events(cold)
+    assert warm.stderr == cold.stderr
+
+
+def torchrun(*arguments: str) -> list[str]:
+    return ["torchrun", "--nproc-per-node=2", "--monitor-interval=0.1", *arguments]
+
+
+@pytest.mark.parametrize("way", ["agree", "raise", "exit"])
+def test_torchruns_workers_meet_and_end_the_same_way(pair, way):
+    cold, warm = pair.both(torchrun("ranks.py", way), cwd=AWKWARD)
+    assert (warm.code, sorted(warm.stdout.splitlines())) == (cold.code, sorted(cold.stdout.splitlines()))
+    assert ("exitcode  : 7" in warm.stderr) == ("exitcode  : 7" in cold.stderr) == (way == "exit")
+    assert ("rank 1 fails" in warm.stderr) == (way == "raise")
+
+
+def test_torchrun_keeps_the_workers_output_in_files_when_asked(pair, tmp_path):
+    for start in (pair.cold, pair.warm):
+        directory = tmp_path / start.__name__
+        argv = torchrun("--redirects=3", f"--log-dir={directory}", "ranks.py", "agree")
+        outcome = start(argv, env=pair.environment(), cwd=AWKWARD).finish()
+        assert (outcome.code, outcome.stdout) == (0, "")
+    logs = [sorted(tmp_path.glob(f"{way}/*/attempt_0/*/stdout.log")) for way in ("cold", "warm")]
+    assert [path.read_text() for path in logs[1]] == [path.read_text() for path in logs[0]]
+    assert len(logs[1]) == 2
+
+
+def test_torchrun_that_is_told_to_end_ends_its_workers(pair):
+    outcomes = []
+    for start in (pair.cold, pair.warm):
+        process = start(torchrun("ranks.py", "wait"), env=pair.environment(), cwd=AWKWARD)
+        process.read_until("]\n[")
+        workers = children(process)
+        os.kill(process.pid, signal.SIGTERM)
+        outcomes.append(process.finish())
+        assert len(workers) >= 2
+        assert not [pid for pid in workers if running(pid)]
+    assert outcomes[0].code == outcomes[1].code
+
+
+def children(process: Process) -> list[int]:
+    text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return [int(pid) for pid in text.split()]
+
+
+def running(pid: int, *, patience: float = 5) -> bool:
+    """Tell whether a process still runs, after the kernel had time to end it."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        try:
+            if " Z " in Path(f"/proc/{pid}/stat").read_text().replace(")", ") "):
+                return False
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_torchrun_restarts_a_worker_that_failed(pair, tmp_path):
+    (tmp_path / "worker.py").write_text(
+        "import os, sys\n"
+        "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "print(attempt, 'torch' in sys.modules, flush=True)\n"
+        "sys.exit(attempt == '0')\n"
+    )
+    argv = ["torchrun", "--nproc-per-node=1", "--max-restarts=1", "--monitor-interval=0.1", "worker.py"]
+    cold, warm = pair.both(argv, cwd=tmp_path)
+    assert (cold.code, warm.code) == (0, 0)
+    assert cold.stdout == "0 False\n1 False\n"
+    assert warm.stdout == "0 True\n1 True\n"
