@@ -1,14 +1,14 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["numpy>=2.4", "torch>=2.15"]
+# dependencies = ["numpy>=2.4", "pillow>=12", "torch>=2.15", "torchvision>=0.29"]
 # ///
 """Test a saved model on images that it was not trained on: one process, every image once.
 
     python trainers/evaluate.py --model-file models/cifar10.pt --data-dir data/cifar10
 
-The model file is what ``cifar10_ddp.py`` writes with ``--model-file``. The answer is one ``eval`` event on
-stdout: accuracy, loss, accuracy of each class, the confusion matrix (a row for each class, a column for each
-answer), and the worst mistakes, those of which the model was surest, with their pictures (PNG, base64).
+The model file is what a trainer writes with ``--model-file``, on CIFAR-10 or on folders of images. The answer
+is one ``eval`` event on stdout: accuracy, loss, accuracy of each class, the confusion matrix (a row for each
+class, a column for each answer), and the worst mistakes, those of which the model was surest, with pictures.
 Training is not here, and nothing is averaged over ranks: the test set is small enough for one.
 """
 
@@ -20,16 +20,20 @@ import struct
 import sys
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import nn
 
 # Settings ---------------------------------------------------------------------------------------------------
 
 # Mean and spread of each colour in CIFAR-10's training images, of 255.
 MEAN, SPREAD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
+SIDE = 64  # pixels; images of another size are stretched to it
+ENDINGS = (".jpeg", ".jpg", ".png")
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
@@ -81,6 +85,41 @@ def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Ten
     return torch.from_numpy(np.ascontiguousarray(images)), torch.tensor(labels[: limit or None])
 
 
+def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images as bytes (n x 64 x 64 x 3) and their labels: their folders' places in the alphabet.
+
+    With a ``limit`` every class gives its first ones, as many of each.
+    """
+    inner = folder / "tiny-imagenet-200"
+    inside = inner if inner.is_dir() else folder
+    place = next(
+        (inside / part for part in (["train"] if train else ["val", "test"]) if (inside / part).is_dir()),
+        None,
+    )
+    if place is None:
+        raise SystemExit(f"{inside} has no folder {'train' if train else 'val'}; prepare the data set anew")
+    classes = sorted(path for path in place.iterdir() if path.is_dir())
+    paths, labels = [], []
+    for number, one in enumerate(classes):
+        found = sorted(path for path in one.rglob("*") if path.suffix.lower() in ENDINGS)
+        found = found[: -(-limit // len(classes)) or None]
+        paths += found
+        labels += [number] * len(found)
+
+    def read(path: Path) -> torch.Tensor:
+        try:
+            with Image.open(path) as image:
+                return torch.from_numpy(np.array(image.convert("RGB").resize((SIDE, SIDE))))
+        except OSError as error:
+            raise SystemExit(f"{path} is no image that can be read; prepare the data set anew") from error
+
+    images = torch.empty(len(paths), SIDE, SIDE, 3, dtype=torch.uint8)
+    with ThreadPoolExecutor(4) as pool:
+        for index, image in enumerate(pool.map(read, paths)):
+            images[index] = image
+    return images, torch.tensor(labels)
+
+
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
     """Return bytes (n x side x side x 3) as numbers around 0 (n x 3 x side x side), channels last."""
     mean, spread = (torch.tensor(each, device=pixels.device).view(1, 3, 1, 1) for each in (MEAN, SPREAD))
@@ -120,7 +159,11 @@ class Scale(nn.Module):
 
 
 def make_model(name: str, classes: int) -> nn.Module:
-    """Return a network for 32 x 32 pixels in colour."""
+    """Return the network that a trainer calls so."""
+    if name in ("resnet18", "resnet50", "resnet101"):
+        from torchvision import models  # a second, and seldom needed
+
+        return models.get_model(name, num_classes=classes)
     if name == "small":
         layers = [block(3, 32, pool=True), block(32, 64, pool=True), block(64, 128, pool=True), nn.Flatten()]
         layers += [nn.Linear(128 * 16, 128), nn.ReLU(), nn.Linear(128, classes)]
@@ -216,9 +259,8 @@ def main(argv: list[str] | None = None) -> None:
     about = describe(settings.data_dir)
     if about["classes"] != saved["classes"]:
         raise SystemExit(f"{settings.model_file} was trained on {saved['dataset']}, not on {about['name']}")
-    images, labels = (
-        part.to(device) for part in read_images(settings.data_dir, train=False, limit=settings.limit)
-    )
+    read = read_images if (settings.data_dir / "cifar-10-batches-py").is_dir() else read_folders
+    images, labels = (part.to(device) for part in read(settings.data_dir, train=False, limit=settings.limit))
     data = {"dataset": about["name"], "synthetic": about["synthetic"]}
     emit("start", **data, test_images=len(labels), model=saved["model"], device=str(device))
     answers = answer(network, images)

@@ -81,3 +81,18 @@ def write_mnist(folder: Path, *, train: int = 200, test: int = 50) -> Path:
         (raw / f"{name}-images-idx3-ubyte").write_bytes(header + pixels.tobytes())
         (raw / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, count) + labels.tobytes())
     return _write_description(folder, "mnist", [str(digit) for digit in range(10)], train, test)
+
+
+def write_folders(folder: Path, *, side: int = 64, inner: str = "tiny-imagenet-200") -> Path:
+    """Write JPEG files in a folder for each of four classes of one colour each: 20 to train on, 5 to test."""
+    from PIL import Image
+
+    dice = np.random.default_rng(0)
+    for number, colour in enumerate(((200, 40, 40), (40, 200, 40), (40, 40, 200), (200, 200, 40))):
+        for part, count in (("train", 20), ("val", 5)):
+            place = folder / inner / part / f"n{number}" / "images"
+            place.mkdir(parents=True)
+            for index in range(count):
+                pixels = (colour + dice.normal(0, 20, (side, side, 3))).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(place / f"{index}.JPEG")
+    return _write_description(folder, "tiny-imagenet-200", ["n0", "n1", "n2", "n3"], 80, 20)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from .small_data import write_cifar10
+from .small_data import write_cifar10, write_folders
 
 ROOT = Path(__file__).parents[2]
 TRAINERS = sorted((ROOT / "trainers").glob("*.py"))
@@ -83,6 +83,8 @@ def flags(tmp_path):
             return []
         if trainer.stem.startswith("digits"):
             return ["--epochs=1"]
+        if trainer.stem == "tiny_imagenet_ddp":
+            return ["--epochs=1", "--limit=20", f"--data-dir={write_folders(tmp_path / 'tiny')}"]
         data = f"--data-dir={write_cifar10(tmp_path / 'cifar10')}"
         if trainer.stem == "cifar10_checkpoint":
             return ["--epochs=1", data, f"--checkpoint-dir={tmp_path / 'checkpoints'}"]
@@ -90,7 +92,10 @@ def flags(tmp_path):
             return ["--epochs=1", data]
         model = f"--model-file={tmp_path / 'model.pt'}"
         assert (
-            run(Path(sys.executable), str(ROOT / "trainers" / "cifar10_ddp.py"), data, model).returncode == 0
+            run(
+                Path(sys.executable), str(ROOT / "trainers" / "cifar10_ddp.py"), "--epochs=1", data, model
+            ).returncode
+            == 0
         )
         return [data, model]
 

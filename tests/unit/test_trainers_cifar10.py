@@ -18,7 +18,9 @@ LESSONS = {
     ("digits_single", "digits_ddp"): {"emit", "split", "train_epoch", "evaluate", "introduce"},
     ("digits_ddp", "cifar10_ddp"): {"make_model", "train_epoch", "evaluate"},
     ("cifar10_ddp", "cifar10_checkpoint"): {"train_epoch"},
-    ("cifar10_ddp", "evaluate"): {"emit"},
+    ("cifar10_ddp", "tiny_imagenet_ddp"): {"make_model"},
+    ("cifar10_ddp", "evaluate"): {"emit", "make_model"},
+    ("tiny_imagenet_ddp", "evaluate"): {"emit", "make_model"},
 }
 
 

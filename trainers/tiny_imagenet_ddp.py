@@ -1,0 +1,340 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["numpy>=2.4", "pillow>=12", "torch>=2.15", "torchvision>=0.29"]
+# ///
+"""Classify the photographs of tiny-imagenet-200, or of a folder of one's own, by a ResNet of torchvision's.
+
+The loop is that of ``cifar10_ddp.py``. New are images in files, a folder for each class, and larger networks.
+Each rank decodes all images once, at the beginning, and keeps them as bytes: 1.2 GB for the whole data set.
+
+    python trainers/tiny_imagenet_ddp.py --data-dir data/tiny-imagenet-200 --limit 2000
+    torchrun --nproc-per-node 2 trainers/tiny_imagenet_ddp.py --data-dir data/tiny-imagenet-200 --limit 2000
+    torchrun trainers/tiny_imagenet_ddp.py --model resnet50 --limit 0 --epochs 20    # on a GPU
+
+The folder has ``dataset.json``, and ``train`` and ``val`` (or ``test``), in it or in ``tiny-imagenet-200``.
+On stdout: one JSON object a line, with ``event``, ``time``, ``rank`` and ``world_size``.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from PIL import Image
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler
+from torchvision import models
+
+# Settings ---------------------------------------------------------------------------------------------------
+
+# Mean and spread of each colour in CIFAR-10's training images, of 255.
+MEAN, SPREAD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
+SIDE = 64  # pixels; images of another size are stretched to it
+ENDINGS = (".jpeg", ".jpg", ".png")
+# pad: pixels by which a crop may move; hole: side of the square that is blanked; smoothing: of the labels.
+RECIPES = dict.fromkeys(("resnet18", "resnet50", "resnet101"), {"pad": 8, "hole": 0, "smoothing": 0.1})
+
+
+def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the flags; the defaults are small enough for a processor."""
+    parser = argparse.ArgumentParser(description="Train an image classifier, on one rank or on many.")
+    parser.add_argument("--data-dir", type=Path, default=Path("data/tiny-imagenet-200"))
+    parser.add_argument("--model", choices=sorted(RECIPES), default="resnet18")
+    parser.add_argument("--model-file", type=Path, help="where to save the trained model")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=64, help="images a step, of each rank")
+    parser.add_argument("--lr", type=float, default=0.1, help="highest rate, for a step of 128 images in all")
+    parser.add_argument("--limit", type=int, default=2000, help="training images to use; 0: all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
+    for name in ("bf16", "channels-last", "compile"):
+        asked = {"action": argparse.BooleanOptionalAction, "default": True, "help": "where the device has it"}
+        parser.add_argument(f"--{name}", **asked)
+    settings = parser.parse_args(argv)
+    if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
+        parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
+    return settings
+
+
+def join_the_others() -> None:
+    """Meet the other ranks; without torchrun's variables this process is alone."""
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo", timeout=timedelta(minutes=5))
+    else:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
+    """Return this rank's device, and the group that averages gradients.
+
+    NCCL needs a GPU for each rank. Where ranks share one, or there is none, gloo (the default group) does it.
+    """
+    mine = None
+    if torch.cuda.is_available():
+        index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+        torch.cuda.set_device(index)
+        mine = str(torch.cuda.get_device_properties(index).uuid)
+    everyone: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    device = torch.device("cuda", torch.cuda.current_device()) if mine else torch.device("cpu")
+    own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
+    return device, dist.new_group(backend="nccl") if own_gpu_each else None
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Say whether the device multiplies in bfloat16 by itself; where it is emulated it is slower."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    able = torch.cpu.get_capabilities()
+    return any(able.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+
+
+def emit(event: str, **fields: object) -> None:
+    """Write one event, in one piece, at once: pod logs are how the notebook sees it."""
+    line = {"event": event, "time": time.time(), "rank": dist.get_rank(), "world_size": dist.get_world_size()}
+    sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+# Data -------------------------------------------------------------------------------------------------------
+
+
+def describe(folder: Path) -> dict:
+    """Return what ``dataset.json`` says: it is written last, so where it is the data set is complete."""
+    try:
+        return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
+        raise SystemExit(
+            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        ) from error
+
+
+def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images as bytes (n x 64 x 64 x 3) and their labels: their folders' places in the alphabet.
+
+    With a ``limit`` every class gives its first ones, as many of each.
+    """
+    inner = folder / "tiny-imagenet-200"
+    inside = inner if inner.is_dir() else folder
+    place = next(
+        (inside / part for part in (["train"] if train else ["val", "test"]) if (inside / part).is_dir()),
+        None,
+    )
+    if place is None:
+        raise SystemExit(f"{inside} has no folder {'train' if train else 'val'}; prepare the data set anew")
+    classes = sorted(path for path in place.iterdir() if path.is_dir())
+    paths, labels = [], []
+    for number, one in enumerate(classes):
+        found = sorted(path for path in one.rglob("*") if path.suffix.lower() in ENDINGS)
+        found = found[: -(-limit // len(classes)) or None]
+        paths += found
+        labels += [number] * len(found)
+
+    def read(path: Path) -> torch.Tensor:
+        try:
+            with Image.open(path) as image:
+                return torch.from_numpy(np.array(image.convert("RGB").resize((SIDE, SIDE))))
+        except OSError as error:
+            raise SystemExit(f"{path} is no image that can be read; prepare the data set anew") from error
+
+    images = torch.empty(len(paths), SIDE, SIDE, 3, dtype=torch.uint8)
+    with ThreadPoolExecutor(4) as pool:
+        for index, image in enumerate(pool.map(read, paths)):
+            images[index] = image
+    return images, torch.tensor(labels)
+
+
+def normalise(pixels: torch.Tensor) -> torch.Tensor:
+    """Return bytes (n x side x side x 3) as numbers around 0 (n x 3 x side x side), channels last."""
+    mean, spread = (torch.tensor(each, device=pixels.device).view(1, 3, 1, 1) for each in (MEAN, SPREAD))
+    return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
+
+
+def augment(images: torch.Tensor, chosen: torch.Tensor, dice: torch.Generator, *, pad: int, hole: int):
+    """Gather a batch, each image moved by up to ``pad`` pixels, half of them mirrored, one square blanked.
+
+    One indexing does it for the whole batch: for each pixel to be, the row and column where it comes from.
+    """
+    count, side, device = len(chosen), images.shape[1], images.device
+    line = torch.arange(side, device=device)
+    move = torch.randint(-pad, pad + 1, (2, count, 1), generator=dice).to(device)
+    mirrored = torch.randint(0, 2, (count, 1), generator=dice, dtype=torch.bool).to(device)
+    rows, columns = (side - 1 - (side - 1 - (line + by).abs()).abs() for by in move)  # reflected at the edges
+    columns = torch.where(mirrored, columns.flip(1), columns)
+    batch = normalise(images[chosen.to(device)[:, None, None], rows[:, :, None], columns[:, None, :]])
+    if hole:
+        corner = torch.randint(0, side - hole + 1, (2, count, 1), generator=dice).to(device)
+        across, down = ((line - at) // hole == 0 for at in corner)
+        batch.masked_fill_((down[:, :, None] & across[:, None, :]).unsqueeze(1), 0)
+    return batch
+
+
+# Model ------------------------------------------------------------------------------------------------------
+
+
+def make_model(name: str, classes: int) -> nn.Module:
+    """Return one of torchvision's networks, untrained."""
+    return models.get_model(name, num_classes=classes)
+
+
+# Loop -------------------------------------------------------------------------------------------------------
+
+
+def one_cycle(step: int, steps: int) -> float:
+    """Return the share of the highest rate: straight up for a fifth of the steps, then straight down to 0."""
+    peak = max(1, steps // 5)
+    return min((step + 1) / peak, (steps - step) / max(1, steps - peak))
+
+
+def gpu_usage(device: torch.device) -> dict[str, float]:
+    """Return how busy the GPU is and the bytes in use on it, as NVML counts them: by all its processes."""
+    if device.type != "cuda":
+        return {}
+    free, total = torch.cuda.mem_get_info(device)
+    try:
+        return {"gpu_percent": torch.cuda.utilization(device), "gpu_memory_bytes": total - free}
+    except (ModuleNotFoundError, RuntimeError):  # nvidia-ml-py is not installed, or the driver does not say
+        return {"gpu_memory_bytes": total - free}
+
+
+def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: int, dice, cast) -> None:
+    """Take one step for each batch of this rank's share."""
+    (images, labels), recipe = data, RECIPES[settings.model]
+    device = images.device
+    model.train()
+    began, seen, total = time.perf_counter(), 0, torch.zeros((), device=device)
+    for index, chosen in enumerate(batches):
+        batch = augment(images, chosen, dice, pad=recipe["pad"], hole=recipe["hole"])
+        with cast:
+            answers = model(batch if settings.channels_last else batch.contiguous())
+        truth = labels[chosen.to(device)]
+        loss = nn.functional.cross_entropy(answers.float(), truth, label_smoothing=recipe["smoothing"])
+        optimizer.zero_grad()
+        loss.backward()  # DDP averages the gradients over the ranks in here
+        optimizer.step()
+        schedule.step()
+        seen, total = seen + len(chosen), total + loss.detach() * len(chosen)  # no .item(): a GPU would wait
+        step = epoch * len(batches) + index
+        if step % settings.log_every == 0:
+            said = {"loss": round(loss.item(), 5)}
+            said["images_per_s"] = round(seen / (time.perf_counter() - began), 1)
+            emit(
+                "step",
+                step=step,
+                epoch=epoch,
+                lr=round(schedule.get_last_lr()[0], 6),
+                **said,
+                **gpu_usage(device),
+            )
+    mean = round(total.item() / seen, 5)
+    seconds = time.perf_counter() - began
+    rate = round(seen / seconds, 1)
+    emit("epoch", epoch=epoch, steps=len(batches), loss=mean, seconds=round(seconds, 4), images_per_s=rate)
+
+
+def share_statistics(network: nn.Module) -> None:
+    """Average what batch normalisation has seen over the ranks, so that all hold the same model."""
+    for buffer in network.buffers():
+        if buffer.is_floating_point():
+            common = buffer.cpu()
+            dist.all_reduce(common)
+            buffer.copy_(common / dist.get_world_size())
+
+
+@torch.no_grad()
+def evaluate(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """Return accuracy and loss over all test images, each counted once: a rank's share is every n-th."""
+    network.eval()
+    images, labels = (part[dist.get_rank() :: dist.get_world_size()] for part in (images, labels))
+    sums = torch.zeros(3, dtype=torch.float64)
+    for pixels, truth in zip(images.split(500), labels.split(500), strict=True):
+        answers = network(normalise(pixels))
+        loss = nn.functional.cross_entropy(answers, truth, reduction="sum")
+        sums += torch.stack([loss, (answers.argmax(1) == truth).sum(), torch.tensor(len(truth))]).cpu()
+    dist.all_reduce(sums)
+    loss, correct, count = sums.tolist()
+    return {"accuracy": round(correct / count, 5), "loss": round(loss / count, 5), "images": int(count)}
+
+
+def save(path: Path, content: dict) -> None:
+    """Write a file that is whole or not there: beside it first, flushed to the disk, then renamed."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except (OSError, RuntimeError) as error:
+        beside.unlink(missing_ok=True)
+        raise SystemExit(f"{path} cannot be written ({error}); is the volume full, or read-only?") from error
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Join, read, train, evaluate, save."""
+    began = time.perf_counter()
+    settings = parse_settings(argv)
+    join_the_others()
+    device, group = choose_device()
+    torch.manual_seed(settings.seed)  # the same first weights on every rank
+    dice = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but other crops
+
+    about = describe(settings.data_dir)
+    train = [part.to(device) for part in read_folders(settings.data_dir, train=True, limit=settings.limit)]
+    test = [
+        part.to(device) for part in read_folders(settings.data_dir, train=False, limit=settings.limit // 5)
+    ]
+    sampler = DistributedSampler(range(len(train[1])), seed=settings.seed)  # another share for each rank
+
+    network = make_model(settings.model, len(about["classes"])).to(device)
+    network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
+    model = DistributedDataParallel(network, process_group=group, forward_sync_buffers=False)
+    compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
+    model = torch.compile(model) if compiled else model
+    low = settings.bf16 and has_bf16(device)
+    cast = torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
+
+    # Twice the images in a step give a surer gradient, so the step may be twice as long (Goyal et al., 2017).
+    lr = settings.lr * settings.batch_size * dist.get_world_size() / 128
+    optimizer = torch.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    steps = settings.epochs * -(-len(sampler) // settings.batch_size)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(step, steps))
+    data = {"dataset": about["name"], "synthetic": about["synthetic"]}
+    data |= {"train_images": len(train[1]), "test_images": len(test[1])}
+    work = {"model": settings.model, "batch_size": settings.batch_size, "steps": steps, "lr": round(lr, 5)}
+    work["parameters"] = sum(parameter.numel() for parameter in network.parameters())
+    place = {"device": str(device), "backend": dist.get_backend(group), "threads": torch.get_num_threads()}
+    place |= {"host": socket.gethostname(), "precision": "bf16" if low else "fp32", "compiled": compiled}
+    emit("start", **data, **work, **place)
+
+    for epoch in range(settings.epochs):
+        sampler.set_epoch(epoch)  # or every epoch would see the images in the same order
+        batches = torch.tensor(list(sampler)).split(settings.batch_size)
+        with_it = {"settings": settings, "epoch": epoch, "dice": dice, "cast": cast}
+        train_epoch(model, batches, train, optimizer, schedule, **with_it)
+    share_statistics(network)
+    result = evaluate(network, *test)
+    if dist.get_rank() == 0:  # one writer: two on one file would tear it
+        emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
+        if settings.model_file:
+            made = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
+            save(settings.model_file, made | {"epochs": settings.epochs, "weights": network.state_dict()})
+    emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
