@@ -82,11 +82,14 @@ def read_digits_folder(folder: Path) -> Contents:
 def write_mnist(folder: Path, train: int, test: int, seed: int) -> None:
     raw = folder / "MNIST" / "raw"
     raw.mkdir(parents=True)
+    meter = Meter("drawing stand-in images", train + test)
     for part, count in (("train", train), ("t10k", test)):
         rng = np.random.default_rng([seed, count, part == "t10k"])
-        which = labels(count, 10, rng)
-        images = digits(which, rng, test=part == "t10k")
-        _write_idx(raw / f"{part}-images-idx3-ubyte", images)
+        which, images = labels(count, 10, rng), []
+        for start in range(0, count, 2000):
+            images.append(digits(which[start : start + 2000], rng, test=part == "t10k"))
+            meter.add(len(images[-1]))
+        _write_idx(raw / f"{part}-images-idx3-ubyte", np.concatenate(images))
         _write_idx(raw / f"{part}-labels-idx1-ubyte", which.astype(np.uint8))
 
 

@@ -35,7 +35,7 @@ class Meter:
 
     def __init__(self, doing: str, total: int, already: int = 0) -> None:
         self.doing, self.total, self.done, self.already = doing, total, already, already
-        self.began = self.told = time.monotonic()
+        self.began, self.told = time.monotonic(), 0.0  # the first time, it is told at once
 
     def add(self, more: int, **fields: object) -> None:
         """Count, and tell if it is time."""

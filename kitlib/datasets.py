@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 
 from kitlib import image_folders, manifests, metrics, names, settings
 from kitlib.errors import BadInput, DatasetFailed, FileMissing
+from kitlib.following import LogStream
 from kitlib.jobs.base import Job, launch
 from kitlib.manifests import Object, merge
 from kitlib.progress import Progress, progress
 from kitlib.quantities import check_count
 from kitlib.runs import Run
 from kitlib.storage import Volume
+from kitlib.storage.paths import inside
 
 if TYPE_CHECKING:
     from kitlib.widgets.picture import Picture
@@ -97,6 +99,7 @@ class DatasetJob(Job):
         volume: Where it goes.
         synthetic: True draws stand-ins, False insists on the real images, None takes what can be had.
         limit: Draw only so many images for training, if they are drawn.
+        folder: Of the volume, in which the dataset gets a folder; by default its root.
         name: Of the run.
     """
 
@@ -107,6 +110,7 @@ class DatasetJob(Job):
         volume: Volume | str,
         synthetic: bool | None = None,
         limit: int | None = None,
+        folder: str = "",
         name: str | None = None,
     ) -> None:
         if dataset not in NAMES:
@@ -118,6 +122,8 @@ class DatasetJob(Job):
         if limit is not None:
             check_count(limit, what="limit", least=10, most=100_000)
         self.dataset, self.synthetic, self.limit = dataset, synthetic, limit
+        self.root = f"{MOUNT}/{inside(folder, what='folder')}".rstrip("/")
+        self.environment = handed_on(os.environ)
         self.claims = (volume if isinstance(volume, str) else volume.name,)
         self.name = names.unique(f"prepare-{dataset}") if name is None else names.check(name, kind="run")
         self.settings = settings.read()
@@ -147,8 +153,8 @@ class DatasetJob(Job):
         limit = [] if self.limit is None else [f"--limit={self.limit}"]
         return {
             "image": self.settings.image,
-            "args": [self.dataset, f"--root={MOUNT}", f"--source={SOURCES[self.synthetic]}", *limit],
-            "env": [{"name": key, "value": value} for key, value in handed_on(os.environ).items()],
+            "args": [self.dataset, f"--root={self.root}", f"--source={SOURCES[self.synthetic]}", *limit],
+            "env": [{"name": key, "value": value} for key, value in self.environment.items()],
         }
 
 
@@ -244,7 +250,7 @@ def _suits(there: Mapping, synthetic: bool | None, limit: int | None) -> bool:
 def _follow(run: Run, line: Progress, timeout: float) -> dict:
     """Show what the Job says until it has ended, and return what it says of the dataset."""
     fields: Mapping = {}
-    for each in metrics.parse(run.logs(rank=0, follow=True, timeout=timeout)):
+    for each in metrics.parse(LogStream(run, 0, timeout, part_of=line)):
         fields = each.fields
         if each.event == "end":
             return dict(fields)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kitlib import logs, pods
 from kitlib.errors import Interrupted
 from kitlib.manifests import Object
-from kitlib.progress import progress
+from kitlib.progress import Part, Progress, progress
 from kitlib.status import RunStatus
 from kitlib.tracebacks import Line
 from kitlib.waiting import wait
@@ -20,10 +20,19 @@ if TYPE_CHECKING:
 
 
 class LogStream:
-    """Lines of a run as they are written; iterate over it, or let a notebook show it."""
+    """Lines of a run as they are written; iterate over it, or let a notebook show it.
 
-    def __init__(self, run: "Run", rank: int | None, timeout: float) -> None:
-        self.run, self.rank, self.timeout = run, rank, timeout
+    Args:
+        run: The run.
+        rank: Of which pod; None for all.
+        timeout: Seconds to wait for the pods to start.
+        part_of: Where the wait for them is shown; by default in a line of its own.
+    """
+
+    def __init__(
+        self, run: "Run", rank: int | None, timeout: float, *, part_of: Progress | None = None
+    ) -> None:
+        self.run, self.rank, self.timeout, self.part_of = run, rank, timeout, part_of
 
     def __iter__(self) -> Iterator[str]:
         followers = logs.Followers()
@@ -56,7 +65,7 @@ class LogStream:
                 self.rank in there if self.rank is not None else len(there) >= status.wanted
             )
 
-        with progress(f"run {run.name}") as line:
+        with Part(self.part_of) if self.part_of else progress(f"run {run.name}") as line:
             wait(
                 run._watched(),
                 until=begun,

@@ -93,6 +93,17 @@ class NotebookProgress(Progress):
     finish = show
 
 
+class Part(Progress):
+    """A part of something longer, whose line says what the part does, and not how it ended."""
+
+    def __init__(self, whole: Progress) -> None:
+        super().__init__(whole.title)
+        self.show = whole.update
+
+    def finish(self, text: str) -> None:
+        return None
+
+
 def progress(title: str) -> Progress:
     """Return the kind of progress that can be seen here."""
     if in_notebook():

@@ -16,7 +16,6 @@ from kitlib.manifests import Object
 from kitlib.operators.install import OPERATOR, uninstall
 from kitlib.operators.table import OPERATORS
 from kitlib.progress import progress
-from kitlib.storage.helper import Helper
 from kitlib.tables import Table
 from kitlib.waiting import wait
 from kitlib.watches import Selection, snapshots
@@ -150,8 +149,7 @@ def _delete_stored(cluster: Cluster, kind: str, name: str) -> str:
         return DELETED
     if name not in {each["name"] for each in volume.ls()}:
         return ABSENT
-    with Helper(cluster, volume.name) as helper:
-        helper.output('rm -rf -- "$1"', name)
+    volume.remove(name)
     return DELETED
 
 

@@ -116,6 +116,18 @@ class Volume:
         with Helper(self.cluster, self.name) as helper:
             return transfer.content(helper, inside(path))
 
+    def remove(self, path: str) -> None:
+        """Delete a file, or a folder with all that is in it; one that is gone is fine.
+
+        Raises:
+            BadInput: The path is the volume itself: `delete` does that.
+        """
+        place = inside(path)
+        if not place:
+            raise BadInput("this is the whole volume", about=f"path={path!r}", fix="volume.delete()")
+        with Helper(self.cluster, self.name) as helper:
+            transfer.remove(helper, place)
+
     # The volume
 
     def delete(self) -> None:

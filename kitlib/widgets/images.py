@@ -20,8 +20,11 @@ def picture(images: Any, labels: Sequence[str], *, title: str, synthetic: bool) 
         synthetic: Whether they are stand-ins; the picture then says so.
     """
     rows = -(-len(images) // COLUMNS)
-    figure = Figure(figsize=(COLUMNS * 1.05, rows * 1.25 + 0.5), layout="constrained")
+    figure = Figure(figsize=(COLUMNS * 1.05, rows * 1.25 + 0.5))
     panels = figure.subplots(rows, COLUMNS, squeeze=False).flat
+    figure.subplots_adjust(
+        left=0.01, right=0.99, bottom=0.01, top=1 - 0.65 / figure.get_figheight(), hspace=0.35
+    )
     for panel in panels:
         panel.axis("off")
     for panel, image, label in zip(figure.axes, images, labels, strict=False):

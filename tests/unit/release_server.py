@@ -29,6 +29,7 @@ class Release:
         statuses: A status to answer instead, by path.
         cuts: After how many bytes an answer breaks off, by path: one entry is used up a request.
         ranges: False to ignore requests for a part.
+        holds: Sends half of an answer, and waits for this event before the rest, by path.
         requests: What was asked for: the path and the Range header.
     """
 
@@ -36,6 +37,7 @@ class Release:
     statuses: dict[str, int] = field(default_factory=dict)
     cuts: dict[str, list[int]] = field(default_factory=dict)
     ranges: bool = True
+    holds: dict[str, threading.Event] = field(default_factory=dict)
     requests: list[tuple[str, str | None]] = field(default_factory=list)
 
     def kubernetes(self, name: str) -> str:
@@ -70,8 +72,8 @@ def whole_release() -> Release:
 
 
 @contextlib.contextmanager
-def serving(release: Release) -> Iterator[str]:
-    """Serve ``release`` and yield the server's URL."""
+def serving(release: Release, host: str = "127.0.0.1") -> Iterator[str]:
+    """Serve ``release`` on an address of this machine and yield the server's URL."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -89,21 +91,30 @@ def serving(release: Release) -> Iterator[str]:
                     return
             self.send_response(206 if first else 200)
             self.send_header("Content-Length", str(len(content) - first))
+            if first:
+                self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
             self.end_headers()
-            cuts = release.cuts.get(self.path)
+            cuts, hold = release.cuts.get(self.path), release.holds.get(self.path)
+            if hold is not None:
+                middle = (first + len(content)) // 2
+                self.wfile.write(content[first:middle])
+                hold.wait()
+                first = middle
             self.wfile.write(content[first : first + cuts.pop(0)] if cuts else content[first:])
 
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = http.server.ThreadingHTTPServer((host, 0), Handler)
     thread = threading.Thread(
         target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="release-server"
     )
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://{host}:{server.server_port}"
     finally:
+        for hold in release.holds.values():
+            hold.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -1,0 +1,154 @@
+"""Datasets prepared by Jobs on a real volume, fetched from a real server on the host, or drawn."""
+
+import json
+import socket
+import threading
+
+import pytest
+
+import kitlib as kit
+from kitlib import datasets
+from kitlib.errors import BadInput, DatasetFailed
+
+from ..unit.release_server import Release, serving
+from ..unit.small_archive import PATH, archive, sources_for
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def volume(local_cluster):
+    """A volume of these tests, deleted with them and their Jobs."""
+    made = local_cluster.create_volume("datasets", size="1Gi")
+    yield made
+    for each in local_cluster.runs():
+        if each["run"].startswith("prepare-"):
+            local_cluster.run(each["run"]).delete()
+    made.delete()
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    return archive(tmp_path_factory.mktemp("archive"))
+
+
+@pytest.fixture
+def server(content, monkeypatch):
+    """A server on an address of this machine that pods reach; the program takes its archive for CIFAR-10."""
+    build = datasets.DatasetJob.build
+
+    def with_small_sources(job):
+        program, main = build(job)
+        program["data"]["sources.py"] = sources_for(content)
+        return [program, main]
+
+    release = Release(files={PATH: content})
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+        route.connect(("192.0.2.1", 9))  # nothing is sent: it tells which address this machine goes by
+        host = route.getsockname()[0]
+    with serving(release, host) as url:
+        monkeypatch.setenv("TRAINYARD_DATASET_MIRROR", url)
+        monkeypatch.setattr(datasets.DatasetJob, "build", with_small_sources)
+        yield release
+
+
+def listed(volume, path=""):
+    return [each["name"] for each in volume.ls(path)]
+
+
+def test_a_job_fetches_verifies_and_unpacks_and_the_second_call_finds_it(server, volume):
+    server.cuts[PATH] = [5000]
+    made = kit.prepare_dataset("cifar10", volume=volume, synthetic=False)
+    assert (made.synthetic, made.train_images, made.test_images) == (False, 200, 50)
+    assert made.path == "/data/cifar10"
+    assert made.classes[3] == "cat"
+    assert listed(volume, "cifar10") == ["cifar-10-batches-py", "dataset.json", "sample.npz"]
+    assert [asked for _, asked in server.requests] == [None, "bytes=5000-"]
+    again = kit.prepare_dataset("cifar10", volume=volume)
+    assert repr(again) == repr(made)
+    assert len(server.requests) == 2
+    assert "synthetic" not in repr(made.sample())
+    assert "cat" in repr(made.sample())
+
+
+def test_a_wrong_checksum_reaches_the_learner_and_leaves_nothing(server, volume, content):
+    server.files[PATH] = content[:-1] + b"x"
+    with pytest.raises(DatasetFailed, match="wrong checksum: http") as failed:
+        datasets._follow(*_launch(volume, "wrong"))
+    assert "TRAINYARD_DATASET_MIRROR" in failed.value.fix
+    assert listed(volume, "wrong") == []
+
+
+def _launch(volume, name):
+    """Launch a Job for a dataset that is there, into a folder of its own."""
+    from kitlib.progress import progress
+
+    job = datasets.DatasetJob("cifar10", volume=volume, folder=name, synthetic=False)
+    return kit.launch(job, cluster=volume.cluster), progress(name), 120
+
+
+def test_two_jobs_at_once_fetch_once(server, volume):
+    server.holds[PATH] = threading.Event()
+    first = _launch(volume, "twice")
+    second = _launch(volume, "twice")
+    for line in second[0].logs(rank=0, follow=True):
+        if "waiting: another one" in line or "downloading" in line:
+            break
+    server.holds[PATH].set()
+    said = [datasets._follow(*each) for each in (first, second)]
+    assert [each["synthetic"] for each in said] == [False, False]
+    assert len(server.requests) == 1
+    assert "twice" in listed(volume)
+
+
+def test_a_job_whose_pod_is_killed_goes_on_in_another(server, volume):
+    server.holds[PATH] = threading.Event()
+    launched = _launch(volume, "killed")
+    run = launched[0]
+    for line in run.logs(rank=0, follow=True):
+        if json.loads(line).get("doing", "").startswith("downloading"):
+            break
+    (pod,) = run.pods()
+    volume.cluster.kubectl(f"delete pod {pod['pod']} --grace-period=0 --force")
+    server.holds[PATH].set()
+    assert datasets._follow(*launched)["train_images"] == 200
+    assert server.requests[-1][1].startswith("bytes=")
+
+
+def test_where_nothing_answers_stand_ins_are_drawn_and_every_view_says_so(volume, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_DATASET_MIRROR", "http://127.0.0.1:9")
+    made = kit.prepare_dataset("mnist", volume=volume, limit=100)
+    assert made.synthetic
+    assert "SYNTHETIC" in repr(made)
+    assert "synthetic" in made._repr_html_().lower()
+    assert "synthetic" in repr(made.sample())
+    assert made.train_images == 100
+    with pytest.raises(DatasetFailed, match="no source could be reached"):
+        kit.prepare_dataset("mnist", volume=volume, synthetic=False)
+
+
+def test_a_folder_of_ones_own_images_becomes_a_dataset(volume, tmp_path):
+    from PIL import Image
+
+    for part, count in (("train", 3), ("val", 1)):
+        for number, name in enumerate(("cat", "dog")):
+            folder = tmp_path / "My pets" / part / name
+            folder.mkdir(parents=True)
+            for index in range(count):
+                colour = (200 * number, 100, 50 * index)
+                Image.new("RGB", (40 + index, 30), colour).save(folder / f"{index}.png")
+    made = kit.image_folder(tmp_path / "My pets", volume=volume)
+    assert (made.name, made.classes, made.train_images, made.test_images) == ("my-pets", ("cat", "dog"), 6, 2)
+    assert listed(volume, "my-pets") == ["dataset.json", "sample.npz", "train", "val"]
+    assert repr(made.sample()) == "my-pets; 6 of them, of the classes cat, dog"
+    (tmp_path / "My pets" / "train" / "cat" / "0.png").write_text("no image")
+    with pytest.raises(BadInput, match="no image"):
+        kit.image_folder(tmp_path / "My pets", volume=volume)
+    with pytest.raises(BadInput, match="no images in folders"):
+        kit.image_folder(tmp_path / "My pets" / "train" / "cat", volume=volume)
+
+
+def test_a_dataset_that_nobody_knows_is_refused(volume):
+    with pytest.raises(BadInput, match="no such dataset") as refused:
+        kit.prepare_dataset("imagenet", volume=volume)
+    assert "tiny-imagenet-200" in refused.value.fix
