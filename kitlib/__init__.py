@@ -18,6 +18,7 @@ from kitlib.doctor import machine
 from kitlib.errors import ClusterNotFound, KitError, RunFailed
 from kitlib.jobs import IndexedJob, PyTorchJob, TrainJob, launch
 from kitlib.operators import install, uninstall
+from kitlib.providers import providers
 from kitlib.runs import Run
 from kitlib.storage import Volume
 
@@ -43,5 +44,6 @@ __all__ = [
     "list_clusters",
     "machine",
     "prepare_dataset",
+    "providers",
     "uninstall",
 ]

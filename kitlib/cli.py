@@ -355,10 +355,13 @@ def reset(notebook: str, every: bool, cluster: str) -> None:
 
 @main.command()
 def doctor() -> None:
-    """Say what this machine can do."""
+    """Say what this machine can do, and which credentials each provider would use."""
     from kitlib.doctor import machine
+    from kitlib.providers import providers
 
     click.echo(machine())
+    click.echo()
+    click.echo(providers())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,71 @@
+"""Which credentials win: the order is that of the clouds' libraries, and no secret is ever shown."""
+
+import pytest
+
+from kitlib.providers import providers
+
+KEY = {"AWS_ACCESS_KEY_ID": "AKIATHEID", "AWS_SECRET_ACCESS_KEY": "the-secret"}
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Return a function that says what a provider would use in a home made by this test."""
+
+    def say(provider, environment=None, **files):
+        for name, content in files.items():
+            path = tmp_path / name.replace("__", "/").replace("dot_", ".")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        rows = providers(environment=environment or {}, home=tmp_path)
+        return next(f"{each['would use']} | {each['next']}" for each in rows if each["provider"] == provider)
+
+    return say
+
+
+def test_an_empty_home_needs_nothing_for_local_and_is_told_what_to_run_for_the_others(ask):
+    assert "no account" in ask("local")
+    assert "no kubeconfig" in ask("existing")
+    assert "aws configure sso" in ask("eks")
+    assert "gcloud auth application-default login" in ask("gke")
+
+
+def test_keys_in_the_environment_win_over_a_profile(ask):
+    credentials = "[lab]\naws_access_key_id = AKIAOTHER\naws_secret_access_key = hidden\n"
+    said = ask("eks", KEY | {"AWS_PROFILE": "lab"}, dot_aws__credentials=credentials)
+    assert said.startswith('AWS_ACCESS_KEY_ID from the environment; the profile "lab" is not asked')
+
+
+def test_half_a_key_is_said(ask):
+    assert "half of a key" in ask("eks", {"AWS_ACCESS_KEY_ID": "AKIATHEID"})
+
+
+@pytest.mark.parametrize(
+    ("environment", "files", "words"),
+    [
+        ({}, {"dot_aws__credentials": "[default]\naws_access_key_id = x\n"}, 'profile "default"'),
+        ({"AWS_PROFILE": "lab"}, {"dot_aws__config": "[profile lab]\nsso_session = s\n"}, 'profile "lab"'),
+        ({"AWS_PROFILE": "gone"}, {"dot_aws__config": "[profile lab]\n"}, "which no file has"),
+        ({}, {"dot_aws__credentials": "no ini file"}, "nothing was found"),
+    ],
+)
+def test_a_profile_is_looked_for_in_both_files(ask, environment, files, words):
+    assert words in ask("eks", environment, **files)
+
+
+def test_googles_variable_wins_over_gclouds_file_and_must_name_a_file(ask, tmp_path):
+    own = {"dot_config__gcloud__application_default_credentials.json": "{}"}
+    assert "gcloud's default credentials" in ask("gke", **own)
+    assert "no project" in ask("gke", **own)
+    project = {"dot_config__gcloud__configurations__config_default": "[core]\nproject = class-7\n"}
+    assert 'project "class-7"' in ask("gke", **own, **project)
+    key = tmp_path / "key.json"
+    assert "which is not there" in ask("gke", {"GOOGLE_APPLICATION_CREDENTIALS": str(key)}, **own)
+    key.write_text("{}")
+    said = ask("gke", {"GOOGLE_APPLICATION_CREDENTIALS": str(key)}, **own)
+    assert said.startswith(f"GOOGLE_APPLICATION_CREDENTIALS: {key}")
+
+
+def test_no_secret_is_shown(ask, tmp_path):
+    ask("eks", dot_aws__credentials="[default]\naws_secret_access_key = hidden-1\n")
+    shown = repr(providers(environment=KEY, home=tmp_path)) + repr(providers(environment={}, home=tmp_path))
+    assert not any(secret in shown for secret in ("hidden-1", "the-secret", "AKIATHEID"))
