@@ -29,7 +29,7 @@ RUN_OPTIONS += $(call option,KUBECONFIG,--kubeconfig) $(call option,CONTEXT,--co
 	$(call option,NAMESPACE,--namespace)
 endif
 
-.PHONY: help setup run lab lint test test-all bench wheel pins clean
+.PHONY: help setup run lab browser lint test test-all bench wheel pins clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,15 +45,18 @@ run: setup  ## run the notebooks on a local cluster, or with PROVIDER=existing o
 lab: setup  ## open JupyterLab on the notebooks
 	$(BIN)/jupyter lab --notebook-dir notebooks
 
+browser: setup  ## obtain a browser for the tests: playwright's, or on Debian, as root, the system's
+	@$(BIN)/python tools/browser.py --install
+
 lint: setup  ## style, and the import contract
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 
-test: lint  ## lint, then unit, node, cluster, notebook and browser tests
+test: lint browser  ## lint, then unit, node, cluster, notebook and browser tests
 	$(SIDE_BY_SIDE) $(WORKERS) -m "not slow" tests/node tests/unit
 	$(SIDE_BY_SIDE) 2 -m "not slow" tests/notebooks tests/browser tests/cluster
 
-test-all: lint  ## every test, those marked slow as well; those of pods in plain mode, too
+test-all: lint browser  ## every test, those marked slow as well; those of pods in plain mode, too
 	$(PYTEST) tests
 	TRAINYARD_MODE=plain $(SIDE_BY_SIDE) $(WORKERS) -m "not slow" $(IN_BOTH_MODES)
 

@@ -23,6 +23,7 @@ from bench.measures import (
     to_97_percent,
     top,
     training_time,
+    widget,
 )
 from bench.results import Result
 
@@ -34,6 +35,7 @@ MEASURES: dict[str, Callable[[Lab], list[Result]]] = {
     "pod_start": pod_start.measure,
     "busy_start": busy_start.measure,
     "log_follow": log_follow.measure,
+    "widget": widget.measure,
     "many_pods": many_pods.measure,
     "simulated": simulated.measure,
     "first_step": first_step.measure,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kitlib.widgets.live import LiveView
 
 UPDATE_SECONDS = 0.25  # four updates a second at most
-BYTES_PER_SECOND = 20_000  # of what is drawn: larger frames come less often
+BYTES_PER_SECOND = 32_000  # of what is drawn: larger frames come less often
 STILL_SECONDS = 1.0  # while nothing changes, for what was held back
 CLOSED_SECONDS = 10.0  # a page that is loaded again opens its views anew within this time
 END_SECONDS = 10.0

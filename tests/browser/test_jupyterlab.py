@@ -189,7 +189,7 @@ def test_notebook_06_runs_by_its_menu_draws_live_is_interrupted_and_runs_again(p
     open_notebook(page, url(path))
     try:
         menu(page, "Run", "Run All Cells")
-        watch = page.locator(".ty-watch").first
+        watch = page.locator(".ty-watch").filter(has_text="Run cifar10").first
         watch.wait_for()
         watch.scroll_into_view_if_needed()
         check_lives(page, watch)
@@ -200,7 +200,7 @@ def test_notebook_06_runs_by_its_menu_draws_live_is_interrupted_and_runs_again(p
         watch.wait_for()
         watch.scroll_into_view_if_needed()
         check_lives(page, watch)
-        page.locator(".ty-watch[data-finished=true]").first.wait_for()
+        until(page, lambda: watch.get_attribute("data-finished") == "true", "the end of the run")
         picture(page, watch, "watch-run.png")
     finally:
         menu(page, "Kernel", "Shut Down Kernel")

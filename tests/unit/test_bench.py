@@ -196,6 +196,7 @@ def test_all_measures_have_a_name():
         "pod_start",
         "busy_start",
         "log_follow",
+        "widget",
         "many_pods",
         "simulated",
         "first_step",
