@@ -10,6 +10,21 @@ import pytest
 from kitlib.workshop import BY_KUBECTL, ORDER
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+COURSE = (
+    "00_start",
+    "01_create_a_cluster",
+    "02_shared_storage",
+    "03_container_image",
+    "04_prepare_a_dataset",
+    "05_indexed_job",
+    "06_data_parallel",
+    "07_elastic",
+    "08_kubeflow_operators",
+    "09_parameter_server",
+    "10_evaluate",
+    "11_clean_up",
+)
+PARTS = ("The question", "Exercise", "When it goes wrong", "What just happened?", "On a cloud", "Clean up")
 GLOSSARY = NOTEBOOKS[0].parents[1] / "docs" / "glossary.md"
 CHECKED = "nbval-check-output"
 
@@ -46,9 +61,9 @@ def tags(cell):
     return cell.metadata.get("tags", [])
 
 
-def test_the_four_first_notebooks_are_there():
-    names = {path.stem for path in NOTEBOOKS}
-    assert names >= {"00_start", "01_create_a_cluster", "05_indexed_job", "11_clean_up"}
+def test_notebooks_have_their_places_in_the_course():
+    assert {path.stem for path in NOTEBOOKS} <= set(COURSE)
+    assert {"00_start", "11_clean_up"} <= {path.stem for path in NOTEBOOKS}
 
 
 def test_cells_have_ids_of_their_own(notebook):
@@ -70,6 +85,8 @@ def test_the_second_cell_has_literal_parameters_alone(notebook):
     assert "parameters" in tags(second)
     literal = re.compile(r'\w+ = ("[^"]*"|[\d.]+|True|False|None)')
     assert all(literal.fullmatch(line) for line in second.source.splitlines())
+    names = [line.split(" = ")[0] for line in second.source.splitlines()]
+    assert names[:3] == ["provider", "cluster_name", "nodes"]
     assert [cell for cell in notebook.cells if "parameters" in tags(cell)] == [second]
 
 
@@ -110,18 +127,29 @@ def test_an_exercise_is_followed_by_its_hidden_solution_which_ends_with_an_asser
         assert solution.source.splitlines()[-1].startswith("assert ")
 
 
-def test_it_says_what_happened_and_what_goes_wrong(notebook):
+def test_every_part_of_a_lesson_is_there(notebook):
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    assert "## The question" in text
-    assert "## What just happened?" in text
-    assert "## When it goes wrong" in text
+    for part in PARTS:
+        assert re.search(rf"^## {re.escape(part)}", text, flags=re.MULTILINE), part
+    assert "Questions to take along" in text
 
 
-def test_it_ends_with_cleaning_up_and_a_link(notebook):
+def test_three_errors_are_provoked_where_it_goes_wrong(notebook):
+    sections, heading = {}, ""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            heading = ([heading] + re.findall(r"^##+ (.+)$", cell.source, flags=re.MULTILINE))[-1]
+        else:
+            sections[heading] = sections.get(heading, 0) + 1
+    assert sections["When it goes wrong"] >= 3
+
+
+def test_it_ends_with_cleaning_up_and_a_link_to_the_next(notebook, path):
     *_, heading, clean_up, link = notebook.cells
     assert "## Clean up" in heading.source
     assert clean_up.cell_type == "code"
-    assert re.search(r"\]\(\d\d_\w+\.ipynb\)", link.source)
+    following = NOTEBOOKS[(NOTEBOOKS.index(path) + 1) % len(NOTEBOOKS)]  # the last leads to the first
+    assert f"]({following.name})" in link.source
 
 
 def test_links_lead_to_files(notebook):
