@@ -72,7 +72,7 @@ def judge(job: Object | None, pods: Iterable[Object], warnings: Iterable[Object]
         "succeeded": phases.count("Succeeded"),
         "failed": phases.count("Failed"),
     }
-    if workloads.succeeded(job):
+    if workloads.succeeded(job) and not (workloads.ends_by_one(job) and counts["running"]):
         return RunStatus(
             SUCCEEDED, **counts | {"succeeded": max(counts["succeeded"], _count(job, "succeeded"))}
         )

@@ -79,6 +79,11 @@ def succeeded(item: Object) -> bool:
     return any(each in conditions(item) for each in kind_of(item).succeeded)
 
 
+def ends_by_one(item: Object) -> bool:
+    """Return whether it may call itself done while some of its pods still write their last lines."""
+    return kind_of(item).name != "Job"
+
+
 def failure(item: Object) -> str | None:
     """Return its own words on why it failed, or None if it has not."""
     state = conditions(item)

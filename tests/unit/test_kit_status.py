@@ -81,17 +81,22 @@ def train_job(*conditions):
     ("main", "text"),
     [
         (replicas("Created", "Running"), "Running: 3 of 3 pods"),
-        (replicas("Created", "Succeeded"), "Succeeded: 0 of 3 pods"),
         (replicas("Created", "Failed"), "Failed: Failed!"),
         (replicas("Suspended"), "Pending: it is suspended"),
         (replicas(kind="ElasticJob", specs="replicaSpecs"), "Running: 3 of 3 pods"),
         (train_job(), "Running: 3 of 3 pods"),
-        (train_job("Complete"), "Succeeded: 0 of 3 pods"),
         (train_job("Failed"), "Failed: Failed!"),
     ],
 )
 def test_the_kinds_of_operators_are_judged_by_their_own_conditions(main, text):
     assert str(judge(main, [pod(0), pod(1), pod(2)])) == text
+
+
+@pytest.mark.parametrize("main", [replicas("Succeeded"), train_job("Complete")])
+def test_a_job_whose_master_has_ended_is_not_over_while_its_workers_write(main):
+    done = [ended(rank, 0, "t") for rank in range(3)]
+    assert str(judge(main, [*done[:2], pod(2)])) == "Running: 1 of 3 pods, 2 done"
+    assert str(judge(main, done)) == "Succeeded: 3 of 3 pods"
 
 
 def test_the_pods_of_a_pytorch_job_are_ranked_as_the_operator_counts_them():
