@@ -44,6 +44,7 @@ class TrainJob(TrainingJob):
             "image": self.settings.image,
             "command": [*item["spec"]["trainer"]["command"][:-1], self.path],
             "args": self.args,
+            "env": [*item["spec"]["trainer"]["env"], *self.environment],
             "resourcesPerNode": self.resources,
         }
         return merge(item, {"spec": {"trainer": trainer, "podSpecOverrides": [pods]}})

@@ -16,12 +16,13 @@ from kitlib.errors import BadInput
 from kitlib.jobs.base import Job
 from kitlib.manifests import Object, merge
 from kitlib.quantities import check as check_quantity
-from kitlib.quantities import check_count
+from kitlib.quantities import check_count, number
 
 MOST_NODES, MOST_PROCESSES, MOST_GPUS = 1000, 256, 16
 CONFIG_MAP_BYTES = 1024 * 1024 - 4096  # etcd's limit, less what the object itself needs
 GPU = "nvidia.com/gpu"
 FOLDER = "/trainyard/trainer"
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # torch asks the second first
 OWN_PATHS = ("/trainyard", "/workspace", "/dev")
 
 
@@ -117,6 +118,7 @@ class TrainingJob(Job):
             "image": self.settings.image,
             "command": [*there["command"][:-1], self.path],
             "args": self.args,
+            "env": [*there.get("env", []), *self.environment],
             "resources": self.resources,
             "volumeMounts": [*there["volumeMounts"], *self.mounts],
         }
@@ -142,6 +144,15 @@ class TrainingJob(Job):
         asked = {"cpu": self.cpu, "memory": self.memory, GPU: str(self.gpus) if self.gpus else None}
         asked = {key: value for key, value in asked.items() if value is not None}
         return {"requests": asked, "limits": {"cpu": str(self.processes)} | asked}
+
+    @property
+    def environment(self) -> list[Object]:
+        """Threads of each process, where processes share a pod: together as many as the pod may use cores."""
+        if self.processes == 1:
+            return []
+        cores = number(self.resources["limits"]["cpu"])
+        threads = str(max(1, int(cores / self.processes)))
+        return [{"name": name, "value": threads} for name in THREADS]
 
     @property
     def tolerations(self) -> list[Object]:

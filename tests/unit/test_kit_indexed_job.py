@@ -97,6 +97,8 @@ def test_processes_are_started_in_each_pod_with_a_core_each_at_most(job_of):
     container = container_of(job_of(processes=3))
     assert "--nproc-per-node=3" in container["command"]
     assert container["resources"]["limits"]["cpu"] == "3"
+    threads = {each["name"]: each.get("value") for each in container["env"]}["OMP_NUM_THREADS"]
+    assert threads == "1"  # or three processes would start three threads each
 
 
 def test_processes_share_memory_beyond_a_containers_64_megabytes(job_of):
