@@ -151,10 +151,7 @@ def launch(job: Job, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Run:
         if objects[document] is main and error.status == 404:
             raise _not_installed(main, cluster=kube.cluster) from error
         raise refusal(
-            error,
-            job.manifest,
-            document=document,
-            fix="mend what is named, in job.patch(…) or in the arguments; job.manifest shows it all",
+            error, job.manifest, document=document, fix=_fix(error, main, cluster=kube.cluster)
         ) from error
     except (KitError, KeyboardInterrupt):
         run.delete()
@@ -171,6 +168,13 @@ def _check_claims(kube: Kube, job: Job) -> None:
                 about=f'run "{job.name}" in cluster "{kube.cluster}"',
                 fix=f'cluster.create_volume("{claim}"); cluster.volumes() lists those that there are',
             )
+
+
+def _fix(error: Rejected, main: Object, *, cluster: str) -> str:
+    operator = KINDS[main["kind"]].operator
+    if operator and "failed calling webhook" in error.what:
+        return f'its operator does not answer: kit.install("{operator}", cluster="{cluster}") mends that'
+    return "mend what is named, in job.patch(…) or in the arguments; job.manifest shows it all"
 
 
 def _not_installed(main: Object, *, cluster: str) -> LaunchRejected:
