@@ -10,7 +10,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from bench import cifar10, kwok, objects, table, torchrun, training
+from bench import cifar10, kubeflow, kwok, objects, table, torchrun, training
 from bench.__main__ import Report, _take
 from bench.errors import MeasureFailed, NotHere, PeerAbsent
 from bench.machine import State
@@ -112,6 +112,14 @@ def test_without_go_kwok_is_absent(monkeypatch, tmp_path):
     control_plane = ControlPlane("v1.36.3", "cache", programs)
     with pytest.raises(PeerAbsent, match="no Go"):
         kwok.obtain(control_plane, folder=tmp_path / "links", report=lambda text: None)
+
+
+@pytest.mark.slow  # making the environment takes longer than seeing that nothing can be put into it
+def test_without_an_index_the_kubeflow_sdk_is_absent(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(PeerAbsent, match="cannot be installed"):
+        kubeflow.obtain(lambda text: None)
 
 
 def test_kwokctl_is_given_our_programs_and_a_folder_of_its_own(tmp_path):
