@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["numpy>=2.4", "torch>=2.15"]
+# dependencies = ["numpy>=2.4", "nvidia-ml-py>=13", "torch>=2.15"]
 # ///
 """Classify the small photographs of CIFAR-10 with several processes (DistributedDataParallel).
 
@@ -17,6 +17,7 @@ On stdout: one JSON object a line, with ``event``, ``time``, ``rank`` and ``worl
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import pickle
@@ -231,10 +232,13 @@ def gpu_usage(device: torch.device) -> dict[str, float]:
     if device.type != "cuda":
         return {}
     free, total = torch.cuda.mem_get_info(device)
+    used = {"gpu_memory_bytes": total - free}
+    if importlib.util.find_spec("pynvml") is None:  # torch asks NVML by it
+        return used
     try:
-        return {"gpu_percent": torch.cuda.utilization(device), "gpu_memory_bytes": total - free}
-    except (ModuleNotFoundError, RuntimeError):  # nvidia-ml-py is not installed, or the driver does not say
-        return {"gpu_memory_bytes": total - free}
+        return used | {"gpu_percent": torch.cuda.utilization(device)}
+    except RuntimeError:  # not every driver says
+        return used
 
 
 def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: int, dice, cast) -> None:
@@ -290,7 +294,8 @@ def evaluate(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> 
     for pixels, truth in zip(images.split(500), labels.split(500), strict=True):
         answers = network(normalise(pixels))
         loss = nn.functional.cross_entropy(answers, truth, reduction="sum")
-        sums += torch.stack([loss, (answers.argmax(1) == truth).sum(), torch.tensor(len(truth))]).cpu()
+        correct = (answers.argmax(1) == truth).sum()
+        sums += torch.tensor([loss.item(), correct.item(), len(truth)], dtype=torch.float64)
     dist.all_reduce(sums)
     loss, correct, count = sums.tolist()
     return {"accuracy": round(correct / count, 5), "loss": round(loss / count, 5), "images": int(count)}
