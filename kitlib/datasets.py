@@ -125,7 +125,8 @@ class DatasetJob(Job):
         self.root = f"{MOUNT}/{inside(folder, what='folder')}".rstrip("/")
         self.environment = handed_on(os.environ)
         self.claims = (volume if isinstance(volume, str) else volume.name,)
-        self.name = names.unique(f"prepare-{dataset}") if name is None else names.check(name, kind="run")
+        name = names.unique(f"prepare-{dataset}") if name is None else name
+        self.name = names.check(name, kind="run", longest=names.MAX_RUN_NAME)
         self.settings = settings.read()
         self.labels = names.labels(
             run=self.name, workshop=self.settings.workshop, lifetime=self.settings.lifetime

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
 from kitlib import manifests, names, pods, settings
-from kitlib.errors import BadInput, ClusterUnreachable, FileMissing, TransferFailed, VolumeFull
+from kitlib.errors import BadInput, ClusterUnreachable, FileMissing, Interrupted, TransferFailed, VolumeFull
 from kitlib.manifests import Object, merge
 from kitlib.storage.claims import volume_labels
 from kitlib.storage.paths import STAGING
@@ -116,8 +116,15 @@ class Helper(AbstractContextManager):
         try:
             try:
                 yield process
-            except (BrokenPipeError, tarfile.TarError) as error:  # it hung up; its own words say why
+            except BrokenPipeError as error:  # it hung up; its own words say why
                 broken = error
+            except tarfile.TarError as error:  # nobody reads on: it would wait for that
+                broken = error
+                process.kill()
+            except KeyboardInterrupt as error:
+                raise Interrupted(
+                    "stopped copying; nothing half-made is left", about=self.about, fix="copy it again"
+                ) from error
             with contextlib.suppress(OSError):
                 process.stdin.close()
             process.wait()

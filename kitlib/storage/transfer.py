@@ -136,7 +136,7 @@ class _Counted:
     def _count(self, more: int) -> None:
         self.bytes += more
         now = time.monotonic()
-        if now - self.told > LOOK_SECONDS:
+        if self.bytes and now - self.told > LOOK_SECONDS:
             self.told = now
             rate = self.bytes / (now - self.began) / 1e6
             self.line.update(f"{self.verb} {readable(self.bytes)}, {rate:.0f} MB/s")

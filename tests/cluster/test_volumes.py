@@ -1,6 +1,7 @@
 """Shared volumes on a real cluster: files go there and come back, whole or not at all."""
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -8,7 +9,7 @@ import time
 import pytest
 
 import kitlib as kit
-from kitlib.errors import BadInput, FileMissing, TransferFailed, VolumeInUse, VolumeNotFound
+from kitlib.errors import BadInput, FileMissing, Interrupted, TransferFailed, VolumeInUse, VolumeNotFound
 from kitlib.storage.helper import Helper
 from kitlib.waiting import wait
 from kitlib.watches import Selection, snapshots
@@ -176,9 +177,50 @@ def test_a_lost_connection_is_said_and_the_file_is_not_there(volume, local_clust
     assert "cut.bin" not in [each["name"] for each in volume.ls()]
 
 
+def test_a_link_out_of_the_folder_is_not_followed_here(volume, folder, tmp_path):
+    """Who put it on the volume may be somebody else; the stream is refused, and nobody waits for its end."""
+    (folder / "aaa").symlink_to("/etc/passwd")
+    (folder / "large.bin").write_bytes(os.urandom(3_000_000))
+    volume.upload(folder, to="links")
+    with pytest.raises(TransferFailed, match="absolute"):
+        volume.download("links", tmp_path / "links")
+    assert not (tmp_path / "links").exists()
+
+
+def test_an_interrupted_copy_says_that_nothing_is_left(volume, tmp_path, monkeypatch):
+    from kitlib.storage import transfer
+
+    def interrupt(counted, data):
+        raise KeyboardInterrupt
+
+    (tmp_path / "stopped.bin").write_bytes(b"x" * 1000)
+    monkeypatch.setattr(transfer._Counted, "write", interrupt)
+    with pytest.raises(Interrupted, match="nothing half-made"):
+        volume.upload(tmp_path / "stopped.bin")
+    monkeypatch.undo()
+    assert "stopped.bin" not in [each["name"] for each in volume.ls()]
+
+
+def test_an_attendee_has_volumes_and_copies_files_in_a_namespace_of_their_own(
+    local_cluster, tmp_path, monkeypatch
+):
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f'#!/bin/sh\nexec {shlex.join(local_cluster.kubectl_command())} "$@"\n')
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    ada = local_cluster.add_attendee("with-files")
+    try:
+        theirs = kit.connect("with-files", kubeconfig=ada.kubeconfig)
+        volume = theirs.create_volume("shared", size="1Mi")
+        volume.upload(kubectl, to="bin/")
+        assert [each["name"] for each in volume.ls("bin")] == ["kubectl"]
+        volume.delete()
+    finally:
+        local_cluster.remove_attendee("with-files")
+
+
 def test_cleaning_up_knows_of_volumes(local_cluster):
     local_cluster.create_volume("leftover", size="1Mi")
     assert "PersistentVolumeClaim/leftover" in repr(kit.ownership.owned(local_cluster.kube))
     local_cluster.volume("leftover").delete()
     assert "leftover" not in repr(kit.ownership.owned(local_cluster.kube))
-    local_cluster.volume("files")
