@@ -30,6 +30,12 @@ LAUNCH = (  # a pod that says a secret, and runs until it is deleted
     "cluster.kubectl('wait pod -l trainyard/run=endless --for=condition=Ready --timeout=60s')"
 )
 BY_HAND = "cluster.kubectl('create configmap by-hand --from-literal=a=b')"
+OPERATOR = (  # as notebook 08 leaves it when it fails
+    "label = 'trainyard/kit=true trainyard/operator=training-operator'\n"
+    "cluster.kubectl('create namespace kubeflow')\n"
+    "cluster.kubectl('-n kubeflow create deployment training-operator --image=none --replicas=0')\n"
+    "cluster.kubectl(f'-n kubeflow label deployment/training-operator namespace/kubeflow {label}')"
+)
 LABEL = "cluster.kubectl('label configmap by-hand trainyard/notebook=07')"
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -74,13 +80,13 @@ def test_an_administrator_gets_a_namespace_for_the_run_and_a_bundle_when_a_noteb
     make_notebook, smoke, finish, told, local_cluster, tmp_path
 ):
     make_notebook("07_fails", CONNECT, LAUNCH, "first = 1\nassert first == 2, 'one is not two'", "never = 1")
-    make_notebook("08_passes", CONNECT, "cluster.kube.namespace")
+    make_notebook("08_passes", CONNECT, OPERATOR)
     before = namespaces(local_cluster)
     done = finish(smoke(), timeout=240)
     assert done.returncode == 1, done.stdout
     assert "07_fails: failed: cell 5 (`first = 1`): AssertionError: one is not two" in done.stdout
     assert "08_passes: passed" in done.stdout
-    assert namespaces(local_cluster) == before, "the run's namespace is gone"
+    assert namespaces(local_cluster) == before, "the run's namespace is gone, and the operator's"
 
     result, cases = told()
     assert result["verdict"] == "failed"

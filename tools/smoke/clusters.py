@@ -4,6 +4,7 @@ Both are context managers, make no more than they must, and delete what they mad
 the kit makes in them carries the run's id in its label ``trainyard/workshop``.
 """
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from kitlib.clusters.existing import ExistingCluster
 from kitlib.errors import BadInput, KitError, Rejected
 from kitlib.kube import Kube
 from kitlib.manifests import Object
+from kitlib.operators.install import OPERATOR
+from kitlib.operators.table import OPERATORS
 from kitlib.ownership import OWNED
 from kitlib.progress import progress
 from kitlib.runs import Run, known
@@ -84,6 +87,7 @@ class BorrowedNamespace(AbstractContextManager):
     _cluster: ExistingCluster | None = None
     _made: list[str] = field(default_factory=list)
     _before: set[str] | None = None
+    _operators: set[str] | None = None
 
     def open(self) -> Cluster:
         """Reach the cluster, and make the namespace or take hold of it.
@@ -105,6 +109,7 @@ class BorrowedNamespace(AbstractContextManager):
         if "Namespace" in self._made:
             _wait_settled(kube)
         self._before = {each["metadata"]["uid"] for _, each in _by_kubectl(kube)}
+        self._operators = _operators(kube)
         return self._cluster
 
     def offer(self) -> dict[str, object]:
@@ -114,7 +119,7 @@ class BorrowedNamespace(AbstractContextManager):
         return given if self.nodes is None else given | {"nodes": self.nodes}
 
     def close(self) -> None:
-        """Delete the namespace if it was made for the run, and otherwise what the run left in it."""
+        """Delete the namespace if it was made for the run, or else what the run left in it; and operators."""
         if self._cluster is None or not self._made:
             return
         kube = self._cluster.kube
@@ -125,6 +130,9 @@ class BorrowedNamespace(AbstractContextManager):
             if self._before is not None:
                 _delete_by_kubectl(kube, self._before)
             kube.delete("ConfigMap", LOCK)
+        if self._operators is not None:
+            for name in sorted(_operators(kube) - self._operators):
+                kit.uninstall(name, cluster=self._cluster)
         self._cluster.forget()
 
     def __exit__(self, *exception: object) -> None:
@@ -215,6 +223,18 @@ def _by_kubectl(kube: Kube) -> Iterator[tuple[str, Object]]:
     for kind in KINDS_BY_KUBECTL:
         for each in kube.get_all(kind, labels=names.NOTEBOOK):
             yield kind, each
+
+
+def _operators(kube: Kube) -> set[str]:
+    """Return the operators that the kit has installed, as far as this user may see them."""
+    found = set()
+    for name, parts in OPERATORS.items():
+        for kind, namespace, workload in (part.workload for part in parts):
+            with contextlib.suppress(Rejected):
+                item = kube.within(namespace).find(kind, workload)
+                if item and OPERATOR in (item["metadata"].get("labels") or {}):
+                    found.add(name)
+    return found
 
 
 def facts(cluster: Cluster) -> dict[str, object]:
