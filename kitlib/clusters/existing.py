@@ -5,6 +5,8 @@ import os
 import shutil
 from pathlib import Path
 
+import yaml
+
 from kitlib import names, ownership, settings
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
@@ -108,6 +110,9 @@ class ExistingCluster(Cluster):
     def kubectl_command(self) -> list[str]:
         """Return the kubectl on PATH, with the chosen context and namespace.
 
+        They come from a second kubeconfig, which has no credentials: with ``--namespace`` kubectl would
+        refuse objects that name another one, as those of an operator do.
+
         Raises:
             BadInput: There is none.
         """
@@ -116,11 +121,20 @@ class ExistingCluster(Cluster):
             raise BadInput(
                 "there is no kubectl here", about="PATH", fix="install kubectl, or use the kit's own verbs"
             )
-        return [
-            found,
-            f"--namespace={self.kube.namespace}",
-            *([f"--context={self.context}"] if self.context else []),
-        ]
+        choice = _memory(self.name).with_suffix(".context")
+        choice.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        aside = choice.with_suffix(f".{os.getpid()}")
+        aside.write_text(yaml.safe_dump(self._choice()), encoding="utf-8")
+        aside.replace(choice)
+        return ["env", f"KUBECONFIG={choice}{os.pathsep}{self._kubeconfig.absolute()}", found]
+
+    def _choice(self) -> dict[str, object]:
+        """Return a kubeconfig that names a context of the given one, with the namespace of this cluster."""
+        given = yaml.safe_load(self._kubeconfig.read_text(encoding="utf-8"))
+        name = self.context or given["current-context"]
+        there = next(each["context"] for each in given["contexts"] if each["name"] == name)
+        chosen = {"name": name, "context": there | {"namespace": self.kube.namespace}}
+        return {"apiVersion": "v1", "kind": "Config", "contexts": [chosen], "current-context": name}
 
     def delete(self) -> None:
         """Delete what the kit made in it, and forget it; the cluster itself stays."""
@@ -129,7 +143,8 @@ class ExistingCluster(Cluster):
 
     def forget(self) -> None:
         """Remember no longer where its kubeconfig is."""
-        _memory(self.name).unlink(missing_ok=True)
+        for path in (_memory(self.name), _memory(self.name).with_suffix(".context")):
+            path.unlink(missing_ok=True)
 
     def explain(self, words: str) -> KitError:
         """Return why it does not answer, as far as can be told from here."""

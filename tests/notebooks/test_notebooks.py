@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 LAST = "11_clean_up"  # deletes the cluster
 CLUSTER = "trainyard"  # the name in the notebooks; the state folder is the tests' own
-LIMIT = 900
+LIMIT = 1500
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(LIMIT)]
 
