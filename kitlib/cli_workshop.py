@@ -31,5 +31,6 @@ def rehearse(
     options = [word for name, value in given.items() if value for word in (name, str(value))]
     found = rehearsal.rehearse(notebooks, folder=output.absolute(), options=options)
     click.echo(found.table)
-    click.echo(f"\nCompare with docs/instructors-guide.md; kept in {output / rehearsal.KEPT}", err=True)
+    kept = f"; kept in {output / rehearsal.KEPT}" if found.whole else ""
+    click.echo(f"\nCompare with docs/instructors-guide.md{kept}", err=True)
     sys.exit(0 if found.passed else 1)

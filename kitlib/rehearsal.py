@@ -48,6 +48,11 @@ class Rehearsal:
         return all(verdict == PASSED for verdict in self.verdicts.values())
 
     @property
+    def whole(self) -> bool:
+        """Whether every notebook was executed: times of half a rehearsal are no measure for the next one."""
+        return "not executed" not in self.verdicts.values()
+
+    @property
     def table(self) -> Table:
         """The times as a table, a row a notebook, and the sum."""
         names = [*self.verdicts, AROUND]
@@ -72,7 +77,7 @@ class Rehearsal:
 
 
 def rehearse(notebooks: Sequence[str] = (), *, folder: Path, options: Sequence[str] = ()) -> Rehearsal:
-    """Run notebooks once and return their times; they are kept in ``folder/rehearsal.json``.
+    """Run notebooks once; if all were executed, keep their times in ``folder/rehearsal.json``. Return them.
 
     Args:
         notebooks: Numbers or names; by default all.
@@ -102,8 +107,9 @@ def rehearse(notebooks: Sequence[str] = (), *, folder: Path, options: Sequence[s
     found = judge(
         json.loads((folder / RESULT).read_text(encoding="utf-8")), place=_place(options), before=before
     )
-    text = json.dumps(found.as_dict(), indent=2, ensure_ascii=False)
-    (folder / KEPT).write_text(text + "\n", encoding="utf-8")
+    if found.whole:
+        text = json.dumps(found.as_dict(), indent=2, ensure_ascii=False)
+        (folder / KEPT).write_text(text + "\n", encoding="utf-8")
     return found
 
 

@@ -42,6 +42,11 @@ def test_one_notebook_that_does_not_pass_is_enough_not_to_be_ready(verdict):
     assert "NOT READY" in repr(found.table)
 
 
+@pytest.mark.parametrize(("verdict", "whole"), [("failed", True), ("not executed", False)])
+def test_a_rehearsal_that_was_cut_short_is_no_measure_for_the_next(verdict, whole):
+    assert rehearsal.judge(result(a="passed", b=verdict), place=PLACE, before={}).whole == whole
+
+
 def test_what_is_kept_is_what_the_next_rehearsal_reads(tmp_path):
     path = tmp_path / rehearsal.KEPT
     assert rehearsal.read(path) == {}
