@@ -7,8 +7,10 @@ import sys
 import time
 
 import pytest
+from click.testing import CliRunner
 
 import kitlib as kit
+from kitlib import cli
 from kitlib.errors import BadInput, FileMissing, Interrupted, TransferFailed, VolumeInUse, VolumeNotFound
 from kitlib.storage.helper import Helper
 from kitlib.waiting import wait
@@ -217,6 +219,21 @@ def test_an_attendee_has_volumes_and_copies_files_in_a_namespace_of_their_own(
         volume.delete()
     finally:
         local_cluster.remove_attendee("with-files")
+
+
+def test_a_terminal_has_the_same_verbs(volume, local_cluster, tmp_path):
+    def kit_volume(*words):
+        done = CliRunner().invoke(cli.main, ["volume", *map(str, words), "-c", local_cluster.name])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    (tmp_path / "by-hand.txt").write_text("typed")
+    assert "files" in kit_volume("list")
+    assert kit_volume("upload", "files", tmp_path / "by-hand.txt", "typed/") == "typed/by-hand.txt\n"
+    assert "by-hand.txt" in kit_volume("ls", "files", "typed")
+    kit_volume("download", "files", "typed/by-hand.txt", tmp_path / "back.txt")
+    assert (tmp_path / "back.txt").read_text() == "typed"
+    assert kit_volume("delete", "nothing-of-this-name") == "volume nothing-of-this-name is deleted\n"
 
 
 def test_cleaning_up_knows_of_volumes(local_cluster):

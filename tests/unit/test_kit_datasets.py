@@ -1,0 +1,83 @@
+"""The Job that prepares a dataset, as it is sent; and folders of one's own images, as they are read."""
+
+import pytest
+
+from kitlib import image_folders
+from kitlib.datasets import DatasetJob, handed_on
+from kitlib.errors import BadInput
+
+
+def container(job):
+    (found,) = job.objects[-1]["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def test_the_pod_gets_the_notebooks_proxies_and_mirror_and_nothing_else(monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("TRAINYARD_DATASET_MIRROR", "http://mirror.example/sets")
+    monkeypatch.setenv("SECRET", "of the notebook")
+    env = {each["name"]: each["value"] for each in container(DatasetJob("mnist", volume="shared"))["env"]}
+    assert env == {
+        "PYTHONUNBUFFERED": "1",
+        "https_proxy": "http://proxy.example:3128",
+        "TRAINYARD_DATASET_MIRROR": "http://mirror.example/sets",
+    }
+    assert handed_on({"HTTPS_PROXY": "", "NO_PROXY": "localhost"}) == {"NO_PROXY": "localhost"}
+
+
+def test_the_job_mounts_the_volume_and_carries_the_whole_program():
+    job = DatasetJob("cifar10", volume="lab", synthetic=True, limit=500, folder="mine/", name="draw")
+    assert container(job)["args"] == ["cifar10", "--root=/data/mine", "--source=synthetic", "--limit=500"]
+    program, main = job.objects
+    assert {"prepare_dataset.py", "fetch.py", "sources.py", "synthetic.py"} <= set(program["data"])
+    volumes = main["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "volume", "persistentVolumeClaim": {"claimName": "lab"}} in volumes
+    assert {"name": "program", "configMap": {"name": "draw"}} in volumes
+    assert main["metadata"]["labels"]["trainyard/run"] == "draw"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"dataset": "imagenet"}, "no such dataset"),
+        ({"synthetic": "yes"}, "True, False or None"),
+        ({"limit": 3}, "whole number"),
+        ({"folder": "../up"}, "no place on the volume"),
+    ],
+)
+def test_what_cannot_be_prepared_is_refused_before_anything_is_sent(given, words):
+    given = {"dataset": "mnist", "volume": "shared", **given}
+    with pytest.raises(BadInput, match=words):
+        DatasetJob(given.pop("dataset"), **given)
+
+
+def _images(folder, *paths):
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(b"")
+    return folder
+
+
+def test_a_folder_has_its_classes_from_the_folders_in_it(tmp_path):
+    found = image_folders.read(
+        _images(tmp_path, "dog/a.JPG", "cat/deep/b.png", "cat/notes.txt", ".git/x.png")
+    )
+    assert (found.classes, found.train, found.test) == (["cat", "dog"], 2, 0)
+    assert [(path.name, name) for path, name in found.images] == [("b.png", "cat"), ("a.JPG", "dog")]
+
+
+def test_images_for_testing_have_a_folder_of_their_own_and_the_same_classes(tmp_path):
+    found = image_folders.read(_images(tmp_path, "train/cat/a.png", "train/dog/b.png", "test/cat/c.png"))
+    assert (found.classes, found.train, found.test) == (["cat", "dog"], 2, 1)
+    _images(tmp_path, "test/owl/d.png")
+    with pytest.raises(BadInput, match="not trained: owl"):
+        image_folders.read(tmp_path)
+
+
+def test_a_folder_without_classes_says_what_it_should_be_like(tmp_path):
+    with pytest.raises(BadInput, match="no images in folders of classes"):
+        image_folders.read(_images(tmp_path, "a.png"))
+    with pytest.raises(BadInput, match="no such folder"):
+        image_folders.read(tmp_path / "nothing")
