@@ -126,7 +126,7 @@ def _gather(cluster: Cluster, part: Part, folder: Path, report: Report) -> None:
     """Put the kit's kustomization into a folder, and what it builds on beside it, as ``upstream``."""
     shutil.copytree(settings.manifests("operators", part.name), folder)
     brought = cluster.operator_manifests(part.program) if part.program else None
-    if brought:
+    if brought and part.source:
         shutil.copytree(brought, folder / "upstream")
     elif part.source:
         fetch(part.source, folder / "upstream", report=report)

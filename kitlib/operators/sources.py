@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-import requests
-
 from kitlib.errors import InstallFailed
 from kitlib.operators.table import Source
 
@@ -55,6 +53,8 @@ def digest(folder: Path) -> str:
 
 
 def _download(url: str, file: IO[bytes], report: Callable[[str], None]) -> None:
+    import requests  # seldom needed
+
     done = 0
     try:
         with requests.get(url, stream=True, timeout=(CONNECT_SECONDS, READ_SECONDS)) as answer:

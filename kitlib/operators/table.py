@@ -112,10 +112,19 @@ _NVIDIA = Part(
         "cae70fb768faf18e9e4005a0e3b5a020569e7396066034a415bfbcf2806dd5fc",
     ),
 )
+_ELASTIC_JOB = Part(
+    "elastic-job",
+    "v1alpha1",
+    ("Deployment", "elastic-job", "elastic-job-controller"),
+    program="etcd-v2",
+    code=HERE / "elastic_job.py",
+)
+
 # In the order in which the parts are installed; they are removed the other way round.
 OPERATORS: Mapping[str, tuple[Part, ...]] = {
     "training-operator": (_TRAINING_OPERATOR,),
     "trainer": (_JOBSET, _TRAINER),
     "metrics-server": (_METRICS_SERVER,),
     "nvidia-device-plugin": (_NVIDIA,),
+    "elastic-job": (_ELASTIC_JOB,),
 }

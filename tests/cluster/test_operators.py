@@ -110,3 +110,23 @@ def test_a_train_job_trains_by_a_runtime_and_a_job_set(launch, write_trainer, lo
     assert not len(left)
     with pytest.raises(KitError):
         local_cluster.kubectl("get trainjobs")
+
+
+@pytest.mark.slow
+def test_an_elastic_job_trains_by_workers_that_meet_at_an_etcd(launch, write_trainer, local_cluster):
+    kit.install("elastic-job", cluster=local_cluster)
+    try:
+        run = launch(kit.ElasticJob(write_trainer(TRAINER), nodes=2))
+        assert run.wait(timeout=100).succeeded == 2
+        said = sorted(line for line in run.logs().splitlines() if "sum" in line)
+        assert [line.partition("] ")[2] for line in said] == ["rank 0 of 2 sum 2", "rank 1 of 2 sum 2"]
+        assert [each["pod"] for each in run.pods()] == [f"{run.name}-worker-{index}" for index in range(2)]
+        run.delete()
+        assert run.name not in local_cluster.kubectl("get elasticjobs,services,configmaps,pods")
+        failing = launch(kit.ElasticJob(write_trainer("raise ValueError('at once')"), nodes=1))
+        with pytest.raises(kit.RunFailed):
+            failing.wait(timeout=60)
+        failing.delete()
+    finally:
+        left = kit.uninstall("elastic-job", cluster=local_cluster)
+    assert not len(left)
