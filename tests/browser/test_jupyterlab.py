@@ -24,10 +24,16 @@ from playwright.sync_api import sync_playwright
 import kitlib as kit
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60
+PATIENCE = 120
 SECONDS = 1000  # a playwright's timeout is in milliseconds
 PICTURES = os.environ.get("TRAINYARD_PICTURES")
 KERNEL = {"name": "python3", "language": "python", "display_name": "Python 3"}
+
+# No questions at the start; and cells that are far away are there all the same.
+SETTINGS = {
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "notebook-extension/tracker": {"windowingMode": "none"},
+}
 
 # Ranks without torch, quick to start: they report as a trainer does.
 TRAINER = """
@@ -41,7 +47,7 @@ for step in range(100_000):
     time.sleep(0.05)
 """
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
 def _browser():
@@ -70,9 +76,10 @@ def lab(local_cluster, tmp_path_factory):
     home = tmp_path_factory.mktemp("lab")
     for name in ("notebooks", "trainers"):
         shutil.copytree(ROOT / name, home / name, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    quiet = home / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
-    quiet.parent.mkdir(parents=True)
-    quiet.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
+    for name, values in SETTINGS.items():
+        path = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(values))
     token, folders = secrets.token_hex(16), ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
     variables = {f"JUPYTER_{name}": str(home / name.lower()) for name in folders}
     variables |= {"JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "JUPYTER_TOKEN": token}
