@@ -15,7 +15,7 @@ from kitlib.metrics import Event
 
 STEP, LOSS, SMOOTH, RATE, WORLD, GPU = range(6)  # the columns of a rank's rows
 MOST_ROWS = 4096
-WEIGHT = 0.2  # of a new loss in the smoothed one
+WEIGHT = 0.4  # of a new loss in the smoothed one
 MOST_BUCKETS, LEAST_BUCKETS = 320, 60
 MOST_BYTES = 48_000  # of a frame, so that a browser far away keeps up
 

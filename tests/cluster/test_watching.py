@@ -6,7 +6,10 @@ import secrets
 import socket
 import threading
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
 
 import kitlib as kit
 from kitlib.widgets.live import LiveView
@@ -25,6 +28,25 @@ for step in range(steps):
     time.sleep({pause})
 print(json.dumps({{"event": "eval", "time": time.time(), "rank": rank, "world_size": 2, "accuracy": 0.5}}))
 """
+
+
+def test_an_executed_notebook_has_picture_and_table_of_the_end_and_no_widget(launch, plain, local_cluster):
+    """As papermill and nbval run it: nobody looks, and the cell that watches ends before the run does."""
+    run = launch(plain(TRAINER.format(steps=20, pause=0.05)))
+    cells = (
+        f"import kitlib as kit\nrun = kit.connect({local_cluster.name!r}).run({run.name!r})\nrun.watch()",
+        "done = run.wait(timeout=60)",
+    )
+    kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
+    notebook = new_notebook(cells=[new_code_cell(each) for each in cells], metadata={"kernelspec": kernel})
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    picture, table = (each.data for each in notebook.cells[0].outputs)
+    assert set(picture) == {"image/png", "text/plain"}
+    assert "Succeeded" in picture["text/plain"]
+    assert "step 19" in picture["text/plain"]
+    assert table["text/plain"].count("Completed") == table["text/html"].count("Completed") == 2
+    assert "widgets" not in notebook.metadata
+    assert len(nbformat.writes(notebook)) < 200_000
 
 
 @pytest.fixture(scope="module")
