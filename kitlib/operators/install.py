@@ -212,8 +212,13 @@ def _left(kube: Kube, part: Part) -> list[tuple[str, str, str]]:
         spec = definition["spec"]
         version = next(each["name"] for each in spec["versions"] if each["storage"])
         kind, api_version = spec["names"]["kind"], f"{spec['group']}/{version}"
-        for each in everywhere.get_all(kind, labels=f"{OPERATOR}!={part.name}", api_version=api_version):
-            found.append((kind, each["metadata"].get("namespace", ""), each["metadata"]["name"]))
+        try:
+            items = everywhere.get_all(kind, labels=f"{OPERATOR}!={part.name}", api_version=api_version)
+        except Rejected as error:
+            if error.status != 404:
+                raise
+            continue  # so new that it is not served yet: there is none
+        found += [(kind, each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in items]
     return found
 
 
