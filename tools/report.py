@@ -9,6 +9,7 @@ import contextlib
 import os
 import platform
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from smoke.result import Outcome
 
 HERE = Path(__file__).parent
 PICTURE_TAG = "result-picture"
-# A cell with one of these tags has a number as its value; with several, a dict of numbers by these names.
+# A cell with one of these tags has a number as its value, or a dict of numbers by these names; the dict also
+# says whether the data were synthetic.
 FIGURE_TAGS = {
     "result-accuracy": "accuracy",
     "result-images-per-s": "images_per_s",
@@ -57,6 +59,7 @@ class Result:
     goal: str
     seconds: float
     figures: dict[str, float]
+    synthetic: bool
     failure: Failure | None
     finished: bool
     pictures: tuple[Picture, ...]
@@ -91,6 +94,7 @@ def read(executed: Path, *, original: Path) -> Result:
         goal=next((line.strip() for line in heading[1:] if line.strip()), ""),
         seconds=notebook.metadata.get("papermill", {}).get("duration") or 0.0,
         figures=_figures(code),
+        synthetic=_synthetic(code),
         failure=next((found for cell in code if (found := _failure(cell, numbers[cell.id]))), None),
         finished=all(state == "completed" for state in states),
         pictures=tuple(picture for cell in code for picture in _pictures(cell)),
@@ -111,19 +115,27 @@ def _failure(cell: NotebookNode, number: int) -> Failure | None:
     return None
 
 
-def _figures(code: list[NotebookNode]) -> dict[str, float]:
-    """Return the numbers that tagged cells have as their value, or in a dict by their names."""
-    figures = {}
+def _values(code: list[NotebookNode]) -> Iterator[tuple[set[str], object]]:
+    """Yield the values of cells that have figures, with the figures' names."""
     for cell in code:
-        tags = FIGURE_TAGS.keys() & set(_tags(cell))
-        for output in cell.outputs if tags else []:
+        names = {FIGURE_TAGS[tag] for tag in FIGURE_TAGS.keys() & set(_tags(cell))}
+        for output in cell.outputs if names else []:
             if output.output_type == "execute_result":
-                with contextlib.suppress(ValueError, SyntaxError, TypeError, KeyError):
-                    value = ast.literal_eval(output.data["text/plain"])
-                    for tag in tags:
-                        name = FIGURE_TAGS[tag]
-                        figures[name] = float(value[name] if isinstance(value, dict) else value)
+                with contextlib.suppress(ValueError, SyntaxError):
+                    yield names, ast.literal_eval(output.data["text/plain"])
+
+
+def _figures(code: list[NotebookNode]) -> dict[str, float]:
+    figures = {}
+    for names, value in _values(code):
+        for name in names:
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                figures[name] = float(value[name] if isinstance(value, dict) else value)
     return figures
+
+
+def _synthetic(code: list[NotebookNode]) -> bool:
+    return any(isinstance(value, dict) and value.get("synthetic") for _, value in _values(code))
 
 
 def _pictures(cell: NotebookNode) -> list[Picture]:

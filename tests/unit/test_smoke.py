@@ -25,7 +25,7 @@ SCHEMA = json.loads((ROOT / "tools" / "smoke" / "result.schema.json").read_text(
 
 def executed(name, verdict="passed", failure=None):
     return SimpleNamespace(
-        name=name, verdict=verdict, failure=failure, seconds=1.0, figures={"accuracy": 0.5}
+        name=name, verdict=verdict, failure=failure, seconds=1.0, figures={"accuracy": 0.5}, synthetic=True
     )
 
 

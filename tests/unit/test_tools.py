@@ -142,7 +142,10 @@ def test_a_result_has_title_goal_duration_and_accuracy(executed):
 
 def test_figures_are_the_values_of_tagged_cells_and_what_is_no_number_is_none(executed):
     values = {
-        "{'accuracy': 0.5, 'images_per_s': 812.5}": ["result-accuracy", "result-images-per-s"],
+        "{'accuracy': 0.5, 'images_per_s': 812.5, 'synthetic': True}": [
+            "result-accuracy",
+            "result-images-per-s",
+        ],
         "246.0": ["result-allreduce"],
         "<Run digits>": ["result-accuracy"],
     }
@@ -150,7 +153,8 @@ def test_figures_are_the_values_of_tagged_cells_and_what_is_no_number_is_none(ex
     for cell, text in zip(cells, values, strict=True):
         cell.outputs = [new_output("execute_result", data={"text/plain": text}, execution_count=1)]
     expected = {"accuracy": 0.5, "images_per_s": 812.5, "allreduce_mb_per_s": 246.0}
-    assert executed(*cells).figures == expected
+    result = executed(*cells)
+    assert (result.figures, result.synthetic) == (expected, True)
 
 
 def test_a_failed_cell_has_the_number_of_the_stored_notebook(executed):

@@ -129,7 +129,8 @@ class Outcome:
 def _notebook(name: str, executed) -> dict[str, object]:
     """Return what ``result.json`` says of one notebook, executed or not."""
     if executed is None:
-        return {"name": name, "verdict": "not executed", "seconds": 0, "figures": {}, "failure": None}
+        nothing = {"seconds": 0, "figures": {}, "synthetic": False, "failure": None}
+        return {"name": name, "verdict": "not executed"} | nothing
     failure = executed.failure and {
         "cell": executed.failure.cell,
         "source": executed.failure.source,
@@ -140,6 +141,7 @@ def _notebook(name: str, executed) -> dict[str, object]:
         "verdict": executed.verdict,
         "seconds": round(executed.seconds, 1),
         "figures": dict(executed.figures),
+        "synthetic": executed.synthetic,
         "failure": failure,
     }
 
