@@ -10,12 +10,20 @@ import os
 import subprocess
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
 from kitlib import manifests, names, pods, settings
-from kitlib.errors import BadInput, ClusterUnreachable, FileMissing, Interrupted, TransferFailed, VolumeFull
+from kitlib.errors import (
+    BadInput,
+    ClusterUnreachable,
+    FileMissing,
+    Interrupted,
+    KitError,
+    TransferFailed,
+    VolumeFull,
+)
 from kitlib.manifests import Object, merge
 from kitlib.storage.claims import volume_labels
 from kitlib.storage.paths import STAGING
@@ -27,7 +35,8 @@ if TYPE_CHECKING:
 
 START_SECONDS = 180  # the image may have to be pulled
 MISSING, TAKEN = 44, 45  # exit statuses of a script that found nothing, or something in its way
-_FULL = ("No space left on device", "Disk quota exceeded")
+# The last is what GNU tar says of a write that was cut short by a full disk.
+_FULL = ("No space left on device", "Disk quota exceeded", "Wrote only")
 
 
 class Helper(AbstractContextManager):
@@ -135,21 +144,25 @@ class Helper(AbstractContextManager):
             for pipe in (process.stdin, process.stdout, process.stderr):
                 with contextlib.suppress(OSError):
                     pipe.close()
-        if process.returncode == MISSING:
-            raise FileMissing(
+        if process.returncode or broken:
+            said = b"".join(words).decode("utf-8", "replace").strip()
+            raise self._explained(process.returncode, arguments, said or str(broken or "")) from broken
+
+    def _explained(self, status: int, arguments: Sequence[str], said: str) -> KitError:
+        """Return the error for a script's exit status and words."""
+        if status == MISSING:
+            return FileMissing(
                 "there is nothing of that name on the volume",
                 about=f"{'/'.join(filter(None, arguments)) or '/'} on {self.about}",
                 fix="volume.ls() shows what there is",
             )
-        if process.returncode == TAKEN:
-            raise BadInput(
+        if status == TAKEN:
+            return BadInput(
                 "there is a folder of that name already",
                 about=f"{arguments[1]} on {self.about}",
                 fix="give another to=, or replace=True, which deletes what is in that folder",
             )
-        if process.returncode or broken:
-            said = b"".join(words).decode("utf-8", "replace").strip()
-            raise self.failed(said or str(broken or f"exit status {process.returncode}")) from broken
+        return self.failed(said or f"exit status {status}")
 
     def failed(self, words: str) -> TransferFailed:
         """Return the error for what a script, kubectl or the cluster said."""

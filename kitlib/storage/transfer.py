@@ -63,9 +63,10 @@ def send(
     helper: Helper, source: Path, to: str, *, replace: bool, more: Mapping[str, bytes], line: Progress
 ) -> str:
     """Copy a file or a folder to ``to``, and return what was done in words."""
+    # GNU's format and not PAX: BusyBox, whose tar unpacks it, knows long names in no other.
     with helper.running(_RECEIVE, source.name, to, "replace" if replace else "keep") as process:
         counted = _Counted(process.stdin, line, "copied")
-        with tarfile.open(fileobj=counted, mode="w|", format=tarfile.PAX_FORMAT, bufsize=2**18) as stream:
+        with tarfile.open(fileobj=counted, mode="w|", format=tarfile.GNU_FORMAT, bufsize=2**18) as stream:
             files = 0
             for path in _files(source):
                 member = stream.gettarinfo(path, arcname=str(path.relative_to(source.parent)))
