@@ -1,4 +1,4 @@
-"""`docs/walk-throughs.md` names sections, manifests and tests; all of them are there, and no step is without a test."""
+"""`docs/walk-throughs.md` names sections, manifests and tests: all are there, and no step is without them."""
 
 import ast
 import re
@@ -18,7 +18,8 @@ def tables():
     found = {}
     for part in re.split(r"^## ", PAGE.read_text(), flags=re.M)[1:]:
         title, *lines = part.splitlines()
-        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+        table = [line.strip("|").split("|") for line in lines if line.startswith("|")]
+        rows = [[cell.strip() for cell in row] for row in table]
         if rows and rows[0] == COLUMNS:
             found[title] = [dict(zip(COLUMNS, row, strict=True)) for row in rows[2:]]
     return found
