@@ -1,8 +1,8 @@
 """From submitting a job to its first training step: the kit beside the Kubeflow SDK's LocalProcessBackend.
 
 One process trains on both sides; ours is a pod on a cluster that runs. The SDK makes a virtual environment
-for every job and installs torch into it, from a pip cache that is warm. Its best case is the second line:
-what is left when environment and packages have cost nothing.
+for every job and installs torch into it, from wheels that lie on this machine. Its best case is the second
+line: what is left when environment and packages have cost nothing.
 """
 
 from bench import kubeflow, training
@@ -31,9 +31,7 @@ def measure(lab: Lab) -> list[Result]:
     except PeerAbsent as reason:
         samples = alternate({"ours": ours}, lab.rounds)
         return [Result(what=WHAT, unit="s", ours=tuple(samples["ours"]), absent=str(reason), limit=LIMIT)]
-    lab.report("filling the pip cache by a first job of the SDK's; minutes")
-    kubeflow.train(python, flags=FLAGS, folder=lab.folder)
-    lab.report("first steps")
+    lab.report("first steps; each of the SDK's takes minutes")
     samples = alternate(
         {"ours": ours, "theirs": lambda: kubeflow.train(python, flags=FLAGS, folder=lab.folder)},
         min(lab.rounds, MOST_ROUNDS),
