@@ -47,7 +47,7 @@ for step in range(100_000):
     time.sleep(0.05)
 """
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
 def _browser():
@@ -218,7 +218,7 @@ def test_notebook_06_runs_by_its_menu_draws_live_is_interrupted_and_runs_again(p
 @contextmanager
 def reporting(cluster, home):
     """Launch ranks that report without end."""
-    busy = 40_000 if PICTURES else 0  # so that there is something to be seen
+    busy = 20_000 if PICTURES else 0  # so that there is something to be seen
     (home / "reporting.py").write_text(TRAINER.replace("BUSY", str(busy)))
     command = ["python", "/trainyard/trainer/reporting.py"]
     pod = {"containers": [{"name": "pytorch", "command": command}], "terminationGracePeriodSeconds": 1}

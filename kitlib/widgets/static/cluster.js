@@ -9,7 +9,7 @@ function clusterView(model, root) {
   const source = element("p", { class: "ty-quiet ty-source" });
   root.append(
     facts, charts, source,
-    element("div", { class: "ty-columns" },
+    element("div", { class: "ty-pairs" },
       section("Nodes", element("div", { class: "ty-wide" }, nodes)),
       section("Pods", element("div", { class: "ty-wide" }, pods))),
   );
