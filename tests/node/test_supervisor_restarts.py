@@ -29,7 +29,9 @@ def homes(request):
 def silent(homes):
     """A cluster with a pod, whose agent no longer says anything."""
     with running_lab("--nodes", "1", name="silent", home=homes) as running:
-        Pods(running).running(pod("sleep 600", name="steady"))
+        # It stays, however long the other tests take: others are evicted after five minutes.
+        stays = [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}]
+        Pods(running).running(pod("sleep 600", name="steady", tolerations=stays))
         agent = running.process("localkube.node")
         agent.suspend()
         yield running

@@ -83,10 +83,21 @@ class StatusReports:
             ended = list(self._ended)
             patch = status_patch(self._pod(), self._status())
             if patch:
-                self._answered(await self._runtime.api.patch(self._path + "/status", patch))
+                answer = await self._runtime.api.patch(self._path + "/status", patch)
+                # Somebody may have changed it since, and the watch have said so before this answer came.
+                if _version(answer) >= _version(self._pod()):
+                    self._answered(answer)
         for identity in ended:
             await self._runtime.orders.ask("forget", id=identity)
             self._ended.remove(identity)
+
+
+def _version(pod: Mapping[str, Any]) -> int:
+    """Return the version of a pod's object; larger ones are later.
+
+    Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
+    """
+    return int(pod["metadata"].get("resourceVersion") or 0)
 
 
 def is_final(error: ApiError) -> bool:
