@@ -147,9 +147,6 @@ def replace(place: Path, made: Path) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Prepare, and say how it went."""
     began, settings = time.monotonic(), parse_settings(argv)
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # the first process of a container ignores it otherwise
     say("start", dataset=settings.name, folder=str(settings.root / settings.name))
     try:
         said = prepare(settings)
@@ -170,4 +167,6 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    # The first process of a container ignores it otherwise.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     main()

@@ -175,9 +175,10 @@ def prepare_dataset(
     """Have a dataset on a volume; one that is there, and is what is asked for, is taken as it is.
 
     Args:
-        name: ``digits``, ``mnist``, ``cifar10`` or ``tiny-imagenet-200``. volume: Where. synthetic: True
-        draws stand-in images of the same format, False insists on the real ones; by default the
-            real ones, or stand-ins where they cannot be reached, and it is said.
+        name: ``digits``, ``mnist``, ``cifar10`` or ``tiny-imagenet-200``.
+        volume: Where.
+        synthetic: True draws stand-in images of the same format, False insists on the real ones; by
+            default the real ones, or stand-ins where they cannot be reached, and it is said.
         limit: Of stand-ins, draw at least so many for training, and not all.
         timeout: Seconds.
 
