@@ -320,7 +320,8 @@ def test_the_gateway_dies_with_its_parent():
         reading, writing = os.pipe()
         # A shell between: it holds the pipe's end too, so only the parent's death can end the gateway.
         with subprocess.Popen(
-            ["sh", "-c", '"$@" <&0 & echo $!; wait', "sh", *command],
+            # What it starts in the background has /dev/null for its standard input, unless it is told another.
+            ["sh", "-c", 'exec 9<&0; "$@" <&9 & echo $!; wait', "sh", *command],
             stdin=reading,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -330,6 +331,7 @@ def test_the_gateway_dies_with_its_parent():
             pid = int(parent.stdout.readline())
             assert "ready" in parent.stderr.readline()
             watch = os.pidfd_open(pid)
+            assert not select.select([watch], [], [], 0.3)[0], "the gateway ended before its parent"
             parent.kill()
             parent.wait()
             assert select.select([watch], [], [], 10)[0], "the gateway outlived its parent"
