@@ -320,7 +320,7 @@ def test_the_gateway_dies_with_its_parent():
         reading, writing = os.pipe()
         # A shell between: it holds the pipe's end too, so only the parent's death can end the gateway.
         with subprocess.Popen(
-            # What it starts in the background has /dev/null for its standard input, unless it is told another.
+            # What it starts in the background has /dev/null for its standard input unless told another.
             ["sh", "-c", 'exec 9<&0; "$@" <&9 & echo $!; wait', "sh", *command],
             stdin=reading,
             stdout=subprocess.PIPE,
