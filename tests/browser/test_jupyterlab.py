@@ -144,7 +144,7 @@ def with_parameters(home, name, **values):
 def open_notebook(page, url):
     page.goto(url)
     page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
-    page.get_by_text("Python 3 (ipykernel)").first.wait_for()
+    page.locator("text=Python 3 (ipykernel) >> visible=true").first.wait_for()
     page.wait_for_function(
         "!document.querySelector('.jp-Notebook-ExecutionIndicator[data-status=connecting]')"
     )

@@ -27,6 +27,14 @@ while True:
             raise
         time.sleep(0.1)
 """
+LOOK_UP = """
+import socket, sys
+for address in sys.argv[1:]:
+    socket.socket().connect_ex((address, 53))
+for line in open("/proc/net/arp"):
+    if line.split()[0] in sys.argv[1:]:
+        print(line.split()[0], line.split()[3])
+"""
 CALL_API = """
 import json, ssl, sys, urllib.error, urllib.request
 place = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -147,3 +155,13 @@ def test_pods_reach_each_other_by_address_and_are_on_the_network_of_their_node(p
     assert address.startswith(f"10.244.{int(node.removeprefix('node-')) + 1}.")
     assert ask(pods, f"http://{address}:8080/") == "alone"
     assert "running" in state(server)
+
+
+@pytest.mark.site
+def test_who_has_an_address_keeps_its_hardware_address_as_pods_come_and_go(pods):
+    still = pods.running(pod("sleep 600"))["status"]["podIP"]
+    own = "".join(f":{int(part):02x}" for part in still.split("."))
+    seen = {"10.244.0.1": "0a:58:0a:f4:00:01", still: f"0a:58{own}"}
+    for _ in range(3):  # each brings a port to the bridge, and takes it away
+        output = pods.output(pod(main=python(LOOK_UP) | {"args": list(seen)}))
+        assert dict(line.split() for line in output.splitlines()) == seen

@@ -11,7 +11,7 @@ import struct
 RTM_NEWLINK, RTM_DELLINK, RTM_NEWADDR, RTM_DELADDR, RTM_NEWROUTE = 16, 17, 20, 21, 24
 NLMSG_ERROR = 2
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x1, 0x4, 0x100, 0x200, 0x400
-IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_PID = 3, 4, 10, 18, 19
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_PID = 1, 3, 4, 10, 18, 19
 IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 1, 2, 1
 IFA_ADDRESS, IFA_LOCAL = 1, 2
 RTA_DST, RTA_OIF, RTA_GATEWAY = 1, 4, 5
@@ -19,6 +19,14 @@ IFF_UP = 1
 RT_TABLE_MAIN, RT_TABLE_LOCAL = 254, 255
 RTPROT_BOOT, RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RT_SCOPE_HOST = 3, 0, 253, 254
 RTN_UNICAST, RTN_LOCAL = 1, 2
+
+
+def hardware_address(address: str) -> bytes:
+    """Return the hardware address of whoever has an IPv4 address; the prefix is the one of Kubernetes's CNI.
+
+    An address that goes to another pod keeps it, so nobody has to notice.
+    """
+    return b"\x0a\x58" + socket.inet_aton(address)
 
 
 class Netlink:
@@ -35,12 +43,32 @@ class Netlink:
     def close(self) -> None:
         self._socket.close()
 
-    def add_bridge(self, name: str) -> None:
-        self._link(_attribute(IFLA_IFNAME, _text(name)) + _kind("bridge"))
+    def add_bridge(self, name: str, *, hardware: bytes) -> None:
+        """Create a bridge with a hardware address that stays.
 
-    def add_veth(self, name: str, *, peer: str, peer_pid: int, master: int, mtu: int = 1500) -> None:
-        """Create a pair: ``name``, a port of the bridge ``master``; ``peer`` in a process's namespace."""
+        One that is given none takes the lowest of its ports', so it changes as pods come and go, and those
+        that have looked it up send into the void until they look again: up to a minute.
+        """
+        named = _attribute(IFLA_IFNAME, _text(name)) + _attribute(IFLA_ADDRESS, hardware)
+        self._link(named + _kind("bridge"))
+
+    def add_veth(
+        self,
+        name: str,
+        *,
+        peer: str,
+        peer_pid: int,
+        master: int,
+        hardware: bytes | None = None,
+        mtu: int = 1500,
+    ) -> None:
+        """Create a pair: ``name``, a port of the bridge ``master``; ``peer`` in a process's namespace.
+
+        ``hardware`` is the peer's address; a random one by default.
+        """
         inner = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, 0, 0)
+        if hardware:
+            inner += _attribute(IFLA_ADDRESS, hardware)
         inner += _attribute(IFLA_IFNAME, _text(peer)) + _attribute(
             IFLA_NET_NS_PID, struct.pack("=I", peer_pid)
         )

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from localkube.node.site.netlink import Netlink
+from localkube.node.site.netlink import Netlink, hardware_address
 from localkube.node.site.sandbox import LaunchError
 from localkube.node.site.sharing import hold
 from localkube.node.site.syscalls import CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWUTS, setns, unshare
@@ -26,7 +26,7 @@ BRIDGE, GATE = "trainyard0", ("gate-in", "gate-out")
 def make_network(netlink: Netlink, settings: dict[str, Any]) -> int:
     """Set up the site's bridge and addresses; return the way out, see ``open_gate``."""
     netlink.set_up("lo")
-    netlink.add_bridge(BRIDGE)
+    netlink.add_bridge(BRIDGE, hardware=hardware_address(settings["address"]))
     netlink.add_address(BRIDGE, settings["address"], settings["prefix"])
     for address in settings["node_addresses"]:
         netlink.add_address(BRIDGE, address, 32)
@@ -74,7 +74,7 @@ def unplug_node(netlink: Netlink, order: dict[str, Any], pods: list[str]) -> Non
     with _unless(errno.EADDRNOTAVAIL):
         netlink.delete_address(BRIDGE, order["address"], 32)
     with _unless(errno.EEXIST):
-        netlink.add_bridge(order["bridge"])
+        netlink.add_bridge(order["bridge"], hardware=hardware_address(order["address"]))
     netlink.set_up(order["bridge"])
     for address in pods:
         move_pod(netlink, address, order["bridge"])
@@ -180,7 +180,8 @@ def socket_in(pod: dict[str, int], family: int) -> socket.socket:
 def _furnish_pod(netlink: Netlink, order: dict[str, Any], bridge: int) -> None:
     socket.sethostname(order["hostname"])
     outside = _interface(order["address"])
-    netlink.add_veth(outside, peer="eth0", peer_pid=os.getpid(), master=bridge)
+    own = hardware_address(order["address"])
+    netlink.add_veth(outside, peer="eth0", peer_pid=os.getpid(), master=bridge, hardware=own)
     with contextlib.closing(Netlink()) as inside:
         inside.set_up("lo")
         inside.add_address("eth0", order["address"], order["prefix"])
