@@ -266,9 +266,13 @@ class Run:
         return judge(seen[self.kind].get(self.name), seen["Pod"].values(), seen["Event"].values())
 
     def _keep_evidence(self, seen: Mapping[str, Object]) -> None:
-        """Read all logs once, at the first failure: the Job then deletes the pods that still run."""
+        """Read all logs once, at the first failure: the Job then deletes the pods that still run.
+
+        Those of the failed first: some operators delete them as well, as soon as they have seen it.
+        """
         if not self._evidence:
-            self._evidence = {pods.node_rank(pod) or 0: self._read(pod) for pod in seen.values()}
+            first = sorted(seen.values(), key=lambda pod: pods.phase(pod) != "Failed")
+            self._evidence = {pods.node_rank(pod) or 0: self._read(pod) for pod in first}
 
     def _failure(self, status: RunStatus) -> RunFailed:
         ranks = self._ranks(None)
