@@ -11,7 +11,9 @@ PYTEST = $(BIN)/python -m pytest
 # Most tests wait rather than compute: several files at a time, each worker with a cluster of its own. Files begin in
 # the order of their folders and names: the notebooks' and the nodes' take longest, and the unit tests fill the gaps.
 WORKERS ?= 3
-SIDE_BY_SIDE = $(PYTEST) --dist loadfile --no-loadscope-reorder -n
+# How often a test that failed is run again; none on a machine of one's own.
+RERUNS ?=
+SIDE_BY_SIDE = $(PYTEST) $(if $(RERUNS),--reruns $(RERUNS)) --dist loadfile --no-loadscope-reorder -n
 # What a pod is promised, whichever way it is run; what plain mode does not promise has the marker "site".
 IN_BOTH_MODES = $(wildcard $(addprefix tests/node/test_,pods_*.py streams_*.py workloads*.py) \
 	$(patsubst %,tests/node/test_%.py,lifecycle machines metrics names_and_services_live probes scheduling))
