@@ -1,0 +1,204 @@
+"""Checkpoints of the elastic trainers: whole or not there, written aside, and only those of this run."""
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from .small_data import TRAINERS, load_trainer
+
+checkpoints = load_trainer("checkpoints")
+WEIGHTS = torch.full((10,), 30.0).numpy().tobytes()
+RUN = {"model": "mlp", "lr": 0.1, "seed": 0}
+
+
+def state(value=1.0, size=1000):
+    """A state as trainers have it: tensors and plain values, one inside the other."""
+    return {
+        "model": {"weight": torch.full((size,), value)},
+        "optimizer": {
+            "state": {0: {"step": torch.tensor(3.0)}},
+            "param_groups": [{"lr": 0.1, "betas": (0.9, 1)}],
+        },
+    }
+
+
+def saved(folder, steps=(10, 20, 30), run=RUN, **options):
+    """Save one after the other, and return what was said of each."""
+    with checkpoints.Checkpoints(folder, run, **options) as keeper:
+        for step in steps:
+            keeper.save(state(float(step)), epoch=step // 20, step=step)
+    return keeper.finished()
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_was_saved_is_found_again_and_the_two_newest_are_kept(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    said = saved(folder)
+    assert [(each["epoch"], each["step"]) for each in said] == [(0, 10), (1, 20), (1, 30)]
+    assert names(folder) == [each["file"] for each in said[1:]], "and nothing beside them"
+    assert said[2]["bytes"] == (folder / said[2]["file"]).stat().st_size
+    assert all(0 <= each["waited"] <= each["seconds"] for each in said)
+    found = checkpoints.Checkpoints(folder, RUN).load()
+    assert (found.file, found.broken) == (said[2]["file"], ())
+    assert found.state["model"]["weight"].tolist() == [30.0] * 1000
+    assert found.state["optimizer"] == state()["optimizer"]
+
+
+def test_an_empty_folder_and_none_at_all_have_nothing_to_go_on_from(tmp_path):
+    for folder in (tmp_path, tmp_path / "absent"):
+        assert checkpoints.Checkpoints(folder, RUN).load() == checkpoints.Found(None, "", ())
+
+
+def test_training_goes_on_in_the_state_while_a_copy_of_it_is_written(tmp_path, monkeypatch):
+    may_write, asked = threading.Event(), []
+    original = checkpoints.write
+
+    def slow(path, content):
+        assert may_write.wait(120)
+        asked.append(threading.current_thread().name)
+        return original(path, content)
+
+    monkeypatch.setattr(checkpoints, "write", slow)
+    live = state(1.0)
+    with checkpoints.Checkpoints(tmp_path, RUN) as keeper:
+        for value in (1.0, 2.0):
+            live["model"]["weight"].fill_(value)
+            may_write.clear()
+            keeper.save(live, epoch=0, step=int(value))
+            assert keeper.finished() == [], "it is not written yet, and nobody waits"
+            live["model"]["weight"].fill_(99)  # the next step of training
+            may_write.set()
+            keeper.close()
+            assert [each["step"] for each in keeper.finished()] == [int(value)]
+            assert keeper.load().state["model"]["weight"][0] == value
+    assert asked == ["checkpoint-writer"] * 2
+    assert "checkpoint-writer" not in {each.name for each in threading.enumerate()}, "joined"
+
+
+def test_the_next_save_waits_for_the_one_before_and_says_so(tmp_path, monkeypatch):
+    order, original = [], checkpoints.write
+
+    def write(path, content):
+        order.append(("begins", content["step"]))
+        size = original(path, content)
+        order.append(("ends", content["step"]))
+        return size
+
+    monkeypatch.setattr(checkpoints, "write", write)
+    said = saved(tmp_path, steps=range(5))
+    assert order == [(what, step) for step in range(5) for what in ("begins", "ends")]
+    assert len(said) == 5
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda b: b[: len(b) // 2], lambda b: b.replace(WEIGHTS, bytes(40), 1), lambda b: b""],
+    ids=["half-written", "torn", "empty"],
+)
+def test_a_file_that_is_not_whole_is_passed_over_named_and_put_out_of_the_way(damage, tmp_path):
+    older, newest = (each["file"] for each in saved(tmp_path, steps=(10, 30)))
+    whole = (tmp_path / newest).read_bytes()
+    (tmp_path / newest).write_bytes(damage(whole))
+    assert (tmp_path / newest).read_bytes() != whole
+    found = checkpoints.Checkpoints(tmp_path, RUN).load()
+    assert (found.file, found.broken) == (older, (newest,))
+    assert found.state["model"]["weight"][0] == 10
+    saved(tmp_path, steps=(30,))
+    assert names(tmp_path) == [f"broken-{newest}", older, newest], "it does not push out a whole one"
+
+
+def test_when_none_is_whole_all_are_named(tmp_path):
+    said = saved(tmp_path)
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"nothing")
+    found = checkpoints.Checkpoints(tmp_path, RUN).load()
+    assert found.state is None
+    assert found.broken == (said[2]["file"], said[1]["file"])
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_what_differs(tmp_path):
+    saved(tmp_path)
+    other = checkpoints.Checkpoints(tmp_path, RUN | {"model": "resnet18", "limit": 5})
+    with pytest.raises(SystemExit, match=r"limit None, not 5; model mlp, not resnet18.*another --ch"):
+        other.load()
+    assert len(names(tmp_path)) == 2, "nothing is thrown away"
+
+
+@pytest.mark.parametrize("content", [{"format": checkpoints.FORMAT + 1}, {"weights": 1}, ["a list"]])
+def test_a_checkpoint_of_a_newer_kit_or_of_something_else_is_refused(content, tmp_path):
+    torch.save(content, tmp_path / "epoch-0000-step-00000001.pt")
+    with pytest.raises(SystemExit, match=r"has format .* reads up to 1: take the trainer that wrote it"):
+        checkpoints.Checkpoints(tmp_path, RUN).load()
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path):
+    torch.save({"format": 1, "run": subprocess.Popen}, tmp_path / "epoch-0000-step-00000001.pt")
+    with pytest.raises(SystemExit, match="whole, but no checkpoint that this trainer reads"):
+        checkpoints.Checkpoints(tmp_path, RUN).load()
+
+
+def test_what_a_killed_process_left_half_written_is_no_checkpoint_and_goes_with_the_next(tmp_path):
+    program = (
+        "import os, signal, sys, torch; from pathlib import Path; import checkpoints\n"
+        "checkpoints.os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "checkpoints.write(Path(sys.argv[1]) / 'epoch-0000-step-00000009.pt', {'format': 1})\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(TRAINERS)}, timeout=120, check=False)
+    assert done.returncode == -9
+    (left,) = names(tmp_path)
+    assert left.startswith(".epoch-0000-step-00000009.pt.")
+    assert checkpoints.Checkpoints(tmp_path, RUN).load() == checkpoints.Found(None, "", ())
+    (said,) = saved(tmp_path, steps=(10,))
+    assert names(tmp_path) == [said["file"]]
+
+
+@contextmanager
+def no_room(folder, size):
+    """A volume with too little room: a small one where one may mount, else a limit on the size of files."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0:
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+        return
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_volume_costs_the_newest_checkpoint_and_not_the_run(tmp_path):
+    with no_room(tmp_path, 200_000), checkpoints.Checkpoints(tmp_path, RUN, failures=2) as keeper:
+        keeper.save(state(1.0), epoch=0, step=1)
+        for step in (2, 3):  # 400 kB
+            keeper.save(state(9.0, size=100_000), epoch=0, step=step)
+        keeper.close()
+        first, *failed = keeper.finished()
+        assert names(tmp_path) == [first["file"]], "the older one stays, of the others nothing does"
+        assert keeper.load().state["model"]["weight"][0] == 1
+        for said in failed:
+            assert "file" not in said
+            assert "not written, the older ones stay" in said["error"]
+        with pytest.raises(SystemExit, match=r"2 checkpoints in a row could not be written to .*Make room"):
+            keeper.save(state(1.0), epoch=0, step=4)
+
+
+def test_a_save_that_works_forgives_those_that_did_not(tmp_path):
+    with no_room(tmp_path, 200_000), checkpoints.Checkpoints(tmp_path, RUN, failures=2) as keeper:
+        for step, size in enumerate((100_000, 1000, 100_000, 1000)):
+            keeper.save(state(size=size), epoch=0, step=step)
+        keeper.close()
+        assert ["error" in each for each in keeper.finished()] == [True, False, True, False]
