@@ -95,8 +95,8 @@ def write_mnist(folder: Path, train: int, test: int, seed: int) -> None:
 
 def read_mnist(folder: Path) -> Contents:
     raw = folder / "MNIST" / "raw"
-    images, truth = (_read_idx(raw / f"train-{part}-ubyte") for part in ("images-idx3", "labels-idx1"))
-    test = len(_read_idx(raw / "t10k-labels-idx1-ubyte"))
+    images, truth = (read_idx(raw / f"train-{part}-ubyte") for part in ("images-idx3", "labels-idx1"))
+    test = len(read_idx(raw / "t10k-labels-idx1-ubyte"))
     return Contents(
         list(DIGITS), len(truth), test, (images[:SAMPLE], [DIGITS[each] for each in truth[:SAMPLE]])
     )
@@ -107,7 +107,8 @@ def _write_idx(path: Path, array: np.ndarray) -> None:
     path.write_bytes(head.tobytes() + array.tobytes())
 
 
-def _read_idx(path: Path) -> np.ndarray:
+def read_idx(path: Path) -> np.ndarray:
+    """Return the array in an IDX file of bytes."""
     content = path.read_bytes()
     shape = np.frombuffer(content, ">i4", content[3], 4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
@@ -144,13 +145,18 @@ def read_cifar10(folder: Path) -> Contents:
     batches = folder / "cifar-10-batches-py"
     counts, sample = [], None
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-        with (batches / name).open("rb") as file:
-            batch = pickle.load(file, encoding="bytes")  # its checksum is known, or it was made here
+        batch = read_cifar10_batch(batches / name)
         counts.append(len(batch[b"labels"]))
         if sample is None:
             images = batch[b"data"][:SAMPLE].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
             sample = (images, [CIFAR10_CLASSES[each] for each in batch[b"labels"][:SAMPLE]])
     return Contents(list(CIFAR10_CLASSES), sum(counts[:5]), counts[5], sample)
+
+
+def read_cifar10_batch(path: Path) -> dict:
+    """Return one batch: its ``data``, images x 3072, and ``labels``, under names that are bytes."""
+    with path.open("rb") as file:
+        return pickle.load(file, encoding="bytes")  # its checksum is known, or it was made here
 
 
 class _OfPython2(pickle._Pickler):

@@ -6,6 +6,7 @@
 
     python datasets/prepare_dataset.py cifar10 --root /data
     python datasets/prepare_dataset.py cifar10 --root /tmp/data --source synthetic --limit 2000
+    python datasets/prepare_dataset.py mnist --root /data --records
 
 The folder ``<root>/<name>`` appears in one step, complete, with ``dataset.json`` in it. What is being made
 lies in ``<root>/.trainyard`` until then. Two at once are safe; one that was killed is taken up where it
@@ -27,6 +28,7 @@ from pathlib import Path
 from fetch import fetch
 from formats import FORMATS, describe
 from lock import only_one
+from records import write_records
 from say import Trouble, full, say
 from sources import SOURCES
 from unpack import unpack
@@ -43,6 +45,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--source", choices=["auto", "real", "synthetic"], default="auto")
     parser.add_argument("--limit", type=int, help="draw so many images for training, if they are drawn")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
+    parser.add_argument("--records", action="store_true", help="also as records that are read by range")
     return parser.parse_args(argv)
 
 
@@ -54,17 +57,23 @@ def prepare(settings: argparse.Namespace) -> dict:
         there = read(place)
         if there is not None and suits(there, settings):
             say("progress", doing="it is there already", percent=100.0)
-            return there
+            return with_records(place, there, settings)
         for left in work.glob("made-*"):  # by one that was killed
             shutil.rmtree(left, ignore_errors=True)
         made = Path(tempfile.mkdtemp(prefix="made-", dir=work))
         try:
             said = fill(made, work, settings)
             made.chmod(0o755)
+            said = with_records(made, said, settings)
             replace(place, made)
         finally:
             shutil.rmtree(made, ignore_errors=True)
     return said
+
+
+def with_records(place: Path, said: dict, settings: argparse.Namespace) -> dict:
+    """Return what is said of a dataset, with its records made if they are asked for and not there."""
+    return write_records(place, said) if settings.records and "records" not in said else said
 
 
 def read(place: Path) -> dict | None:

@@ -8,7 +8,7 @@ import io
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kitlib.widgets.picture import Picture
 
 NAMES = ("digits", "mnist", "cifar10", "tiny-imagenet-200")
+WITH_RECORDS = ("digits", "mnist", "cifar10")
 MOUNT = "/data"  # where the course's pods see the volume
 PREPARE_SECONDS = 3600
 SOURCES = {None: "auto", True: "synthetic", False: "real"}
@@ -48,6 +49,7 @@ class Dataset:
         classes: Their names, by number.
         train_images: How many there are for training.
         test_images: And for testing.
+        records: How many records for training and for testing lie beside the images; empty if there are none.
 
     Example:
         >>> dataset = kit.prepare_dataset("cifar10", volume=volume)
@@ -61,6 +63,7 @@ class Dataset:
     classes: tuple[str, ...]
     train_images: int
     test_images: int
+    records: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -99,6 +102,7 @@ class DatasetJob(Job):
         volume: Where it goes.
         synthetic: True draws stand-ins, False insists on the real images, None takes what can be had.
         limit: Draw only so many images for training, if they are drawn.
+        records: Make records of it as well, which the parameter server's workers read by range.
         folder: Of the volume, in which the dataset gets a folder; by default its root.
         name: Of the run.
     """
@@ -110,6 +114,7 @@ class DatasetJob(Job):
         volume: Volume | str,
         synthetic: bool | None = None,
         limit: int | None = None,
+        records: bool = False,
         folder: str = "",
         name: str | None = None,
     ) -> None:
@@ -121,7 +126,13 @@ class DatasetJob(Job):
             raise BadInput("synthetic is True, False or None", about=repr(synthetic), fix="synthetic=None")
         if limit is not None:
             check_count(limit, what="limit", least=10, most=100_000)
-        self.dataset, self.synthetic, self.limit = dataset, synthetic, limit
+        if records and dataset not in WITH_RECORDS:
+            raise BadInput(
+                "its images cannot be made into records, which all have one size",
+                about=repr(dataset),
+                fix=f"one of {', '.join(WITH_RECORDS)}",
+            )
+        self.dataset, self.synthetic, self.limit, self.records = dataset, synthetic, limit, records
         self.root = f"{MOUNT}/{inside(folder, what='folder')}".rstrip("/")
         self.environment = handed_on(os.environ)
         self.claims = (volume if isinstance(volume, str) else volume.name,)
@@ -151,10 +162,11 @@ class DatasetJob(Job):
         return [merge(program, own), merge(merge(job, own), {"spec": {"template": template}})]
 
     def _container(self) -> Object:
-        limit = [] if self.limit is None else [f"--limit={self.limit}"]
+        more = [] if self.limit is None else [f"--limit={self.limit}"]
+        more += ["--records"] if self.records else []
         return {
             "image": self.settings.image,
-            "args": [self.dataset, f"--root={self.root}", f"--source={SOURCES[self.synthetic]}", *limit],
+            "args": [self.dataset, f"--root={self.root}", f"--source={SOURCES[self.synthetic]}", *more],
             "env": [{"name": key, "value": value} for key, value in self.environment.items()],
         }
 
@@ -170,6 +182,7 @@ def prepare_dataset(
     volume: Volume,
     synthetic: bool | None = None,
     limit: int | None = None,
+    records: bool = False,
     timeout: float = PREPARE_SECONDS,
 ) -> Dataset:
     """Have a dataset on a volume; one that is there, and is what is asked for, is taken as it is.
@@ -180,6 +193,7 @@ def prepare_dataset(
         synthetic: True draws stand-in images of the same format, False insists on the real ones; by
             default the real ones, or stand-ins where they cannot be reached, and it is said.
         limit: Of stand-ins, draw at least so many for training, and not all.
+        records: Have them as records, too, for `ParameterServer`: one file each for training and testing.
         timeout: Seconds.
 
     Raises:
@@ -189,9 +203,10 @@ def prepare_dataset(
     Example:
         >>> kit.prepare_dataset("cifar10", volume=cluster.create_volume("shared"))
     """
-    job = DatasetJob(name, volume=volume, synthetic=synthetic, limit=limit)
+    job = DatasetJob(name, volume=volume, synthetic=synthetic, limit=limit, records=records)
     there = _there(volume, name)
-    if there is not None and _suits(there, synthetic, limit):
+    complete = there is not None and ("records" in there or not records)
+    if complete and _suits(there, synthetic, limit):
         return _dataset(volume, there)
     with progress(f"dataset {name}") as line:
         line.update("starting the Job that prepares it")
@@ -302,4 +317,5 @@ def _dataset(volume: Volume, said: Mapping) -> Dataset:
         classes=tuple(said["classes"]),
         train_images=int(said["train_images"]),
         test_images=int(said["test_images"]),
+        records=dict(said.get("records") or {}),
     )

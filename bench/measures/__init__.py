@@ -18,6 +18,7 @@ from bench.measures import (
     log_follow,
     many_pods,
     pod_start,
+    records,
     scaling,
     simulated,
     to_97_percent,
@@ -30,6 +31,7 @@ from bench.results import Result
 MEASURES: dict[str, Callable[[Lab], list[Result]]] = {
     "creation": creation.measure,
     "top": top.measure,
+    "records": records.measure,
     "idle": idle.measure,
     "agent": agent.measure,
     "pod_start": pod_start.measure,

@@ -1,0 +1,86 @@
+"""Records of a dataset: one file for training and one for testing, read by range.
+
+A file is an array of raw bytes in NumPy's own format (``records/train.npy``), one item a record, all of one
+size: the label in one byte, then the pixels as the dataset has them: 64 values from 0 to 16 for the digits,
+28 x 28 for MNIST, 3 x 32 x 32 for CIFAR-10, a colour after the other. Item 17 is at a known place of the
+file, so whoever maps the file into memory reads any range of it and nothing else. Who reads them is
+``trainers/parameter_server/records.py``; images of different sizes would need another format.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from formats import read_cifar10_batch, read_idx
+from say import Trouble, say
+from synthetic import read_digits
+
+FOLDER = "records"
+Images = tuple[np.ndarray, np.ndarray]
+
+
+def write_records(place: Path, said: dict) -> dict:
+    """Put the records beside a dataset that is whole, and return what ``dataset.json`` then says.
+
+    The folder appears in one step, and ``dataset.json`` tells of it afterwards.
+
+    Raises:
+        Trouble: The dataset has images of different sizes.
+        OSError: The volume is full, or cannot be written.
+    """
+    read = READERS.get(said["name"])
+    if read is None:
+        known = ", ".join(READERS)
+        raise Trouble(f"{said['name']} cannot be made into records, which all have one size; {known} can")
+    say("progress", doing="writing the records", percent=None)
+    for left in place.glob(".records-*"):  # by one that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=".records-", dir=place))
+    try:
+        counted = {part: _write(made / f"{part}.npy", read(place, part)) for part in ("train", "test")}
+        made.chmod(0o755)
+        shutil.rmtree(place / FOLDER, ignore_errors=True)  # of one that was killed before it said so
+        made.rename(place / FOLDER)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    said = said | {"records": counted}
+    aside = place / ".dataset.json"
+    aside.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    aside.replace(place / "dataset.json")
+    return said
+
+
+def _write(path: Path, images: Images) -> int:
+    pixels, labels = images
+    flat = pixels.reshape(len(labels), -1)
+    records = np.concatenate([labels.astype(np.uint8)[:, None], flat.astype(np.uint8)], axis=1)
+    with path.open("wb") as file:
+        np.save(file, records.view(f"V{records.shape[1]}").ravel(), allow_pickle=False)
+    return len(records)
+
+
+def _digits(place: Path, part: str) -> Images:
+    images, truth = read_digits()
+    cut = len(images) - (len(images) // 5 + 1)
+    chosen = slice(None, cut) if part == "train" else slice(cut, None)
+    return images[chosen], truth[chosen]
+
+
+def _mnist(place: Path, part: str) -> Images:
+    raw, start = place / "MNIST" / "raw", "train" if part == "train" else "t10k"
+    return read_idx(raw / f"{start}-images-idx3-ubyte"), read_idx(raw / f"{start}-labels-idx1-ubyte")
+
+
+def _cifar10(place: Path, part: str) -> Images:
+    batches = place / "cifar-10-batches-py"
+    names = [f"data_batch_{number}" for number in range(1, 6)] if part == "train" else ["test_batch"]
+    read = [read_cifar10_batch(batches / name) for name in names]
+    return np.concatenate([each[b"data"] for each in read]), np.concatenate(
+        [each[b"labels"] for each in read]
+    )
+
+
+READERS: dict[str, Callable[[Path, str], Images]] = {"digits": _digits, "mnist": _mnist, "cifar10": _cifar10}

@@ -1,0 +1,50 @@
+"""Records on disk, read by range: an array of raw bytes in NumPy's format, mapped into memory.
+
+``datasets/records.py`` writes them and says what is in each: the label in one byte, then the pixels. A task
+of the master's is a range ``[start, end)`` of them, so nobody reads what he was not asked to. What a record
+means is for the model file's ``dataset(record)`` to say, and is not here.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+
+class Records:
+    """The records of one file.
+
+    Args:
+        path: Of a ``.npy`` file.
+
+    Raises:
+        SystemExit: It is not there, or has no records.
+
+    Example:
+        >>> records = Records(Path("/data/mnist/records/train.npy"))
+        >>> records.read(64, 128)[0][:1]
+        b'\\x07'
+    """
+
+    def __init__(self, path: Path) -> None:
+        advice = f'kit.prepare_dataset("{path.parent.parent.name}", volume=…, records=True) makes them'
+        try:
+            self._rows = np.load(path, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError as error:
+            raise SystemExit(f"there are no records in {path}; {advice}") from error
+        except (OSError, ValueError) as error:
+            raise SystemExit(f"{path} cannot be read as records ({error}); {advice}") from error
+        if self._rows.ndim != 1 or self._rows.dtype.kind != "V":
+            raise SystemExit(f"{path} has {self._rows.dtype} in {self._rows.ndim} dimensions, no records")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, start: int, end: int) -> list[bytes]:
+        """Return the records from ``start`` up to ``end``, which is not among them.
+
+        Raises:
+            IndexError: There are not so many.
+        """
+        if not 0 <= start <= end <= len(self):
+            raise IndexError(f"records {start} to {end} of {len(self)}")
+        return self._rows[start:end].tolist()
