@@ -35,6 +35,7 @@ API_VERSIONS = {
     "DaemonSet": "apps/v1",
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
     "StorageClass": "storage.k8s.io/v1",
+    "PriorityClass": "scheduling.k8s.io/v1",
     "EndpointSlice": "discovery.k8s.io/v1",
     "NodeMetrics": "metrics.k8s.io/v1beta1",
     "PodMetrics": "metrics.k8s.io/v1beta1",

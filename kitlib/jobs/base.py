@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from kitlib import manifests, names, runs
+from kitlib import manifests, names, priorities, runs
 from kitlib.clusters import Cluster, connect
 from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExists
 from kitlib.kube import Kube
@@ -26,13 +26,15 @@ class Job(ABC):
 
     Contract: `build` returns the objects in the order in which they are created, the one that runs the pods
     last; all carry the kit's labels, and nothing in the cluster is touched before `launch`. ``claims`` are
-    the PersistentVolumeClaims that have to be there, ``additions`` what a provider adds to the pods' spec.
+    the PersistentVolumeClaims that have to be there, ``priorities`` the PriorityClasses, of which `launch`
+    makes those that the kit knows; ``additions`` is what a provider adds to the pods' spec.
     """
 
     name: str
     patches: tuple[Mapping, ...] = ()
     additions: Mapping = MappingProxyType({})
     claims: tuple[str, ...] = ()
+    priorities: tuple[str, ...] = ()
 
     @abstractmethod
     def build(self) -> list[Object]:
@@ -139,6 +141,8 @@ def launch(job: Job, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Run:
         )
     run = Run(kube, job.name, kind=main["kind"])
     _check_claims(kube, job)
+    for each in job.priorities:
+        priorities.ensure(kube, each)
     try:
         for index, each in enumerate(objects):  # all are checked before the first is made
             document = index

@@ -10,8 +10,8 @@ from kitlib.manifests import Object, merge
 class ElasticJob(TrainingJob):
     """A training program on several nodes that find each other by etcd; needs ``kit.install("elastic-job")``.
 
-    The arguments are those of `TrainingJob`: trainer, nodes, processes, args, volumes, cpu, memory, gpus and
-    name.
+    The arguments are those of `TrainingJob`: trainer, nodes, processes, args, volumes, cpu, memory, gpus,
+    priority and name.
 
     Example:
         >>> job = ElasticJob("trainers/digits_ddp.py", nodes=2)

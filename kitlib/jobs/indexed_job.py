@@ -13,8 +13,8 @@ from kitlib.manifests import Object, merge
 class IndexedJob(TrainingJob):
     """A training program on several nodes, one pod each, by nothing but Kubernetes's own Job.
 
-    The arguments are those of `TrainingJob`: trainer, nodes, processes, args, volumes, cpu, memory, gpus and
-    name.
+    The arguments are those of `TrainingJob`: trainer, nodes, processes, args, volumes, cpu, memory, gpus,
+    priority and name.
 
     Example:
         >>> job = IndexedJob("trainers/digits_ddp.py", nodes=4, args={"epochs": 12})

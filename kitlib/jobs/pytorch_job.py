@@ -11,8 +11,8 @@ from kitlib.manifests import Object, merge
 class PyTorchJob(TrainingJob):
     """A training program on several nodes, as master and workers; needs ``kit.install("training-operator")``.
 
-    The arguments are those of `TrainingJob`: trainer, nodes, processes, args, volumes, cpu, memory, gpus and
-    name. The first node is the master, all others are workers.
+    The arguments are those of `TrainingJob`: trainer, nodes, processes, args, volumes, cpu, memory, gpus,
+    priority and name. The first node is the master, all others are workers.
 
     Example:
         >>> job = PyTorchJob("trainers/digits_ddp.py", nodes=2, processes=2)

@@ -4,6 +4,9 @@ The controller makes a JobSet of both. What a TrainJob of version 2.0 cannot say
 and a spread over the nodes, belongs into the runtime and is not here.
 """
 
+from pathlib import Path
+
+from kitlib.errors import BadInput
 from kitlib.jobs.training import TrainingJob
 from kitlib.manifests import Object, merge
 
@@ -12,7 +15,7 @@ class TrainJob(TrainingJob):
     """A training program on several nodes, by the runtime torch-distributed of ``kit.install("trainer")``.
 
     The arguments are those of `TrainingJob`: trainer, nodes, processes, args, volumes, cpu, memory, gpus and
-    name.
+    name. Its pods have the priority that its runtime gives them: a TrainJob of version 2.0 names none.
 
     Example:
         >>> job = TrainJob("trainers/digits_ddp.py", nodes=2, processes=2)
@@ -20,6 +23,15 @@ class TrainJob(TrainingJob):
     """
 
     folder = "train-job"
+
+    def __init__(self, trainer: str | Path, **arguments) -> None:
+        super().__init__(trainer, **arguments)
+        if self.priorities:
+            raise BadInput(
+                "a TrainJob of version 2.0 cannot name the PriorityClass of its pods",
+                about=f'TrainJob "{self.name}", priority="{self.priorities[0]}"',
+                fix="use kit.PyTorchJob or kit.IndexedJob, or name it in the ClusterTrainingRuntime",
+            )
 
     def main(self) -> Object:
         """Return the TrainJob."""

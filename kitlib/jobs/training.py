@@ -40,6 +40,8 @@ class TrainingJob(Job):
             is free.
         memory: Memory of each pod, such as "2Gi"; by default not limited.
         gpus: GPUs of each pod.
+        priority: The pods' PriorityClass: ``low`` gives way to others, ``high`` takes the place of such pods.
+            These two are made if they are not there; by default the pods have the cluster's usual one.
         name: Name of the run; by default made from the trainer's, and unique.
 
     Raises:
@@ -59,6 +61,7 @@ class TrainingJob(Job):
         cpu: str | float | None = None,
         memory: str | None = None,
         gpus: int = 0,
+        priority: str | None = None,
         name: str | None = None,
     ) -> None:
         self.trainer = settings.find(trainer)
@@ -70,6 +73,7 @@ class TrainingJob(Job):
         self.cpu = check_quantity(cpu, what="cpu", example="0.5")
         self.memory = check_quantity(memory, what="memory", example='"2Gi"')
         self.gpus = check_count(gpus, what="gpus", least=0, most=MOST_GPUS)
+        self.priorities = () if priority is None else (names.check(priority, kind="priority class"),)
         self.processes = (
             max(1, self.gpus)
             if processes is None
@@ -129,6 +133,7 @@ class TrainingJob(Job):
             "containers": [merge(merge(there, filled), {"name": there["name"], **container})],
             "volumes": self.pod_volumes,
             "tolerations": tolerations or None,
+            "priorityClassName": self.priorities[0] if self.priorities else None,
             **additions,
         }
         return merge(template, {"metadata": {"labels": self.labels}, "spec": spec})

@@ -1,8 +1,12 @@
 """The controller of ElasticJobs: pods and Services for the workers, their rendezvous, and the job's status.
 
 It runs in a pod, from a ConfigMap, by ``kopf run``; so it imports nothing of the kit. At each change of a job
-or of one of its pods the job is looked at as a whole, and what is missing or too much is made or deleted: it
-does not matter which change was seen, or whether one was missed.
+or of one of its pods, and when one of its times is due, the job is looked at as a whole, and what is missing
+or too much is made or deleted: it does not matter which change was seen, or whether one was missed.
+
+A worker that somebody else ended (preempted, evicted, deleted, its node gone) is made again, as often as it
+takes, and waits where there is no room; one that a signal ended is made again until ``backoffLimit``; one
+that failed by itself fails the job. What the workers say to each other is not here: ``trainers/elastic.py``.
 """
 
 import logging
@@ -23,8 +27,12 @@ JOB = "training.kubeflow.org/job-name"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SECONDS = 30
 RETRYABLE = 128  # exit codes from here on are signals: the pod was ended, and did not end itself
+AGAIN_SECONDS = 5
+OVERDUE_SECONDS = 5  # after its grace period: the node of a pod that is still there does not answer
+ENDS = ("Succeeded", "Failed")
 
 locks: dict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
+alarms: dict[tuple[str, str], threading.Timer] = {}
 
 
 @kopf.on.startup()
@@ -43,13 +51,22 @@ def login(**kwargs: object) -> kopf.ConnectionInfo | None:
 @kopf.on.event(GROUP, VERSION, PLURAL)
 def job_changed(namespace: str, name: str, **_: object) -> None:
     """Look at a job that was made or changed."""
-    reconcile(namespace, name)
+    look(namespace, name)
 
 
 @kopf.on.event("v1", "pods", labels={JOB: kopf.PRESENT, "group-name": GROUP})
 def pod_changed(namespace: str, labels: kopf.Labels, **_: object) -> None:
     """Look at the job of a pod that changed."""
-    reconcile(namespace, labels[JOB])
+    look(namespace, labels[JOB])
+
+
+def look(namespace: str, name: str) -> None:
+    """Reconcile, and once more a little later if the API server did not let us."""
+    try:
+        reconcile(namespace, name)
+    except requests.RequestException as error:
+        logging.getLogger(__name__).warning("%s/%s: %s", namespace, name, error)
+        wake(namespace, name, AGAIN_SECONDS)
 
 
 def reconcile(namespace: str, name: str) -> None:
@@ -61,46 +78,105 @@ def reconcile(namespace: str, name: str) -> None:
             return  # Kubernetes deletes what it owns
         selector = {"labelSelector": f"{JOB}={name},group-name={GROUP}"}
         pods = request("GET", f"/api/v1/namespaces/{namespace}/pods", params=selector)["items"]
-        phase = finished(job) or judge(job, pods)
-        if phase in ("Succeeded", "Failed"):
-            clean(job, pods)
-        else:
-            pods = adjust(job, pods)
-        status = status_of(job, pods, phase)
-        if status != job.get("status"):
+        now = datetime.now(UTC)
+        status = status_of(job, pods, now=now)
+        if status != job.get("status"):  # before anything is deleted: what was counted is not seen again
             request("PATCH", f"{path}/status", body={"status": status})
-
-
-def adjust(job: dict, pods: list[dict]) -> list[dict]:
-    """Make the workers that are missing, and delete those that are too many or were ended by a signal."""
-    namespace, wanted = job["metadata"]["namespace"], worker_of(job).get("replicas", 1)
-    kept = []
-    for pod in pods:
-        if int(pod["metadata"]["labels"][INDEX]) >= wanted or lost(pod):
-            delete(namespace, pod["metadata"]["name"])
+        job["status"] = status
+        if not finished(job):
+            adjust(job, pods)
+        elif (left := remaining(job, now)) is not None and left <= 0:
+            request("DELETE", path, params={"propagationPolicy": "Background"})
+            return
         else:
-            kept.append(pod)
-    there = {int(pod["metadata"]["labels"][INDEX]) for pod in kept}
+            clean(job, pods)
+        wake(namespace, name, next_look(job, pods, now))
+
+
+def wake(namespace: str, name: str, seconds: float | None) -> None:
+    """Look at the job again after so many seconds: no event tells that a time is over."""
+    if old := alarms.pop((namespace, name), None):
+        old.cancel()
+    if seconds is not None:
+        alarm = threading.Timer(max(0.5, seconds), look, (namespace, name))
+        alarm.daemon = True
+        alarms[namespace, name] = alarm
+        alarm.start()
+
+
+def next_look(job: dict, pods: Iterable[dict], now: datetime) -> float | None:
+    """Return in how many seconds something of the job may be due, or None."""
+    ends = [] if finished(job) else [end for pod in pods if (end := leaving(pod))]
+    due = [(end - now).total_seconds() + OVERDUE_SECONDS for end in ends]
+    left = remaining(job, now)
+    return min([*due, *([] if left is None else [left])], default=None)
+
+
+def remaining(job: dict, now: datetime) -> float | None:
+    """Return how many seconds the job may still run, or after its end be there; None for ever."""
+    ended = finished(job)
+    allowed = job["spec"].get("ttlSecondsAfterFinished" if ended else "activeDeadlineSeconds")
+    since = job["status"].get("completionTime" if ended else "startTime")
+    return None if allowed is None or since is None else allowed - (now - moment(since)).total_seconds()
+
+
+def adjust(job: dict, pods: Iterable[dict]) -> None:
+    """Make the workers that are missing; delete those that are too many or were ended by somebody."""
+    namespace, wanted = job["metadata"]["namespace"], worker_of(job).get("replicas", 1)
+    there, now = set(), datetime.now(UTC)
+    for pod in pods:
+        index, end = int(pod["metadata"]["labels"][INDEX]), leaving(pod)
+        overdue = end and (now - end).total_seconds() > OVERDUE_SECONDS
+        if overdue or (not end and (index >= wanted or lost(job, pod))):
+            delete(namespace, pod["metadata"]["name"], at_once=bool(overdue), with_service=index >= wanted)
+        there.add(index)  # its name is taken until it is gone, which is another event
+    if any(done(pod) for pod in pods):
+        return  # the training has ended: a new worker would begin it again
     for index in sorted(set(range(wanted)) - there):
         request("POST", f"/api/v1/namespaces/{namespace}/services", body=service(job, index))
-        made = request("POST", f"/api/v1/namespaces/{namespace}/pods", body=worker_pod(job, index))
-        kept += [made] if made else []
-    return kept
+        try:
+            request("POST", f"/api/v1/namespaces/{namespace}/pods", body=worker_pod(job, index))
+        except requests.HTTPError as error:  # a quota, an unknown field, no such PriorityClass
+            warn(job, error.response.json().get("message", str(error)))
+            raise
 
 
 def clean(job: dict, pods: Iterable[dict]) -> None:
-    """Delete the pods of a job that is over, as its policy says: those that run, all, or none."""
+    """Delete the pods of a job that is over, as its policy says: those that run, all, or none.
+
+    Those that wait go in any case: they would begin when there is room.
+    """
     policy = job["spec"].get("cleanPodPolicy", "Running")
     for pod in pods:
-        ended = pod["status"].get("phase") in ("Succeeded", "Failed")
-        if policy == "All" or (policy == "Running" and not ended):
+        phase = phase_of(pod)
+        if policy == "All" or phase == "Pending" or (policy == "Running" and phase not in ENDS):
             delete(pod["metadata"]["namespace"], pod["metadata"]["name"])
 
 
-def delete(namespace: str, name: str) -> None:
-    """Delete a worker and its Service, which has the same name."""
-    request("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}")
-    request("DELETE", f"/api/v1/namespaces/{namespace}/services/{name}")
+def delete(namespace: str, name: str, *, at_once: bool = False, with_service: bool = True) -> None:
+    """Delete a worker, and its Service, which has the same name."""
+    params = {"gracePeriodSeconds": 0} if at_once else None
+    request("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", params=params)
+    if with_service:
+        request("DELETE", f"/api/v1/namespaces/{namespace}/services/{name}")
+
+
+def warn(job: dict, message: str) -> None:
+    """Say, by an Event about the job, why a worker cannot be made."""
+    meta, now = job["metadata"], stamp(datetime.now(UTC))
+    about = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "ElasticJob", "namespace": meta["namespace"]}
+    event = {
+        "metadata": {"generateName": f"{meta['name']}-", "namespace": meta["namespace"]},
+        "involvedObject": about | {"name": meta["name"], "uid": meta["uid"]},
+        "type": "Warning",
+        "reason": "FailedCreate",
+        "message": message,
+        "source": {"component": "elastic-job-controller"},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    request("POST", f"/api/v1/namespaces/{meta['namespace']}/events", body=event)
 
 
 # What is made of a job
@@ -172,10 +248,40 @@ def rendezvous(job: dict) -> list[str]:
 # What a job is doing
 
 
-def lost(pod: dict) -> bool:
-    """Return whether a pod was ended by a signal, so that another one takes its place."""
+def phase_of(pod: dict) -> str:
+    """Return Pending, Running, Succeeded, Failed or Unknown."""
+    return (pod.get("status") or {}).get("phase", "Pending")
+
+
+def leaving(pod: dict) -> datetime | None:
+    """Return until when a pod that is being deleted may take, or None."""
+    until = pod["metadata"].get("deletionTimestamp")
+    return moment(until) if until else None
+
+
+def disrupted(pod: dict) -> bool:
+    """Return whether somebody else ended the pod: how its program then ended says nothing about the job."""
+    every = (pod.get("status") or {}).get("conditions") or []
+    marked = any(each["type"] == "DisruptionTarget" and each["status"] == "True" for each in every)
+    return marked or leaving(pod) is not None
+
+
+def done(pod: dict) -> bool:
+    """Return whether a worker has come to the end of the training."""
+    return phase_of(pod) == "Succeeded" and not disrupted(pod)
+
+
+def killed(job: dict, pod: dict) -> bool:
+    """Return whether a signal ended the pod, so that another one takes its place."""
     codes = exit_codes(pod)
-    return pod["status"].get("phase") == "Failed" and (not codes or min(codes) >= RETRYABLE)
+    by_code = worker_of(job).get("restartPolicy", "ExitCode") == "ExitCode"
+    retryable = not codes or (by_code and min(codes) >= RETRYABLE)
+    return phase_of(pod) == "Failed" and not disrupted(pod) and retryable
+
+
+def lost(job: dict, pod: dict) -> bool:
+    """Return whether the pod has ended, and not because the training has."""
+    return killed(job, pod) or (phase_of(pod) in ENDS and disrupted(pod))
 
 
 def exit_codes(pod: dict) -> list[int]:
@@ -185,43 +291,85 @@ def exit_codes(pod: dict) -> list[int]:
     return [code for code in codes if code]
 
 
+def restarts_of(job: dict, pods: Iterable[dict]) -> int:
+    """Return how often workers were begun again: pods replaced so far, and containers of those there are."""
+    before = (job.get("status") or {}).get("replaced", 0)
+    return before + sum(
+        each.get("restartCount", 0)
+        for pod in pods
+        for each in (pod.get("status") or {}).get("containerStatuses") or []
+    )
+
+
 def finished(job: dict) -> str:
     """Return how the job ended, or an empty text: it ends once."""
     every = (job.get("status") or {}).get("conditions", [])
-    ends = [each["type"] for each in every if each["status"] == "True"]
-    return next((each for each in ends if each in ("Succeeded", "Failed")), "")
+    return next((each["type"] for each in every if each["type"] in ENDS and each["status"] == "True"), "")
 
 
-def judge(job: dict, pods: Iterable[dict]) -> str:
-    """Return Created, Running, Succeeded or Failed."""
-    pods = list(pods)
-    phases = [pod["status"].get("phase") for pod in pods]
-    if any(phase == "Failed" and not lost(pod) for phase, pod in zip(phases, pods, strict=True)):
-        return "Failed"
-    if "Succeeded" in phases and not {"Running", "Pending"} & set(phases):
-        return "Succeeded"
-    return "Running" if "Running" in phases else "Created"
+def judge(job: dict, pods: Iterable[dict], *, now: datetime) -> tuple[str, str]:
+    """Return Created, Running, Restarting, Succeeded or Failed, and why."""
+    pods, spec, status = list(pods), job["spec"], job.get("status") or {}
+    for pod in pods:
+        if phase_of(pod) == "Failed" and not lost(job, pod):
+            codes = ", ".join(map(str, exit_codes(pod)))
+            return "Failed", f"{pod['metadata']['name']} failed with exit code {codes}"
+    running = sum(phase_of(pod) == "Running" for pod in pods)
+    if any(map(done, pods)) and not running:
+        return "Succeeded", "the workers have come to the end of the training"
+    limit, restarts = spec.get("backoffLimit"), restarts_of(job, pods)
+    if limit is not None and restarts > limit:
+        return "Failed", f"the backoff limit is reached: a signal ended workers more than {limit} times"
+    if "startTime" in status and (left := remaining(job | {"status": status}, now)) is not None and left <= 0:
+        return "Failed", f"it ran longer than its deadline of {spec['activeDeadlineSeconds']} s"
+    wanted = worker_of(job).get("replicas", 1)
+    if running:
+        return "Running", f"{running} of {wanted} workers run"
+    ran = any(each["type"] == "Running" for each in status.get("conditions", []))
+    return ("Restarting", f"none of {wanted} workers runs") if ran else ("Created", "its workers are made")
 
 
-def status_of(job: dict, pods: Iterable[dict], phase: str) -> dict:
+def status_of(job: dict, pods: Iterable[dict], *, now: datetime) -> dict:
     """Return the job's status; a condition keeps the time at which it came."""
-    phases = [pod.get("status", {}).get("phase") for pod in pods]
-    counts = {
-        "active": sum(each in ("Pending", "Running") for each in phases),
-        "succeeded": phases.count("Succeeded"),
-        "failed": phases.count("Failed"),
+    old, pods = job.get("status") or {}, list(pods)
+    replaced = old.get("replaced", 0) + sum(killed(job, pod) and not finished(job) for pod in pods)
+    status = {"startTime": stamp(now)} | old | {"replaced": replaced}
+    staying = [phase_of(pod) for pod in pods if not leaving(pod)]
+    status["replicaStatuses"] = {
+        "Worker": {
+            "active": sum(each in ("Pending", "Running") for each in staying),
+            "running": staying.count("Running"),
+            "succeeded": staying.count("Succeeded"),
+            "failed": staying.count("Failed"),
+        }
     }
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    conditions = [dict(each) for each in (job.get("status") or {}).get("conditions", [])]
+    status["selector"] = f"{JOB}={job['metadata']['name']},group-name={GROUP}"  # what scale and HPA count by
+    if finished(job):
+        return status
+    phase, why = judge(job | {"status": status}, pods, now=now)
+    if phase in ENDS:
+        status["completionTime"] = stamp(now)
+    conditions = [dict(each) for each in old.get("conditions", [])]
     for each in conditions:
-        if each["type"] == "Running" and phase != "Running":
+        if each["type"] != "Created" and each["type"] != phase:
             each["status"] = "False"
-    if phase not in [each["type"] for each in conditions if each["status"] == "True"]:
-        kept = [each for each in conditions if each["type"] != phase]
-        message = f"ElasticJob {job['metadata']['name']}: {phase.lower()}"
-        new = {"type": phase, "status": "True", "lastTransitionTime": now, "message": message}
-        conditions = [*kept, new | {"reason": f"ElasticJob{phase}"}]
-    return {"conditions": conditions, "replicaStatuses": {"Worker": counts}}
+    same = next((each for each in conditions if each["type"] == phase and each["status"] == "True"), None)
+    if same is None:
+        conditions = [each for each in conditions if each["type"] != phase]
+        same = {"type": phase, "status": "True", "lastTransitionTime": stamp(now)}
+        conditions.append(same)
+    same |= {"reason": f"ElasticJob{phase}", "message": f"ElasticJob {job['metadata']['name']}: {why}"}
+    return status | {"conditions": conditions}
+
+
+def moment(text: str) -> datetime:
+    """Return the time that Kubernetes has written."""
+    return datetime.fromisoformat(text)
+
+
+def stamp(time: datetime) -> str:
+    """Return a time as Kubernetes writes it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # Kubernetes

@@ -1,5 +1,7 @@
 """The controller of ElasticJobs as functions: what it makes of a job, and what it makes of the job's pods."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 import kitlib as kit
@@ -16,9 +18,19 @@ def job(tmp_path):
     return item
 
 
-def pod(phase, code=None):
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def pod(phase, code=None, *, leaving=False, disrupted=False):
     state = {} if code is None else {"terminated": {"exitCode": code}}
-    return {"status": {"phase": phase, "containerStatuses": [{"state": state}]}}
+    meta = {"name": "digits-worker-0"} | ({"deletionTimestamp": "2026-01-01T00:00:05Z"} if leaving else {})
+    condition = {"type": "DisruptionTarget", "status": "True"}
+    status = {"phase": phase, "containerStatuses": [{"state": state}]}
+    return {"metadata": meta, "status": status | ({"conditions": [condition]} if disrupted else {})}
+
+
+def conditions(status):
+    return {each["type"]: each["status"] for each in status["conditions"]}
 
 
 def test_the_rendezvous_comes_before_the_containers_own_arguments(job):
@@ -52,22 +64,55 @@ def test_a_worker_has_a_headless_service_of_its_name_and_belongs_to_its_job(job)
         ([pod("Pending"), pod("Running")], "Running"),
         ([pod("Succeeded", 0), pod("Running")], "Running"),
         ([pod("Succeeded", 0), pod("Succeeded", 0)], "Succeeded"),
+        ([pod("Succeeded", 0), pod("Pending")], "Succeeded"),  # nobody is left whom it could join
+        ([pod("Succeeded", 0, leaving=True), pod("Running")], "Running"),  # told to leave, as it did
+        ([pod("Succeeded", 0, disrupted=True), pod("Pending")], "Created"),
         ([pod("Running"), pod("Failed", 1)], "Failed"),
+        ([pod("Running"), pod("Failed", 1, leaving=True)], "Running"),
         ([pod("Running"), pod("Failed", 137)], "Running"),  # a signal: another one takes its place
+        ([pod("Running"), pod("Failed")], "Running"),  # evicted before it began
     ],
 )
 def test_a_job_is_judged_by_its_pods(job, pods, phase):
-    assert controller.judge(job, pods) == phase
+    assert controller.judge(job, pods, now=NOW)[0] == phase
+
+
+def test_a_job_whose_workers_are_killed_again_and_again_gives_up_at_its_limit(job):
+    job["spec"]["backoffLimit"] = 2
+    for kills, phase in ((1, "Created"), (2, "Created"), (3, "Failed")):
+        job["status"] = controller.status_of(job, [pod("Failed", 137)], now=NOW)
+        assert job["status"]["replaced"] == kills
+        assert conditions(job["status"])[phase] == "True"
+        again = controller.status_of(job, [pod("Failed", 137, leaving=True)], now=NOW)
+        assert again["replaced"] == kills, "one that is being replaced was counted before"
+    assert "backoff limit" in job["status"]["conditions"][-1]["message"]
+
+
+def test_workers_that_were_preempted_do_not_count_towards_the_limit(job):
+    job["spec"]["backoffLimit"] = 0
+    status = controller.status_of(job, [pod("Failed", 137, disrupted=True), pod("Running")], now=NOW)
+    assert status["replaced"] == 0
+    assert conditions(status) == {"Running": "True"}
+
+
+def test_a_job_fails_at_its_deadline_and_is_forgotten_after_its_time(job):
+    job["spec"] |= {"activeDeadlineSeconds": 60, "ttlSecondsAfterFinished": 10}
+    job["status"] = controller.status_of(job, [pod("Running")], now=NOW)
+    assert controller.next_look(job, [], NOW) == 60
+    later = NOW + timedelta(seconds=61)
+    job["status"] = controller.status_of(job, [pod("Running")], now=later)
+    assert controller.finished(job) == "Failed"
+    assert "deadline of 60 s" in job["status"]["conditions"][-1]["message"]
+    assert controller.remaining(job, later) == 10
 
 
 def test_a_condition_keeps_its_time_and_the_one_before_it_no_longer_holds(job):
-    job["status"] = controller.status_of(job, [pod("Running")], "Running")
-    again = controller.status_of(job, [pod("Running")], "Running")
+    job["status"] = controller.status_of(job, [pod("Running")], now=NOW)
+    again = controller.status_of(job, [pod("Running")], now=NOW + timedelta(seconds=9))
     assert again == job["status"]
-    over = controller.status_of(job, [pod("Succeeded", 0)], "Succeeded")
-    assert {each["type"]: each["status"] for each in over["conditions"]} == {
-        "Running": "False",
-        "Succeeded": "True",
-    }
-    assert over["replicaStatuses"]["Worker"] == {"active": 0, "succeeded": 1, "failed": 0}
+    over = controller.status_of(job, [pod("Succeeded", 0)], now=NOW + timedelta(seconds=9))
+    assert conditions(over) == {"Running": "False", "Succeeded": "True"}
+    assert over["completionTime"] == "2026-01-01T00:00:09Z"
+    assert over["replicaStatuses"]["Worker"]["succeeded"] == 1
     assert controller.finished(job | {"status": over}) == "Succeeded"
+    assert controller.status_of(job | {"status": over}, [], now=NOW)["conditions"] == over["conditions"]

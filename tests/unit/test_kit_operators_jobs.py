@@ -5,6 +5,7 @@ import yaml
 
 import kitlib as kit
 from kitlib.clusters import Cluster
+from kitlib.errors import KitError
 
 
 @pytest.fixture
@@ -104,3 +105,16 @@ def _dicts(value):
         value = list(value.values())
     for each in value if isinstance(value, list) else []:
         yield from _dicts(each)
+
+
+@pytest.mark.parametrize("way", [kit.IndexedJob, kit.PyTorchJob, kit.ElasticJob])
+def test_a_jobs_pods_have_the_priority_that_was_asked_for(trainer, way):
+    job = way(trainer, name="digits", priority="low")
+    assert job.priorities == ("low",)
+    assert job.manifest.count("priorityClassName: low") == (2 if way is kit.PyTorchJob else 1)
+    assert "priorityClassName" not in way(trainer, name="digits").manifest
+
+
+def test_a_train_job_says_that_it_cannot_name_a_priority(trainer):
+    with pytest.raises(KitError, match="cannot name the PriorityClass"):
+        kit.TrainJob(trainer, priority="low")
