@@ -12,6 +12,8 @@ from kitlib.errors import BadInput
 
 KIT = "trainyard/kit"
 RUN = "trainyard/run"
+WORKER = "trainyard/worker"  # the number of a plain pod among the workers of its run
+ROLE = "trainyard/role"  # of a plain pod in its run: worker, or the store at which the workers meet
 VOLUME = "trainyard/volume"
 WORKSHOP = "trainyard/workshop"
 OWNER = "trainyard/owner"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from kitlib import names
 from kitlib.manifests import Object
 from kitlib.tables import Table, age
 
@@ -13,11 +14,12 @@ def node_rank(pod: Object) -> int | None:
     """Return the pod's number among those of its run, as whoever made the pod has numbered it.
 
     A Job writes it into an annotation, and so into the pods of a TrainJob too. The Training Operator numbers
-    masters and workers apart, and writes what it counts together into the environment.
+    masters and workers apart, and writes what it counts together into the environment. Workers that are plain
+    pods have the kit's label.
     """
     meta = pod["metadata"]
     labels = meta.get("labels") or {}
-    index = labels.get(INDEX, (meta.get("annotations") or {}).get(INDEX))
+    index = labels.get(names.WORKER, labels.get(INDEX, (meta.get("annotations") or {}).get(INDEX)))
     if index is None and REPLICA in labels:
         given = (each for container in pod["spec"]["containers"] for each in container.get("env") or [])
         index = next((each.get("value") for each in given if each["name"] == "RANK"), labels[REPLICA])

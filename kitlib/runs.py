@@ -163,11 +163,14 @@ class Run:
 
     def delete(self) -> None:
         """Delete all that carries its label, with the pods, and wait until those are gone."""
-        selector = f"{self._pod_label}={self.name}"  # asked before what tells it is deleted
+        selector = f"{workloads.KINDS[self.kind].pods}={self.name}"  # asked before what tells it is deleted
+        ours = f"{names.RUN}={self.name}"
         for kind in KINDS:
-            for each in known(self.kube, kind, labels=f"{names.RUN}={self.name}"):
+            for each in known(self.kube, kind, labels=ours):
                 self.kube.delete(kind, each["metadata"]["name"])
-        if not self._pods():
+        for each in self.kube.get_all("Pod", labels=f"{ours},{names.ROLE}"):  # nobody else deletes plain pods
+            self.kube.delete("Pod", each["metadata"]["name"])
+        if not self.kube.get_all("Pod", labels=selector):
             return
         with progress(f"run {self.name}") as line:
             wait(
@@ -219,11 +222,11 @@ class Run:
         return f"involvedObject.kind={kind or self.kind},involvedObject.name={name},type=Warning"
 
     @property
-    def _pod_label(self) -> str:
-        return workloads.KINDS[self.kind].pods
+    def _selector(self) -> str:
+        return workloads.selector(self.kind, self.name)
 
     def _pods(self) -> list[Object]:
-        return self.kube.get_all("Pod", labels=f"{self._pod_label}={self.name}")
+        return self.kube.get_all("Pod", labels=self._selector)
 
     def _ranks(self, rank: int | None) -> dict[int, Object]:
         """Return the newest pod of each rank that is asked for."""
@@ -252,7 +255,7 @@ class Run:
         return snapshots(
             self.kube,
             Selection(self.kind, fields=f"metadata.name={self.name}"),
-            Selection("Pod", labels=f"{self._pod_label}={self.name}"),
+            Selection("Pod", labels=self._selector),
             Selection("Event", fields=self._warnings),
         )
 
@@ -263,7 +266,9 @@ class Run:
             yield self._judged(seen)
 
     def _judged(self, seen: Snapshot) -> RunStatus:
-        return judge(seen[self.kind].get(self.name), seen["Pod"].values(), seen["Event"].values())
+        found = seen[self.kind].get(self.name)
+        main = found and {"kind": self.kind, **found}  # the members of a list do not say their kind
+        return judge(main, seen["Pod"].values(), seen["Event"].values())
 
     def _keep_evidence(self, seen: Mapping[str, Object]) -> None:
         """Read all logs once, at the first failure: the Job then deletes the pods that still run.
@@ -298,8 +303,7 @@ def known(kube: Kube, kind: str, **selectors: str) -> list[Object]:
     try:
         return kube.get_all(kind, **selectors)
     except Rejected as error:
-        operators = workloads.KINDS[kind].operator if kind in workloads.KINDS else ""
-        if operators and error.status in (403, 404):
+        if kind in workloads.KINDS and kind != "Job" and error.status in (403, 404):
             return []
         raise
 

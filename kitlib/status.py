@@ -16,7 +16,8 @@ class RunStatus:
 
     Attributes:
         phase: Pending, Running, Succeeded, Failed or Deleted. A run whose ranks are not all there is
-            pending: those that are wait for the others.
+            pending: those that are wait for the others. One with a number of workers that may change runs
+            with the fewest that it may have.
         reason: Why, in the words of whoever knows: the scheduler, the node, the Job; empty when all is well.
             A run that runs has one when the node of a rank does not answer.
         wanted: How many pods it has when complete.
@@ -72,16 +73,18 @@ def judge(job: Object | None, pods: Iterable[Object], warnings: Iterable[Object]
         "succeeded": phases.count("Succeeded"),
         "failed": phases.count("Failed"),
     }
-    if workloads.succeeded(job) and not (workloads.ends_by_one(job) and counts["running"]):
+    if workloads.succeeded(job, pods) and not (workloads.ends_by_one(job) and counts["running"]):
         return RunStatus(
             SUCCEEDED, **counts | {"succeeded": max(counts["succeeded"], _count(job, "succeeded"))}
         )
-    if (words := workloads.failure(job)) is not None:
+    if (words := workloads.failure(job, pods)) is not None:
         return RunStatus(FAILED, _failure(pods) or _lost(every) or words, **counts)
     if "Suspended" in workloads.conditions(job):
         return RunStatus(PENDING, "it is suspended", **counts)
-    if counts["running"] + counts["succeeded"] + counts["failed"] >= wanted:
-        return RunStatus(RUNNING, _lost(pods), **counts)
+    fewest = workloads.fewest(job)
+    begun = counts["running"] + counts["succeeded"] + (counts["failed"] if fewest == wanted else 0)
+    if begun >= fewest:
+        return RunStatus(RUNNING, _lost(pods) or _waited_for(pods), **counts)
     return RunStatus(PENDING, _held_up(pods, wanted, counts["running"], warnings), **counts)
 
 
@@ -100,6 +103,12 @@ def _lost(pods: Iterable[Object]) -> str:
     """Return which rank is on a node that does not answer."""
     words = {pod_facts.node_rank(each) or 0: pod_facts.unheard(each) for each in pods}
     return next((f"rank {rank}: {words[rank]}" for rank in sorted(words) if words[rank]), "")
+
+
+def _waited_for(pods: Iterable[Object]) -> str:
+    """Return why pods do not run that the others do not need."""
+    reasons = (pod_facts.why(each) for each in pods if pod_facts.phase(each) == "Pending")
+    return "; ".join(filter(None, dict.fromkeys(reasons)))
 
 
 def _held_up(pods: list[Object], wanted: int, running: int, warnings: Iterable[Object]) -> str:

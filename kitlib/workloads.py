@@ -4,9 +4,10 @@ and how it says that it has ended. Pure.
 Each kind says the same with other words; whoever follows a run asks here, and need not know which one it is.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kitlib import names
+from kitlib import names, workers
 from kitlib.manifests import Object
 
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
@@ -22,6 +23,7 @@ class Kind:
         succeeded: Types of conditions that say that it ended well.
         failed: Types of conditions that say that it did not; the telling one first.
         pods: The label of its pods that carries the name of the run.
+        role: The role that its pods have by the kit's label, where the run has others beside them.
         maker: Which object makes the pods, and is warned about if it cannot: its kind, and what its name has
             after the run's; by default this one.
     """
@@ -31,6 +33,7 @@ class Kind:
     succeeded: tuple[str, ...] = ("Succeeded",)
     failed: tuple[str, ...] = ("Failed",)
     pods: str = names.RUN
+    role: str = ""
     maker: tuple[str, str] = ("", "")
 
 
@@ -42,6 +45,8 @@ KINDS = {
         # Its pods are those of a JobSet of its name, and get no labels of the TrainJob's.
         Kind("TrainJob", "trainer", succeeded=("Complete",), pods=JOBSET, maker=("Job", "-node-0")),
         Kind("ElasticJob", "elastic-job"),
+        # Plain pods, beside a store; it is the store that all of them wait for.
+        Kind(workers.KIND, role="worker", maker=("Pod", "-store")),
     )
 }
 
@@ -51,14 +56,24 @@ def kind_of(item: Object) -> Kind:
     return KINDS[item.get("kind", "Job")]
 
 
+def selector(kind: str, run: str) -> str:
+    """Return the label selector of the pods of a run that train."""
+    how = KINDS[kind]
+    return f"{how.pods}={run}" + (f",{names.ROLE}={how.role}" if how.role else "")
+
+
 def run_of(pod: Object) -> str | None:
-    """Return the run to which a pod belongs."""
+    """Return the run in which a pod trains."""
     labels = pod["metadata"].get("labels") or {}
+    if labels.get(names.ROLE, "worker") != "worker":
+        return None
     return labels.get(names.RUN) or labels.get(JOBSET)
 
 
 def wanted(item: Object) -> int:
     """Return how many pods it has when complete."""
+    if item.get("kind") == workers.KIND:
+        return workers.limits(item)[0]
     spec = item["spec"]
     replicas = spec.get("pytorchReplicaSpecs") or spec.get("replicaSpecs")
     if replicas:
@@ -68,24 +83,33 @@ def wanted(item: Object) -> int:
     return spec.get("completions") or spec.get("parallelism") or 1
 
 
+def fewest(item: Object) -> int:
+    """Return with how many pods it trains."""
+    return workers.limits(item)[1] if item.get("kind") == workers.KIND else wanted(item)
+
+
 def conditions(item: Object) -> dict[str, Object]:
     """Return the conditions that hold, by their type."""
     every = (item.get("status") or {}).get("conditions") or []
     return {each["type"]: each for each in every if each["status"] == "True"}
 
 
-def succeeded(item: Object) -> bool:
-    """Return whether it has ended well."""
+def succeeded(item: Object, pods: Iterable[Object] = ()) -> bool:
+    """Return whether it has ended well; plain pods say so themselves."""
+    if item.get("kind") == workers.KIND:
+        return workers.succeeded(pods)
     return any(each in conditions(item) for each in kind_of(item).succeeded)
 
 
 def ends_by_one(item: Object) -> bool:
     """Return whether it may call itself done while some of its pods still write their last lines."""
-    return kind_of(item).name != "Job"
+    return kind_of(item).name not in ("Job", workers.KIND)
 
 
-def failure(item: Object) -> str | None:
+def failure(item: Object, pods: Iterable[Object] = ()) -> str | None:
     """Return its own words on why it failed, or None if it has not."""
+    if item.get("kind") == workers.KIND:
+        return workers.failure(pods)
     state = conditions(item)
     found = next((state[each] for each in kind_of(item).failed if each in state), None)
     return None if found is None else found.get("message") or found.get("reason") or "it failed"

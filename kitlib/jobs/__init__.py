@@ -4,7 +4,17 @@ from kitlib.jobs.base import Job, launch
 from kitlib.jobs.elastic_job import ElasticJob
 from kitlib.jobs.indexed_job import IndexedJob
 from kitlib.jobs.pytorch_job import PyTorchJob
+from kitlib.jobs.torch_elastic import TorchElastic
 from kitlib.jobs.train_job import TrainJob
 from kitlib.jobs.training import TrainingJob
 
-__all__ = ["ElasticJob", "IndexedJob", "Job", "PyTorchJob", "TrainJob", "TrainingJob", "launch"]
+__all__ = [
+    "ElasticJob",
+    "IndexedJob",
+    "Job",
+    "PyTorchJob",
+    "TorchElastic",
+    "TrainJob",
+    "TrainingJob",
+    "launch",
+]

@@ -4,7 +4,6 @@ The program travels in a ConfigMap; torchrun starts it. Which object makes the p
 where the others are, is in the modules beside this.
 """
 
-import ast
 import copy
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,12 +13,12 @@ from typing import ClassVar
 from kitlib import manifests, names, settings
 from kitlib.errors import BadInput
 from kitlib.jobs.base import Job
+from kitlib.jobs.sources import sources
 from kitlib.manifests import Object, merge
 from kitlib.quantities import check as check_quantity
 from kitlib.quantities import check_count, number
 
 MOST_NODES, MOST_PROCESSES, MOST_GPUS = 1000, 256, 16
-CONFIG_MAP_BYTES = 1024 * 1024 - 4096  # etcd's limit, less what the object itself needs
 GPU = "nvidia.com/gpu"
 FOLDER = "/trainyard/trainer"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # torch asks the second first
@@ -31,7 +30,7 @@ class TrainingJob(Job):
 
     Args:
         trainer: Path of a Python file, as seen from here or from the root of the repository. It travels in a
-            ConfigMap; torchrun starts it.
+            ConfigMap, with the modules beside it that it imports; torchrun starts it.
         nodes: How many pods, each on a node of its own as far as there are nodes.
         processes: How many processes torchrun starts in each pod; by default one for each GPU, or one.
         args: Flags of the trainer: ``{"epochs": 3, "amp": True}`` or ``["--epochs=3", "--amp"]``.
@@ -65,7 +64,7 @@ class TrainingJob(Job):
         name: str | None = None,
     ) -> None:
         self.trainer = settings.find(trainer)
-        self.source = _read(self.trainer)
+        self.sources = sources(self.trainer)
         self.nodes = check_count(nodes, what="nodes", least=1, most=MOST_NODES)
         self.args = flags(args)
         self.volumes = _claims(volumes or {})
@@ -103,8 +102,8 @@ class TrainingJob(Job):
         return merge(item, {"metadata": {"name": self.name, "labels": self.labels}})
 
     def config_map(self) -> Object:
-        """Return what carries the trainer to the pods."""
-        return self.read("configmap", folder="trainer") | {"data": {self.trainer.name: self.source}}
+        """Return what carries the trainer to the pods, with the modules beside it that it imports."""
+        return self.read("configmap", folder="trainer") | {"data": self.sources}
 
     def pod(self, template: Object, **container: object) -> Object:
         """Return a manifest's pod template, filled in.
@@ -223,36 +222,3 @@ def _claims(volumes: Mapping[str, object]) -> dict[str, str]:
         name = volume if isinstance(volume, str) else getattr(volume, "name", None)
         found[path] = names.check(name, kind="volume")
     return found
-
-
-def _read(trainer: Path) -> str:
-    """Return a trainer's source, once it is known to be one."""
-    about = f"trainer {trainer}"
-    try:
-        source = trainer.read_text(encoding="utf-8")
-        ast.parse(source, filename=str(trainer))
-    except OSError as error:
-        raise BadInput(
-            f"the trainer cannot be read: {error.strerror}",
-            about=about,
-            fix="give the path of a file that you can read",
-        ) from error
-    except SyntaxError as error:
-        line = (error.text or "").strip()
-        raise BadInput(
-            f"the trainer is not valid Python: {error.msg}",
-            about=f"{about}, line {error.lineno}: {line}",
-            fix="mend that line",
-        ) from error
-    except ValueError as error:  # bytes that are no UTF-8, or a null byte
-        raise BadInput(
-            f"the trainer is no Python source: {error}", about=about, fix="give a .py file"
-        ) from error
-    size = len(source.encode())
-    if size > CONFIG_MAP_BYTES:
-        raise BadInput(
-            f"the trainer has {size:,} bytes, and a ConfigMap carries at most {CONFIG_MAP_BYTES:,}",
-            about=about,
-            fix="keep data out of the source; put it on a volume or into an image",
-        )
-    return source

@@ -1,0 +1,77 @@
+"""A trainer's source: its file, and the modules beside it that it imports, as a ConfigMap carries them.
+
+Python puts a script's folder first on its path, in the pods as here, so what lies beside a trainer can be
+imported there as well. Packages (folders) are not carried.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from kitlib.errors import BadInput
+
+CONFIG_MAP_BYTES = 1024 * 1024 - 4096  # etcd's limit, less what the object itself needs
+
+
+def sources(*files: Path) -> dict[str, str]:
+    """Return the sources of these files and of all that they import from beside them, by file name.
+
+    Args:
+        files: The trainer, and what else travels with it; modules are looked for beside the one that imports
+            them.
+
+    Raises:
+        BadInput: One cannot be read or is no Python, or together they are too large for a ConfigMap.
+    """
+    found: dict[str, str] = {}
+    waiting = list(files)
+    while waiting:
+        path = waiting.pop(0)
+        if path.name in found:
+            continue
+        found[path.name], tree = _read(path)
+        beside = (path.with_name(f"{module}.py") for module in _imports(tree))
+        waiting += [each for each in beside if each.is_file()]
+    size = sum(len(source.encode()) for source in found.values())
+    if size > CONFIG_MAP_BYTES:
+        others = f" with {', '.join(list(found)[1:])}" if len(found) > 1 else ""
+        raise BadInput(
+            f"the trainer has {size:,} bytes{others}, and a ConfigMap carries at most {CONFIG_MAP_BYTES:,}",
+            about=f"trainer {files[0]}",
+            fix="keep data out of the source; put it on a volume or into an image",
+        )
+    return found
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """Yield the top-level modules that a source imports, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def _read(path: Path) -> tuple[str, ast.Module]:
+    """Return a source, once it is known to be one, and its tree."""
+    about = f"trainer {path}"
+    try:
+        source = path.read_text(encoding="utf-8")
+        return source, ast.parse(source, filename=str(path))
+    except OSError as error:
+        raise BadInput(
+            f"the trainer cannot be read: {error.strerror}",
+            about=about,
+            fix="give the path of a file that you can read",
+        ) from error
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        raise BadInput(
+            f"the trainer is not valid Python: {error.msg}",
+            about=f"{about}, line {error.lineno}: {line}",
+            fix="mend that line",
+        ) from error
+    except ValueError as error:  # bytes that are no UTF-8, or a null byte
+        raise BadInput(
+            f"the trainer is no Python source: {error}", about=about, fix="give a .py file"
+        ) from error

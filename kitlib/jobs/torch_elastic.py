@@ -1,0 +1,128 @@
+"""Elastic training by plain pods: workers that come and go, and a store outside of them at which they meet.
+
+No operator is needed, and no controller looks after the pods: `kitlib.workers` says how such a run is judged,
+and `Run` scales it. What happens when the workers change is the launcher's and the trainer's, and not here.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kitlib import names, workers
+from kitlib.clusters import Cluster
+from kitlib.errors import BadInput
+from kitlib.jobs.training import MOST_NODES, TrainingJob
+from kitlib.manifests import Object, merge
+from kitlib.quantities import check_count
+
+# What the store is: torch's name for the backend, and the port.
+STORES = {"c10d": ("c10d", 29400), "etcd": ("etcd-v2", 2379)}
+
+
+class TorchElastic(TrainingJob):
+    """A training program on a number of nodes that may change while it trains; needs no operator.
+
+    Args:
+        trainer: As for the other jobs; one that is made for it, such as ``trainers/digits_elastic.py``.
+        nodes: How many workers to begin with.
+        min_nodes: With how many it still trains.
+        max_nodes: How many ``run.scale`` may bring it to; by default twice as many as at the beginning.
+        rendezvous: What the workers meet at: ``"c10d"``, torch's own store, or ``"etcd"``, with the v2 API.
+        max_restarts: How often the launcher in a pod starts the trainer again after it died.
+        job: The other arguments of `TrainingJob`: processes, args, volumes, cpu, memory, gpus and name.
+
+    Raises:
+        BadInput: An argument cannot be used, such as more ``min_nodes`` than ``nodes``.
+
+    Example:
+        >>> run = launch(TorchElastic("trainers/digits_elastic.py", nodes=3, max_nodes=4))
+        >>> run.kill(rank=1)
+        >>> run.scale(4)
+    """
+
+    folder = "torch-elastic"
+
+    def __init__(
+        self,
+        trainer: str | Path,
+        *,
+        nodes: int = 4,
+        min_nodes: int = 1,
+        max_nodes: int | None = None,
+        rendezvous: str = "c10d",
+        max_restarts: int = 10,
+        args: Mapping | Sequence = (),
+        **job: object,
+    ) -> None:
+        super().__init__(trainer, nodes=nodes, args=args, **job)
+        self.max_nodes = check_count(
+            2 * self.nodes if max_nodes is None else max_nodes, what="max_nodes", least=1, most=MOST_NODES
+        )
+        self.min_nodes = check_count(min_nodes, what="min_nodes", least=1, most=MOST_NODES)
+        if not self.min_nodes <= self.nodes <= self.max_nodes:
+            raise BadInput(
+                "nodes lies between min_nodes and max_nodes",
+                about=f"min_nodes={min_nodes}, nodes={nodes}, max_nodes={self.max_nodes}",
+                fix=f"nodes={self.nodes}, min_nodes=1, max_nodes={max(self.nodes, self.max_nodes)}",
+            )
+        if rendezvous not in STORES:
+            raise BadInput(
+                "there is no such rendezvous",
+                about=f"rendezvous={rendezvous!r}",
+                fix=" or ".join(f'rendezvous="{each}"' for each in STORES),
+            )
+        self.rendezvous = rendezvous
+        self.max_restarts = check_count(max_restarts, what="max_restarts", least=0, most=1000)
+        self.id = _fresh(self.name)
+
+    def on(self, cluster: Cluster) -> "TorchElastic":
+        """Return a copy as `launch` sends it there, with a rendezvous id of its own."""
+        other = super().on(cluster)
+        other.id = _fresh(self.name)
+        return other
+
+    def build(self) -> list[Object]:
+        """Return ConfigMap, Service, store, and the PodTemplate of the workers."""
+        service = merge(self.read("service"), {"spec": {"selector": {names.RUN: self.name}}})
+        return [self.config_map(), service, self.store(), self.main()]
+
+    @property
+    def objects(self) -> list[Object]:
+        """The objects that `launch` creates: the workers are made of the PodTemplate as it is patched."""
+        *others, template = super().objects
+        return [*others, *(workers.worker(template, number) for number in range(self.nodes)), template]
+
+    def store(self) -> Object:
+        """Return the pod at which the workers meet."""
+        item = self.read(f"store-{self.rendezvous}")
+        name = f"{self.name}-store"
+        spec = {"hostname": name, "subdomain": self.name, "tolerations": self.settings.tolerations or None}
+        if self.rendezvous == "c10d":
+            spec["containers"] = [{"name": "store", "image": self.settings.image}]
+        return merge(item, {"metadata": {"name": name}, "spec": spec})
+
+    def main(self) -> Object:
+        """Return the PodTemplate of the workers, with the limits of their number."""
+        item = self.read("podtemplate")
+        backend, port = STORES[self.rendezvous]
+        given = {
+            "PET_NNODES": f"{self.min_nodes}:{self.max_nodes}",
+            "PET_NPROC_PER_NODE": str(self.processes),
+            "PET_RDZV_BACKEND": backend,
+            "PET_RDZV_ENDPOINT": f"{self.name}-store.{self.name}:{port}",
+            "PET_RDZV_ID": self.id,
+            "PET_MAX_RESTARTS": str(self.max_restarts),
+        }
+        pod = self.pod(item["template"])
+        container = {"name": "worker", "env": [{"name": key, "value": value} for key, value in given.items()]}
+        pod = merge(pod, {"spec": {"subdomain": self.name, "containers": [container]}})
+        counts = {
+            workers.REPLICAS: str(self.nodes),
+            workers.FEWEST: str(self.min_nodes),
+            workers.MOST: str(self.max_nodes),
+        }
+        return merge(item, {"metadata": {"annotations": counts}, "template": pod})
+
+
+def _fresh(name: str) -> str:
+    return f"{name}-{secrets.token_hex(4)}"

@@ -1,0 +1,119 @@
+"""Runs of plain pods: the objects of a TorchElastic, what travels with a trainer, how it is judged."""
+
+import pytest
+
+import kitlib as kit
+from kitlib import names, workers
+from kitlib.errors import BadInput
+from kitlib.jobs import sources
+from kitlib.status import judge
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    path = tmp_path / "trainer.py"
+    path.write_text("import one\n")
+    (tmp_path / "one.py").write_text("def late():\n    from two import VALUE\n    return VALUE\n")
+    (tmp_path / "two.py").write_text("import torch, trainer\nVALUE = 2\n")
+    (tmp_path / "unused.py").write_text("")
+    return path
+
+
+def test_what_a_trainer_imports_from_beside_it_travels_with_it(trainer):
+    assert list(kit.IndexedJob(trainer).objects[0]["data"]) == ["trainer.py", "one.py", "two.py"]
+
+
+def test_all_that_travels_counts_towards_the_limit(trainer):
+    with (trainer.parent / "two.py").open("a") as file:
+        file.write("#" * sources.CONFIG_MAP_BYTES)
+    with pytest.raises(BadInput, match="with one.py, two.py, and a ConfigMap carries"):
+        kit.IndexedJob(trainer)
+
+
+def test_a_module_that_is_no_python_is_named(trainer):
+    (trainer.parent / "two.py").write_text("VALUE =")
+    with pytest.raises(BadInput, match="two.py, line 1"):
+        kit.IndexedJob(trainer)
+
+
+def test_workers_are_made_of_the_template_as_it_is_patched(trainer):
+    job = kit.TorchElastic(trainer, nodes=2, min_nodes=1, max_nodes=3, name="digits")
+    patch = {"template": {"spec": {"containers": [{"name": "worker", "env": [{"name": "A", "value": "b"}]}]}}}
+    *others, store, first, second, template = job.patch(patch).objects
+    assert [each["kind"] for each in others] == ["ConfigMap", "Service"]
+    assert [each["metadata"]["name"] for each in (store, first, second)] == [
+        "digits-store",
+        "digits-0",
+        "digits-1",
+    ]
+    env = {each["name"]: each["value"] for each in second["spec"]["containers"][0]["env"]}
+    assert env["A"] == "b"
+    assert env["PET_NNODES"] == "1:3"
+    assert env["PET_RDZV_ENDPOINT"] == "digits-store.digits:29400"
+    assert second["spec"]["hostname"] == "digits-1"
+    assert workers.limits(template) == (2, 1, 3)
+    assert all(each["metadata"]["labels"][names.RUN] == "digits" for each in job.objects)
+
+
+def test_each_launch_has_a_rendezvous_of_its_own(trainer, monkeypatch):
+    class Cluster:
+        def pod_additions(self, *, gpus):
+            return {}
+
+    job = kit.TorchElastic(trainer)
+    assert len({job.id, job.on(Cluster()).id, job.on(Cluster()).id}) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"nodes": 2, "min_nodes": 3},
+        {"nodes": 5, "max_nodes": 4},
+        {"min_nodes": 4, "max_nodes": 3, "nodes": 3},
+        {"min_nodes": 0},
+        {"rendezvous": "etcd3"},
+        {"max_restarts": -1},
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_made(trainer, wrong):
+    with pytest.raises(BadInput):
+        kit.TorchElastic(trainer, **wrong)
+
+
+def pod(number, phase="Running", *, silent=False, leaving=False):
+    ready = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": "False"}]
+    return {
+        "metadata": {"name": f"digits-{number}", "labels": {names.WORKER: str(number)}}
+        | ({"deletionTimestamp": "t"} if leaving else {}),
+        "spec": {"nodeName": f"node-{number}"},
+        "status": {"phase": phase, "conditions": ready if silent else []},
+    }
+
+
+@pytest.mark.parametrize(
+    ("pods", "text"),
+    [
+        ([pod(0), pod(1), pod(2)], "Running: 3 of 3 pods"),
+        ([pod(0), pod(1, "Failed"), pod(2)], "Running: 2 of 3 pods"),
+        ([pod(0), pod(2)], "Running: 2 of 3 pods"),
+        (
+            [pod(0), pod(1), pod(2, silent=True)],
+            "Running: 3 of 3 pods; rank 2: its node node-2 does not answer",
+        ),
+        ([pod(0, "Succeeded"), pod(1, "Succeeded"), pod(2, silent=True)], "Succeeded: 2 of 3 pods"),
+        ([pod(0, "Succeeded"), pod(1, "Failed")], "Succeeded: 1 of 3 pods"),
+        ([pod(0, "Succeeded"), pod(1)], "Running: 1 of 3 pods, 1 done"),
+        ([pod(0), pod(1, "Failed"), pod(2, "Failed")], "Pending: 1 of 3 pods run"),
+        ([pod(0, "Pending"), pod(1, "Pending"), pod(2, "Pending")], "Pending: its pods are being made"),
+        ([pod(0, "Failed"), pod(1, "Failed")], "Failed: rank 0: "),
+        ([], "Failed: its workers were deleted"),
+        ([pod(0, silent=True, leaving=True)], "Failed: rank 0: its node node-0 does not answer"),
+        ([pod(0, silent=True)], "Pending: 1 of 3 pods run"),
+    ],
+)
+def test_a_run_of_plain_pods_is_judged_by_the_pods_that_are_left(pods, text):
+    template = {
+        "kind": "PodTemplate",
+        "metadata": {"annotations": {workers.REPLICAS: "3", workers.FEWEST: "2", workers.MOST: "4"}},
+    }
+    assert str(judge(template, pods)) == text
