@@ -185,6 +185,29 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
 
         return ClusterWatch(self.kube, minutes=minutes).start()
 
+    def watch_placement(self, *, minutes: float = 60):
+        """Return a record of who runs where from now on: nodes × time, who waits, and the runs' losses.
+
+        It looks on in the background until it is stopped or the minutes are over. In a notebook its output is
+        a picture and a table, renewed after each cell.
+
+        Args:
+            minutes: How long at most.
+
+        Returns:
+            A watch, which shows itself; ``stop()`` ends it, ``table()`` has a row a pod,
+            ``save("where.png")`` writes its picture.
+
+        Example:
+            >>> with cluster.watch_placement() as placement:
+            ...     run.wait()
+            >>> placement
+            Placement in cluster trainyard: 4 pods seen, 0 run, 0 wait
+        """
+        from kitlib.widgets.placement import PlacementWatch  # matplotlib takes half a second
+
+        return PlacementWatch(self.kube, minutes=minutes).start()
+
     def events(self) -> Table:
         """Return what Kubernetes has said of late, oldest first."""
         return events_table(self.kube.get_all("Event"))

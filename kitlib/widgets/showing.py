@@ -35,7 +35,7 @@ class Showing:
         from IPython.display import display
 
         self.watch = watch
-        self.live = somebody_looks()
+        self.live = watch.moves and somebody_looks()
         self.cells = 0
         self.drawn: object = None
         self.shell = get_ipython()

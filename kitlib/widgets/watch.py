@@ -34,6 +34,7 @@ class Watch(AbstractContextManager, ABC):
     """
 
     kind = "run"
+    moves = True  # whether there is a widget for those who look; else its picture is renewed after each cell
 
     def __init__(self, title: str) -> None:
         self.title = title

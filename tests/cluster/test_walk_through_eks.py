@@ -30,12 +30,23 @@ def volume(local_cluster):
     volume.delete()
 
 
-def said(cluster, job):
-    """Return the ``eval`` event in a job's log."""
-    written = cluster.kubectl(f"logs -l batch.kubernetes.io/job-name={job} --tail=-1")
+def said(cluster, selector):
+    """Return the ``eval`` event in the logs of a job's pods."""
+    written = cluster.kubectl(f"logs -l {selector} --tail=-1")
     events = [json.loads(line) for line in written.splitlines() if line.startswith('{"event"')]
     (found,) = [event for event in events if event["event"] == "eval"]
     return found
+
+
+def written_as_scaled(folder, *, images):
+    """Write the manifests into a folder, for few epochs and small batches."""
+    for path in FOLDER.glob("*.yaml"):
+        item = yaml.safe_load(path.read_text())
+        replica = item["spec"].get("replicaSpecs", {}).get("Worker", item["spec"])
+        if path.name != "test.yaml" and "template" in replica:
+            batch = images // 20
+            replica["template"]["spec"]["containers"][0]["args"] += ["--epochs=2", f"--batch-size={batch}"]
+        (folder / path.name).write_text(yaml.safe_dump(item))
 
 
 def train_and_test(cluster, folder, *, timeout):
@@ -48,21 +59,45 @@ def train_and_test(cluster, folder, *, timeout):
     assert len({pod["spec"]["nodeName"] for pod in pods}) == len(pods) == 2
     cluster.kubectl(f"apply -f {folder / 'test.yaml'}")
     cluster.kubectl("wait job/cifar10-test --for=condition=Complete --timeout=300s")
-    return said(cluster, "cifar10-train"), said(cluster, "cifar10-test")
+    trained, tested = (f"batch.kubernetes.io/job-name=cifar10-{job}" for job in ("train", "test"))
+    return said(cluster, trained), said(cluster, tested)
 
 
 def test_the_manifests_train_and_test_on_few_images(volume, local_cluster, tmp_path):
     kit.prepare_dataset("cifar10", volume=volume, synthetic=True, limit=400)
-    for path in FOLDER.glob("*.yaml"):
-        item = yaml.safe_load(path.read_text())
-        if path.name == "train.yaml":
-            item["spec"]["template"]["spec"]["containers"][0]["args"] += ["--epochs=2", "--batch-size=20"]
-        (tmp_path / path.name).write_text(yaml.safe_dump(item))
+    written_as_scaled(tmp_path, images=400)
     trained, tested = train_and_test(local_cluster, tmp_path, timeout=200)
     assert tested["accuracy"] == trained["accuracy"]
     assert tested["images"] == trained["images"] == sum(map(sum, tested["confusion"])) == 80
     assert len(tested["mistakes"]) == min(12, tested["images"] - tested["correct"])
     assert all(len(each["png"]) > 1000 for each in tested["mistakes"]), "the log carries the pictures"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_workshops_elastic_job_runs_to_its_end_and_its_model_is_tested(volume, local_cluster, tmp_path):
+    kit.install("elastic-job", cluster=local_cluster)
+    kit.prepare_dataset("cifar10", volume=volume, synthetic=True, limit=400)
+    written_as_scaled(tmp_path, images=400)
+    kubectl = local_cluster.kubectl
+    kubectl(f"apply -f {tmp_path / 'elasticjob.yaml'}")
+    try:
+        kubectl("wait elasticjob/cifar10-train --for=condition=Succeeded --timeout=400s")
+        seen = kubectl("get pods -l training.kubeflow.org/job-name=cifar10-train -o json")
+        pods = json.loads(seen)["items"]
+        names = sorted(each["metadata"]["name"] for each in pods)
+        assert names == ["cifar10-train-worker-0", "cifar10-train-worker-1"]
+        assert len({each["spec"]["nodeName"] for each in pods}) == 2
+        trained = said(local_cluster, "training.kubeflow.org/job-name=cifar10-train")
+        assert trained["world_size"] == 2
+        kubectl(f"apply -f {tmp_path / 'test.yaml'}")
+        kubectl("wait job/cifar10-test --for=condition=Complete --timeout=300s")
+        tested = said(local_cluster, "batch.kubernetes.io/job-name=cifar10-test")
+        assert (tested["accuracy"], tested["images"]) == (trained["accuracy"], 80)
+    finally:
+        kubectl("delete elasticjob cifar10-train --cascade=foreground")
+        left = kit.uninstall("elastic-job", cluster=local_cluster)
+    assert not len(left)
 
 
 @pytest.mark.slow

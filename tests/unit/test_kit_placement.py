@@ -1,0 +1,85 @@
+"""Who ran where: pods as they were seen in, stays and a picture out."""
+
+import pytest
+
+from kitlib.placement import Placement, group_of, short
+from kitlib.widgets import placement_picture
+
+EARLIER = "2026-01-01T00:00:00Z"
+START = 1767225600.0  # the same in seconds
+
+
+def pod(uid, *, node="", phase="Pending", name="digits-worker-0", leaving=False, why="", **labels):
+    meta = {"uid": uid, "name": name, "creationTimestamp": EARLIER, "labels": labels}
+    status = {"phase": phase}
+    if leaving:
+        meta["deletionTimestamp"] = EARLIER
+    if why:
+        status["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": why}]
+    return {"metadata": meta, "spec": {"nodeName": node} if node else {}, "status": status}
+
+
+@pytest.fixture
+def placement():
+    """A worker that is preempted for another pod, made again, and waits."""
+    seen = Placement(["node-0", "node-1"])
+    look = {"node": "node-0", "phase": "Running"}
+    gone = {"leaving": True, "why": "PreemptionByScheduler"}
+    seen.see([pod("a", **look)], now=START + 1)
+    seen.see([pod("a", **look), pod("n", name="nginx-x", app="nginx")], now=START + 2)
+    seen.see([pod("a", **look | gone), pod("n", name="nginx-x", app="nginx")], now=START + 3)
+    seen.see([pod("b"), pod("n", name="nginx-x", app="nginx", **look)], now=START + 5)
+    return seen
+
+
+def test_a_pods_time_is_told_by_state_and_place(placement):
+    stays = [(each.uid, each.state, each.node, each.began - START) for each in placement.stays]
+    assert stays == [
+        ("a", "running", "node-0", 0),  # it ran before the first look: the API says since when
+        ("n", "waiting", "", 2),
+        ("a", "leaving", "node-0", 3),
+        ("b", "waiting", "", 5),
+        ("n", "running", "node-0", 5),
+    ]
+    assert [each.uid for each in placement.stays if each.ended is None] == ["b", "n"]
+
+
+def test_the_table_has_a_row_a_pod_also_where_two_had_one_name(placement):
+    rows = list(placement.table(now=START + 9))
+    assert [(each["pod"], each["of"], each["end"]) for each in rows] == [
+        ("digits-worker-0", "digits-worker-0", "preempted"),
+        ("nginx-x", "nginx", "running"),
+        ("digits-worker-0", "digits-worker-0", "waiting"),
+    ]
+    assert [(each["waited, s"], each["ran, s"]) for each in rows] == [
+        ("0.0", "5.0"),
+        ("3.0", "4.0"),
+        ("4.0", "0.0"),
+    ]
+
+
+def test_pods_are_of_their_run_or_else_of_their_job_or_app():
+    labels = {"trainyard/run": "digits", "app": "nginx"}
+    assert group_of(pod("a", **labels)) == "digits"
+    assert group_of(pod("a", **{"elasticdl-job-name": "mnist", "app": "elasticdl"})) == "mnist"
+    assert group_of(pod("a", app="nginx")) == "nginx"
+    assert (short("digits-worker-12"), short("test-nginx-7585fc5976-5hs7h")) == ("12", "")
+
+
+def test_the_picture_has_a_lane_for_those_who_wait_and_one_for_each_node(placement):
+    for step in range(20):
+        placement.hear("digits-worker-0", START + step / 4, 1 / (1 + step))
+    figure = placement_picture.draw(placement, title="lab", began=START, now=START + 9)
+    lanes, loss = figure.axes
+    assert [each.get_text() for each in lanes.get_yticklabels()] == ["Pending", "node-0", "node-1"]
+    assert len(loss.lines[0].get_xdata()) == 20
+    assert [each.get_text() for each in lanes.get_legend().get_texts()][:2] == ["digits-worker-0", "nginx"]
+
+
+def test_losses_of_a_long_run_stay_within_bounds(placement):
+    for step in range(20_000):
+        placement.hear("digits", step, 1.0)
+    times = [time for time, _ in placement.losses["digits"]]
+    assert len(times) <= 4096
+    assert times[-1] == 19_999
+    assert times[0] == 0
