@@ -1,0 +1,173 @@
+"""A run as a line of time: rounds, what was done, what it cost. Pure."""
+
+import pytest
+
+from kitlib.acts import acts
+from kitlib.timeline import build
+
+from .elastic_story import BEGAN, Story, lab
+
+
+def timeline(story, *, now=16.0, without=(), store=()):
+    done = acts(story.events, run="lab", workers=story.nodes, store=store)
+    return build("lab", story.logs(without=without), done, now=BEGAN + now)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return timeline(lab())
+
+
+def columns(rows, *names):
+    return [tuple(getattr(row, name) for name in names) for row in rows]
+
+
+def test_each_change_has_a_row_that_says_who_and_which_round_followed(whole):
+    assert columns(whole.rows, "what", "worker", "rank", "round", "before", "after") == [
+        ("start", "", None, 1, 0, 2),
+        ("killed", "lab-1", 1, 2, 2, 1),
+        ("joined", "lab-1", 1, 3, 1, 2),
+        ("stopped", "lab-1", 1, 4, 2, 1),
+        ("continued", "lab-1", None, 5, 1, 2),
+        ("scaled 2 → 3", "", None, 6, 2, 3),
+    ]
+    assert whole.world_sizes == (2, 1, 2, 1, 2, 3)
+    assert whole.world_size == 3
+
+
+def test_rows_say_how_long_the_next_step_took_and_where_the_state_came_from(whole):
+    seconds = [round(row.seconds, 3) for row in whole.rows]
+    assert seconds == [1.2, 0.95, 1.1, 5.95, 0.85, 1.55]
+    assert [row.state for row in whole.rows] == ["fresh"] + ["live rank 0"] * 5
+    assert whole.rows[1].node == "node-1"
+    assert whole.rows[3].reason == "peer silent"
+
+
+def test_a_step_that_one_rank_alone_had_reached_is_lost_and_repeated(whole):
+    assert (whole.rows[1].lost, whole.rows[1].repeated) == (1, 1)
+    assert (whole.lost, whole.repeated) == (1, 1)
+    assert [(step.number, step.repeated) for step in whole.steps if step.number == 6] == [
+        (6, False),
+        (6, True),
+    ]
+    assert whole.samples == {0: 22 * 32}
+    assert whole.step == 22
+
+
+def test_workers_have_spans_of_training_waiting_and_hanging(whole):
+    def spans(worker):
+        return [
+            (each.kind, round(each.begin - BEGAN, 2), round(each.end - BEGAN, 2))
+            for each in whole.spans[worker]
+        ]
+
+    assert spans("lab-1") == [
+        ("waiting", 0.0, 1.0),
+        ("training", 1.0, 2.25),
+        ("waiting", 3.7, 4.5),
+        ("training", 4.5, 5.25),
+        ("hanging", 5.25, 11.85),
+        ("waiting", 11.85, 12.5),
+        ("training", 12.5, 14.0),
+        ("waiting", 14.0, 14.5),
+        ("training", 14.5, 15.4),
+    ]
+    assert whole.stopped == frozenset()
+    assert not whole.gaps
+
+
+def test_a_worker_that_hangs_is_known_until_somebody_lets_it_go_on():
+    story = lab()
+    story.events = story.events[:2]
+    story.written = {
+        worker: [each for each in lines if "time" in each][:9] for worker, lines in story.written.items()
+    }
+    seen = timeline(story, now=8.0)
+    assert seen.stopped == {"lab-1"}
+    last = seen.rows[-1]
+    assert (last.what, last.round, last.after, last.seconds) == ("stopped", None, None, None)
+
+
+def test_a_log_that_is_gone_leaves_a_gap_that_is_told():
+    seen = timeline(lab(), without=("lab-1",))
+    assert seen.world_sizes == (2, 1, 2, 1, 2, 3)
+    assert seen.gaps[0].startswith("round 1: of 1 of its 2 ranks there is no log")
+    assert {each.kind for each in seen.spans["?"]} == {"unknown"}
+    assert "round 1" in repr(seen)
+    assert "there is no log" in seen._repr_html_()
+
+
+def test_state_from_a_checkpoint_shows_what_was_lost():
+    story = Story({"lab-0": "node-0", "lab-1": "node-1"})
+    both = ["lab-0", "lab-1"]
+    story.meet(1.0, 1, both, reason="start", step=1, source="fresh")
+    story.train(1.2, range(1, 11), both)
+    story.happen(3.1, "Stopped", "Node", "node-0")
+    story.happen(3.2, "Stopped", "Node", "node-1")
+    story.meet(9.0, 2, both, reason="start", step=6, source="checkpoint", pids={"lab-0": 2, "lab-1": 2})
+    story.train(9.2, range(6, 14), both)
+    seen = timeline(story)
+    assert columns(seen.rows[1:], "what", "node", "state", "lost", "repeated") == [
+        ("node stopped", "node-0", "checkpoint", 5, 5),
+        ("node stopped", "node-1", "checkpoint", None, None),
+    ]
+    assert seen.samples == {0: 13 * 32}
+
+
+def test_rounds_of_a_new_store_are_told_from_those_of_the_old_one():
+    story = Story({"lab-0": "node-0"})
+    story.meet(1.0, 1, ["lab-0"], reason="start", step=1, source="fresh")
+    story.train(1.2, range(1, 4), ["lab-0"])
+    story.happen(2.0, "Killing", "Pod", "lab-store", "Stopping container store")
+    story.meet(90.0, 1, ["lab-0"], reason="peer lost", step=4)
+    story.train(90.2, range(4, 6), ["lab-0"])
+    seen = timeline(story, now=100.0, store=("lab-store",))
+    assert seen.world_sizes == (1, 1)
+    assert "store lost" in [row.what for row in seen.rows]
+
+
+def test_what_kubernetes_does_is_told_once_and_what_it_calls_off_is_not():
+    story = lab()
+    story.happen(3.4, "Preempted", "Pod", "lab-1", "Preempted by pod nginx")
+    story.happen(4, "Killing", "Pod", "lab-1", "Stopping container pytorch")
+    story.happen(5.0, "TaintManagerEviction", "Pod", "lab-1", "Cancelling deletion of Pod default/lab-1")
+    story.happen(6.0, "Killing", "Pod", "other-0", "somebody else's")
+    told = [act.what for act in acts(story.events, run="lab", workers=story.nodes)]
+    assert told == ["killed", "preempted", "stopped", "continued", "scaled 2 → 3"]
+
+
+def test_a_trainer_that_knows_no_rendezvous_has_the_round_of_its_start():
+    story = Story({"fixed-0": "node-0", "fixed-1": "node-1"})
+    for rank, worker in enumerate(story.nodes):
+        story.say(0.0, worker, "start", rank=rank, world=2)
+    story.train(0.2, range(1, 4), list(story.nodes))
+    seen = timeline(story, now=2.0)
+    assert seen.world_sizes == (2,)
+    assert [each.kind for each in seen.spans["fixed-0"]] == ["training"]
+
+
+def test_times_in_whole_seconds_keep_their_round():
+    story = Story({"lab-0": "node-0", "lab-1": "node-1"})
+    story.meet(1.0, 1, list(story.nodes), reason="start", step=1, source="fresh")
+    story.train(1.2, range(1, 20), list(story.nodes))
+    story.happen(4, "Killed", "Pod", "lab-1")
+    story.meet(5.5, 2, ["lab-0"], reason="peer lost", step=20)
+    seen = timeline(story, now=6.0)
+    assert columns(seen.rows, "what", "round", "after") == [("start", 1, 2), ("killed", 2, 1)]
+    assert seen.rows[-1].seconds is None
+    assert not seen.training
+
+
+def test_the_table_and_the_frame_say_the_same(whole):
+    assert "+2.2 s" in repr(whole) or "+2.3 s" in repr(whole)
+    assert "2 → 1" in repr(whole)
+    frame = whole.frame()
+    assert list(frame.what) == [row.what for row in whole.rows]
+    assert frame.repeated.sum() == 1
+    assert "<table>" in whole._repr_html_()
+
+
+def test_a_run_that_has_said_nothing_has_an_empty_timeline():
+    seen = build("lab", [], [], now=BEGAN)
+    assert (seen.rows, seen.world_size, seen.step, seen.samples) == ((), 0, 0, {})
+    assert repr(seen) == "nobody has said anything yet"
