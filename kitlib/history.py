@@ -1,6 +1,6 @@
-"""What has been heard of a run's workers until now, kept so that a timeline can be made of it at any time. Pure.
+"""What has been heard of a run's workers until now, kept so that a timeline can be made at any time. Pure.
 
-A worker is known by its pod's name, which stays when the pod is made anew; what it said before is kept as well.
+A worker is known by its pod's name, which stays when the pod is made anew; what it said before is kept.
 """
 
 from collections.abc import Iterable

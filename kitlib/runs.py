@@ -4,19 +4,21 @@ It keeps no state that the cluster does not have, but for the logs of a failure 
 pods are judged is in `status`, what their output means in `metrics` and `failures`, the picture in `widgets`.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from html import escape
 
 from kitlib import failures, logs, metrics, names, pods, workloads
-from kitlib.errors import BadInput, KitError, Rejected, RunFailed, RunNotFound
+from kitlib.errors import BadInput, KitError, Rejected, RunFailed, RunNotFound, WaitTimeout
 from kitlib.events import events_table
 from kitlib.following import LogStream, prefixed
 from kitlib.kube import Kube
 from kitlib.manifests import Object
 from kitlib.metrics import Event as Reported
-from kitlib.progress import progress
+from kitlib.progress import Progress, progress
+from kitlib.run_history import Listener
 from kitlib.status import DELETED, FAILED, RunStatus, judge
 from kitlib.tables import Table, Text
+from kitlib.timeline import Timeline
 from kitlib.tracebacks import Line
 from kitlib.waiting import wait
 from kitlib.watches import Selection, Snapshot, snapshots
@@ -44,6 +46,7 @@ class Run:
         self.name = name
         self._evidence: dict[int, list[Line]] = {}
         self._kind = kind
+        self._listener = Listener(kube, name)
 
     # Looking
 
@@ -130,20 +133,47 @@ class Run:
 
         return RunWatch(self).start()
 
+    def timeline(self):
+        """Return what became of it, change by change: who came and went when, and what that cost.
+
+        Logs of pods that are gone are in it if this object has read them before: each call does.
+
+        Returns:
+            A :class:`kitlib.timeline.Timeline`, which shows itself as a table: ``.rows``, ``.frame()``,
+            ``.world_sizes``, ``.lost``, ``.repeated``, ``.samples``, and its picture, ``.plot()``.
+
+        Example:
+            >>> run.timeline().world_sizes
+            (2, 1, 2)
+        """
+        return self._listener.timeline(self._pods(), over=self.status.finished)
+
     # Acting
 
-    def wait(self, *, timeout: float = 3600) -> RunStatus:
-        """Wait until it has succeeded, showing what it does.
+    def wait(
+        self, *, until: Callable[[Timeline], bool] | None = None, timeout: float = 3600
+    ) -> RunStatus | Timeline:
+        """Wait until it has succeeded, or until something is so, showing what it does.
 
         Args:
+            until: Asked each second with the run's timeline, as :meth:`timeline` returns it; by default the
+                run is waited for to its end.
             timeout: Seconds.
+
+        Returns:
+            The status; with ``until`` the timeline for which it held.
 
         Raises:
             RunFailed: It failed; the error has the traceback of the rank that failed first.
             RunNotFound: It was deleted.
-            WaitTimeout: It took longer.
+            WaitTimeout: It took longer, or has ended without that.
+
+        Example:
+            >>> run.wait(until=lambda timeline: timeline.world_size == 2 and timeline.training)
         """
         with progress(f"run {self.name}") as line:
+            if until is not None:
+                return self._wait_until(until, timeout, line)
             status = wait(
                 self._states(),
                 until=lambda state: state.finished,
@@ -155,10 +185,7 @@ class Run:
                 report=line.update,
             )
             line.done(status.phase)
-        if status.phase == FAILED:
-            raise self._failure(status)
-        if status.phase == DELETED:
-            raise RunNotFound(status.reason, about=self._about, fix="launch it again")
+        self._check(status)
         return status
 
     def delete(self) -> None:
@@ -250,6 +277,39 @@ class Run:
     def _reported(self) -> list[Reported]:
         written = [line.text for pod in self._ranks(None).values() for line in self._read(pod)]
         return list(metrics.parse(written))
+
+    def _check(self, status: RunStatus) -> None:
+        """Raise the error of a run that has failed or was deleted."""
+        if status.phase == FAILED:
+            raise self._failure(status)
+        if status.phase == DELETED:
+            raise RunNotFound(status.reason, about=self._about, fix="launch it again")
+
+    def _wait_until(self, until: Callable[[Timeline], bool], timeout: float, line: Progress) -> Timeline:
+        def looks() -> Iterator[Timeline]:
+            for seen in self._watched():
+                status = self._judged(seen)
+                yield self._listener.timeline(seen["Pod"].values(), over=status.finished)
+                self._check(status)
+                if status.finished:
+                    raise WaitTimeout(
+                        "the run has ended without what was waited for",
+                        about=self._about,
+                        fix="run.timeline() shows what there was; launch it again, with more epochs",
+                    )
+
+        found = wait(
+            looks(),
+            until=until,
+            timeout=timeout,
+            what="what was waited for",
+            about=self._about,
+            resume="run.timeline() shows what there was; wait again, or longer",
+            describe=lambda seen: seen.words,
+            report=line.update,
+        )
+        line.done(found.words)
+        return found
 
     def _watched(self) -> Iterator[Snapshot]:
         return snapshots(

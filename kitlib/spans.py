@@ -23,7 +23,7 @@ AFTER_ACT = {
     "continued": WAITING,
     "node healed": WAITING,
 }
-AFTER_EVENT = {"start": WAITING, "lost": WAITING, "leave": GONE, "end": GONE}
+AFTER_EVENT = {"start": WAITING, "leave": GONE, "end": GONE}
 Change = tuple[float, str]
 
 
@@ -83,10 +83,15 @@ def _waited(event: Event) -> float:
 def _said(events: Sequence[Event]) -> list[Change]:
     """Return what a worker's own events change."""
     knows = any(each.event == "rendezvous" for each in events)
-    changes = []
+    changes, step = [], 0.0
     for each in events:
-        if each.event == "rendezvous":
+        if each.event == "step":
+            step = each.time
+        elif each.event == "lost":  # it has waited for the others since its last step
+            changes.append((step or each.time, WAITING))
+        elif each.event == "rendezvous":
             changes += [(each.time - _waited(each), WAITING), (each.time, TRAINING)]
+            step = each.time
         elif each.event == "start" and not knows:
             changes.append((each.time, TRAINING))
         elif each.event in AFTER_EVENT:

@@ -117,6 +117,14 @@ class Timeline:
         return bool(self.rounds and self.rounds[-1].steps)
 
     @property
+    def words(self) -> str:
+        """How it is, in a few words."""
+        if not self.rounds:
+            return "no rendezvous yet"
+        newest = self.rounds[-1]
+        return f"world size {newest.world_size} in round {newest.number}, step {self.step}"
+
+    @property
     def lost(self) -> int:
         """How many steps were reached by somebody and not carried on, in all."""
         return sum(each.lost for each in self.rounds)

@@ -4,6 +4,8 @@ import pytest
 
 from kitlib.acts import acts
 from kitlib.timeline import build
+from kitlib.widgets.timeline import Timeline
+from kitlib.widgets.timeline_marks import LEVELS, labelled, pauses
 
 from .elastic_story import BEGAN, Story, lab
 
@@ -65,7 +67,8 @@ def test_workers_have_spans_of_training_waiting_and_hanging(whole):
         ("waiting", 0.0, 1.0),
         ("training", 1.0, 2.25),
         ("waiting", 3.7, 4.5),
-        ("training", 4.5, 5.25),
+        ("training", 4.5, 5.1),
+        ("waiting", 5.1, 5.25),
         ("hanging", 5.25, 11.85),
         ("waiting", 11.85, 12.5),
         ("training", 12.5, 14.0),
@@ -171,3 +174,29 @@ def test_a_run_that_has_said_nothing_has_an_empty_timeline():
     seen = build("lab", [], [], now=BEGAN)
     assert (seen.rows, seen.world_size, seen.step, seen.samples) == ((), 0, 0, {})
     assert repr(seen) == "nobody has said anything yet"
+
+
+def test_no_label_of_the_picture_covers_another_or_is_crossed_by_a_line(whole):
+    marks, levels = labelled(whole, 100)
+    assert [mark.label for mark in marks][:2] == ["start", "killed lab-1 (rank 1)"]
+    letter = (whole.now - whole.began) / 100
+    for index, mark in enumerate(marks):
+        for later in marks[index + 1 :]:
+            covered = later.begin < mark.begin + letter * len(mark.label)
+            assert not covered or later.level < mark.level
+    assert levels <= LEVELS
+
+
+def test_a_hundred_changes_and_none_at_all_can_be_drawn(whole):
+    story = Story({f"lab-{number}": "node-0" for number in range(4)})
+    at = 1.0
+    for number in range(1, 101):
+        there = list(story.nodes)[: 1 + number % 4]
+        story.meet(at, number, there, reason="join" if number % 4 else "peer lost", step=10 * number)
+        story.train(at + 0.2, range(10 * number, 10 * number + 5), there)
+        at += 3
+    busy = timeline(story, now=at)
+    for each in (busy, whole, build("lab", [], [], now=BEGAN)):
+        drawn = Timeline.of(each).plot()
+        assert drawn._repr_png_().startswith(b"\x89PNG")
+    assert pauses(whole)[1][2] == "1.0 s"
