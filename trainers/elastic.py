@@ -1,0 +1,425 @@
+"""Train on while workers come and go, without starting the survivors anew.
+
+A trainer calls ``run(train, state)``. Around ``train`` this happens, again at each change of membership:
+
+    rendezvous -> process group -> the furthest worker's state to all -> train(worker) -> … -> the change
+
+A change is a collective that failed (a peer was killed, or hangs, or is cut off) or one that all agree on
+at a step's boundary (somebody waits to join, or was asked to leave). ``train`` is then left by an exception,
+the group is taken down within the process, and the next round begins. Model, data and imports stay.
+
+Started by ``elastic_launch.py``, which also starts dead workers again. Under plain torchrun the same trainer
+runs as torchrun wants it (one round; it dies with its peers, and is started again), and alone with nobody to
+meet. The store and its record are in ``elastic_rendezvous.py`` and ``elastic_watch.py``, what travels between
+workers in ``elastic_state.py``. Checkpoints are the trainer's: it reads and writes them in ``load``
+and ``leave``.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from elastic_rendezvous import Rendezvous, Round, RunEnded, Settings, StoreError
+from elastic_state import State
+from elastic_watch import Watch, open_sockets
+from torch import nn
+from torch.distributed.elastic.rendezvous import RendezvousError
+
+# Why there was a new round; of several reasons for the same round the last in this list is told.
+REASONS = ("start", "join", "leave", "store lost", "peer lost", "peer silent")
+DO_NOT_RESTART = 78  # EX_CONFIG: the launcher knows that trying again will not help
+LEFT = 128 + signal.SIGTERM
+
+
+class Regroup(Exception):
+    """This round is over; ``run`` catches it. ``reason`` is one of ``REASONS``."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Leave(BaseException):
+    """This worker was asked to leave (SIGTERM)."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a step came to over all workers: mean loss of the global batch, and how many samples it had."""
+
+    loss: float
+    samples: int
+
+
+class Worker:
+    """One process of a run, from its start to its end; rank and world size change from round to round.
+
+    Attributes:
+        rank, world_size: In this round.
+        device: Where the model belongs.
+        group: The group for tensors on ``device``: nccl, or None for the default one (gloo).
+        restarts: How often the launcher has started this worker again.
+    """
+
+    def __init__(self) -> None:
+        described = os.environ.get("ELASTIC_RENDEZVOUS")
+        self.settings = Settings.from_json(described) if described else None
+        self.rank, self.world_size, self.group = 0, 1, None
+        self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self.device = _device()
+        self._rendezvous: Rendezvous | None = None
+        self._round: Round | None = None
+        self._watch: Watch | None = None
+        self._leaving = self._interruptible = False
+        self._agreed: str | None = None
+
+    # Rounds -------------------------------------------------------------------------------------------------
+
+    def begin(self, state: State, reason: str, load: Callable[[], bool] | None) -> None:
+        """Join the next round and bring ``state`` to where the furthest worker is.
+
+        Raises:
+            Regroup: Somebody was lost before all was in place.
+            Leave, RunEnded, StoreError: There is no round for this worker.
+        """
+        began = time.monotonic()
+        self._agreed = None
+        self._meet()
+        with self.collective():
+            said = self._share(state, reason, load)
+        self.emit("rendezvous", **said, seconds=round(time.monotonic() - began, 3))
+
+    def _meet(self) -> None:
+        if self.settings is None:
+            if "RANK" in os.environ and not dist.is_initialized():  # torchrun without us
+                dist.init_process_group("gloo", timeout=timedelta(minutes=5))
+                self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+                self.group = _nccl(self.device)
+            return
+        with self._may_leave():
+            while True:
+                try:
+                    self._rendezvous = self._rendezvous or Rendezvous(self.settings)
+                    self._round = self._rendezvous.next()
+                    break
+                except RendezvousError as error:  # too few came in time, or the store went away
+                    print(f"elastic: no rendezvous ({error}); trying anew", file=sys.stderr, flush=True)
+                    self._rendezvous = None
+                    time.sleep(1)
+        self.rank, self.world_size = self._round.rank, self._round.world_size
+        with self.collective():
+            self._form()
+
+    def _form(self) -> None:
+        now, settings = self._round, self.settings
+        known = set(open_sockets().values())
+        hook = sys.excepthook  # torch puts one around it in every round
+        limit = timedelta(seconds=settings.timeout("group_timeout"))
+        try:
+            dist.init_process_group(
+                "gloo", store=now.store, rank=now.rank, world_size=now.world_size, timeout=limit
+            )
+        except BaseException:
+            # Groups are counted, and the count is part of their keys in the store: others would not find us.
+            dist.distributed_c10d._world.group_count = 0
+            raise
+        finally:
+            sys.excepthook = hook
+        self._watch = Watch(self._rendezvous, now, set(open_sockets().values()) - known)
+        self._watch.start()
+        self.group = _nccl(self.device)
+        dist.set_timeout(timedelta(seconds=settings.timeout("collective_timeout")))
+
+    def end_round(self) -> bool:
+        """Take the group down, whatever state it is in, and tell the others that the round is over.
+
+        Returns:
+            Whether the others have gone on without this worker.
+        """
+        without = False
+        if self._watch:
+            self._watch.stop()
+            self._watch = None
+        if dist.is_initialized():
+            if self.group is not None:  # a collective on a GPU never gives up by itself
+                with suppress(RuntimeError):
+                    self.group._get_backend(self.device).abort()
+            with suppress(RuntimeError):
+                dist.destroy_process_group()
+        self.group = None
+        if self._round and self._rendezvous:
+            try:
+                without = self._rendezvous.declare_over(self._round)
+            except RendezvousError:
+                self._rendezvous = None  # the next one connects anew
+        self._round = None
+        return without
+
+    def _share(self, state: State, reason: str, load: Callable[[], bool] | None) -> dict[str, Any]:
+        """Bring everybody to the furthest worker's state; return what the event says about it."""
+        mine = torch.tensor([state.step if state.ready else -1, REASONS.index(reason)])
+        table = self._gather(mine)
+        steps, reasons = table[:, 0].tolist(), table[:, 1].tolist()
+        source, leader = "live", int(table[:, 0].argmax())
+        if steps[leader] < 0:
+            source = "fresh"
+            if self.rank == leader and load is not None and load():
+                source = "checkpoint"
+            state.ready = True
+            source = ("fresh", "checkpoint")[int(self._broadcast(torch.tensor([source != "fresh"]), leader))]
+        if self.world_size > 1:
+            content = state.to_bytes() if self.rank == leader else b""
+            data = torch.empty(int(self._broadcast(torch.tensor([len(content)]), leader)), dtype=torch.uint8)
+            if content:
+                data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+            data = self._broadcast(data, leader)
+            if self.rank != leader and steps[self.rank] < max(steps[leader], 0):
+                state.from_bytes(data.numpy().tobytes())
+        said = {"round": self._round.number if self._round else 0, "host": socket.gethostname()}
+        said |= {"pid": os.getpid(), "reason": REASONS[max(reasons)]}
+        said |= {"leader": leader if source == "live" else None, "source": source}
+        return said | {"epoch": state.epoch, "step": state.step, "restarts": self.restarts}
+
+    # Collectives --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def collective(self) -> Iterator[None]:
+        """Turn a failed collective into ``Regroup``; wrap in it those that are not this class's own."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.settings is None or not _is_about_a_peer(error):
+                raise
+            silent = "imed out" in str(error) or bool(self._watch and self._watch.silent)
+            raise Regroup("peer silent" if silent else "peer lost") from error
+
+    def average_gradients(self, model: nn.Module, *, loss: torch.Tensor, samples: int) -> Totals:
+        """Make the gradients those of the mean over the global batch, the same on all ranks.
+
+        Args:
+            model: Its gradients are those of the *sum* of this rank's samples' losses; None counts as 0.
+            loss: That sum, a scalar.
+            samples: How many there were; 0 is allowed.
+
+        Returns:
+            The mean loss and the number of samples of the global batch.
+
+        Raises:
+            Regroup: A peer was lost; nothing of this step counts.
+        """
+        parameters = [each for each in model.parameters() if each.requires_grad]
+        for each in parameters:
+            if each.grad is None:
+                each.grad = torch.zeros_like(each)
+        wish = self._wish()
+        said = torch.tensor([float(loss), samples, *(float(wish == each) for each in REASONS)])
+        totals = said.to(torch.float64)
+        with self.collective():
+            by_type: dict[torch.dtype, list[torch.Tensor]] = {}
+            for each in parameters:
+                by_type.setdefault(each.dtype, []).append(each.grad)
+            if self.world_size > 1:
+                for number, gradients in enumerate(by_type.values()):
+                    totals = self._sum(gradients, totals if number == 0 else None)
+            summed = totals.tolist()
+        self._agreed = next((REASONS[i] for i in reversed(range(len(REASONS))) if summed[2 + i]), None)
+        for each in parameters:
+            each.grad.div_(max(summed[1], 1))
+        return Totals(summed[0] / max(summed[1], 1), int(summed[1]))
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum a tensor over all ranks, in place; for what is not a step, such as an evaluation."""
+        with self.collective():
+            if self.world_size > 1:
+                dist.all_reduce(tensor)
+        return tensor
+
+    def _sum(self, gradients: list[torch.Tensor], totals: torch.Tensor | None) -> torch.Tensor | None:
+        """Sum gradients of one type as one flat tensor; what else must be summed travels at its end."""
+        flat = [each.flatten() for each in gradients]
+        rides = totals is not None and flat[0].dtype in (torch.float32, torch.float64)
+        if rides:
+            flat.append(totals.to(flat[0]))
+        bucket = torch.cat(flat)
+        dist.all_reduce(bucket, group=self.group)
+        parts = bucket.split([len(each) for each in flat])
+        for mine, summed in zip(gradients, parts[: len(gradients)], strict=True):
+            mine.copy_(summed.view_as(mine))
+        if totals is not None and not rides:  # half precision cannot count to a batch's size
+            dist.all_reduce(totals)
+        return parts[-1] if rides else totals
+
+    def _gather(self, mine: torch.Tensor) -> torch.Tensor:
+        parts = [torch.empty_like(mine) for _ in range(self.world_size)]
+        if self.world_size == 1:
+            return mine.unsqueeze(0)
+        dist.all_gather(parts, mine)
+        return torch.stack(parts)
+
+    def _broadcast(self, tensor: torch.Tensor, source: int) -> torch.Tensor:
+        if self.world_size > 1:
+            dist.broadcast(tensor, source)
+        return tensor
+
+    # Coming and going ---------------------------------------------------------------------------------------
+
+    def _wish(self) -> str | None:
+        if self._leaving:
+            return "leave"
+        if self._watch and self._watch.store_lost:
+            return "store lost"
+        return "join" if self._watch and self._watch.waiting else None
+
+    def step_boundary(self) -> None:
+        """Say that a step is complete: model changed, ``state.step`` counted, events written.
+
+        Raises:
+            Regroup, Leave: All ranks have agreed, with this step's gradients, that the round ends here.
+        """
+        if self._agreed is None:
+            return
+        if self._leaving:
+            raise Leave
+        raise Regroup(self._agreed)
+
+    @contextmanager
+    def _may_leave(self) -> Iterator[None]:
+        """Let SIGTERM interrupt what is in here; elsewhere it waits for the step's end."""
+        self._interruptible = True
+        try:
+            if self._leaving:
+                raise Leave
+            yield
+        finally:
+            self._interruptible = False
+
+    def leave_when_asked(self) -> None:
+        """Take SIGTERM for a wish to leave; a second one ends the process. The main thread's business."""
+
+        def asked(number: int, frame: Any) -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self._leaving = True
+            if self._interruptible:
+                raise Leave
+
+        signal.signal(signal.SIGTERM, asked)
+
+    def withdraw(self) -> None:
+        """Be no longer waited for."""
+        if self._rendezvous:
+            with suppress(RendezvousError):
+                self._rendezvous.withdraw()
+
+    def finish(self) -> None:
+        """Wait until all ranks have come to the end, and close the run: who comes later is not needed.
+
+        Raises:
+            Regroup: Somebody was lost on the last metres; the rest may still need this worker.
+        """
+        with self.collective():
+            if self.world_size > 1:
+                dist.barrier()
+        if self._rendezvous:
+            self._rendezvous.close()
+        self._round = None  # it ends with the run, there is nothing to declare
+        self.end_round()
+
+    def emit(self, event: str, **fields: object) -> None:
+        """Write one event, in one piece, at once: pod logs are how the notebook sees it."""
+        line = {"event": event, "time": time.time(), "rank": self.rank, "world_size": self.world_size}
+        sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
+        sys.stdout.flush()
+
+
+def run(
+    train: Callable[[Worker], Any],
+    state: State,
+    *,
+    load: Callable[[Worker], bool] | None = None,
+    leave: Callable[[Worker], None] | None = None,
+) -> Any:
+    """Train to the end, through all changes of membership.
+
+    Args:
+        train: Takes steps from ``state.step`` on and returns when there are no more; called once a round.
+        state: What workers share.
+        load: Fills ``state`` from the newest checkpoint and returns True, or returns False if there is none;
+            called on one rank, and only when no living worker knows more.
+        leave: Called on a worker that leaves on request, at a step's boundary, after the others have gone on.
+
+    Returns:
+        What ``train`` returned.
+
+    Raises:
+        SystemExit: This worker left (143), the run had ended before it came (0), or the store is no use (78).
+
+    Example:
+        ``elastic.run(lambda worker: train(worker, state), state, load=read_checkpoint)``
+    """
+    worker, reason = Worker(), "start"
+    if worker.settings is not None:
+        worker.leave_when_asked()
+    try:
+        while True:
+            try:
+                worker.begin(state, reason, (lambda: load(worker)) if load else None)
+                result = train(worker)
+                worker.finish()
+                return result
+            except Regroup as change:
+                reason = change.reason
+                if reason in ("peer lost", "peer silent"):
+                    worker.emit("lost", epoch=state.epoch, step=state.step, reason=reason)
+                if worker.end_round():
+                    reason = "join"
+    except Leave:
+        _go(worker, state, leave)
+    except RunEnded:
+        worker.emit("end", steps=state.step, late=True)
+        raise SystemExit(0) from None
+    except StoreError as error:
+        print(f"elastic: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(DO_NOT_RESTART) from error
+    finally:
+        worker.end_round()
+
+
+def _go(worker: Worker, state: State, leave: Callable[[Worker], None] | None) -> NoReturn:
+    worker.end_round()
+    worker.withdraw()
+    if leave is not None and state.ready:
+        leave(worker)
+    worker.emit("leave", epoch=state.epoch, step=state.step, host=socket.gethostname(), pid=os.getpid())
+    raise SystemExit(LEFT)
+
+
+def _is_about_a_peer(error: RuntimeError) -> bool:
+    """Tell a failed collective from other errors: gloo's are plain ``RuntimeError``s that name its files."""
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL"))
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def _nccl(device: torch.device) -> dist.ProcessGroup | None:
+    """Return a group for GPUs where each rank has one of its own; None means the default group, gloo."""
+    mine = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
+    everyone: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
+    return dist.new_group(backend="nccl") if own_gpu_each else None

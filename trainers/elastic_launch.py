@@ -1,0 +1,298 @@
+"""Start a trainer, and start it again when it dies: torchrun's place, for trainers that use ``elastic.py``.
+
+torchrun ends and starts *every* worker at each change of membership. This launcher starts only the dead one
+again; the others form a new group by themselves. It takes torchrun's flags (with - or _) and variables:
+
+    python elastic_launch.py --nnodes 1:4 --rdzv_backend c10d --rdzv_endpoint store:29400 --rdzv_id run-1 \\
+        --max_restarts 3 digits_elastic.py --epochs 5
+    PET_NNODES=1:4 PET_RDZV_ENDPOINT=store:29400 PET_RDZV_ID=run-1 python elastic_launch.py digits_elastic.py
+    python elastic_launch.py digits_elastic.py --epochs 5      (one worker, nobody to meet)
+
+torch is imported once, here, and the trainer is forked: a worker is back within a fraction of a second. For
+that nothing may be computed in this process: threads do not survive a fork.
+
+A worker that is killed by signals more than ``--max_restarts`` times within ``--restart_window`` seconds is
+given up, so that a lesson may kill it often, but no loop goes on for ever. Errors of the trainer itself (exit
+codes) are counted for the whole run, as torchrun does: they come again however long one waits.
+"""
+
+import argparse
+import gc
+import os
+import runpy
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from ctypes import CDLL
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+from elastic_rendezvous import BACKENDS, PORTS, Settings
+from torch.distributed.elastic.rendezvous.utils import (
+    _matches_machine_hostname,
+    _parse_rendezvous_config,
+    parse_rendezvous_endpoint,
+)
+
+DO_NOT_RESTART = 78  # EX_CONFIG, by which elastic.py says that a new start would end the same way
+LEFT = 128 + signal.SIGTERM
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read flags, and torchrun's variables where a flag is missing."""
+    parser = argparse.ArgumentParser(description="Start a trainer's workers, and those again that die.")
+    asked = {
+        "nnodes": ("1", "MIN:MAX nodes, or one number"),
+        "nproc_per_node": ("1", "workers on this node: a number, gpu, cpu or auto"),
+        "rdzv_backend": ("c10d", "c10d, etcd or etcd-v2 (the same: etcd's v2 API)"),
+        "rdzv_endpoint": ("", "HOST:PORT of the store"),
+        "rdzv_id": ("none", "name of the run; another one for each launch"),
+        "rdzv_conf": ("", "NAME=VALUE,…: timeouts"),
+        "max_restarts": ("3", "how often a dead worker is started again"),
+        "restart_window": ("60", "seconds within which deaths by signals are counted together"),
+    }
+    for name, (default, text) in asked.items():
+        spellings = sorted({f"--{name}", f"--{name.replace('_', '-')}"})
+        value = os.environ.get(f"PET_{name.upper()}", default)
+        parser.add_argument(*spellings, dest=name, default=value, help=text)
+    standalone = os.environ.get("PET_STANDALONE", "0") not in ("", "0", "false", "False")
+    parser.add_argument("--standalone", action="store_true", default=standalone, help="meet on this machine")
+    parser.add_argument("trainer", help="the program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    options = parser.parse_args(argv)
+    try:
+        _check(options)
+    except ValueError as error:
+        parser.error(str(error))
+    return options
+
+
+def _check(options: argparse.Namespace) -> None:
+    low, _, high = options.nnodes.partition(":")
+    options.min_nodes, options.max_nodes = _number("--nnodes", low), _number("--nnodes", high or low)
+    if options.min_nodes > options.max_nodes:
+        raise ValueError(
+            f"--nnodes {options.nnodes}: the smallest number of nodes ({low}) exceeds the largest ({high}); it is MIN:MAX"
+        )
+    if options.rdzv_backend not in BACKENDS:
+        raise ValueError(f"--rdzv_backend {options.rdzv_backend}: choose one of {', '.join(BACKENDS)}")
+    options.max_restarts = _number("--max_restarts", options.max_restarts, least=0)
+    options.restart_window = _number("--restart_window", options.restart_window)
+    options.nproc_per_node = _processes(options.nproc_per_node)
+    options.rdzv_conf = _parse_rendezvous_config(options.rdzv_conf)
+    if options.max_nodes > 1 and not (options.rdzv_endpoint or options.standalone):
+        raise ValueError(
+            f"--nnodes {options.nnodes}: several nodes meet at a store; name it by --rdzv_endpoint HOST:PORT "
+            "(or PET_RDZV_ENDPOINT)"
+        )
+    if not Path(options.trainer).is_file():
+        raise ValueError(f"{options.trainer}: no such file; the trainer's path comes after the flags")
+
+
+def _number(name: str, text: str, *, least: int = 1) -> int:
+    if not text.isdigit() or int(text) < least:
+        raise ValueError(f"{name} {text}: a whole number of {least} or more is needed")
+    return int(text)
+
+
+def _processes(text: str) -> int:
+    """Read a number of processes; gpu, cpu and auto mean what they mean to torchrun."""
+    # Counting GPUs must not initialise CUDA: a fork could not use them then.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    gpus = torch.cuda.device_count() if text in ("gpu", "auto") else 0
+    if text == "gpu" and not gpus:
+        raise ValueError("--nproc_per_node gpu: there is no GPU here")
+    if text in ("gpu", "auto", "cpu"):
+        return gpus or os.cpu_count() or 1
+    return _number("--nproc_per_node", text)
+
+
+def describe(options: argparse.Namespace) -> Settings | None:
+    """Return how the workers meet; None for one that is alone."""
+    count = options.nproc_per_node
+    if not options.rdzv_endpoint and not options.standalone and count == 1:
+        return None
+    endpoint, name = options.rdzv_endpoint, options.rdzv_id
+    if not endpoint:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    nodes = options.min_nodes * count, options.max_nodes * count
+    return Settings(name, options.rdzv_backend, endpoint, *nodes, options.rdzv_conf)
+
+
+@dataclass(frozen=True)
+class Child:
+    """A worker's process: which of this node's it is, and how often it was started again."""
+
+    local_rank: int
+    restarts: int = 0
+    errors: int = 0
+
+
+class Launcher:
+    """Keeps this node's workers alive.
+
+    Args:
+        options: As ``parse`` returns them.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options, self._settings = options, describe(options)
+        self._children: dict[int, Child] = {}
+        self._deaths: dict[int, deque[float]] = {}
+        self._codes: list[int] = []
+        self._stopping = False
+
+    def supervise(self) -> Child | int:
+        """Return the launcher's exit code at the end, or in a new worker's process who that is."""
+        if self._settings and BACKENDS[self._settings.backend] == "c10d":
+            _host_store_if_it_is_here(self._settings)
+        for number in FORWARDED:
+            signal.signal(number, self._forward)
+        gc.freeze()  # what is loaded stays on pages that all processes share
+        for local_rank in range(self._options.nproc_per_node):
+            if self._fork(Child(local_rank)):
+                return self._me
+        while self._children:
+            pid, status = os.waitpid(-1, 0)
+            child = self._children.pop(pid, None)
+            if child is not None:  # or it is the store, or an orphan that PID 1 is given
+                again = self._after(child, pid, os.waitstatus_to_exitcode(status))
+                if again and self._fork(again):
+                    return self._me
+        return next((code for code in self._codes if code), 0)
+
+    def _fork(self, child: Child) -> bool:
+        """Start a worker; True in its own process."""
+        sys.stdout.flush()
+        parent = os.getpid()
+        # No signal may arrive between the fork and the moment where the child no longer forwards it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+        pid = os.fork()
+        if pid:
+            self._children[pid] = child
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+            return False
+        _die_with(parent)
+        for number in FORWARDED:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+        self._me = child
+        return True
+
+    def _forward(self, number: int, frame: object) -> None:
+        self._stopping = True
+        for pid in list(self._children):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _after(self, child: Child, pid: int, code: int) -> Child | None:
+        """Return the worker to be started in place of one that ended, or None."""
+        if code in (0, LEFT, DO_NOT_RESTART) or self._stopping:
+            self._codes.append(code if code >= 0 else 128 - code)
+            if code == DO_NOT_RESTART:
+                self._forward(signal.SIGTERM, None)
+            return None
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        child = replace(child, restarts=child.restarts + 1, errors=child.errors + (code > 0))
+        recent = self._recent_kills(child.local_rank, code)
+        options = self._options
+        if child.errors > options.max_restarts or recent > options.max_restarts:
+            when = f" within {options.restart_window} s" if recent > options.max_restarts else ""
+            _say(
+                f"giving up: worker {child.local_rank} (PID {pid}) was {how}, and had been started again "
+                f"{options.max_restarts} times{when} (--max_restarts, PET_MAX_RESTARTS)"
+                + ("" if code < 0 else "; its own error stands above")
+            )
+            self._codes.append(code if code > 0 else 128 - code)
+            self._forward(signal.SIGTERM, None)
+            return None
+        _say(f"worker {child.local_rank} (PID {pid}) was {how}; starting it again (restart {child.restarts})")
+        return child
+
+    def _recent_kills(self, local_rank: int, code: int) -> int:
+        kills, now = self._deaths.setdefault(local_rank, deque()), time.monotonic()
+        if code < 0:
+            kills.append(now)
+        while kills and kills[0] < now - self._options.restart_window:
+            kills.popleft()
+        return len(kills)
+
+    def become(self, child: Child) -> None:
+        """Run the trainer in this process, as ``python trainer.py`` would."""
+        options = self._options
+        os.environ |= {
+            "LOCAL_RANK": str(child.local_rank),
+            "LOCAL_WORLD_SIZE": str(options.nproc_per_node),
+            "TORCHELASTIC_RESTART_COUNT": str(child.restarts),
+            "TORCHELASTIC_MAX_RESTARTS": str(options.max_restarts),
+            "TORCHELASTIC_RUN_ID": options.rdzv_id,
+        }
+        if self._settings:
+            os.environ["ELASTIC_RENDEZVOUS"] = self._settings.to_json()
+        if options.nproc_per_node > 1 and "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(1)  # as torchrun does: the cores are the others', too
+        sys.argv = [options.trainer, *options.arguments]
+        sys.path[0] = str(Path(options.trainer).resolve().parent)
+        runpy.run_path(options.trainer, run_name="__main__")
+
+
+def _host_store_if_it_is_here(settings: Settings) -> None:
+    """Host the c10d store when its endpoint is this machine, in a process that no worker's death touches.
+
+    The Training Operator's default endpoint is the first worker, for example.
+    """
+    host, port = parse_rendezvous_endpoint(settings.endpoint, PORTS["c10d"])
+    if settings.conf.get("is_host", "").lower() in ("false", "0") or not _matches_machine_hostname(host):
+        return
+    parent = os.getpid()
+    if os.fork():
+        return
+    _die_with(parent)
+    _host_store(port)
+
+
+def _host_store(port: int) -> NoReturn:
+    try:
+        limit = timedelta(seconds=60)
+        store = dist.TCPStore("0.0.0.0", port, is_master=True, wait_for_workers=False, timeout=limit)
+    except RuntimeError:  # another node on this machine was first
+        os._exit(0)
+    while store:
+        signal.pause()
+    os._exit(0)
+
+
+def _die_with(parent: int) -> None:
+    """Let the kernel end this process with its parent (Linux)."""
+    with suppress(AttributeError, OSError):
+        CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _say(text: str) -> None:
+    print(f"elastic_launch: {text}", file=sys.stderr, flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run workers until all have ended; also what each of them starts as."""
+    launcher = Launcher(parse(argv))
+    outcome = launcher.supervise()
+    if isinstance(outcome, Child):
+        launcher.become(outcome)
+        return 0
+    return outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main())

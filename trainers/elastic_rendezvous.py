@@ -1,0 +1,301 @@
+"""Meet the other workers, again and again, at a store that lives outside all of them.
+
+torch's ``DynamicRendezvousHandler`` (the one inside torchrun) keeps, in a c10d ``TCPStore`` or in etcd, a
+small record of a run: the number of the round, who takes part, who waits, and when each was last heard of.
+torchrun holds it in an agent beside the training process; here the training process holds it itself, so that
+a change of membership costs a new process group and not a new process.
+
+Two things are added to torch's handler, both on its own record and by its own compare-and-set:
+
+- *A failed round is over for all.* torch waits for the heartbeats of the dead to expire before it closes a
+  round. But a process group cannot be mended: who has seen one connection break may declare the round over.
+- *A record that vanished is not the end.* A store that was started again is empty; the handler is made anew.
+
+Process groups, state and training are in ``elastic.py``. Nothing here knows of models.
+"""
+
+import json
+import os
+import socket
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters
+from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousGracefulExitError
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+
+# Every timeout in seconds; ``--rdzv_conf name=value,…`` changes them. docs/elastic.md explains each of them.
+TIMEOUTS = {
+    "join_timeout": 600,  # how long a worker waits for enough others
+    "last_call_timeout": 1,  # after the smallest number is there: who comes within this is in the same round
+    "close_timeout": 10,  # to mark the run as ended
+    "heartbeat_timeout": 5,  # of one heartbeat
+    "keep_alive_interval": 1,  # between two heartbeats
+    "keep_alive_max_attempt": 6,  # heartbeats missed until a worker counts as gone
+    "read_timeout": 10,  # of one question to the store
+    "connect_timeout": 60,  # for the store's name to resolve and its port to answer
+    "group_timeout": 10,  # to form a process group once the round is complete
+    "collective_timeout": 30,  # of one collective: a peer whose heart beats, but whose training stands still
+}
+BACKENDS = {"c10d": "c10d", "etcd": "etcd-v2", "etcd-v2": "etcd-v2"}
+PORTS = {"c10d": 29400, "etcd-v2": 2379}
+
+
+class StoreError(Exception):
+    """The rendezvous store cannot be used, and trying again will not help."""
+
+
+class RunEnded(Exception):
+    """The run was closed by those who finished it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How workers of one run find each other; nodes are processes here.
+
+    Example:
+        >>> Settings("digits", "c10d", "localhost:29400", 1, 4).timeout("last_call_timeout")
+        1.0
+    """
+
+    run_id: str
+    backend: str
+    endpoint: str
+    min_nodes: int
+    max_nodes: int
+    conf: dict[str, str] = field(default_factory=dict)
+
+    def timeout(self, name: str) -> float:
+        """Return one of the ``TIMEOUTS``, as configured."""
+        return float(self.conf.get(name, TIMEOUTS[name]))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Settings":
+        """Read what the launcher wrote."""
+        return cls(**json.loads(text))
+
+    def to_json(self) -> str:
+        """Write them for a child's environment."""
+        return json.dumps(self.__dict__)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One world: it lives until the first of its members goes, or somebody new is let in."""
+
+    number: int
+    rank: int
+    world_size: int
+    store: Any
+    handler: Any
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the record says while a round is under way.
+
+    Attributes:
+        waiting: How many workers want to join.
+        over: The round is no longer this one, or this worker is no longer in it.
+        silent: Somebody in the round has not been heard of for too long.
+    """
+
+    waiting: int = 0
+    over: bool = False
+    silent: bool = False
+
+
+def wait_for_store(settings: Settings, patience: float | None = None) -> None:
+    """Wait until the endpoint resolves and answers, and look whether it is the kind of store it should be.
+
+    Args:
+        settings: They name it.
+        patience: Seconds; ``connect_timeout`` by default.
+
+    Raises:
+        StoreError: It did not in time, or it is an etcd without the v2 API.
+    """
+    backend = BACKENDS[settings.backend]
+    host, port = parse_rendezvous_endpoint(settings.endpoint, PORTS[backend])
+    patience = settings.timeout("connect_timeout") if patience is None else patience
+    deadline, problem = time.monotonic() + patience, ""
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=5):
+                break
+        except socket.gaierror as error:  # DNS may learn of a Service later than its pods start
+            problem = f"the name {host!r} of the rendezvous endpoint does not resolve ({error.strerror})"
+        except OSError as error:
+            problem = f"nothing answers at the rendezvous endpoint {host}:{port} ({error})"
+        if time.monotonic() > deadline:
+            advice = "does its pod run, and does --rdzv_endpoint (PET_RDZV_ENDPOINT) name its Service?"
+            raise StoreError(f"{problem}, for {patience:g} s now; {advice}")
+        time.sleep(0.2)
+    if backend == "etcd-v2":
+        _require_v2(host, port, settings.conf.get("protocol", "http"))
+
+
+def _require_v2(host: str, port: int, protocol: str) -> None:
+    base, version = f"{protocol}://{host}:{port}", "of an unknown version"
+    if protocol != "http":
+        return  # certificates are the client's business; it will say what is wrong
+    ask = f"{base}/version"
+    with suppress(OSError, ValueError, LookupError), urllib.request.urlopen(ask, timeout=5) as answer:
+        version = json.load(answer)["etcdserver"]
+    try:
+        with urllib.request.urlopen(f"{base}/v2/keys/", timeout=5):
+            return
+    except urllib.error.HTTPError as error:
+        raise StoreError(
+            f"the etcd at {host}:{port} ({version}) does not serve the v2 API ({error.code} for /v2/keys/), "
+            "which torch's rendezvous speaks; use etcd 3.5 or older with --enable-v2, or --rdzv_backend c10d"
+        ) from error
+    except OSError as error:
+        raise StoreError(f"what answers at {host}:{port} is no etcd ({error})") from error
+
+
+class Rendezvous:
+    """One worker's place in the record of a run.
+
+    Args:
+        settings: Where and with how many.
+
+    Raises:
+        StoreError: The store cannot be used.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        # Or torch keeps the address of the first rank 0's store for all rounds, also when that rank is dead.
+        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        self._handler: Any = None
+        self._store: Any = None
+        self._connect()
+
+    def _connect(self, patience: float | None = None) -> None:
+        settings, backend = self.settings, BACKENDS[self.settings.backend]
+        wait_for_store(settings, patience)
+        # The store is not hosted by whom torch would guess: the launcher or a pod of its own does that.
+        conf = {name: str(value) for name, value in TIMEOUTS.items()} | {"is_host": "false"} | settings.conf
+        parameters = RendezvousParameters(
+            backend,
+            settings.endpoint,
+            settings.run_id,
+            settings.min_nodes,
+            settings.max_nodes,
+            local_addr=socket.gethostname(),  # or torch asks the DNS, which may take long
+            **conf,
+        )
+        if backend == "c10d":
+            from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+        else:
+            from torch.distributed.elastic.rendezvous.etcd_rendezvous_backend import create_backend
+        keeper, store = create_backend(parameters)
+        store.set_timeout(timedelta(seconds=settings.timeout("read_timeout")))
+        self._handler, self._store = create_handler(store, keeper, parameters), store
+
+    def reconnect(self) -> bool:
+        """Try once to reach the store anew; True when that worked."""
+        try:
+            self._forget()
+            self._connect(patience=0)
+        except (StoreError, RendezvousError, RuntimeError):
+            return False
+        return True
+
+    def next(self) -> Round:
+        """Take part in the next round; waits until it is complete.
+
+        Raises:
+            RunEnded: Others have finished the run.
+            RendezvousError: Too few came, or the store has gone.
+        """
+        try:
+            info = self._handler.next_rendezvous()
+        except (RendezvousClosedError, RendezvousGracefulExitError) as error:
+            raise RunEnded from error
+        number = self._handler._state_holder.state.round
+        store = info.store
+        if isinstance(self._store, dist.TCPStore):
+            # A connection of its own: a store's connection answers one question at a time, and while a group
+            # waits for its members on it, no heartbeat would come through.
+            prefix = f"torch.rendezvous.{self.settings.run_id}.{number}"
+            store = dist.PrefixStore(prefix, self._store.clone())
+        return Round(number, info.rank, info.world_size, store, self._handler)
+
+    def look(self, now: Round) -> Look:
+        """Read the record; cheap, and at most a second old.
+
+        Raises:
+            RendezvousError: The store does not answer.
+        """
+        waiting = self._handler.num_nodes_waiting()
+        state, me = self._handler._state_holder.state, self._handler._this_node
+        over = state.round != now.number or me not in state.participants
+        return Look(waiting, over, silent=not over and len(state.participants) < now.world_size)
+
+    def declare_over(self, now: Round) -> bool:
+        """End a round for all who were in it; nothing happens when somebody else already has.
+
+        Returns:
+            Whether the others have completed another round since, without this worker.
+        """
+        if now.handler is not self._handler:
+            return False  # the store has forgotten that round, and counts from 0 again
+
+        def end(state: Any) -> bool:
+            if state.round != now.number or not state.complete:
+                return False
+            for node in state.participants:
+                state.last_heartbeats.pop(node, None)
+            state.participants.clear()
+            state.complete, state.round = False, state.round + 1
+            return True
+
+        self._change(end)
+        state = self._handler._state_holder.state
+        return state.complete and state.round > now.number
+
+    def withdraw(self) -> None:
+        """Take this worker out of the record, wherever it stands in it."""
+        me = self._handler._this_node
+
+        def remove(state: Any) -> bool:
+            there = me in state.participants or me in state.wait_list or me in state.redundancy_list
+            state.participants.pop(me, None)
+            state.wait_list.discard(me)
+            state.redundancy_list.discard(me)
+            state.last_heartbeats.pop(me, None)
+            if state.complete and not state.participants:
+                state.complete, state.round = False, state.round + 1
+            elif not state.complete and len(state.participants) < self.settings.min_nodes:
+                state.deadline = None
+            return there
+
+        self._change(remove)
+
+    def _change(self, change: Any) -> None:
+        """Change the shared record; a write that another overtook comes back with the newer record."""
+        holder = self._handler._state_holder
+        self._handler._stop_heartbeats()
+        with self._handler._heartbeat_lock:
+            while change(holder.state):
+                holder.mark_dirty()
+                if holder.sync():
+                    return
+
+    def close(self) -> None:
+        """Mark the run as ended: who waits, or comes later, is told so."""
+        with suppress(RendezvousError):
+            self._handler.shutdown()
+
+    def _forget(self) -> None:
+        with suppress(Exception):
+            self._handler._stop_heartbeats()

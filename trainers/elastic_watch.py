@@ -1,0 +1,77 @@
+"""Look at the record of a run while a round is under way, and end a wait that would not end by itself.
+
+A killed peer's connections break at once. One that hangs, or is cut off, leaves them open, and gloo waits
+on them until ``collective_timeout``, which must be longer than the slowest step. Heartbeats come from a
+thread of their own, however slow a step is, so they tell sooner. gloo's ``abort`` does not wake who already
+waits for a peer (tried with torch 2.15); a connection that is shut down from this side does.
+"""
+
+import os
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from elastic_rendezvous import Rendezvous, Round
+from torch.distributed.elastic.rendezvous import RendezvousError
+
+
+class Watch(threading.Thread):
+    """One round's watch.
+
+    Args:
+        rendezvous: Where to look.
+        now: The round.
+        sockets: Its connections, as ``open_sockets`` names them.
+
+    Attributes:
+        waiting: Somebody wants to join.
+        silent: A peer was silent for too long.
+        store_lost: The store was away, and is back without the record.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, now: Round, sockets: set[str]) -> None:
+        super().__init__(name="elastic-watch", daemon=True)
+        self.waiting = self.silent = self.store_lost = False
+        self._rendezvous, self._round, self._sockets = rendezvous, now, sockets
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        """Look twice a second."""
+        while not self._done.wait(0.5):
+            try:
+                look = self._rendezvous.look(self._round)
+            except RendezvousError:
+                self.store_lost = self._rendezvous.reconnect()
+                if self.store_lost:
+                    return
+                continue
+            self.waiting = look.waiting > 0
+            if look.over or look.silent:
+                self.silent = look.silent
+                self._cut()
+                return
+
+    def _cut(self) -> None:
+        for number, name in open_sockets().items():
+            if name in self._sockets and not self._done.is_set():
+                with suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
+                    # gloo's thread does not survive an end of the socket that it accepts connections on.
+                    if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                        one.shutdown(socket.SHUT_RDWR)
+
+    def stop(self) -> None:
+        """End, also when the store does not answer."""
+        self._done.set()
+        self.join(timeout=15)
+
+
+def open_sockets() -> dict[int, str]:
+    """Return this process's sockets by descriptor, with the kernel's name for each."""
+    found = {}
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one that lists them is gone by now
+            name = str(descriptor.readlink())
+            if name.startswith("socket:"):
+                found[int(descriptor.name)] = name
+    return found
