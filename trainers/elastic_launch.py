@@ -80,7 +80,8 @@ def _check(options: argparse.Namespace) -> None:
     options.min_nodes, options.max_nodes = _number("--nnodes", low), _number("--nnodes", high or low)
     if options.min_nodes > options.max_nodes:
         raise ValueError(
-            f"--nnodes {options.nnodes}: the smallest number of nodes ({low}) exceeds the largest ({high}); it is MIN:MAX"
+            f"--nnodes {options.nnodes}: the smallest number of nodes ({low}) exceeds the largest ({high}); "
+            "it is MIN:MAX"
         )
     if options.rdzv_backend not in BACKENDS:
         raise ValueError(f"--rdzv_backend {options.rdzv_backend}: choose one of {', '.join(BACKENDS)}")
