@@ -77,7 +77,8 @@ def test_conda_users_get_the_control_plane_ready_made():
 def test_every_import_is_a_requirement():
     providers = metadata.packages_distributions()
     declared = set(requirements())
-    ours = {"kitlib", "localkube", "bench"} | {path.stem for path in (ROOT / "tools").iterdir()}
+    ours = {"kitlib", "localkube", "bench"}
+    ours |= {path.stem for folder in ("tools", "trainers") for path in (ROOT / folder).iterdir()}
     for folder in ("kitlib", "localkube", "trainers", "tools"):
         for path in (ROOT / folder).rglob("*.py"):
             for module in imported(path) - ours - set(sys.stdlib_module_names):

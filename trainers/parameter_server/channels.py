@@ -1,0 +1,58 @@
+"""Calls that outlast the other side's death: gRPC with the options that this job needs, and patience."""
+
+import random
+import time
+from collections.abc import Callable
+
+import grpc
+
+OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # A killed process is replaced within a second or two; gRPC by itself would wait ever longer.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.so_reuseport", 0),  # two processes on one port would share its calls
+)
+TRANSIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+CALL_SECONDS = 20
+GIVE_UP_SECONDS = 900
+
+
+class Gone(Exception):
+    """Nobody has answered for as long as is worth waiting."""
+
+
+def connect(address: str) -> grpc.Channel:
+    """Return a channel; nothing is sent yet."""
+    return grpc.insecure_channel(address, options=OPTIONS)
+
+
+def insist(
+    method: Callable, request, *, seconds: float = GIVE_UP_SECONDS, stop: Callable[[], bool] | None = None
+):
+    """Call until somebody answers.
+
+    Args:
+        method: Of a stub.
+        request: The same one each time: all calls here may be repeated.
+        seconds: How long to try.
+        stop: Asked between tries; True ends them.
+
+    Raises:
+        Gone: Nobody has answered for so long, or ``stop`` said so.
+        grpc.RpcError: It was answered, by an error.
+    """
+    deadline, pause = time.monotonic() + seconds, 0.05
+    while True:
+        try:
+            return method(request, timeout=CALL_SECONDS)
+        except grpc.RpcError as error:
+            if error.code() not in TRANSIENT:
+                raise
+            if time.monotonic() > deadline or (stop is not None and stop()):
+                raise Gone(f"no answer for {seconds:.0f} s: {error.details()}") from error
+        time.sleep(pause * random.uniform(0.5, 1.5))
+        pause = min(1.0, pause * 2)

@@ -1,0 +1,112 @@
+"""A server's state on the volume: whole or not there, the newest that can be read is taken.
+
+The format is numpy's archive of arrays, each tensor as its bytes, beside a JSON text that says what they are:
+nothing in it is run when it is read, and each member has a checksum. When to save is the server's business.
+"""
+
+import io
+import json
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+KEEP = 2
+NAME = re.compile(r"version-(\d+)\.npz")
+TENSOR = "tensor"  # the key that stands for one in the JSON
+
+
+def path_of(folder: Path, version: int) -> Path:
+    """Return where a version is, or would be."""
+    return folder / f"version-{version:09d}.npz"
+
+
+def save(folder: Path, version: int, state: dict) -> int:
+    """Write a state and delete all but the newest `KEEP`; return its size in bytes.
+
+    Args:
+        folder: Of this server; made if it is not there.
+        version: Of the shard.
+        state: Dictionaries, lists, tensors, bytes, numbers and texts, keys being texts or whole numbers.
+
+    Raises:
+        OSError: The disk does not take it; what was there before is still there.
+    """
+    arrays: list[np.ndarray] = []
+    text = json.dumps(_plain(state, arrays))
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = folder / f".new.{os.getpid()}"
+    try:
+        with beside.open("wb") as file:
+            np.savez(file, about=np.frombuffer(text.encode(), np.uint8), **_named(arrays))
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        beside.replace(path_of(folder, version))
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    for old in _versions(folder)[KEEP:]:
+        path_of(folder, old).unlink(missing_ok=True)
+    return size
+
+
+def load(folder: Path) -> tuple[dict | None, list[str]]:
+    """Return the newest state that can be read (None where there is none), and the names of broken files."""
+    broken = []
+    for version in _versions(folder):
+        path = path_of(folder, version)
+        try:
+            # Read as a whole, so that each member's checksum is looked at here.
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
+                arrays = {name: found[name] for name in found.files}
+            return _rich(json.loads(arrays["about"].tobytes()), arrays), broken
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            broken.append(path.name)
+    return None, broken
+
+
+def _versions(folder: Path) -> list[int]:
+    """Return the versions that have a file, newest first."""
+    if not folder.is_dir():
+        return []
+    found = (NAME.fullmatch(path.name) for path in folder.iterdir())
+    return sorted((int(match[1]) for match in found if match), reverse=True)
+
+
+def _named(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"a{number}": each for number, each in enumerate(arrays)}
+
+
+def _plain(value: object, arrays: list[np.ndarray]) -> object:
+    """Return a value as JSON has it; its tensors and bytes are put aside."""
+    if isinstance(value, torch.Tensor):
+        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        arrays.append(flat.numpy())
+        about = [str(value.dtype).removeprefix("torch."), list(value.shape)]
+        return {TENSOR: len(arrays) - 1, "about": about}
+    if isinstance(value, bytes):
+        arrays.append(np.frombuffer(value, np.uint8))
+        return {TENSOR: len(arrays) - 1, "about": None}
+    if isinstance(value, dict):
+        return {"items": [[key, _plain(each, arrays)] for key, each in value.items()]}
+    if isinstance(value, list | tuple):
+        return [_plain(each, arrays) for each in value]
+    return value
+
+
+def _rich(value: object, arrays: dict[str, np.ndarray]) -> object:
+    if isinstance(value, list):
+        return [_rich(each, arrays) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "items" in value:
+        return {key: _rich(each, arrays) for key, each in value["items"]}
+    data = arrays[f"a{value[TENSOR]}"]
+    if value["about"] is None:
+        return data.tobytes()
+    dtype, shape = value["about"]
+    return torch.from_numpy(data.copy()).view(getattr(torch, dtype)).reshape(shape)

@@ -1,0 +1,134 @@
+"""A worker's connections to the servers: push to all at once, pull from all, and outlast a server's death."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from . import channels, protocol_pb2_grpc
+from .protocol_pb2 import Gradients, Nothing, PullRequest, Shard, Tensor
+
+AGAIN_SECONDS = 0.2
+
+
+@dataclass
+class Sent:
+    """A push under way: for each server what was sent, and what will be the answer."""
+
+    requests: list[Gradients]
+    futures: list[grpc.Future]
+
+
+class Links:
+    """Speak to every server.
+
+    Args:
+        master: A stub; it knows where the servers are.
+        layouts: For each server, how the model is cut.
+        stop: Set when nobody is to wait any longer.
+    """
+
+    def __init__(self, master, layouts: Sequence[int], *, stop: threading.Event) -> None:
+        self._master, self._layouts, self._stop = master, layouts, stop
+        count = len(layouts)
+        self._addresses = [""] * count
+        self._channels: list[grpc.Channel | None] = [None] * count
+        self._stubs: list = [None] * count
+        self._versions, self._incarnations = [0] * count, [0] * count
+
+    def versions(self) -> tuple[int, ...]:
+        """Return each server's version of the parameters that came last."""
+        return tuple(self._versions)
+
+    def incarnations(self) -> tuple[int, ...]:
+        """Return which process of each server they came from."""
+        return tuple(self._incarnations)
+
+    def pull(self, pin: int) -> list[Sequence[Tensor]]:
+        """Return every shard's tensors.
+
+        Raises:
+            grpc.RpcError: A server refuses: it has nothing under this number, or another model.
+            channels.Gone: A server has not answered for too long.
+        """
+        self._look()
+        requests = [PullRequest(pin=pin, layout=layout) for layout in self._layouts]
+        answers = [self._insist(index, "Pull", request) for index, request in enumerate(requests)]
+        if pin == 0:
+            self._note(answers)
+        return [each.tensors for each in answers]
+
+    def push(
+        self,
+        epoch: int,
+        minibatch: int,
+        packed: Sequence[list[Tensor]],
+        *,
+        versions: Sequence[int],
+        incarnations: Sequence[int],
+    ) -> Sent:
+        """Send a gradient to every server; return at once."""
+        requests = [
+            Gradients(
+                epoch=epoch, minibatch=minibatch, version=version, incarnation=incarnation, tensors=tensors
+            )
+            for tensors, version, incarnation in zip(packed, versions, incarnations, strict=True)
+        ]
+        futures = [
+            stub.Push.future(request, timeout=channels.CALL_SECONDS)
+            for stub, request in zip(self._stubs, requests, strict=True)
+        ]
+        return Sent(requests, futures)
+
+    def wait(self, sent: Sent) -> list[Shard]:
+        """Return all answers; where none came, the push is repeated: a server applies it once.
+
+        Raises:
+            grpc.RpcError: A server refuses.
+            channels.Gone: A server has not answered for too long.
+        """
+        answers = []
+        for index, future in enumerate(sent.futures):
+            try:
+                answers.append(future.result())
+            except grpc.RpcError as error:
+                if error.code() not in channels.TRANSIENT:
+                    raise
+                answers.append(self._insist(index, "Push", sent.requests[index]))
+        self._note(answers)
+        return answers
+
+    def _insist(self, index: int, name: str, request) -> Shard:
+        deadline = time.monotonic() + channels.GIVE_UP_SECONDS
+        while True:
+            try:
+                return getattr(self._stubs[index], name)(request, timeout=channels.CALL_SECONDS)
+            except grpc.RpcError as error:
+                if error.code() not in channels.TRANSIENT:
+                    raise
+                if self._stop.is_set() or time.monotonic() > deadline:
+                    raise channels.Gone(f"server {index} at {self._addresses[index]}") from error
+            self._stop.wait(AGAIN_SECONDS)
+            self._look()  # it may be elsewhere by now
+
+    def _look(self) -> None:
+        """Ask the master where the servers are, until it knows all of them."""
+        while True:
+            found = channels.insist(self._master.Servers, Nothing(), stop=self._stop.is_set)
+            if len(found.addresses) == len(self._stubs) and all(found.addresses):
+                break
+            if self._stop.wait(AGAIN_SECONDS):
+                raise channels.Gone("the servers have not registered")
+        for index, address in enumerate(found.addresses):
+            if address != self._addresses[index]:
+                if self._channels[index] is not None:
+                    self._channels[index].close()
+                self._channels[index] = channels.connect(address)
+                self._stubs[index] = protocol_pb2_grpc.ServerStub(self._channels[index])
+                self._addresses[index] = address
+
+    def _note(self, answers: Sequence[Shard]) -> None:
+        self._versions = [each.version for each in answers]
+        self._incarnations = [each.incarnation for each in answers]

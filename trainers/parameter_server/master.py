@@ -1,0 +1,335 @@
+"""The master: hands out tasks, watches workers and servers, evaluates beside training, and ends the job.
+
+    python -m parameter_server.master --trainer model.py --records train.npy --state-dir state --workers 2
+
+With ``--pods FILE`` it starts workers and servers as pods and replaces those that are lost; without, somebody
+else starts them. It may die at any time: a new one reads the journal in ``--state-dir`` and goes on, and
+workers and servers wait for it. Neither torch nor the user's file is loaded here.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import grpc
+
+from . import channels, journal, protocol_pb2, protocol_pb2_grpc, settings
+from .crew import Crew
+from .evaluation import Evaluation
+from .events import Teller
+from .job import Job
+from .protocol_pb2 import Left, Nothing, Orders, PinRequest, SaveRequest
+from .records import open_records
+
+TICK_SECONDS = 0.1
+SILENT_SECONDS = 10.0  # after which a worker's task goes to others
+STALENESS_SECONDS = 2.0
+FAREWELL_SECONDS = 10.0
+SAVE_SECONDS = 120.0
+THREADS = 16
+
+
+class Service(protocol_pb2_grpc.MasterServicer):
+    """What workers and servers may ask of the master."""
+
+    def __init__(self, job: Job, crew: Crew | None) -> None:
+        self._job, self._crew = job, crew
+        self.told: set[int] = set()  # workers that know that the job is over
+
+    def Join(self, request, context):
+        if request.role == "worker":
+            self._job.heard(request.index)
+        return protocol_pb2.Job(settings=self._job.settings.to_json())
+
+    def RegisterServer(self, request, context):
+        if not 0 <= request.index < len(self._job.servers):
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the job has no server {request.index}")
+        self._job.register(request)
+        return Nothing()
+
+    def Heartbeat(self, request, context):
+        if request.role == "ps":
+            known = self._job.pulse(request.index, request.incarnation, request.version)
+            return Orders(unknown=not known)
+        return Orders(over=self._job.heard(request.index).gone)
+
+    def Servers(self, request, context):
+        with self._job.lock:
+            known = self._job.servers
+            return protocol_pb2.ServerList(
+                addresses=[each.address if each else "" for each in known],
+                incarnations=[each.incarnation if each else 0 for each in known],
+            )
+
+    def NextTask(self, request, context):
+        self._wait_for_servers(request, context)
+        task = self._job.next_task(request)
+        if task.kind == protocol_pb2.OVER:
+            self.told.add(request.worker)
+        return task
+
+    def Report(self, request, context):
+        self._wait_for_servers(request, context)
+        return Left(minibatches=self._job.report(request))
+
+    def Fail(self, request, context):
+        if self._crew is not None:
+            self._crew.blame(request.role, request.index, request.reason)
+        else:
+            self._job.fail("error", f"{request.role} {request.index} failed: {request.reason}", most=0)
+        return Nothing()
+
+    def _wait_for_servers(self, request, context) -> None:
+        """Have a report repeated later: a new master does not know yet who is right."""
+        if request.minibatches and not self._job.ready and not self._job.over:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "not every server has registered yet")
+
+
+class Conductor:
+    """What the master does by itself, ten times a second.
+
+    Args:
+        job: Its state.
+        book: The journal.
+        crew: Who keeps the processes; None where somebody else does.
+        tell: Says events.
+    """
+
+    def __init__(self, job: Job, book: journal.Journal, crew: Crew | None, tell: Teller) -> None:
+        self._job, self._book, self._crew, self._tell = job, book, crew, tell
+        self._stubs: dict[str, tuple[grpc.Channel, object]] = {}
+        self._flushed = self._told = time.monotonic()
+        self._began = time.monotonic()
+
+    def tick(self) -> None:
+        """Do what is due.
+
+        Raises:
+            journal.Superseded: Another master has taken over.
+        """
+        self._write()
+        if self._crew is not None:
+            self._crew.tick()
+        self._job.silent(SILENT_SECONDS)
+        if self._job.ready and not self._job.over:
+            with suppress(grpc.RpcError, LookupError):  # a server is being replaced; next time, then
+                self._close_epochs()
+                self._evaluate()
+        if time.monotonic() - self._told > STALENESS_SECONDS:
+            self._tell_staleness()
+
+    def end(self) -> None:
+        """Let the servers go, and put the rest on the disk."""
+        self._tell_staleness()
+        for server in self._job.servers:
+            if server is not None:
+                with suppress(grpc.RpcError):
+                    self._stub(server.address).End(Nothing(), timeout=5)
+        self._book.close()
+
+    def _write(self) -> None:
+        if time.monotonic() - self._flushed < journal.SYNC_SECONDS:
+            return
+        self._flushed = time.monotonic()
+        try:
+            if self._book.long:
+                with self._job.lock:
+                    self._book.renew({"begin": 1} | self._job.snapshot())
+            self._book.flush()
+        except OSError as error:  # a full volume; the lines are kept
+            self._tell("broken", what="journal", reason=str(error))
+
+    def _close_epochs(self) -> None:
+        """Close an epoch that is complete, when every server has it on the disk."""
+        job = self._job
+        while not job.ledger.over and job.ledger.complete(job.ledger.first_open):
+            number = job.ledger.first_open
+            saved = [
+                self._stub(each.address).Save(SaveRequest(wait=True), timeout=SAVE_SECONDS).incarnation
+                for each in self._present()
+            ]
+            with job.lock:
+                same = [each.incarnation for each in self._present()] == saved
+                if not same or not job.ledger.complete(number):
+                    return  # a server was replaced meanwhile, and lacks something
+                job.ledger.close(number)
+                job.write({"closed": number})
+            seconds = time.monotonic() - self._began
+            self._tell("epoch", epoch=number, records=job.records, seconds=round(seconds, 3))
+            self._began = time.monotonic()
+            self._tell_staleness()
+
+    def _evaluate(self) -> None:
+        """Begin an evaluation that is due, and end one that is done."""
+        job = self._job
+        running = job.evaluation
+        if running is not None and running.done:
+            with job.lock:
+                job.evaluation = None
+                if job.ledger.over and running.step == job.ledger.steps:
+                    job.judged = True
+                    job.write({"judged": True})
+            self._tell("eval", version=running.step, **running.result())
+            if not job.judged:
+                self._unpin(running.number)
+        elif running is None and (job.wanted or (job.ledger.over and not job.judged)):
+            self._begin_evaluation()
+
+    def _begin_evaluation(self) -> None:
+        """Have every server keep its parameters, and hand out the test records."""
+        job = self._job
+        with job.lock:
+            job.evaluations += 1
+            job.write({"evaluations": job.evaluations})
+            job.wanted = False
+            number, step = job.evaluations, job.ledger.steps
+            servers = self._present()
+        try:
+            for each in servers:
+                self._stub(each.address).Pin(PinRequest(pin=number), timeout=channels.CALL_SECONDS)
+        except grpc.RpcError:
+            job.wanted = True
+            raise
+        with job.lock:
+            if [each.incarnation for each in self._present()] != [each.incarnation for each in servers]:
+                job.wanted = True
+            elif job.test_records:
+                size = job.settings.minibatch * job.settings.minibatches_per_task
+                job.evaluation = Evaluation(number, records=job.test_records, size=size, step=step)
+            elif job.ledger.over:
+                job.judged = True
+                job.write({"judged": True})
+
+    def _unpin(self, number: int) -> None:
+        for each in self._present():
+            self._stub(each.address).Unpin(PinRequest(pin=number), timeout=channels.CALL_SECONDS)
+
+    def _present(self) -> list:
+        found = list(self._job.servers)
+        if None in found:
+            raise LookupError("a server has not registered")
+        return found
+
+    def _stub(self, address: str):
+        if address not in self._stubs:
+            channel = channels.connect(address)
+            self._stubs[address] = (channel, protocol_pb2_grpc.ServerStub(channel))
+        return self._stubs[address][1]
+
+    def _tell_staleness(self) -> None:
+        self._told = time.monotonic()
+        found = self._job.take_staleness()
+        if found is not None:
+            self._tell("staleness", **found)
+
+
+def recover(job: Job, folder: Path, tell: Teller) -> journal.Journal:
+    """Read the journal of the master before, if there was one, and begin the next.
+
+    Raises:
+        SystemExit: It is of another job.
+        journal.Superseded: Another master was quicker.
+    """
+    number, lines = journal.read(folder)
+    if lines:
+        try:
+            job.recover(lines)
+        except (ValueError, KeyError) as error:
+            raise SystemExit(
+                f"the journal in {folder} does not fit: {error}; delete the folder, or use another --state-dir"
+            ) from error
+        tell("resume", journal=number, epoch=job.ledger.first_open, steps=job.ledger.steps)
+    return journal.Journal(folder, {"begin": 1} | job.snapshot())
+
+
+def make_crew(job: Job, pods: Path | None, stack: ExitStack, tell: Teller) -> Crew | None:
+    """Return what keeps the job's pods; None where there are none."""
+    if pods is None:
+        return None
+    from .pods import Pods  # not imported by others: it brings the Kubernetes client
+
+    return Crew(job, stack.enter_context(Pods(pods)), tell)
+
+
+def conduct(given: argparse.Namespace, wanted: settings.Settings, tell: Teller) -> int:
+    """Run the job to its end; return the exit status."""
+    stop = threading.Event()
+    for signalled in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signalled, lambda *_: stop.set())
+    lines: list[dict] = []
+    test = len(open_records(wanted.test_records)) if wanted.test_records else 0
+    job = Job(wanted, len(open_records(wanted.records)), test, tell, lines.append)
+    book = recover(job, Path(wanted.state_dir), tell)
+    job.write = book.write
+    with ExitStack() as stack:
+        crew = make_crew(job, given.pods, stack, tell)
+        service = Service(job, crew)
+        server = grpc.server(ThreadPoolExecutor(THREADS, "call"), options=channels.OPTIONS)
+        protocol_pb2_grpc.add_MasterServicer_to_server(service, server)
+        port = server.add_insecure_port(f"0.0.0.0:{given.port}")
+        server.start()
+        stack.callback(server.stop, 1)
+        tell(
+            "start",
+            port=port,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            records=job.records,
+            test_records=test,
+            tasks=job.ledger.tasks,
+            workers=wanted.workers,
+            servers=wanted.servers,
+        )
+        if crew is not None:
+            crew.start()
+        conductor = Conductor(job, book, crew, tell)
+        while not job.over:
+            if stop.wait(TICK_SECONDS):
+                book.close()
+                return 128 + signal.SIGTERM
+            conductor.tick()
+        _say_goodbye(job, service)
+        conductor.end()
+    if job.failed:
+        tell("failed", reason=job.failed)
+        return 1
+    tell("end", records=job.records * wanted.epochs, steps=job.ledger.steps)
+    return 0
+
+
+def _say_goodbye(job: Job, service: Service) -> None:
+    """Wait until every worker that lives has heard that it is over."""
+    deadline = time.monotonic() + FAREWELL_SECONDS
+    while time.monotonic() < deadline:
+        recent = job.clock() - SILENT_SECONDS / 2
+        living = {number for number, seen in job.workers.items() if not seen.gone and seen.at > recent}
+        if living <= service.told:
+            return
+        time.sleep(TICK_SECONDS)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Read the flags, and run the job."""
+    parser = argparse.ArgumentParser(description="Run a job with parameter servers.")
+    settings.add_flags(parser)
+    parser.add_argument("--port", type=int, default=settings.PORT)
+    parser.add_argument("--pods", type=Path, help="a file that says how workers' and servers' pods look")
+    given = parser.parse_args(argv)
+    wanted = settings.from_flags(given)
+    tell = Teller("master", 0, wanted.workers)
+    try:
+        status = conduct(given, wanted, tell)
+    except journal.Superseded as error:
+        tell("superseded", reason=str(error))
+        raise SystemExit(f"{error}; this master ends") from error
+    raise SystemExit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""A parameter server: one shard of the model, behind gRPC, with checkpoints.
+
+    python -m parameter_server.server --master localhost:50001 --index 0
+
+It asks the master what the job is, takes its shard of the user's model (restored from its newest checkpoint,
+if there is one) and tells the master which minibatches are in it. What the checkpoint lacks is then handed
+out again, and the other servers recognise it: no minibatch counts twice anywhere, and none is missing.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import torch
+
+from . import channels, checkpoints, protocol_pb2, protocol_pb2_grpc, shards, user_model
+from .events import Teller
+from .protocol_pb2 import Applied, Failure, JoinRequest, Nothing, Pulse, Registration, Saved
+from .settings import Settings
+from .shard import Shard
+
+PULSE_SECONDS = 0.5
+
+
+class Service(protocol_pb2_grpc.ServerServicer):
+    """What workers and the master may ask of a server."""
+
+    def __init__(self, shard: Shard, keeper: "Keeper", stop: threading.Event) -> None:
+        self._shard, self._keeper, self._stop = shard, keeper, stop
+        self.ready = threading.Event()  # the master knows which minibatches are in the shard
+
+    def Pull(self, request, context):
+        self._check(context)
+        if request.layout != self._shard.layout:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the worker has cut the model otherwise")
+        with self._shard.lock:
+            try:
+                version, tensors = self._shard.read(request.pin)
+            except KeyError:
+                context.abort(grpc.StatusCode.NOT_FOUND, f"no parameters are kept under {request.pin}")
+        return protocol_pb2.Shard(version=version, incarnation=self._shard.incarnation, tensors=tensors)
+
+    def Push(self, request, context):
+        self._check(context)
+        shard = self._shard
+        with shard.lock:
+            try:
+                verdict, behind = shard.push(
+                    request.epoch,
+                    request.minibatch,
+                    version=request.version,
+                    incarnation=request.incarnation,
+                    tensors=request.tensors,
+                )
+            except ValueError as error:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            version, tensors = shard.read()
+        self._keeper.moved(version)
+        return protocol_pb2.Shard(
+            verdict=verdict,
+            version=version,
+            incarnation=shard.incarnation,
+            staleness=behind,
+            tensors=tensors,
+        )
+
+    def Pin(self, request, context):
+        self._check(context)
+        self._shard.pin(request.pin)
+        return Nothing()
+
+    def Unpin(self, request, context):
+        self._shard.unpin(request.pin)
+        return Nothing()
+
+    def Save(self, request, context):
+        self._check(context)
+        try:
+            version = self._keeper.save(flush=True)
+        except OSError as error:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the checkpoint cannot be written: {error}")
+        return Saved(version=version, incarnation=self._shard.incarnation)
+
+    def End(self, request, context):
+        self._stop.set()
+        return Nothing()
+
+    def _check(self, context) -> None:
+        if not self.ready.is_set():
+            context.abort(grpc.StatusCode.UNAVAILABLE, "this server is not ready yet")
+
+
+class Keeper:
+    """Write checkpoints beside the work: the shard is held up while it is copied, not while that is written.
+
+    Args:
+        shard: What to save.
+        folder: Where.
+        every: Updates between two.
+        tell: Says what was saved.
+    """
+
+    def __init__(self, shard: Shard, folder: Path, *, every: int, tell: Teller) -> None:
+        self._shard, self._folder, self._every, self._tell = shard, folder, every, tell
+        self._due = threading.Event()
+        self._saving = threading.Lock()
+        self._saved = shard.version
+        self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write when it is due."""
+        self._thread.start()
+
+    def moved(self, version: int) -> None:
+        """Hear which version there is now."""
+        if version - self._saved >= self._every:
+            self._due.set()
+
+    def save(self, *, flush: bool = False) -> int:
+        """Write a checkpoint now; return its version.
+
+        Raises:
+            OSError: The disk does not take it.
+        """
+        with self._saving:
+            began = time.perf_counter()
+            with self._shard.lock:
+                if flush:
+                    self._shard.flush()
+                state = self._shard.state()
+            waited = time.perf_counter() - began
+            version = self._saved = state["version"]
+            size = checkpoints.save(self._folder, version, state)
+            seconds = round(time.perf_counter() - began, 4)
+            file = checkpoints.path_of(self._folder, version).name
+            self._tell(
+                "checkpoint", version=version, file=file, bytes=size, seconds=seconds, waited=round(waited, 5)
+            )
+            return version
+
+    def _run(self) -> None:
+        while True:
+            self._due.wait()
+            self._due.clear()
+            try:
+                self.save()
+            except OSError as error:
+                self._tell("broken", what="checkpoint", reason=str(error))
+                time.sleep(1)  # a full disk is not asked again at each update
+
+
+def build(settings: Settings, index: int) -> Shard:
+    """Return this server's shard of the user's model, as it is before training.
+
+    Raises:
+        user_model.UserError: The user's file raises.
+    """
+    module = user_model.load(settings.trainer)
+    try:
+        torch.manual_seed(settings.seed)  # the same first weights in every process
+        groups = shards.plan(module.model(), settings.servers)[index]
+        return Shard(
+            groups,
+            module.optimizer,
+            grads_to_wait=settings.grads_to_wait,
+            staleness_bound=settings.staleness_bound,
+        )
+    except Exception as error:
+        raise user_model.UserError(user_model.explain(error, settings.trainer)) from error
+
+
+def restore(shard: Shard, folder: Path) -> list[str]:
+    """Put the newest checkpoint into the shard, if there is one; return the names of files that are broken.
+
+    Raises:
+        user_model.UserError: The checkpoint is of another model.
+    """
+    state, broken = checkpoints.load(folder)
+    if state is not None:
+        try:
+            shard.restore(state)
+        except ValueError as error:
+            raise user_model.UserError(
+                f"the checkpoint in {folder} does not fit the model: {error}; use another --state-dir"
+            ) from error
+    return broken
+
+
+def serve(master, settings: Settings, *, index: int, port: int) -> None:
+    """Hold a shard until the job is over."""
+    tell = Teller("ps", index, settings.workers)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    folder = Path(settings.state_dir) / f"server-{index}"
+    shard = build(settings, index)
+    broken = restore(shard, folder)
+    keeper = Keeper(shard, folder, every=settings.checkpoint_steps, tell=tell)
+    service = Service(shard, keeper, stop)
+    server = grpc.server(ThreadPoolExecutor(max(8, 2 * settings.workers), "push"), options=channels.OPTIONS)
+    protocol_pb2_grpc.add_ServerServicer_to_server(service, server)
+    address = f"{own_address()}:{server.add_insecure_port(f'0.0.0.0:{port}')}"
+    server.start()
+
+    def register() -> None:
+        with shard.lock:
+            applied = [Applied(epoch=epoch, bits=bits) for epoch, bits in shard.applied().items()]
+            version = shard.version
+        registration = Registration(
+            index=index,
+            address=address,
+            incarnation=shard.incarnation,
+            version=version,
+            restored=version > 0,
+            applied=applied,
+        )
+        channels.insist(master.RegisterServer, registration, stop=stop.is_set)
+        service.ready.set()
+
+    if shard.version:
+        tell("resume", version=shard.version, broken=broken)
+    register()
+    sizes = [group.size for group in shard.groups]
+    tell(
+        "start",
+        address=address,
+        version=shard.version,
+        parameters=sum(sizes),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+    )
+    keeper.start()
+    watch(master, shard, index=index, stop=stop, register=register)
+    server.stop(grace=1).wait()
+    tell("end", version=shard.version)
+
+
+def watch(master, shard: Shard, *, index: int, stop: threading.Event, register) -> None:
+    """Tell the master twice a second that this server lives, until it is to end."""
+    while not stop.wait(PULSE_SECONDS):
+        pulse = Pulse(role="ps", index=index, incarnation=shard.incarnation, version=shard.version)
+        try:
+            orders = master.Heartbeat(pulse, timeout=channels.CALL_SECONDS)
+        except grpc.RpcError:
+            continue  # the master is being restarted; workers go on meanwhile
+        if orders.over:
+            return
+        if orders.unknown:
+            register()
+
+
+def own_address() -> str:
+    """Return the address under which other pods reach this one."""
+    given = os.environ.get("POD_IP")
+    if given:
+        return given
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Ask what the job is, and serve it."""
+    parser = argparse.ArgumentParser(description="Hold a shard of a model.")
+    parser.add_argument("--master", required=True, help="host:port")
+    parser.add_argument("--index", type=int, required=True)
+    parser.add_argument("--port", type=int, default=0, help="0: any that is free")
+    given = parser.parse_args(argv)
+    with channels.connect(given.master) as channel:
+        master = protocol_pb2_grpc.MasterStub(channel)
+        who = JoinRequest(role="ps", index=given.index, host=socket.gethostname(), pid=os.getpid())
+        settings = Settings.from_json(channels.insist(master.Join, who).settings)
+        try:
+            serve(master, settings, index=given.index, port=given.port)
+        except user_model.UserError as error:
+            Teller("ps", given.index, settings.workers)("failed", reason=str(error))
+            channels.insist(master.Fail, Failure(role="ps", index=given.index, reason=str(error)), seconds=30)
+            raise SystemExit(1) from None
+        except channels.Gone as error:
+            raise SystemExit(f"the master at {given.master} is gone: {error}") from error
+
+
+if __name__ == "__main__":
+    main()

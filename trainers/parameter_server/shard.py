@@ -1,0 +1,187 @@
+"""One server's part of the model: what applies gradients, and knows which it has applied.
+
+Each minibatch's gradient changes it once, however often it is pushed: a worker that was not answered pushes
+again, and so does another one that was given a lost worker's task. Asynchronous: a gradient is applied when
+it comes. Synchronous: the mean of ``grads_to_wait`` gradients of one version makes the next version. What
+comes over the network, and when state is written to disk, is not here.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from . import shards
+from .protocol_pb2 import APPLIED, DUPLICATE, STALE, Tensor
+
+
+class Shard:
+    """Tensors, the user's optimizer on them, and what has been applied.
+
+    Args:
+        groups: This server's part of the plan.
+        optimizer: The user's; called with the list of this shard's parameters.
+        grads_to_wait: 1 or more.
+        staleness_bound: Updates that a gradient may be behind, where it is applied at once.
+    """
+
+    def __init__(
+        self, groups: Sequence[shards.Group], optimizer: Callable, *, grads_to_wait: int, staleness_bound: int
+    ) -> None:
+        self.groups, self.layout = groups, shards.layout(groups)
+        self.incarnation = uuid.uuid4().int >> 64
+        self.version = 0
+        self.lock = threading.Lock()
+        self._wait, self._bound = grads_to_wait, staleness_bound
+        self._flats = shards.flatten(groups)
+        self._came = [torch.zeros_like(flat) for flat in self._flats]  # what a message is copied into
+        self._sums = [torch.zeros_like(flat) for flat in self._flats] if grads_to_wait > 1 else self._came
+        parameters = []
+        for group, gradient in zip(groups, self._sums, strict=True):
+            if group.learned:
+                for member, view in zip(group.members, shards.views(group, gradient), strict=True):
+                    member.tensor.grad = view
+                    parameters.append(member.tensor)
+        self._optimizer = optimizer(parameters) if parameters else None
+        self._buffered: list[tuple[int, int]] = []
+        self._applied: dict[int, bytearray] = {}
+        self._pins: dict[int, tuple[int, list[torch.Tensor]]] = {}
+
+    # Gradients
+
+    def push(
+        self, epoch: int, minibatch: int, *, version: int, incarnation: int, tensors: Sequence[Tensor]
+    ) -> tuple[int, int]:
+        """Apply a minibatch's gradient, or keep it until there are enough; the caller has the lock.
+
+        Returns:
+            A verdict, and by how many updates the gradient was behind.
+
+        Raises:
+            ValueError: The tensors are not this shard's.
+        """
+        if self._has(epoch, minibatch):
+            return DUPLICATE, 0
+        behind = max(0, self.version - version)
+        # After a restart the versions begin anew from the checkpoint's: the same number, other parameters.
+        if incarnation != self.incarnation or behind > (0 if self._wait > 1 else self._bound):
+            return STALE, behind
+        shards.unpack(tensors, self._came)
+        self._mark(epoch, minibatch)
+        if self._wait > 1:
+            for total, came in zip(self._sums, self._came, strict=True):
+                total.add_(came)
+            self._buffered.append((epoch, minibatch))
+            if len(self._buffered) >= self._wait:
+                self._apply(len(self._buffered))
+        else:
+            self._apply(1)
+        return APPLIED, behind
+
+    def flush(self) -> None:
+        """Apply what is kept, though it is less than was to be waited for; the caller has the lock."""
+        if self._buffered:
+            self._apply(len(self._buffered))
+
+    @torch.no_grad()
+    def _apply(self, count: int) -> None:
+        for group, flat, total in zip(self.groups, self._flats, self._sums, strict=True):
+            if group.learned:
+                if count > 1:
+                    total.div_(count)
+            else:  # a running mean moves by the mean of the moves, a counter by their sum
+                flat.add_(total, alpha=1 / count) if flat.is_floating_point() else flat.add_(total)
+        if self._optimizer is not None:
+            with torch.enable_grad():
+                self._optimizer.step()
+        if self._wait > 1:
+            for total in self._sums:
+                total.zero_()
+            self._buffered.clear()
+        self.version += 1
+
+    def _has(self, epoch: int, minibatch: int) -> bool:
+        bits = self._applied.get(epoch)
+        place = minibatch >> 3
+        return bits is not None and place < len(bits) and bool(bits[place] >> (minibatch & 7) & 1)
+
+    def _mark(self, epoch: int, minibatch: int, *, has: bool = True) -> None:
+        bits = self._applied.setdefault(epoch, bytearray())
+        place, bit = minibatch >> 3, 1 << (minibatch & 7)
+        if place >= len(bits):
+            bits.extend(bytes(place + 1 - len(bits)))
+        bits[place] = bits[place] | bit if has else bits[place] & ~bit
+
+    # Parameters
+
+    def read(self, pin: int = 0) -> tuple[int, list[Tensor]]:
+        """Return a version and its tensors; the caller has the lock.
+
+        Raises:
+            KeyError: Nothing is kept under this number.
+        """
+        version, flats = self._pins[pin] if pin else (self.version, self._flats)
+        return version, shards.pack(flats)
+
+    def pin(self, number: int) -> None:
+        """Keep the present parameters under a number."""
+        with self.lock:
+            if number not in self._pins:
+                self._pins[number] = (self.version, [flat.clone() for flat in self._flats])
+
+    def unpin(self, number: int) -> None:
+        """Forget parameters that were kept."""
+        with self.lock:
+            self._pins.pop(number, None)
+
+    # State
+
+    def applied(self, newest: int = 4) -> dict[int, bytes]:
+        """Return which minibatches of the newest epochs have been applied, a bit each; the caller has the lock."""
+        return {epoch: bytes(self._applied[epoch]) for epoch in sorted(self._applied)[-newest:]}
+
+    def state(self) -> dict:
+        """Return all that a checkpoint needs, copied; the caller has the lock.
+
+        Gradients that are kept for later are not in it, and are not among those applied.
+        """
+        for epoch, minibatch in self._buffered:
+            self._mark(epoch, minibatch, has=False)
+        applied = {epoch: bytes(bits) for epoch, bits in self._applied.items()}
+        for epoch, minibatch in self._buffered:
+            self._mark(epoch, minibatch)
+        return {
+            "layout": f"{self.layout:016x}",
+            "version": self.version,
+            "flats": [flat.clone() for flat in self._flats],
+            "optimizer": _copied(self._optimizer.state_dict()) if self._optimizer else None,
+            "applied": applied,
+        }
+
+    def restore(self, state: dict) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            ValueError: It is of another model, or of another number of servers.
+        """
+        if state["layout"] != f"{self.layout:016x}":
+            raise ValueError("it is of another model, or of another number of servers")
+        with torch.no_grad():
+            for flat, saved in zip(self._flats, state["flats"], strict=True):
+                flat.copy_(saved)
+        if self._optimizer is not None:
+            self._optimizer.load_state_dict(state["optimizer"])
+        self.version = state["version"]
+        self._applied = {int(epoch): bytearray(bits) for epoch, bits in state["applied"].items()}
+
+
+def _copied(value: object) -> object:
+    """Return an optimizer's state with its own tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: _copied(each) for key, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_copied(each) for each in value]
+    return value

@@ -1,0 +1,140 @@
+"""How a model is cut among the servers, and how a shard travels: as one flat tensor for each type.
+
+Every process makes the plan from the model itself, so nobody has to send it; a number made from names, types
+and shapes shows whether two have made the same one. A process's tensors are views of the flat ones, so a
+gradient is sent, and a parameter received, with one copy and no loop over layers.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from .protocol_pb2 import Tensor
+
+
+@dataclass(frozen=True)
+class Member:
+    """A tensor of the model: a parameter, or a buffer such as a running mean."""
+
+    name: str
+    tensor: torch.Tensor
+    learned: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tensors of one shard that have one type and travel as one."""
+
+    learned: bool
+    dtype: torch.dtype
+    members: tuple[Member, ...]
+
+    @property
+    def size(self) -> int:
+        """Elements of all."""
+        return sum(each.tensor.numel() for each in self.members)
+
+
+def members(model: nn.Module) -> list[Member]:
+    """Return what a model's ``state_dict`` has, shared tensors once."""
+    kept = model.state_dict().keys()
+    learned = [Member(name, tensor, tensor.requires_grad) for name, tensor in model.named_parameters()]
+    buffers = [Member(name, tensor, False) for name, tensor in model.named_buffers() if name in kept]
+    return learned + buffers
+
+
+def plan(model: nn.Module, servers: int) -> list[list[Group]]:
+    """Return each server's groups: the largest tensor first, each to the server that has least.
+
+    A model with fewer tensors than there are servers leaves servers without any; they have nothing to do.
+    """
+    shares: list[list[Member]] = [[] for _ in range(servers)]
+    loads = [0] * servers
+    sized = sorted(members(model), key=lambda each: (-each.tensor.nbytes, each.name))
+    for each in sized:
+        lightest = min(range(servers), key=lambda index: (loads[index], index))
+        shares[lightest].append(each)
+        loads[lightest] += each.tensor.nbytes
+    return [_group(share) for share in shares]
+
+
+def _group(share: Iterable[Member]) -> list[Group]:
+    grouped: dict[tuple[bool, str], list[Member]] = {}
+    for each in share:
+        grouped.setdefault((not each.learned, str(each.tensor.dtype)), []).append(each)
+    return [
+        Group(not buffers, grouped[buffers, dtype][0].tensor.dtype, tuple(grouped[buffers, dtype]))
+        for buffers, dtype in sorted(grouped)
+    ]
+
+
+def layout(groups: Sequence[Group]) -> int:
+    """Return a number (64 bits) that two processes share if they have cut the model alike."""
+    words = [
+        f"{each.name} {each.tensor.dtype} {tuple(each.tensor.shape)} {each.tensor.stride()}"
+        for group in groups
+        for each in group.members
+    ]
+    return int.from_bytes(hashlib.sha256("\n".join(words).encode()).digest()[:8], "little")
+
+
+def flatten(groups: Sequence[Group], device: torch.device | str = "cpu") -> list[torch.Tensor]:
+    """Return a flat tensor for each group, with the members' values; the members become views of it."""
+    made = []
+    with torch.no_grad():
+        for group in groups:
+            flat = torch.empty(group.size, dtype=group.dtype, device=device)
+            for member, view in zip(group.members, views(group, flat), strict=True):
+                view.copy_(member.tensor)
+                member.tensor.data = view
+            made.append(flat)
+    return made
+
+
+def views(group: Group, flat: torch.Tensor) -> list[torch.Tensor]:
+    """Return the members' places in a flat tensor, in their shapes; channels stay last where they were."""
+    found, start = [], 0
+    for each in group.members:
+        one = each.tensor
+        dense = one.is_contiguous() or one.is_contiguous(memory_format=torch.channels_last)
+        strides = one.stride() if dense else torch.empty(one.shape, device="meta").stride()
+        found.append(flat.as_strided(one.shape, strides, start))
+        start += one.numel()
+    return found
+
+
+# Tensors as bytes -------------------------------------------------------------------------------------------
+
+
+def pack(flats: Iterable[torch.Tensor]) -> list[Tensor]:
+    """Return flat tensors as messages: one copy each, into the message."""
+    return [
+        Tensor(
+            dtype=str(flat.dtype).removeprefix("torch."),
+            shape=flat.shape,
+            data=flat.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes(),
+        )
+        for flat in flats
+    ]
+
+
+def unpack(messages: Sequence[Tensor], into: Sequence[torch.Tensor]) -> None:
+    """Copy messages into flat tensors.
+
+    Raises:
+        ValueError: They are of other types or sizes.
+    """
+    if len(messages) != len(into):
+        raise ValueError(f"{len(messages)} tensors have come, and {len(into)} are needed")
+    for message, flat in zip(messages, into, strict=True):
+        said, needed = f"{message.dtype} {list(message.shape)}", f"{flat.dtype} {list(flat.shape)}"
+        if f"torch.{said}" != needed or len(message.data) != flat.nbytes:
+            raise ValueError(f"{said}, {len(message.data)} bytes has come, and {needed} is needed")
+        if flat.device.type == "cpu":
+            flat.view(torch.uint8).numpy()[:] = np.frombuffer(message.data, np.uint8)
+        elif flat.numel():
+            flat.copy_(torch.frombuffer(bytearray(message.data), dtype=flat.dtype))

@@ -1,0 +1,315 @@
+"""The ledger: which records are still to do, who does them, and which have counted.
+
+An epoch's records are cut into minibatches, these into tasks. A task goes from todo to doing to done; what a
+lost worker leaves goes back to todo, and what takes long is handed to a second worker as well. What counts is
+not the task but the minibatch: one bit each, set once, so whoever does it first, its records count once.
+
+Tasks that nobody has yet are numbers in an order, not objects: a million of them take a few megabytes. Pure:
+the time comes in as an argument; what is written to disk and what comes over the network is not here.
+"""
+
+import random
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+PATIENCE = 3.0  # times the mean: a task that has taken so long is handed out a second time
+LEAST_PATIENCE = 5.0  # seconds
+AHEAD = 2  # epochs that are open at a time: nobody waits for the slowest, and nobody runs away
+SMOOTHING = 0.1  # of the mean, so that it follows a machine that becomes slower
+
+
+@dataclass(frozen=True)
+class Handed:
+    """What a worker is to do next.
+
+    Attributes:
+        epoch: Counted from 0.
+        task: The task's number in the epoch.
+        minibatches: Numbers in the epoch of those that have not counted yet, in the order to do them.
+        again: Somebody else has it as well.
+    """
+
+    epoch: int
+    task: int
+    minibatches: list[int]
+    again: bool = False
+
+
+@dataclass
+class _Epoch:
+    """One epoch that is not closed: the order of its tasks, and a bit for each minibatch."""
+
+    order: array
+    bits: bytearray
+    following: int = 0  # place in the order of the first task that nobody has had
+    counted: int = 0  # records
+    missing: int = 0  # minibatches
+    returned: deque[int] = field(default_factory=deque)
+
+
+@dataclass
+class _Doing:
+    """A task that is handed out: to whom, and since when."""
+
+    since: float
+    workers: list[int]
+
+
+class Ledger:
+    """Hand out tasks and count records.
+
+    Args:
+        records: How many there are.
+        minibatch: Records in a minibatch; the last one of an epoch may have fewer.
+        minibatches_per_task: How many a worker gets at a time.
+        epochs: How often each record is to count.
+        seed: Of the order of tasks, which is another one in each epoch.
+
+    Raises:
+        ValueError: One of them is less than one.
+
+    Example:
+        >>> ledger = Ledger(records=10, minibatch=4, minibatches_per_task=2, epochs=1)
+        >>> task = ledger.next(worker=0, now=0.0)
+        >>> records, tasks = ledger.report(task.epoch, task.minibatches, now=1.0)
+        >>> tasks == [task.task]
+        True
+    """
+
+    def __init__(
+        self, *, records: int, minibatch: int, minibatches_per_task: int, epochs: int, seed: int = 0
+    ) -> None:
+        if min(records, minibatch, minibatches_per_task, epochs) < 1:
+            raise ValueError("records, minibatch, minibatches per task and epochs are at least one each")
+        self.records, self.minibatch, self.per_task, self.epochs = (
+            records,
+            minibatch,
+            minibatches_per_task,
+            epochs,
+        )
+        self.seed = seed
+        self.minibatches = -(-records // minibatch)
+        self.tasks = -(-self.minibatches // minibatches_per_task)
+        self.first_open = 0  # epochs before it are closed for good
+        self.mean_seconds = 0.0  # of a task
+        self._open: dict[int, _Epoch] = {}
+        self._doing: OrderedDict[tuple[int, int], _Doing] = OrderedDict()  # the longest first
+        self._of_worker: dict[int, tuple[int, int]] = {}
+
+    # Handing out
+
+    def next(self, worker: int, now: float) -> Handed | None:
+        """Return what a worker is to do; None where there is nothing to do at present.
+
+        A worker that still has a task gets what is left of that.
+        """
+        mine = self._of_worker.get(worker)
+        if mine is not None:
+            left = self.left(*mine)
+            if left:
+                return Handed(*mine, left, again=len(self._doing[mine].workers) > 1)
+            self._drop(worker)
+        slow = self._slow(now)
+        if slow is not None:
+            self._doing[slow].workers.append(worker)
+            self._of_worker[worker] = slow
+            self._doing[slow].since = now
+            self._doing.move_to_end(slow)
+            return Handed(*slow, self.left(*slow)[::-1], again=True)  # from its end: they meet in the middle
+        for key in self._waiting():
+            left = self.left(*key)
+            if left and key not in self._doing:
+                self._doing[key] = _Doing(now, [worker])
+                self._of_worker[worker] = key
+                return Handed(*key, left)
+        return None
+
+    def left(self, epoch: int, task: int) -> list[int]:
+        """Return a task's minibatches that have not counted, in order."""
+        one = self._open.get(epoch)
+        if one is None:
+            return []
+        first, bits = task * self.per_task, one.bits
+        last = min(first + self.per_task, self.minibatches)
+        return [number for number in range(first, last) if not bits[number >> 3] >> (number & 7) & 1]
+
+    def records_of(self, minibatch: int) -> tuple[int, int]:
+        """Return the records of a minibatch, as a range [start, end)."""
+        start = minibatch * self.minibatch
+        return start, min(start + self.minibatch, self.records)
+
+    def _waiting(self):
+        """Give the tasks that nobody has: returned ones, then new ones; each is taken by being given."""
+        for epoch in range(self.first_open, min(self.first_open + AHEAD, self.epochs)):
+            one = self._epoch(epoch)
+            while one.returned:
+                yield epoch, one.returned.popleft()
+            while one.following < self.tasks:
+                one.following += 1
+                yield epoch, one.order[one.following - 1]
+
+    def _slow(self, now: float) -> tuple[int, int] | None:
+        """Return the task that has been with a single worker for longest, if that is too long."""
+        patience = max(LEAST_PATIENCE, PATIENCE * self.mean_seconds)
+        for key, doing in self._doing.items():
+            if doing.since > now - patience:
+                return None
+            if len(doing.workers) == 1 and self.left(*key):
+                return key
+        return None
+
+    def _epoch(self, number: int) -> _Epoch:
+        if number not in self._open:
+            order = array("q", range(self.tasks))
+            random.Random(f"{self.seed} {number}").shuffle(order)
+            self._open[number] = _Epoch(order, bytearray(-(-self.minibatches // 8)), missing=self.minibatches)
+        return self._open[number]
+
+    # Counting
+
+    def report(self, epoch: int, minibatches: Iterable[int], now: float) -> tuple[int, list[int]]:
+        """Count minibatches that every server has applied.
+
+        Returns:
+            How many records are new by that, and the tasks that are done by it.
+
+        Raises:
+            ValueError: There is no such minibatch.
+        """
+        one = self._open.get(epoch)
+        if one is None and self.first_open <= epoch < self.epochs:
+            one = self._epoch(epoch)  # a master that was restarted hears of what it does not remember
+        new, touched = 0, set()
+        for number in minibatches:
+            if not 0 <= number < self.minibatches:
+                raise ValueError(f"there is no minibatch {number} in an epoch of {self.minibatches}")
+            if one is None or one.bits[number >> 3] >> (number & 7) & 1:
+                continue
+            one.bits[number >> 3] |= 1 << (number & 7)
+            one.missing -= 1
+            start, end = self.records_of(number)
+            new += end - start
+            touched.add(number // self.per_task)
+        if one is not None:
+            one.counted += new
+        finished = [task for task in touched if not self.left(epoch, task)]
+        for task in finished:
+            self._finish((epoch, task), now)
+        return new, finished
+
+    def reopen(self, epoch: int, applied: bytes) -> int:
+        """Take back what a server has not applied, so that it is done again; return how many records.
+
+        Args:
+            epoch: An epoch that is not closed; of another one nothing is taken back.
+            applied: The server's minibatches, a bit each.
+        """
+        one = self._open.get(epoch)
+        if one is None:
+            return 0
+        before, touched = one.counted, set()
+        theirs = applied.ljust(len(one.bits), b"\0")
+        for place, (ours, has) in enumerate(zip(one.bits, theirs, strict=False)):
+            lost = ours & ~has
+            for bit in range(8):
+                if lost >> bit & 1:
+                    number = place * 8 + bit
+                    start, end = self.records_of(number)
+                    one.counted -= end - start
+                    one.missing += 1
+                    touched.add(number // self.per_task)
+            one.bits[place] = ours & has
+        waiting = set(one.returned)
+        for task in sorted(touched):
+            if (epoch, task) not in self._doing and task not in waiting:
+                one.returned.append(task)
+        return before - one.counted
+
+    def counted(self, epoch: int) -> int:
+        """Return how many of an epoch's records have counted."""
+        if epoch < self.first_open:
+            return self.records
+        return self._open[epoch].counted if epoch in self._open else 0
+
+    def complete(self, epoch: int) -> bool:
+        """Tell whether every record of an epoch has counted."""
+        return self.counted(epoch) == self.records
+
+    def close(self, epoch: int) -> None:
+        """End an epoch for good: what it did to the model is on disk at every server.
+
+        Raises:
+            ValueError: It is not complete, or not the next one to be closed.
+        """
+        if epoch != self.first_open or not self.complete(epoch):
+            raise ValueError(
+                f"epoch {epoch} cannot be closed: {self.counted(epoch)} of {self.records} counted"
+            )
+        self._open.pop(epoch, None)
+        self.first_open += 1
+
+    @property
+    def over(self) -> bool:
+        """Whether all epochs are closed."""
+        return self.first_open == self.epochs
+
+    @property
+    def steps(self) -> int:
+        """How many minibatches have counted, over all epochs."""
+        done = sum(self.minibatches - each.missing for each in self._open.values())
+        return self.first_open * self.minibatches + done
+
+    # Workers
+
+    def lost(self, worker: int) -> tuple[int, int] | None:
+        """Return a lost worker's task to todo; say which, None if it had none or another worker has it too."""
+        key = self._drop(worker)
+        if key is None or key in self._doing or not self.left(*key):
+            return None
+        self._open[key[0]].returned.append(key[1])
+        return key
+
+    def holders(self) -> set[int]:
+        """Return the workers that have a task."""
+        return set(self._of_worker)
+
+    def _drop(self, worker: int) -> tuple[int, int] | None:
+        key = self._of_worker.pop(worker, None)
+        doing = self._doing.get(key) if key is not None else None
+        if doing is not None and worker in doing.workers:
+            doing.workers.remove(worker)
+            if not doing.workers:
+                del self._doing[key]
+        return key
+
+    def _finish(self, key: tuple[int, int], now: float) -> None:
+        doing = self._doing.pop(key, None)
+        if doing is None:
+            return
+        took = now - doing.since
+        self.mean_seconds += (took - self.mean_seconds) * (SMOOTHING if self.mean_seconds else 1)
+        for worker in doing.workers:
+            if self._of_worker.get(worker) == key:
+                del self._of_worker[worker]
+
+    # What outlives the process
+
+    def snapshot(self) -> dict[int, bytes]:
+        """Return the bits of each epoch that is not closed; `restore` takes them."""
+        return {number: bytes(one.bits) for number, one in self._open.items()}
+
+    def restore(self, first_open: int, bits: dict[int, bytes]) -> None:
+        """Go on from what was closed and counted before; whoever had a task then has none now."""
+        self.first_open, self._open = first_open, {}
+        self._doing.clear()
+        self._of_worker.clear()
+        for number, its in bits.items():
+            one = self._epoch(number)
+            one.bits[:] = its
+            one.missing = self.minibatches - sum(byte.bit_count() for byte in its)
+            last = self.minibatches - 1
+            short = self.minibatch * self.minibatches - self.records  # what the last one lacks
+            has_last = its[last >> 3] >> (last & 7) & 1
+            one.counted = (self.minibatches - one.missing) * self.minibatch - short * has_last

@@ -1,0 +1,262 @@
+"""A worker: gets tasks from the master, computes gradients, gives them to the servers.
+
+    python -m parameter_server.worker --master localhost:50001 --index 0
+
+While the servers apply one minibatch's gradient, the next one is computed; what they answer with, the newest
+parameters, is taken over between two minibatches. In synchronous mode each answer is waited for. A worker may
+die at any time; on SIGTERM it ends after the minibatch that it is at, and gives back the rest of its task.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+import grpc
+import torch
+
+from . import channels, protocol_pb2, protocol_pb2_grpc, user_model
+from .events import Teller
+from .links import Links
+from .protocol_pb2 import DUPLICATE, STALE, Failure, JoinRequest, Progress, Pulse, Score
+from .records import open_records
+from .replica import Replica
+from .settings import Settings
+
+PULSE_SECONDS = 1.0
+REPORT_SECONDS = 1.0
+CURRENT = 0  # the parameters that training goes on with; other numbers are those of evaluations
+
+
+class Worker:
+    """Do tasks until there are none.
+
+    Args:
+        master: A stub.
+        settings: The job's.
+        index: This worker's.
+        stop: Set when it is to leave.
+    """
+
+    def __init__(self, master, settings: Settings, *, index: int, stop: threading.Event) -> None:
+        self._master, self._settings, self._index, self._stop = master, settings, index, stop
+        self._tell = Teller("worker", index, settings.workers)
+        module = user_model.load(settings.trainer)
+        torch.manual_seed(settings.seed)
+        self._replica = Replica(module, settings)
+        self._links = Links(master, self._replica.layouts, stop=stop)
+        self._train = open_records(settings.records)
+        self._test = open_records(settings.test_records) if settings.test_records else None
+        self._holds: int | None = None  # which parameters the replica has
+        self._sent: tuple[int, object] | None = None  # a minibatch whose answers have not been looked at
+        self._refused = False
+        self._acknowledged: list[tuple[int, tuple[int, ...]]] = []
+        self._staleness: list[int] = []
+        self._reported = time.monotonic()
+        self._steps, self._since, self._images = 0, time.perf_counter(), 0
+
+    def run(self) -> None:
+        """Ask for tasks and do them."""
+        progress = Progress(worker=self._index)
+        while True:
+            task = self._call(self._master.NextTask, progress)
+            progress = Progress(worker=self._index)
+            if task.kind == protocol_pb2.OVER:
+                return
+            if task.kind == protocol_pb2.WAIT:
+                self._stop.wait(task.wait_seconds)
+            elif task.kind == protocol_pb2.TRAIN:
+                progress = self._train_task(task)
+            else:
+                progress = self._pinned(task)
+            if self._stop.is_set():
+                progress.leaving = True
+                channels.insist(self._master.Report, progress, seconds=10)
+                self._tell("leave", steps=self._steps)
+                return
+
+    # Training
+
+    def _train_task(self, task) -> Progress:
+        """Do a task; return what is to be reported of it."""
+        if self._holds != CURRENT:
+            self._replica.load(self._links.pull(CURRENT))
+            self._holds = CURRENT
+        work = deque(task.minibatches)
+        while work and not self._stop.is_set():
+            began = time.perf_counter()
+            minibatch = work.popleft()
+            self._step(task.epoch, minibatch, work)
+            if time.monotonic() - self._reported > REPORT_SECONDS:
+                left = set(self._call(self._master.Report, self._progress(task.epoch)).minibatches)
+                busy = {self._sent[0]} if self._sent else set()
+                again = left - set(work) - busy  # a server has died, and lacks them
+                work = deque([each for each in work if each in left] + sorted(again & set(task.minibatches)))
+            if not work:
+                self._settle(work)
+            self._stop.wait(max(0.0, self._settings.step_seconds - (time.perf_counter() - began)))
+        self._settle(work)
+        return self._progress(task.epoch)
+
+    def _step(self, epoch: int, minibatch: int, work: deque[int]) -> None:
+        """Compute a gradient, look at the answers to the one before, and send this one."""
+        settings = self._settings
+        start = minibatch * settings.minibatch
+        end = min(start + settings.minibatch, len(self._train))
+        versions, incarnations = self._links.versions(), self._links.incarnations()
+        loss = self._replica.compute(self._train.read(start, end))
+        packed = self._replica.gradients()
+        self._settle(work)
+        sent = self._links.push(epoch, minibatch, packed, versions=versions, incarnations=incarnations)
+        self._sent = (minibatch, sent)
+        self._steps, self._images = self._steps + 1, self._images + end - start
+        if self._steps % settings.log_every == 1 or settings.log_every == 1:
+            self._say(epoch, loss)
+        alone = settings.grads_to_wait > 1 or settings.staleness_bound < 2
+        if alone or self._refused:
+            self._settle(work)
+
+    def _settle(self, work: deque[int]) -> None:
+        """Wait for the answers to what was sent, and go on with the parameters in them."""
+        if self._sent is None:
+            return
+        (minibatch, sent), self._sent = self._sent, None
+        answers = self._links.wait(sent)
+        self._replica.load([each.tensors for each in answers])
+        self._refused = any(each.verdict == STALE for each in answers)
+        if self._refused:
+            work.append(minibatch)  # from newer parameters
+        else:
+            self._acknowledged.append((minibatch, self._links.incarnations()))
+        if not any(each.verdict == DUPLICATE for each in answers):
+            self._staleness.append(max(each.staleness for each in answers))
+
+    def _progress(self, epoch: int) -> Progress:
+        """Return what has been acknowledged since the last report, by the servers that are there now."""
+        now = self._links.incarnations()
+        done = [minibatch for minibatch, then in self._acknowledged if then == now]
+        progress = Progress(
+            worker=self._index, epoch=epoch, minibatches=done, incarnations=now, staleness=self._staleness
+        )
+        self._acknowledged, self._staleness, self._reported = [], [], time.monotonic()
+        return progress
+
+    def _say(self, epoch: int, loss: float) -> None:
+        now = time.perf_counter()
+        rate = self._images / max(1e-9, now - self._since)
+        behind = self._staleness[-1] if self._staleness else 0
+        self._since, self._images = now, 0
+        self._tell(
+            "step",
+            step=self._steps,
+            epoch=epoch,
+            version=self._links.versions()[0],
+            loss=round(loss, 5),
+            images_per_s=round(rate, 1),
+            staleness=behind,
+        )
+
+    # Evaluation, and the model at the end
+
+    def _pinned(self, task) -> Progress:
+        """Do what needs parameters that stand still; return what is to be reported."""
+        progress = Progress(worker=self._index)
+        try:
+            if self._holds != task.pin:
+                self._holds = None
+                self._replica.load(self._links.pull(task.pin))
+                self._holds = task.pin
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.NOT_FOUND:
+                raise
+            progress.pin_lost = True  # a server has been restarted; the master begins again
+            return progress
+        if task.kind == protocol_pb2.SAVE:
+            self._save()
+            progress.saved = True
+            return progress
+        images, correct, loss = 0, 0, 0.0
+        for start in range(task.start, task.end, self._settings.minibatch):
+            records = self._test.read(start, min(start + self._settings.minibatch, task.end))
+            right, total = self._replica.judge(records)
+            images, correct, loss = images + len(records), correct + right, loss + total
+        progress.scores.append(
+            Score(evaluation=task.pin, task=task.id, images=images, correct=correct, loss=loss)
+        )
+        return progress
+
+    def _save(self) -> None:
+        """Write the model file: whole, or not there."""
+        settings = self._settings
+        path = Path(settings.model_file)
+        classes = settings.classes.split(",") if settings.classes else []
+        content = {"model": Path(settings.trainer).stem, "dataset": settings.dataset, "classes": classes}
+        content |= {"epochs": settings.epochs, "weights": self._replica.state_dict()}
+        beside = path.with_name(f".{path.name}.{self._index}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with beside.open("wb") as file:
+                torch.save(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except (OSError, RuntimeError) as error:
+            beside.unlink(missing_ok=True)
+            raise user_model.UserError(f"{path} cannot be written ({error}); is the volume full?") from error
+
+    def _call(self, method, request):
+        return channels.insist(method, request, stop=self._stop.is_set)
+
+
+def pulse(master, *, index: int, stop: threading.Event) -> None:
+    """Tell the master each second that this process lives, also while a minibatch takes long."""
+    while not stop.wait(PULSE_SECONDS):
+        try:
+            orders = master.Heartbeat(Pulse(role="worker", index=index), timeout=channels.CALL_SECONDS)
+        except grpc.RpcError:
+            continue  # the master is being restarted
+        if orders.over:
+            stop.set()
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Ask what the job is, and work for it."""
+    parser = argparse.ArgumentParser(description="Compute gradients.")
+    parser.add_argument("--master", required=True, help="host:port")
+    parser.add_argument("--index", type=int, required=True)
+    given = parser.parse_args(argv)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with channels.connect(given.master) as channel:
+        master = protocol_pb2_grpc.MasterStub(channel)
+        place = {"host": socket.gethostname(), "pid": os.getpid()}
+        who = JoinRequest(role="worker", index=given.index, **place)
+        settings = None
+        try:
+            settings = Settings.from_json(channels.insist(master.Join, who, stop=stop.is_set).settings)
+            tell = Teller("worker", given.index, settings.workers)
+            heart = threading.Thread(
+                target=pulse, args=(master,), kwargs={"index": given.index, "stop": stop}, daemon=True
+            )
+            heart.start()
+            worker = Worker(master, settings, index=given.index, stop=stop)
+            tell("start", **place, threads=torch.get_num_threads())
+            worker.run()
+            tell("end")
+        except user_model.UserError as error:
+            tell("failed", reason=str(error))
+            failure = Failure(role="worker", index=given.index, reason=str(error))
+            channels.insist(master.Fail, failure, seconds=30)
+            raise SystemExit(1) from None
+        except channels.Gone as error:
+            if not stop.is_set():
+                raise SystemExit(f"nobody answers: {error}") from error
+
+
+if __name__ == "__main__":
+    main()
