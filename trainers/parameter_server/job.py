@@ -167,9 +167,8 @@ class Job:
             self._tell_task(epoch * self.ledger.tasks + task, "done", worker, its)
         steps = self.ledger.steps
         if self.next_evaluation is not None and steps >= self.next_evaluation and self.test_records:
-            self.next_evaluation = (
-                steps // self.settings.evaluation_steps + 1
-            ) * self.settings.evaluation_steps
+            every = self.settings.evaluation_steps
+            self.next_evaluation = (steps // every + 1) * every
             self.wanted = True
         return self._left(epoch, minibatches)
 

@@ -25,7 +25,7 @@ from .evaluation import Evaluation
 from .events import Teller
 from .job import Job
 from .protocol_pb2 import Left, Nothing, Orders, PinRequest, SaveRequest
-from .records import open_records
+from .records import Records
 
 TICK_SECONDS = 0.1
 SILENT_SECONDS = 10.0  # after which a worker's task goes to others
@@ -242,7 +242,7 @@ def recover(job: Job, folder: Path, tell: Teller) -> journal.Journal:
             job.recover(lines)
         except (ValueError, KeyError) as error:
             raise SystemExit(
-                f"the journal in {folder} does not fit: {error}; delete the folder, or use another --state-dir"
+                f"the journal in {folder} does not fit: {error}; use another --state-dir"
             ) from error
         tell("resume", journal=number, epoch=job.ledger.first_open, steps=job.ledger.steps)
     return journal.Journal(folder, {"begin": 1} | job.snapshot())
@@ -263,8 +263,8 @@ def conduct(given: argparse.Namespace, wanted: settings.Settings, tell: Teller) 
     for signalled in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signalled, lambda *_: stop.set())
     lines: list[dict] = []
-    test = len(open_records(wanted.test_records)) if wanted.test_records else 0
-    job = Job(wanted, len(open_records(wanted.records)), test, tell, lines.append)
+    test = len(Records(Path(wanted.test_records))) if wanted.test_records else 0
+    job = Job(wanted, len(Records(Path(wanted.records))), test, tell, lines.append)
     book = recover(job, Path(wanted.state_dir), tell)
     job.write = book.write
     with ExitStack() as stack:

@@ -138,7 +138,7 @@ class Shard:
     # State
 
     def applied(self, newest: int = 4) -> dict[int, bytes]:
-        """Return which minibatches of the newest epochs have been applied, a bit each; the caller has the lock."""
+        """Return what has been applied of the newest epochs, a bit each; the caller has the lock."""
         return {epoch: bytes(self._applied[epoch]) for epoch in sorted(self._applied)[-newest:]}
 
     def state(self) -> dict:

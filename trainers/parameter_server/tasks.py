@@ -264,7 +264,7 @@ class Ledger:
     # Workers
 
     def lost(self, worker: int) -> tuple[int, int] | None:
-        """Return a lost worker's task to todo; say which, None if it had none or another worker has it too."""
+        """Return a lost worker's task to todo; say which. None: it had none, or another has it too."""
         key = self._drop(worker)
         if key is None or key in self._doing or not self.left(*key):
             return None

@@ -23,7 +23,7 @@ from . import channels, protocol_pb2, protocol_pb2_grpc, user_model
 from .events import Teller
 from .links import Links
 from .protocol_pb2 import DUPLICATE, STALE, Failure, JoinRequest, Progress, Pulse, Score
-from .records import open_records
+from .records import Records
 from .replica import Replica
 from .settings import Settings
 
@@ -49,8 +49,8 @@ class Worker:
         torch.manual_seed(settings.seed)
         self._replica = Replica(module, settings)
         self._links = Links(master, self._replica.layouts, stop=stop)
-        self._train = open_records(settings.records)
-        self._test = open_records(settings.test_records) if settings.test_records else None
+        self._train = Records(Path(settings.records))
+        self._test = Records(Path(settings.test_records)) if settings.test_records else None
         self._holds: int | None = None  # which parameters the replica has
         self._sent: tuple[int, object] | None = None  # a minibatch whose answers have not been looked at
         self._refused = False
