@@ -41,7 +41,7 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("Job", succeeded=("Complete", "SuccessCriteriaMet"), failed=("Failed", "FailureTarget")),
-        Kind("PyTorchJob", "training-operator"),
+        Kind("PyTorchJob", "training-operator", role="worker"),
         # Its pods are those of a JobSet of its name, and get no labels of the TrainJob's.
         Kind("TrainJob", "trainer", succeeded=("Complete",), pods=JOBSET, maker=("Job", "-node-0")),
         Kind("ElasticJob", "elastic-job"),

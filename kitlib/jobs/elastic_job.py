@@ -1,20 +1,20 @@
-"""Distributed training by an ElasticJob: workers that meet at an etcd, by TorchElastic's first operator.
+"""Distributed training by an ElasticJob: workers that meet at an etcd, by TorchElastic's first operator."""
 
-Here their number is fixed while they train; what happens when it changes is not here.
-"""
-
-from kitlib.jobs.training import TrainingJob
+from kitlib.jobs.elasticity import ElasticTraining
 from kitlib.manifests import Object, merge
 
 
-class ElasticJob(TrainingJob):
+class ElasticJob(ElasticTraining):
     """A training program on several nodes that find each other by etcd; needs ``kit.install("elastic-job")``.
 
+    With ``min_nodes`` or ``max_nodes`` their number may change while they train: what is lost is made again,
+    and ``run.scale`` changes how many are wanted. Without, it is fixed, and torchrun starts the trainer.
+
     The arguments are those of `TrainingJob`: trainer, nodes, processes, args, volumes, cpu, memory, gpus,
-    priority and name.
+    priority and name; and min_nodes, max_nodes and max_restarts, of which `TorchElastic` tells.
 
     Example:
-        >>> job = ElasticJob("trainers/digits_ddp.py", nodes=2)
+        >>> job = ElasticJob("trainers/digits_elastic.py", nodes=4, min_nodes=1, priority="low")
         >>> launch(job).wait()
     """
 
@@ -25,13 +25,10 @@ class ElasticJob(TrainingJob):
         item = self.read("elasticjob")
         worker = item["spec"]["replicaSpecs"]["Worker"]
         (container,) = worker["template"]["spec"]["containers"]
-        pod = self.pod(
-            worker["template"],
-            command=container["command"],
-            args=[f"--nproc_per_node={self.processes}", self.path, *self.args],
-        )
+        command, flags = container["command"], [f"--nproc_per_node={self.processes}"]
+        if self.limits is not None:
+            command, flags = self.launcher, [*flags, f"--max_restarts={self.max_restarts}"]
+        pod = self.pod(worker["template"], command=command, args=[*flags, self.path, *self.args])
+        fewest, most = self.limits or (self.nodes, self.nodes)
         replicas = {"Worker": {"replicas": self.nodes, "template": pod}}
-        return merge(
-            item,
-            {"spec": {"minReplicas": self.nodes, "maxReplicas": self.nodes, "replicaSpecs": replicas}},
-        )
+        return merge(item, {"spec": {"minReplicas": fewest, "maxReplicas": most, "replicaSpecs": replicas}})

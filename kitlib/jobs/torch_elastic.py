@@ -4,19 +4,16 @@ No operator is needed, and no controller looks after the pods: `kitlib.workers` 
 and `Run` scales it. What happens when the workers change is the launcher's and the trainer's, and not here.
 """
 
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kitlib import names, workers
+from kitlib import workers
 from kitlib.clusters import Cluster
 from kitlib.errors import BadInput
-from kitlib.jobs.training import MOST_NODES, TrainingJob
+from kitlib.jobs.elasticity import STORES, check_limits, fresh_id, store
+from kitlib.jobs.training import TrainingJob
 from kitlib.manifests import Object, merge
 from kitlib.quantities import check_count
-
-# What the store is: torch's name for the backend, and the port.
-STORES = {"c10d": ("c10d", 29400), "etcd": ("etcd-v2", 2379)}
 
 
 class TorchElastic(TrainingJob):
@@ -55,16 +52,7 @@ class TorchElastic(TrainingJob):
         **job: object,
     ) -> None:
         super().__init__(trainer, nodes=nodes, args=args, **job)
-        self.max_nodes = check_count(
-            2 * self.nodes if max_nodes is None else max_nodes, what="max_nodes", least=1, most=MOST_NODES
-        )
-        self.min_nodes = check_count(min_nodes, what="min_nodes", least=1, most=MOST_NODES)
-        if not self.min_nodes <= self.nodes <= self.max_nodes:
-            raise BadInput(
-                "nodes lies between min_nodes and max_nodes",
-                about=f"min_nodes={min_nodes}, nodes={nodes}, max_nodes={self.max_nodes}",
-                fix=f"nodes={self.nodes}, min_nodes=1, max_nodes={max(self.nodes, self.max_nodes)}",
-            )
+        self.min_nodes, self.max_nodes = check_limits(self.nodes, min_nodes, max_nodes)
         if rendezvous not in STORES:
             raise BadInput(
                 "there is no such rendezvous",
@@ -73,33 +61,23 @@ class TorchElastic(TrainingJob):
             )
         self.rendezvous = rendezvous
         self.max_restarts = check_count(max_restarts, what="max_restarts", least=0, most=1000)
-        self.id = _fresh(self.name)
+        self.id = fresh_id(self.name)
 
     def on(self, cluster: Cluster) -> "TorchElastic":
         """Return a copy as `launch` sends it there, with a rendezvous id of its own."""
         other = super().on(cluster)
-        other.id = _fresh(self.name)
+        other.id = fresh_id(self.name)
         return other
 
     def build(self) -> list[Object]:
         """Return ConfigMap, Service, store, and the PodTemplate of the workers."""
-        service = merge(self.read("service"), {"spec": {"selector": {names.RUN: self.name}}})
-        return [self.config_map(), service, self.store(), self.main()]
+        return [self.config_map(), *store(self, self.rendezvous), self.main()]
 
     @property
     def objects(self) -> list[Object]:
         """The objects that `launch` creates: the workers are made of the PodTemplate as it is patched."""
         *others, template = super().objects
         return [*others, *(workers.worker(template, number) for number in range(self.nodes)), template]
-
-    def store(self) -> Object:
-        """Return the pod at which the workers meet."""
-        item = self.read(f"store-{self.rendezvous}")
-        name = f"{self.name}-store"
-        spec = {"hostname": name, "subdomain": self.name, "tolerations": self.settings.tolerations or None}
-        if self.rendezvous == "c10d":
-            spec["containers"] = [{"name": "store", "image": self.settings.image}]
-        return merge(item, {"metadata": {"name": name}, "spec": spec})
 
     def main(self) -> Object:
         """Return the PodTemplate of the workers, with the limits of their number."""
@@ -122,7 +100,3 @@ class TorchElastic(TrainingJob):
             workers.MOST: str(self.max_nodes),
         }
         return merge(item, {"metadata": {"annotations": counts}, "template": pod})
-
-
-def _fresh(name: str) -> str:
-    return f"{name}-{secrets.token_hex(4)}"

@@ -33,6 +33,7 @@ ENDS = ("Succeeded", "Failed")
 
 locks: dict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
 alarms: dict[tuple[str, str], threading.Timer] = {}
+kept = threading.local()  # a thread's connection: on a busy machine a new one takes longer than all else
 
 
 @kopf.on.startup()
@@ -132,8 +133,10 @@ def adjust(job: dict, pods: Iterable[dict]) -> None:
         there.add(index)  # its name is taken until it is gone, which is another event
     if any(done(pod) for pod in pods):
         return  # the training has ended: a new worker would begin it again
-    for index in sorted(set(range(wanted)) - there):
+    missing = sorted(set(range(wanted)) - there)
+    for index in missing:
         request("POST", f"/api/v1/namespaces/{namespace}/services", body=service(job, index))
+    for index in missing:
         try:
             request("POST", f"/api/v1/namespaces/{namespace}/pods", body=worker_pod(job, index))
         except requests.HTTPError as error:  # a quota, an unknown field, no such PriorityClass
@@ -380,7 +383,9 @@ def request(method: str, path: str, *, body: dict | None = None, params: dict | 
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
     token = (ACCOUNT / "token").read_text()  # it is renewed in its file
     kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-    answer = requests.request(
+    if not hasattr(kept, "session"):
+        kept.session = requests.Session()
+    answer = kept.session.request(
         method,
         f"https://{host}:{port}{path}",
         json=body,

@@ -118,3 +118,46 @@ def test_a_jobs_pods_have_the_priority_that_was_asked_for(trainer, way):
 def test_a_train_job_says_that_it_cannot_name_a_priority(trainer):
     with pytest.raises(KitError, match="cannot name the PriorityClass"):
         kit.TrainJob(trainer, priority="low")
+
+
+def test_a_pytorch_job_with_limits_has_workers_alone_that_meet_outside_of_them(trainer):
+    job = kit.PyTorchJob(trainer, name="digits", nodes=2, min_nodes=1, max_nodes=4)
+    kinds = [each["kind"] for each in job.objects]
+    assert kinds == ["ConfigMap", "Service", "Pod", "PyTorchJob"]
+    assert {"mine.py", "elastic_launch.py", "elastic_rendezvous.py"} <= set(job.objects[0]["data"])
+    spec = job.objects[-1]["spec"]
+    policy = spec["elasticPolicy"]
+    assert (policy["minReplicas"], policy["maxReplicas"]) == (1, 4)
+    assert policy["rdzvHost"] == "digits-store.digits"
+    assert policy["rdzvId"].startswith("digits-")
+    assert set(spec["pytorchReplicaSpecs"]) == {"Worker"}
+    (container,) = pod_of(spec["pytorchReplicaSpecs"]["Worker"])["containers"]
+    assert container["command"][1:] == ["/trainyard/trainer/elastic_launch.py", "/trainyard/trainer/mine.py"]
+    assert "metrics" not in policy, "an autoscaler is for those who ask for it"
+
+
+def test_an_autoscaler_has_to_know_of_how_much_cpu_it_is_a_percentage(trainer):
+    job = kit.PyTorchJob(trainer, nodes=1, max_nodes=4, cpu="0.5", target_cpu=60)
+    (metric,) = job.objects[-1]["spec"]["elasticPolicy"]["metrics"]
+    assert metric["resource"]["target"] == {"type": "Utilization", "averageUtilization": 60}
+    for without in ({"cpu": "0.5"}, {"max_nodes": 4}):
+        with pytest.raises(KitError, match="autoscaler"):
+            kit.PyTorchJob(trainer, nodes=1, target_cpu=60, **without)
+
+
+def test_an_elastic_job_with_limits_is_started_by_the_elastic_launcher(trainer):
+    spec = kit.ElasticJob(trainer, nodes=2, min_nodes=1, max_nodes=4, processes=2).objects[-1]["spec"]
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (1, 4)
+    pod = pod_of(spec["replicaSpecs"]["Worker"])
+    (container,) = pod["containers"]
+    assert container["command"] == ["python", "/trainyard/trainer/elastic_launch.py"]
+    assert container["args"] == ["--nproc_per_node=2", "--max_restarts=10", "/trainyard/trainer/mine.py"]
+    assert pod["topologySpreadConstraints"][0]["whenUnsatisfiable"] == "ScheduleAnyway"
+    assert all(each["tolerationSeconds"] for each in pod["tolerations"])
+
+
+@pytest.mark.parametrize("way", [kit.ElasticJob, kit.PyTorchJob])
+@pytest.mark.parametrize(("fewest", "most"), [(3, 4), (1, 1), (0, 4), (2, 1)])
+def test_limits_that_contradict_each_other_are_refused_before_anything_is_started(trainer, way, fewest, most):
+    with pytest.raises(KitError):
+        way(trainer, nodes=2, min_nodes=fewest, max_nodes=most)
