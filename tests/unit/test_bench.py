@@ -211,6 +211,7 @@ def test_all_measures_have_a_name():
         "training_time",
         "to_97_percent",
         "local_process",
+        "records",
         "cifar10_cpu",
         "cifar10_gpu",
         "scaling",
