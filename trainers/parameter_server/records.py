@@ -20,12 +20,13 @@ class Records:
         SystemExit: It is not there, or has no records.
 
     Example:
-        >>> records = Records(Path("/data/mnist/records/train.npy"))
+        >>> records = open_records("/data/mnist/records/train.npy")
         >>> records.read(64, 128)[0][:1]
         b'\\x07'
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | Path) -> None:
+        path = Path(path)
         advice = f'kit.prepare_dataset("{path.parent.parent.name}", volume=…, records=True) makes them'
         try:
             self._rows = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -48,3 +49,12 @@ class Records:
         if not 0 <= start <= end <= len(self):
             raise IndexError(f"records {start} to {end} of {len(self)}")
         return self._rows[start:end].tolist()
+
+
+def open_records(path: str | Path) -> Records:
+    """Return the records of a file.
+
+    Raises:
+        SystemExit: It is not there, or has no records.
+    """
+    return Records(path)

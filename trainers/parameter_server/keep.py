@@ -1,0 +1,50 @@
+"""The first process of a container, which starts one of the programs as its child and ends as that does.
+
+    python -m parameter_server.keep worker --master=…
+
+A container's first process cannot be killed or stopped from within the container; its child can, so that a
+lab can kill a worker and see what comes of it. A *master* that was killed is started again at once, in the
+same pod: it reads its journal, and nobody has lost it for more than a second or two. A worker or a server is not:
+its pod ends, and the master decides what takes its place.
+"""
+
+import os
+import runpy
+import signal
+import sys
+from types import FrameType
+
+MOST_RESTARTS = 20
+ENDINGS = (signal.SIGTERM, signal.SIGINT)
+
+
+def main(argv: list[str]) -> int:
+    """Run ``parameter_server.<first word>`` with the other words, and return how it ended."""
+    role, *flags = argv
+    code = 0
+    for _ in range(1 + (MOST_RESTARTS if role == "master" else 0)):
+        child = os.fork()
+        if child == 0:
+            sys.argv = [role, *flags]
+            runpy.run_module(f"parameter_server.{role}", run_name="__main__", alter_sys=True)
+            return 0
+        told: list[int] = []
+
+        def pass_on(number: int, frame: FrameType | None, child: int = child, told: list = told) -> None:
+            told.append(number)
+            os.kill(child, number)
+
+        for each in ENDINGS:
+            signal.signal(each, pass_on)
+        _, status = os.waitpid(child, 0)
+        for each in ENDINGS:
+            signal.signal(each, signal.SIG_DFL)
+        code = os.waitstatus_to_exitcode(status)
+        if code >= 0 or told:
+            break
+        sys.stderr.write(f"the {role} was ended by signal {-code}\n")
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
