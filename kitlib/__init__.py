@@ -16,7 +16,7 @@ from kitlib.container_images import build_image
 from kitlib.datasets import Dataset, image_folder, prepare_dataset
 from kitlib.doctor import machine
 from kitlib.errors import ClusterNotFound, KitError, RunFailed
-from kitlib.jobs import ElasticJob, IndexedJob, PyTorchJob, TorchElastic, TrainJob, launch
+from kitlib.jobs import ElasticJob, IndexedJob, ParameterServer, PyTorchJob, TorchElastic, TrainJob, launch
 from kitlib.operators import install, uninstall
 from kitlib.providers import providers
 from kitlib.runs import Run
@@ -30,6 +30,7 @@ __all__ = [
     "ElasticJob",
     "IndexedJob",
     "KitError",
+    "ParameterServer",
     "PyTorchJob",
     "Run",
     "RunFailed",

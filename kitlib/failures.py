@@ -16,7 +16,7 @@ FIX = "mend it and launch again; run.logs(rank=…) has all that a rank wrote"
 
 
 def explain(
-    status: RunStatus, pods: Iterable[Object], written: Mapping[int, Sequence[Line]], *, about: str
+    status: RunStatus, pods: Iterable[Object], written: Mapping[int | str, Sequence[Line]], *, about: str
 ) -> RunFailed:
     """Return the error: the first traceback, or else what is known of the first pod that failed.
 
@@ -29,11 +29,10 @@ def explain(
     pods = list(pods)
     found = tracebacks.first(written)
     if found is not None:
-        what = f"rank {found.rank} failed first: {found.error}"
+        what = f"{pod_facts.called(found.rank)} failed first: {found.error}"
         return RunFailed(what, about=about, fix=FIX, detail=found.text, rank=found.rank)
-    failed = sorted((each for each in pods if pod_facts.phase(each) == "Failed"), key=pod_facts.finished_at)
-    lost = failed or [each for each in pods if pod_facts.unheard(each)]
-    rank = pod_facts.node_rank(lost[0]) if lost else None
+    lost = pod_facts.failed(pods) or [each for each in pods if pod_facts.unheard(each)]
+    rank = pod_facts.seat(lost[0]) if lost else None
     last = "\n".join(_own_words(written.get(rank, []))[-LAST_LINES:])
     return RunFailed(status.reason or "the Job failed", about=about, fix=FIX, rank=rank, detail=last)
 

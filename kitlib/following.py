@@ -30,7 +30,7 @@ class LogStream:
     """
 
     def __init__(
-        self, run: "Run", rank: int | None, timeout: float, *, part_of: Progress | None = None
+        self, run: "Run", rank: int | str | None, timeout: float, *, part_of: Progress | None = None
     ) -> None:
         self.run, self.rank, self.timeout, self.part_of = run, rank, timeout, part_of
 
@@ -53,14 +53,14 @@ class LogStream:
         finally:
             followers.close()
 
-    def _wait_for_pods(self) -> dict[int, Object]:
+    def _wait_for_pods(self) -> dict[int | str, Object]:
         """Wait until the pods that are asked for have started, saying why they have not."""
         run = self.run
         run._ranks(self.rank)  # a wrong rank is an error now, not after a wait
 
         def begun(seen: Snapshot) -> bool:
             status = self._judged(seen)
-            there = {pods.node_rank(each) or 0 for each in seen["Pod"].values() if pods.started(each)}
+            there = {pods.seat(each) for each in seen["Pod"].values() if pods.started(each)}
             return status.finished or (
                 self.rank in there if self.rank is not None else len(there) >= status.wanted
             )
@@ -95,6 +95,6 @@ class LogStream:
         return f'<lines of run "{self.run.name}" as they come: iterate over them>'
 
 
-def prefixed(rank: int, line: Line, only: int | None) -> str:
+def prefixed(rank: int | str, line: Line, only: int | str | None) -> str:
     """Return a line as people see it: with its rank, unless they asked for one rank only."""
-    return line.text if only is not None else f"[rank {rank}] {line.text}"
+    return line.text if only is not None else f"[{pods.called(rank)}] {line.text}"

@@ -34,6 +34,8 @@ API_VERSIONS = {
     "Deployment": "apps/v1",
     "DaemonSet": "apps/v1",
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
+    "Role": "rbac.authorization.k8s.io/v1",
+    "RoleBinding": "rbac.authorization.k8s.io/v1",
     "StorageClass": "storage.k8s.io/v1",
     "PriorityClass": "scheduling.k8s.io/v1",
     "EndpointSlice": "discovery.k8s.io/v1",

@@ -13,7 +13,7 @@ from kitlib.errors import BadInput
 KIT = "trainyard/kit"
 RUN = "trainyard/run"
 WORKER = "trainyard/worker"  # the number of a plain pod among the workers of its run
-ROLE = "trainyard/role"  # of a plain pod in its run: worker, or the store at which the workers meet
+ROLE = "trainyard/role"  # of a plain pod in its run: worker, or what the workers need beside them
 VOLUME = "trainyard/volume"
 WORKSHOP = "trainyard/workshop"
 OWNER = "trainyard/owner"

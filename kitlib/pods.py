@@ -7,6 +7,7 @@ from kitlib.manifests import Object
 from kitlib.tables import Table, age
 
 INDEX = "batch.kubernetes.io/job-completion-index"
+PART, PART_INDEX = "elasticdl-replica-type", "elasticdl-replica-index"
 REPLICA = "training.kubeflow.org/replica-index"  # among the masters, or among the workers
 
 
@@ -26,6 +27,25 @@ def node_rank(pod: Object) -> int | None:
     return int(index) if index is not None else None
 
 
+def seat(pod: Object) -> int | str:
+    """Return by what a pod is known in its run: its rank; among parameter servers role and number.
+
+    Example:
+        >>> seat({"metadata": {"labels": {"elasticdl-replica-type": "ps", "elasticdl-replica-index": "1"}}})
+        'ps-1'
+    """
+    labels = pod["metadata"].get("labels") or {}
+    role = labels.get(PART)
+    if role is None:
+        return node_rank(pod) or 0
+    return role if role == "master" else f"{role}-{labels.get(PART_INDEX)}"
+
+
+def called(seat: int | str) -> str:
+    """Return a seat as people call it: ``rank 3``, ``worker-3``."""
+    return f"rank {seat}" if isinstance(seat, int) else seat
+
+
 def phase(pod: Object) -> str:
     """Return Pending, Running, Succeeded, Failed or Unknown."""
     return (pod.get("status") or {}).get("phase", "Pending")
@@ -34,6 +54,15 @@ def phase(pod: Object) -> str:
 def finished(pod: Object) -> bool:
     """Return whether its containers have run for the last time."""
     return phase(pod) in ("Succeeded", "Failed")
+
+
+def failed(pods: Iterable[Object]) -> list[Object]:
+    """Return those that failed, the first to do so first; of parameter servers, a failed master before all.
+
+    Workers and servers may fail, and others take their places: what ends such a run is the master's end.
+    """
+    those = (each for each in pods if phase(each) == "Failed")
+    return sorted(those, key=lambda pod: (seat(pod) != "master", finished_at(pod)))
 
 
 def containers(pod: Object) -> list[Object]:

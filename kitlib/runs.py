@@ -23,7 +23,13 @@ from kitlib.tracebacks import Line
 from kitlib.waiting import wait
 from kitlib.watches import Selection, Snapshot, snapshots
 
-KINDS = (*workloads.KINDS, "Service", "ConfigMap")  # what a run may consist of; pods belong to the first
+RIGHTS = ("RoleBinding", "Role", "ServiceAccount")
+KINDS = (
+    *workloads.KINDS,
+    "Service",
+    "ConfigMap",
+    *RIGHTS,
+)  # what a run may consist of; pods belong to the first
 DELETE_SECONDS = 90
 
 
@@ -44,7 +50,7 @@ class Run:
     def __init__(self, kube: Kube, name: str, *, kind: str = "") -> None:
         self.kube = kube
         self.name = name
-        self._evidence: dict[int, list[Line]] = {}
+        self._evidence: dict[int | str, list[Line]] = {}
         self._kind = kind
         self._listener = Listener(kube, name)
 
@@ -68,12 +74,13 @@ class Run:
         )
 
     def logs(
-        self, *, rank: int | None = None, follow: bool = False, timeout: float = 3600
+        self, *, rank: int | str | None = None, follow: bool = False, timeout: float = 3600
     ) -> Text | LogStream:
         """Return what the pods have written: text that shows itself, or with ``follow`` lines as they come.
 
         Args:
-            rank: Number of the pod; by default all, in order of time, each line with its rank.
+            rank: Number of the pod, or ``"master"``, ``"ps-0"``, ``"worker-3"``; by default all, in order of
+                time, each line with its rank.
             follow: Wait for the pods, saying why they do not run yet, and go on until they end.
             timeout: Seconds to wait for the pods to start.
 
@@ -239,13 +246,20 @@ class Run:
         return self._kind
 
     @property
+    def _main_name(self) -> str:
+        """The name of what runs its pods, which is the run's own but for the master of parameter servers."""
+        ours = f"{names.RUN}={self.name}"
+        found = known(self.kube, self.kind, labels=ours) if self.kind == "Job" else []
+        return found[0]["metadata"]["name"] if found else self.name
+
+    @property
     def _about(self) -> str:
         return f'run "{self.name}" in cluster "{self.kube.cluster}"'
 
     @property
     def _warnings(self) -> str:
         kind, suffix = workloads.KINDS[self.kind].maker
-        name = f"{self.name}{suffix}"
+        name = f"{self._main_name}{suffix}"
         return f"involvedObject.kind={kind or self.kind},involvedObject.name={name},type=Warning"
 
     @property
@@ -255,15 +269,23 @@ class Run:
     def _pods(self) -> list[Object]:
         return self.kube.get_all("Pod", labels=self._selector)
 
-    def _ranks(self, rank: int | None) -> dict[int, Object]:
+    def _ranks(self, rank: int | str | None) -> dict[int | str, Object]:
         """Return the newest pod of each rank that is asked for."""
         by_age = sorted(self._pods(), key=lambda pod: pod["metadata"]["creationTimestamp"])
-        found = {pods.node_rank(each) or 0: each for each in by_age}
+        found = {pods.seat(each): each for each in by_age}
         if rank is None:
             return dict(sorted(found.items()))
         found_main = main(self.kube, self.name)
         if found_main is None:
             raise RunNotFound("it was deleted, or never launched", about=self._about, fix="launch it again")
+        if any(isinstance(seat, str) for seat in found):
+            if rank not in found:
+                raise BadInput(
+                    f"the pods of this run are {', '.join(map(str, found))}",
+                    about=f"rank={rank!r}",
+                    fix='rank="master"',
+                )
+            return {rank: found[rank]}
         ranks = workloads.wanted(found_main)
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < ranks:
             raise BadInput(
@@ -314,7 +336,7 @@ class Run:
     def _watched(self) -> Iterator[Snapshot]:
         return snapshots(
             self.kube,
-            Selection(self.kind, fields=f"metadata.name={self.name}"),
+            Selection(self.kind, fields=f"metadata.name={self._main_name}"),
             Selection("Pod", labels=self._selector),
             Selection("Event", fields=self._warnings),
         )
@@ -326,7 +348,7 @@ class Run:
             yield self._judged(seen)
 
     def _judged(self, seen: Snapshot) -> RunStatus:
-        found = seen[self.kind].get(self.name)
+        found = next(iter(seen[self.kind].values()), None)
         main = found and {"kind": self.kind, **found}  # the members of a list do not say their kind
         return judge(main, seen["Pod"].values(), seen["Event"].values())
 
@@ -337,7 +359,7 @@ class Run:
         """
         if not self._evidence:
             first = sorted(seen.values(), key=lambda pod: pods.phase(pod) != "Failed")
-            self._evidence = {pods.node_rank(pod) or 0: self._read(pod) for pod in first}
+            self._evidence = {pods.seat(pod): self._read(pod) for pod in first}
 
     def _failure(self, status: RunStatus) -> RunFailed:
         ranks = self._ranks(None)
@@ -353,6 +375,8 @@ def main(kube: Kube, name: str) -> Object | None:
     """Return the object that runs the pods of a run, or None if there is none."""
     for kind in workloads.KINDS:
         found = known(kube, kind, fields=f"metadata.name={name}")
+        if not found and kind == "Job":
+            found = known(kube, kind, fields=f"metadata.name={workloads.master(name)}")
         if found:
             return {"kind": kind, **found[0]}  # the members of a list do not say their kind
     return None
@@ -363,7 +387,8 @@ def known(kube: Kube, kind: str, **selectors: str) -> list[Object]:
     try:
         return kube.get_all(kind, **selectors)
     except Rejected as error:
-        if kind in workloads.KINDS and kind != "Job" and error.status in (403, 404):
+        may_lack = kind in RIGHTS or (kind in workloads.KINDS and kind != "Job")
+        if may_lack and error.status in (403, 404):
             return []
         raise
 

@@ -93,16 +93,14 @@ def _count(job: Object, what: str) -> int:
 
 
 def _failure(pods: Iterable[Object]) -> str:
-    failed = sorted((each for each in pods if pod_facts.phase(each) == "Failed"), key=pod_facts.finished_at)
-    if not failed:
-        return ""
-    return f"rank {pod_facts.node_rank(failed[0])}: {pod_facts.why(failed[0])}"
+    failed = pod_facts.failed(pods)
+    return f"{pod_facts.called(pod_facts.seat(failed[0]))}: {pod_facts.why(failed[0])}" if failed else ""
 
 
 def _lost(pods: Iterable[Object]) -> str:
     """Return which rank is on a node that does not answer."""
-    words = {pod_facts.node_rank(each) or 0: pod_facts.unheard(each) for each in pods}
-    return next((f"rank {rank}: {words[rank]}" for rank in sorted(words) if words[rank]), "")
+    words = {pod_facts.seat(each): pod_facts.unheard(each) for each in pods}
+    return next((f"{pod_facts.called(seat)}: {words[seat]}" for seat in sorted(words) if words[seat]), "")
 
 
 def _waited_for(pods: Iterable[Object]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from kitlib import names, workers
 from kitlib.manifests import Object
 
+SERVERS = "trainyard/servers"  # on the Job of a master: how many parameter servers it looks after
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
 
 
@@ -65,13 +66,20 @@ def selector(kind: str, run: str) -> str:
 def run_of(pod: Object) -> str | None:
     """Return the run in which a pod trains."""
     labels = pod["metadata"].get("labels") or {}
-    if labels.get(names.ROLE, "worker") != "worker":
+    if labels.get(names.ROLE) == "store":
         return None
     return labels.get(names.RUN) or labels.get(JOBSET)
 
 
+def master(run: str) -> str:
+    """Return the name of the Job in which the master of parameter servers is, as ElasticDL calls its pod."""
+    return f"elasticdl-{run}-master"
+
+
 def wanted(item: Object) -> int:
     """Return how many pods it has when complete."""
+    if servers := _servers(item):
+        return 1 + servers + workers.limits(item)[0]
     if item.get("kind") == workers.KIND:
         return workers.limits(item)[0]
     spec = item["spec"]
@@ -85,7 +93,14 @@ def wanted(item: Object) -> int:
 
 def fewest(item: Object) -> int:
     """Return with how many pods it trains."""
+    if servers := _servers(item):
+        return 1 + servers + 1
     return workers.limits(item)[1] if item.get("kind") == workers.KIND else wanted(item)
+
+
+def _servers(item: Object) -> int:
+    """Return how many servers a master looks after; none where this is no such master."""
+    return int(((item.get("metadata") or {}).get("annotations") or {}).get(SERVERS, 0))
 
 
 def conditions(item: Object) -> dict[str, Object]:

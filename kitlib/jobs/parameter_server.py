@@ -10,15 +10,17 @@ import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-from kitlib import manifests, names, settings
-from kitlib.datasets import MOUNT, Dataset
+from kitlib import names, settings, workers, workloads
 from kitlib.errors import BadInput
-from kitlib.jobs.training import FOLDER, TrainingJob
+from kitlib.jobs.training import TrainingJob
 from kitlib.manifests import Object, merge
 from kitlib.quantities import check as check_quantity
 from kitlib.quantities import check_count
-from kitlib.workloads import SERVERS, REPLICAS
+
+if TYPE_CHECKING:
+    from kitlib.datasets import Dataset
 
 ROLES = ("master", "ps", "worker")
 NEEDED = {
@@ -67,7 +69,7 @@ class ParameterServer(TrainingJob):
         self,
         trainer: str | Path,
         *,
-        data: Dataset | str,
+        data: "Dataset | str",
         workers: int = 4,
         servers: int = 2,
         epochs: int = 1,
@@ -83,16 +85,16 @@ class ParameterServer(TrainingJob):
         name: str | None = None,
     ) -> None:
         if name is not None:
-            names.check(name, kind="parameter server's run", longest=MAX_NAME)
-        if volumes is None and isinstance(data, Dataset):
-            volumes = {MOUNT: data.volume}
+            names.check(name, kind="run", longest=MAX_NAME)
+        self.about = None if isinstance(data, str) else data
+        if volumes is None and self.about is not None:
+            volumes = {str(PurePosixPath(data.path).parent): data.volume}
         super().__init__(trainer, nodes=1, volumes=volumes, args=args, name=name)
         if name is None:
             self.name = names.unique(names.slug(self.trainer.stem, MAX_NAME - 6).rstrip("-"))
             self.labels = self.labels | {names.RUN: self.name}
         _check_functions(self.trainer)
-        self.data = data.path if isinstance(data, Dataset) else str(data)
-        self.about = data if isinstance(data, Dataset) else None
+        self.data = data if isinstance(data, str) else data.path
         self.root = self._volume_of(self.data, what="data")
         self.model_file = model_file or f"{self.root}/models/{self.name}.pt"
         self._volume_of(self.model_file, what="model_file")
@@ -125,7 +127,7 @@ class ParameterServer(TrainingJob):
             raise BadInput(
                 "this lies on none of the job's volumes",
                 about=f"{what}={path!r}, volumes={dict(self.volumes)}",
-                fix=f'volumes={{"{MOUNT}": volume}}, and a place below {MOUNT}',
+                fix='volumes={"/data": volume}, and a place below /data',
             )
         return max(holding, key=len)
 
@@ -150,7 +152,7 @@ class ParameterServer(TrainingJob):
     def main(self) -> Object:
         """Return the master's Job."""
         item = self._own("job", "-master")
-        notes = {REPLICAS: str(self.workers), SERVERS: str(self.servers)}
+        notes = {workers.REPLICAS: str(self.workers), workloads.SERVERS: str(self.servers)}
         pod = self._pod("master", item["spec"]["template"])
         (container,) = pod["spec"]["containers"]
         *command, _ = container["command"]

@@ -100,7 +100,7 @@ class RunWatch(Watch):
                 place = self._places.setdefault(uid, logs.Place())
                 ended = partial(logs.written, self.run.kube, pod)
                 follower = self._followed[uid] = logs.Follower(self.run.kube, pod, ended, place)
-                self._followers.add(pods.node_rank(pod) or 0, follower)
+                self._followers.add(pods.seat(pod), follower)
 
     def _ask_events(self, *, now: bool) -> None:
         if now or time.monotonic() - self._asked_events > EVENTS_SECONDS:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 TRAINERS = sorted((ROOT / "trainers").glob("*.py"))
 DOCKERFILE = ROOT / "images" / "trainer" / "Dockerfile"
 MEASURES = ("allreduce",)  # learns nothing, and so has neither epochs nor an accuracy
-SIBLINGS = ("checkpoints",)  # imported by trainers that lie beside them; no programs
+SIBLINGS = ("checkpoints", "mnist_parameter_server")  # used by other programs; none themselves
 each_trainer = pytest.mark.parametrize("trainer", TRAINERS, ids=lambda path: path.stem)
 
 

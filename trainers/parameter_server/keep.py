@@ -4,8 +4,8 @@
 
 A container's first process cannot be killed or stopped from within the container; its child can, so that a
 lab can kill a worker and see what comes of it. A *master* that was killed is started again at once, in the
-same pod: it reads its journal, and nobody has lost it for more than a second or two. A worker or a server is not:
-its pod ends, and the master decides what takes its place.
+same pod: it reads its journal, and was lost for a second or two. A worker or a server is not: its pod ends,
+and the master decides what takes its place.
 """
 
 import os
