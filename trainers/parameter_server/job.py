@@ -89,6 +89,8 @@ class Job:
         self.saved = not self.settings.model_file
         self.failed = ""
         self.failures: dict[str, int] = {}
+        self.steps_at: dict[int, int] = {}  # how far it was when a server was lost last
+        self.replaced: set[int] = set()  # incarnations of servers whose place another has taken
         self.next_worker = 0
         self._saving: tuple[int, float] | None = None
         self._staleness = _Staleness()
@@ -245,6 +247,9 @@ class Job:
         """Take in a server; what it has not applied is taken back, to be done again."""
         with self.lock:
             before = self.servers[registration.index]
+            another = before is not None and before.incarnation != registration.incarnation
+            if another:
+                self.replaced.add(before.incarnation)
             self.servers[registration.index] = ServerProcess(
                 registration.address, registration.incarnation, registration.version
             )
@@ -255,7 +260,6 @@ class Job:
                 if taken:
                     again += taken
                     self.write({"bits": [epoch, pack_bits(self.ledger.snapshot()[epoch])]})
-            another = before is not None and before.incarnation != registration.incarnation
             if registration.restored or again or another:
                 self.tell("restored", server=registration.index, version=registration.version, again=again)
             if another and self.evaluation is not None:

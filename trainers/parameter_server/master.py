@@ -11,6 +11,7 @@ import argparse
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,7 @@ STALENESS_SECONDS = 2.0
 FAREWELL_SECONDS = 10.0
 SAVE_SECONDS = 120.0
 THREADS = 16
+SUPERSEDED = 3  # exit status: no failure of the job, which another master goes on with
 
 
 class Service(protocol_pb2_grpc.MasterServicer):
@@ -56,7 +58,8 @@ class Service(protocol_pb2_grpc.MasterServicer):
     def Heartbeat(self, request, context):
         if request.role == "ps":
             known = self._job.pulse(request.index, request.incarnation, request.version)
-            return Orders(unknown=not known)
+            replaced = request.incarnation in self._job.replaced
+            return Orders(unknown=not known and not replaced, over=replaced)
         return Orders(over=self._job.heard(request.index).gone)
 
     def Servers(self, request, context):
@@ -252,9 +255,9 @@ def make_crew(job: Job, pods: Path | None, stack: ExitStack, tell: Teller) -> Cr
     """Return what keeps the job's pods; None where there are none."""
     if pods is None:
         return None
-    from .pods import Pods  # not imported by others: it brings the Kubernetes client
+    from .pods import in_this_pod  # imported only here: it brings the Kubernetes client
 
-    return Crew(job, stack.enter_context(Pods(pods)), tell)
+    return Crew(job, stack.enter_context(in_this_pod(pods, job.settings.job)), tell)
 
 
 def conduct(given: argparse.Namespace, wanted: settings.Settings, tell: Teller) -> int:
@@ -319,7 +322,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Run a job with parameter servers.")
     settings.add_flags(parser)
     parser.add_argument("--port", type=int, default=settings.PORT)
-    parser.add_argument("--pods", type=Path, help="a file that says how workers' and servers' pods look")
+    parser.add_argument(
+        "--pods", type=Path, help="a folder with worker.json and ps.json"
+    )
     given = parser.parse_args(argv)
     wanted = settings.from_flags(given)
     tell = Teller("master", 0, wanted.workers)
@@ -327,7 +332,8 @@ def main(argv: list[str] | None = None) -> None:
         status = conduct(given, wanted, tell)
     except journal.Superseded as error:
         tell("superseded", reason=str(error))
-        raise SystemExit(f"{error}; this master ends") from error
+        sys.stderr.write(f"{error}; this master ends\n")
+        raise SystemExit(SUPERSEDED) from error
     raise SystemExit(status)
 
 

@@ -1,0 +1,242 @@
+"""A job's pods: make them, delete them, see how they fare. The one module here that speaks to Kubernetes.
+
+What a pod is like stands in two files that the kit has made, ``ps.json`` and ``worker.json``; its number is
+added here, and whom it belongs to: the job's main object and not the master's pod, so that a master may die
+and its pods live on, and all go when the job is deleted. How many workers are wanted is an annotation of that
+object. What is done about losses is ``crew``'s business.
+"""
+
+import copy
+import json
+import os
+import sys
+import threading
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from kubernetes import client, config, watch
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from .crew import ROLES, Member
+
+JOB, ROLE, INDEX = "elasticdl-job-name", "elasticdl-replica-type", "elasticdl-replica-index"
+REPLICAS = "trainyard/replicas"
+REQUEST_SECONDS = 10
+WATCH_SECONDS = 60  # then list anew
+AGAIN_SECONDS = 1.0
+TROUBLE = (ApiException, HTTPError, OSError)
+GONE = {  # why a pod is disturbed, as Kubernetes says it in its condition DisruptionTarget
+    "PreemptionByScheduler": "preempted",
+    "DeletionByTaintManager": "node lost",
+    "DeletionByPodGC": "node lost",
+    "EvictionByEvictionAPI": "evicted",
+    "TerminationByKubelet": "evicted",
+}
+ENDED = {"Evicted": "evicted", "Preempting": "preempted", "NodeLost": "node lost", "Shutdown": "node lost"}
+
+
+class Pods(AbstractContextManager):
+    """See a job's pods, and make and delete them.
+
+    Args:
+        templates: The folder with ``ps.json`` and ``worker.json``.
+        job: The job's name.
+        owner: The name of the Job that they belong to.
+        namespace: Where.
+    """
+
+    def __init__(self, templates: Path, *, job: str, owner: str, namespace: str) -> None:
+        try:
+            config.load_incluster_config()
+        except config.ConfigException:
+            config.load_kube_config()
+        self._templates = {role: json.loads((templates / f"{role}.json").read_text()) for role in ROLES}
+        self._job, self._namespace, self._owner_name = job, namespace, owner
+        self._core, self._batch = client.CoreV1Api(), client.BatchV1Api()
+        self._lock = threading.Lock()
+        self._pods: dict[str, dict] = {}
+        self._owner = self._plain(
+            self._batch.read_namespaced_job(owner, namespace, _request_timeout=REQUEST_SECONDS)
+        )
+        self._closed = threading.Event()
+        self._listed = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._follow, args=(each,), name=each.__name__, daemon=True)
+            for each in (self._follow_pods, self._follow_owner)
+        ]
+
+    def __enter__(self) -> "Pods":
+        for thread in self._threads:
+            thread.start()
+        self._listed.wait()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._closed.set()  # the threads end with their watch, or with the process
+
+    # What crew asks
+
+    def members(self) -> list[Member]:
+        """Return the job's servers and workers, as far as they are known."""
+        with self._lock:
+            pods = list(self._pods.values())
+        found = []
+        for pod in pods:
+            labels = pod["metadata"].get("labels") or {}
+            if labels.get(ROLE) in ROLES and labels.get(INDEX, "").isdigit():
+                found.append(Member(labels[ROLE], int(labels[INDEX]), *fate(pod)))
+        return found
+
+    def wanted(self) -> int | None:
+        """Return how many workers the job's object asks for; None where it does not say."""
+        said = (self._owner["metadata"].get("annotations") or {}).get(REPLICAS, "")
+        return int(said) if said.isdigit() else None
+
+    def launch(self, role: str, index: int) -> bool:
+        """Make a pod; tell whether it is there now."""
+        pod = self.pod(role, index)
+        name = pod["metadata"]["name"]
+        with self._lock:
+            if name in self._pods and not fate(self._pods[name])[0]:
+                return True
+            try:
+                made = self._core.create_namespaced_pod(
+                    self._namespace, pod, _request_timeout=REQUEST_SECONDS
+                )
+            except TROUBLE as error:
+                _complain(f"pod {name} cannot be made", error)
+                return False
+            self._pods[name] = self._plain(made)
+        return True
+
+    def remove(self, role: str, index: int, *, now: bool = False) -> None:
+        """Delete a pod; with ``now`` without waiting for its node, which may be lost."""
+        name = self._name(role, index)
+        grace = {"grace_period_seconds": 0} if now else {}
+        try:
+            self._core.delete_namespaced_pod(name, self._namespace, _request_timeout=REQUEST_SECONDS, **grace)
+        except TROUBLE as error:
+            if not (isinstance(error, ApiException) and error.status == 404):
+                _complain(f"pod {name} cannot be deleted", error)
+
+    def pod(self, role: str, index: int) -> dict:
+        """Return a pod's manifest: the template with the number, and whose it is."""
+        pod = copy.deepcopy(self._templates[role])
+        about = pod["metadata"]
+        about["name"] = self._name(role, index)
+        about["labels"] = (about.get("labels") or {}) | {JOB: self._job, ROLE: role, INDEX: str(index)}
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self._owner_name}
+        about["ownerReferences"] = [owner | {"uid": self._owner["metadata"]["uid"]}]
+        container = pod["spec"]["containers"][0]
+        container["args"] = [*(container.get("args") or []), f"--index={index}"]
+        address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+        number = {"name": f"{role.upper()}_ID", "value": str(index)}
+        container["env"] = [*(container.get("env") or []), number, address]
+        return pod
+
+    def _name(self, role: str, index: int) -> str:
+        return f"elasticdl-{self._job}-{role}-{index}"
+
+    # Watches
+
+    def _follow(self, once) -> None:
+        """Watch until closed; whatever ends a watch, the next one begins with a list."""
+        while not self._closed.is_set():
+            try:
+                once()
+            except TROUBLE as error:
+                if not (isinstance(error, ApiException) and error.status == 410):
+                    _complain("the API server does not answer", error)
+                self._closed.wait(AGAIN_SECONDS)
+
+    def _follow_pods(self) -> None:
+        where = {"namespace": self._namespace, "label_selector": f"{JOB}={self._job}"}
+        with self._lock:  # a pod that is made meanwhile would be missing from the list
+            found = self._core.list_namespaced_pod(**where, _request_timeout=REQUEST_SECONDS)
+            self._pods = {each.metadata.name: self._plain(each) for each in found.items}
+        self._listed.set()
+        for event in self._stream(self._core.list_namespaced_pod, where, found.metadata.resource_version):
+            pod = event["raw_object"]
+            name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+            with self._lock:
+                known = self._pods.get(name)
+                if event["type"] == "DELETED":
+                    if known is not None and known["metadata"]["uid"] == uid:
+                        del self._pods[name]
+                elif known is None or known["metadata"]["uid"] == uid or _newer(pod, known):
+                    self._pods[name] = pod
+
+    def _follow_owner(self) -> None:
+        where = {"namespace": self._namespace, "field_selector": f"metadata.name={self._owner_name}"}
+        found = self._batch.list_namespaced_job(**where, _request_timeout=REQUEST_SECONDS)
+        for each in found.items:
+            self._owner = self._plain(each)
+        for event in self._stream(self._batch.list_namespaced_job, where, found.metadata.resource_version):
+            if event["type"] != "DELETED":
+                self._owner = event["raw_object"]
+
+    def _stream(self, what, where: dict, version: str):
+        limits = {"timeout_seconds": WATCH_SECONDS, "_request_timeout": WATCH_SECONDS + REQUEST_SECONDS}
+        for event in watch.Watch().stream(what, **where, resource_version=version, **limits):
+            if self._closed.is_set():
+                return
+            if event["type"] != "BOOKMARK":
+                yield event
+
+    def _plain(self, item) -> dict:
+        return self._core.api_client.sanitize_for_serialization(item)
+
+
+def fate(pod: dict) -> tuple[str, str]:
+    """Return why a pod is over, in a word and for people; two empty texts while it waits or runs.
+
+    Example:
+        >>> fate({"metadata": {}, "status": {"phase": "Failed", "reason": "Evicted", "message": "no room"}})
+        ('evicted', 'Evicted: no room')
+    """
+    status = pod.get("status") or {}
+    ends = bool(pod["metadata"].get("deletionTimestamp"))
+    phase = status.get("phase", "Pending")
+    if not ends and phase in ("Pending", "Running", "Unknown"):
+        return "", ""
+    if phase == "Succeeded":
+        return "finished", "it has left"
+    for each in status.get("conditions") or []:
+        if each["type"] == "DisruptionTarget" and each["status"] == "True":
+            return GONE.get(each.get("reason", ""), "deleted"), each.get("message") or each["reason"]
+    if ends:
+        return "deleted", "its pod was deleted"
+    if status.get("reason") in ENDED:
+        return ENDED[status["reason"]], f"{status['reason']}: {status.get('message', '')}"
+    for each in status.get("containerStatuses") or []:
+        ended = (each.get("state") or {}).get("terminated")
+        if ended is None:
+            continue
+        if ended.get("reason") == "OOMKilled":
+            return "out of memory", "it used more memory than it may (OOMKilled)"
+        if ended["exitCode"] > 128:
+            return "killed", f"it was killed by signal {ended['exitCode'] - 128}"
+        return "error", f"it ended with exit code {ended['exitCode']}"
+    return "error", status.get("message") or "it failed"
+
+
+def in_this_pod(templates: Path, job: str) -> Pods:
+    """Return the pods of the job whose master this process is."""
+    owner, namespace = os.environ.get("JOB_NAME"), os.environ.get("NAMESPACE")
+    if not owner or not namespace:
+        raise SystemExit("--pods needs JOB_NAME and NAMESPACE in the environment: whose the pods will be")
+    try:
+        return Pods(templates, job=job, owner=owner, namespace=namespace)
+    except TROUBLE as error:
+        raise SystemExit(f"the Job {owner} cannot be read ({error}); may the service account?") from error
+
+
+def _newer(pod: dict, known: dict) -> bool:
+    ends = bool(pod["metadata"].get("deletionTimestamp"))
+    return not ends and pod["metadata"]["creationTimestamp"] >= known["metadata"]["creationTimestamp"]
+
+
+def _complain(what: str, error: Exception) -> None:
+    reason = error.reason if isinstance(error, ApiException) else error
+    sys.stderr.write(f"{what}: {reason}\n")
