@@ -52,12 +52,19 @@ class _Resource:
 
 
 class Stream:
-    """The lines of a response that goes on; iterate over it in one thread, close it from any."""
+    """The lines of a response that goes on; iterate over it in one thread, close it from any.
+
+    Attributes:
+        cut: Whether it ended before its end, as far as the connection tells: where a node dies, the API
+            server ends the response as if all had been said.
+        rest: What came after the last whole line, once it has ended: a line without its end, or a torn one.
+    """
 
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         self._response = response
         self._closed = threading.Event()
-        self.cut = False  # whether it ended before its end
+        self.cut = False
+        self.rest = ""
 
     def __iter__(self) -> Iterator[str]:
         rest = b""
@@ -74,8 +81,8 @@ class Stream:
                 return
         finally:
             self._response.close()
-        if rest and not self._closed.is_set():
-            yield rest.decode("utf-8", "replace")
+        if not self._closed.is_set():
+            self.rest = rest.decode("utf-8", "replace")
 
     def close(self) -> None:
         """End the iteration, wherever it is."""

@@ -23,7 +23,8 @@ RECONNECT_SECONDS = 0.3  # no busy loop where every stream ends at once
 def read(kube: Kube, pod: Object) -> list[Line]:
     """Return what a pod has written until now; nothing if it has not begun, or is gone."""
     try:
-        return list(_lines(_open(kube, pod, follow=False, since="")))
+        stream = _open(kube, pod, follow=False, since="")
+        return [*_lines(stream), *_lines([stream.rest])]
     except Rejected as error:
         if error.status in (400, 404):  # 400: its container waits to start
             return []
@@ -112,18 +113,21 @@ class Follower:
             self.stream.close()
 
     def __iter__(self) -> Iterator[Line]:
-        patience = Patience()
+        patience, rest = Patience(), ""
         while not self.stopping.is_set():
             try:
                 # Asked before reading: what was written until then is then read to its end. A node that dies
-                # ends a stream as its end does: the end is where a look at an ended pod brings nothing new.
+                # ends a stream as its end does, maybe in the middle of a line: the end is where a look at an
+                # ended pod brings nothing new, and a line without its end is one if it is there twice.
                 over, new = self.ended(), False
                 for line in self._lines():
                     patience.succeeded()
                     new = True
                     yield line
-                if over and not new and not self.stream.cut:
+                if over and not new and not self.stream.cut and rest == self.stream.rest:
+                    yield from _lines([rest])
                     return
+                rest = self.stream.rest
                 if over:
                     continue
             except KitError as error:
@@ -214,8 +218,8 @@ def _open(kube: Kube, pod: Object, *, follow: bool, since: str) -> Stream:
     )
 
 
-def _lines(stream: Stream) -> Iterator[Line]:
-    for text in stream:
+def _lines(texts: Iterable[str]) -> Iterator[Line]:
+    for text in texts:
         time, _, rest = text.partition(" ")
         if time:
             yield Line(time, rest)

@@ -1,0 +1,46 @@
+"""A pod's output, followed over streams that end too early, as they do when a node's agent dies."""
+
+import io
+
+import pytest
+import urllib3
+
+from kitlib.kube import Stream
+from kitlib.logs import Follower
+
+POD = {"metadata": {"name": "worker-0"}, "spec": {"containers": [{"name": "trainer"}]}}
+WRITTEN = b"".join(b"2026-01-01T00:00:0%d.5Z line %d\n" % (second, second) for second in range(4))
+
+
+class Looks:
+    """What the API answers at each look at a log, and whether the pod has ended by then."""
+
+    def __init__(self, *answers: tuple[bytes, bool]) -> None:
+        self.answers, self.over = list(answers), False
+
+    def path(self, kind: str, name: str) -> str:
+        return f"/{kind}/{name}"
+
+    def ended(self) -> bool:
+        self.over = self.answers[0][1]
+        return self.over
+
+    def stream(self, path: str, *, about: str, params: dict) -> Stream:
+        since = params["sinceTime"].removesuffix("Z")
+        lines = self.answers.pop(0)[0].splitlines(keepends=True)
+        body = b"".join(line for line in lines if line[:19].decode() >= since or len(line) < 19)
+        return Stream(urllib3.HTTPResponse(io.BytesIO(body), preload_content=False))
+
+
+@pytest.mark.parametrize("at", [58 + place for place in (0, 5, 21, 22, 25, 28)])
+def test_a_line_that_was_torn_by_the_death_of_an_agent_comes_whole_and_once(at):
+    looks = Looks((WRITTEN[:at], False), (WRITTEN, False), (WRITTEN, True))
+    got = [line.text for line in Follower(looks, POD, looks.ended)]
+    assert got == [f"line {number}" for number in range(4)]
+
+
+def test_a_last_line_without_an_end_is_one_once_the_pod_has_ended():
+    whole = WRITTEN[:-1]
+    looks = Looks((whole, False), (whole, True), (whole, True))
+    got = [line.text for line in Follower(looks, POD, looks.ended)]
+    assert got == [f"line {number}" for number in range(4)]
