@@ -27,6 +27,11 @@ HEADER = "# Written by tools/trainer_image.py from what the trainers declare.\n"
 _BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 
 
+def trainers() -> list[Path]:
+    """Return the trainers; what they import from beside them declares nothing of its own."""
+    return [path for path in sorted(TRAINERS.glob("*.py")) if _BLOCK.search(path.read_text(encoding="utf-8"))]
+
+
 def declared(trainer: Path) -> list[Requirement]:
     """Return the packages that a trainer declares.
 
@@ -40,15 +45,15 @@ def declared(trainer: Path) -> list[Requirement]:
     return [Requirement(line) for line in tomllib.loads(text)["dependencies"]]
 
 
-def requirements(trainers: Iterable[Path]) -> dict[str, str]:
+def requirements(files: Iterable[Path]) -> dict[str, str]:
     """Return name and version of what these trainers need on top of the official image."""
-    wanted = [requirement for trainer in trainers for requirement in declared(trainer)]
+    wanted = [requirement for trainer in files for requirement in declared(trainer)]
     return closure(each for each in wanted if canonicalize_name(each.name) not in BASE)
 
 
-def render(trainers: Iterable[Path] | None = None) -> str:
+def render(files: Iterable[Path] | None = None) -> str:
     """Return the text of the requirements file."""
-    found = requirements(trainers or sorted(TRAINERS.glob("*.py")))
+    found = requirements(files or trainers())
     return HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
 
 

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["torch>=2.15"]
-# ///
 """Checkpoints that training does not wait for: what the elastic trainers write, and what they go on from.
 
 A file is whole or not there: it is written beside its place, flushed to the disk, renamed, and the folder is
@@ -9,8 +5,8 @@ flushed as well. Training stands still only while the state is copied in memory;
 volume that is full costs the newest checkpoint, not the run: the older ones stay, and training goes on.
 
 Loading takes the newest file that is whole, passes over those that are not, and refuses those of another run.
-What is in the state, when it is saved and who loads it is not here: see ``trainers/digits_elastic.py``, which
-imports ``trainers/checkpoints.py`` from beside it.
+`Keeper` is how an elastic trainer uses them; it is imported from beside it: ``trainers/checkpoints.py``.
+Which ranks there are, and who has the state while somebody still lives, is in ``elastic.py``.
 """
 
 import os
@@ -21,7 +17,8 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +27,7 @@ import torch
 FORMAT = 1  # of what is in a file; a reader refuses a higher one
 KEEP = 2  # files, in case the newest cannot be read
 PATTERN = "epoch-*-step-*.pt"
+DO_NOT_RESTART = 78  # EX_CONFIG: for elastic_launch.py
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,10 @@ class Found:
     state: dict | None
     file: str
     broken: tuple[str, ...]
+
+
+class Refused(Exception):
+    """There is something in the folder that a restart would not mend; the text says what, and what to do."""
 
 
 class Checkpoints:
@@ -88,12 +90,12 @@ class Checkpoints:
             step: the step, counted from the beginning of the run, that come next.
 
         Raises:
-            SystemExit: Too many saves in a row have failed; with the reason of the last.
+            Refused: Too many saves in a row have failed; with the reason of the last.
         """
         began = time.perf_counter()
         self.close()
         if self._failed >= self._limit:
-            raise SystemExit(
+            raise Refused(
                 f"{self._failed} checkpoints in a row could not be written to {self.folder}: {self._reason}. "
                 "Make room on the volume, then start the run again: it goes on from the last that is whole"
             )
@@ -131,6 +133,8 @@ class Checkpoints:
         try:
             said |= {"file": name, "bytes": write(self.folder / name, content)}
             self._failed = 0
+            for old in sorted(self.folder.glob(PATTERN))[:-KEEP]:
+                old.unlink(missing_ok=True)
         except (OSError, RuntimeError) as error:  # torch's own writer says RuntimeError
             self._failed, self._reason = self._failed + 1, str(error)
             said |= {"error": f"not written, the older ones stay: {error}"}
@@ -143,7 +147,7 @@ class Checkpoints:
         """Return the newest state that is whole.
 
         Raises:
-            SystemExit: It is another run's, or of a newer format: nothing that a restart would repair.
+            Refused: It is another run's, or of a newer format.
         """
         broken = []
         for path in sorted(self.folder.glob(PATTERN), reverse=True):
@@ -163,7 +167,7 @@ class Checkpoints:
         except FileNotFoundError:
             return None
         except pickle.UnpicklingError as error:
-            raise SystemExit(
+            raise Refused(
                 f"{path} is whole, but no checkpoint that this trainer reads: "
                 f"take the trainer that wrote it, or another --checkpoint-dir ({error})"
             ) from error
@@ -176,7 +180,7 @@ class Checkpoints:
         known = content if isinstance(content, dict) else {}
         number = known.get("format")
         if not isinstance(number, int) or number > FORMAT:
-            raise SystemExit(
+            raise Refused(
                 f"{path} has format {number}, this trainer reads up to {FORMAT}: "
                 "take the trainer that wrote it, or another --checkpoint-dir"
             )
@@ -187,15 +191,81 @@ class Checkpoints:
             if theirs.get(name) != self.run.get(name)
         ]
         if differ:
-            raise SystemExit(
+            raise Refused(
                 f"{path} is of another run: {'; '.join(differ)}. "
                 "Start with the same values, or with another --checkpoint-dir"
             )
         return known
 
 
+class Keeper:
+    """When an elastic trainer saves and loads, and what it says of it; without a folder it does nothing.
+
+    Args:
+        folder: Of the checkpoints, or None.
+        run: As in `Checkpoints`.
+        every: Steps between two checkpoints.
+        failures: As in `Checkpoints`.
+    """
+
+    def __init__(self, folder: Path | None, run: Mapping, *, every: int, failures: int) -> None:
+        self._files = Checkpoints(folder, run, failures=failures) if folder else None
+        self._every = every
+
+    def after_step(self, worker, state, *, last: bool) -> None:
+        """Let rank 0 begin to save when it is time; say what has been written meanwhile."""
+        if self._files is not None:
+            if worker.rank == 0 and (last or state.step % self._every == 0):
+                self._save(state)
+            self._report(worker)
+
+    def resume(self, worker, state) -> bool:
+        """Fill the state from the newest checkpoint that is whole; False where there is none."""
+        if self._files is None:
+            return False
+        with _hopeless():
+            found = self._files.load()
+        if found.state is not None:
+            state.load_state_dict(found.state)
+            torch.set_rng_state(found.state["rng"])
+        if found.state is not None or found.broken:
+            worker.emit("resume", epoch=state.epoch, next_step=state.step, broken=found.broken)
+        return found.state is not None
+
+    def leave(self, worker, state) -> None:
+        """Save before this worker goes: it may be the last."""
+        if self._files is not None:
+            self._save(state)
+            self.close(worker)
+
+    def close(self, worker) -> None:
+        """Wait until all is on the disk, and say so."""
+        if self._files is not None:
+            self._files.close()
+            self._report(worker)
+
+    def _save(self, state) -> None:
+        with _hopeless():
+            content = state.state_dict() | {"rng": torch.get_rng_state()}
+            self._files.save(content, epoch=state.epoch, step=state.step)
+
+    def _report(self, worker) -> None:
+        for done in self._files.finished():
+            worker.emit("checkpoint", **done)
+
+
+@contextmanager
+def _hopeless() -> Iterator[None]:
+    """End the process where starting it again would not help: the launcher knows the status."""
+    try:
+        yield
+    except Refused as error:
+        print(error, file=sys.stderr, flush=True)
+        raise SystemExit(DO_NOT_RESTART) from error
+
+
 def write(path: Path, content: dict) -> int:
-    """Write a file that is whole or not there, keep the newest of its kind, and return its size in bytes.
+    """Write a file that is whole or not there, and return its size in bytes.
 
     Raises:
         OSError, RuntimeError: It cannot be written; nothing of it is left.
@@ -215,15 +285,12 @@ def write(path: Path, content: dict) -> int:
         os.fsync(folder)  # the name, too
     finally:
         os.close(folder)
-    size = path.stat().st_size
-    for old in sorted(path.parent.glob(PATTERN))[:-KEEP]:
-        old.unlink(missing_ok=True)
-    return size
+    return path.stat().st_size
 
 
 def _sweep(folder: Path) -> None:
     """Remove what a process of this host, killed in the middle, has left."""
-    for left in folder.glob(f".{PATTERN}.{socket.gethostname()}.*"):
+    for left in folder.glob(f".*.pt.{socket.gethostname()}.*"):
         if not Path("/proc", left.name.rpartition(".")[2]).exists():
             left.unlink(missing_ok=True)
 

@@ -76,7 +76,7 @@ class Worker:
         self.settings = Settings.from_json(described) if described else None
         self.rank, self.world_size, self.group = 0, 1, None
         self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        self.device = _device()
+        self.device = choose_device()
         self._rendezvous: Rendezvous | None = None
         self._round: Round | None = None
         self._watch: Watch | None = None
@@ -222,8 +222,8 @@ class Worker:
             if each.grad is None:
                 each.grad = torch.zeros_like(each)
         wish = self._wish()
-        said = torch.tensor([float(loss), samples, *(float(wish == each) for each in REASONS)])
-        totals = said.to(torch.float64)
+        said = [float(loss), samples, *(float(wish == each) for each in REASONS)]
+        totals = torch.tensor(said, dtype=torch.float64)
         with self.collective():
             by_type: dict[torch.dtype, list[torch.Tensor]] = {}
             for each in parameters:
@@ -408,7 +408,8 @@ def _is_about_a_peer(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL"))
 
 
-def _device() -> torch.device:
+def choose_device() -> torch.device:
+    """Return where this process computes: a GPU if there is one, by turns where there are several."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()

@@ -13,6 +13,7 @@ import torch
 from .small_data import TRAINERS, load_trainer
 
 checkpoints = load_trainer("checkpoints")
+Refused = checkpoints.Refused
 WEIGHTS = torch.full((10,), 30.0).numpy().tobytes()
 RUN = {"model": "mlp", "lr": 0.1, "seed": 0}
 
@@ -128,7 +129,7 @@ def test_when_none_is_whole_all_are_named(tmp_path):
 def test_a_checkpoint_of_another_model_is_refused_with_what_differs(tmp_path):
     saved(tmp_path)
     other = checkpoints.Checkpoints(tmp_path, RUN | {"model": "resnet18", "limit": 5})
-    with pytest.raises(SystemExit, match=r"limit None, not 5; model mlp, not resnet18.*another --ch"):
+    with pytest.raises(Refused, match=r"limit None, not 5; model mlp, not resnet18.*another --ch"):
         other.load()
     assert len(names(tmp_path)) == 2, "nothing is thrown away"
 
@@ -136,13 +137,13 @@ def test_a_checkpoint_of_another_model_is_refused_with_what_differs(tmp_path):
 @pytest.mark.parametrize("content", [{"format": checkpoints.FORMAT + 1}, {"weights": 1}, ["a list"]])
 def test_a_checkpoint_of_a_newer_kit_or_of_something_else_is_refused(content, tmp_path):
     torch.save(content, tmp_path / "epoch-0000-step-00000001.pt")
-    with pytest.raises(SystemExit, match=r"has format .* reads up to 1: take the trainer that wrote it"):
+    with pytest.raises(Refused, match=r"has format .* reads up to 1: take the trainer that wrote it"):
         checkpoints.Checkpoints(tmp_path, RUN).load()
 
 
 def test_a_file_that_would_run_code_is_refused(tmp_path):
     torch.save({"format": 1, "run": subprocess.Popen}, tmp_path / "epoch-0000-step-00000001.pt")
-    with pytest.raises(SystemExit, match="whole, but no checkpoint that this trainer reads"):
+    with pytest.raises(Refused, match="whole, but no checkpoint that this trainer reads"):
         checkpoints.Checkpoints(tmp_path, RUN).load()
 
 
@@ -192,7 +193,7 @@ def test_a_full_volume_costs_the_newest_checkpoint_and_not_the_run(tmp_path):
         for said in failed:
             assert "file" not in said
             assert "not written, the older ones stay" in said["error"]
-        with pytest.raises(SystemExit, match=r"2 checkpoints in a row could not be written to .*Make room"):
+        with pytest.raises(Refused, match=r"2 checkpoints in a row could not be written to .*Make room"):
             keeper.save(state(1.0), epoch=0, step=4)
 
 
