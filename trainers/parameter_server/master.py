@@ -29,7 +29,7 @@ from .protocol_pb2 import Left, Nothing, Orders, PinRequest, SaveRequest
 from .records import Records
 
 TICK_SECONDS = 0.1
-SILENT_SECONDS = 10.0  # after which a worker's task goes to others
+LATELY_SECONDS = 5.0  # a worker that was heard of since then lives
 STALENESS_SECONDS = 2.0
 FAREWELL_SECONDS = 10.0
 SAVE_SECONDS = 120.0
@@ -119,7 +119,7 @@ class Conductor:
         self._write()
         if self._crew is not None:
             self._crew.tick()
-        self._job.silent(SILENT_SECONDS)
+        self._job.silent(self._job.settings.silent_seconds)
         if self._job.ready and not self._job.over:
             with suppress(grpc.RpcError, LookupError):  # a server is being replaced; next time, then
                 self._close_epochs()
@@ -310,7 +310,7 @@ def _say_goodbye(job: Job, service: Service) -> None:
     """Wait until every worker that lives has heard that it is over."""
     deadline = time.monotonic() + FAREWELL_SECONDS
     while time.monotonic() < deadline:
-        recent = job.clock() - SILENT_SECONDS / 2
+        recent = job.clock() - LATELY_SECONDS
         living = {number for number, seen in job.workers.items() if not seen.gone and seen.at > recent}
         if living <= service.told:
             return

@@ -33,6 +33,7 @@ class Settings:
         classes: Their names, for the model file.
         max_relaunches: How many processes may fail of their own accord, or be killed before they have done
             anything, until the job is given up. Preemption, eviction and a node's loss do not count.
+        silent_seconds: How long nothing may be heard of a worker until its task goes to others.
         log_every: Minibatches between two ``step`` events of a worker.
         step_seconds: The least time for a minibatch: so that a lab on a small machine lasts long enough to
             be watched.
@@ -57,6 +58,7 @@ class Settings:
     dataset: str = ""
     classes: str = ""
     max_relaunches: int = 3
+    silent_seconds: float = 10.0
     log_every: int = 10
     step_seconds: float = 0.0
 
