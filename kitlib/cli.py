@@ -189,7 +189,7 @@ def remove_attendee(name: str, cluster: str) -> None:
 
 @main.group()
 def run() -> None:
-    """See and delete runs."""
+    """See, change and delete runs."""
 
 
 @run.command("list")
@@ -231,6 +231,45 @@ def logs(name: str, cluster: str, rank: int | None, follow: bool) -> None:
 def wait_run(name: str, cluster: str, timeout: float) -> None:
     """Wait until the run NAME has succeeded; exit status 1 and the first traceback if it fails."""
     clusters.connect(cluster).run(name).wait(timeout=timeout)
+
+
+RANK = click.option("--rank", type=int, required=True, help="As it is in the newest rendezvous.")
+
+
+@run.command("kill")
+@click.argument("name")
+@CLUSTER
+@RANK
+def kill_rank(name: str, cluster: str, rank: int) -> None:
+    """Kill the process of a rank of the run NAME, as a crash would."""
+    click.echo(clusters.connect(cluster).run(name).kill(rank=rank))
+
+
+@run.command("stop")
+@click.argument("name")
+@CLUSTER
+@RANK
+def stop_rank(name: str, cluster: str, rank: int) -> None:
+    """Make the process of a rank of the run NAME hang."""
+    click.echo(clusters.connect(cluster).run(name).stop(rank=rank))
+
+
+@run.command("go-on")
+@click.argument("name")
+@CLUSTER
+@click.option("--rank", type=int, help="As it was when it was stopped; by default all that were.")
+def go_on(name: str, cluster: str, rank: int | None) -> None:
+    """Let a process of the run NAME that was stopped go on."""
+    click.echo(clusters.connect(cluster).run(name).go_on(rank=rank))
+
+
+@run.command("scale")
+@click.argument("name")
+@click.argument("workers", type=int)
+@CLUSTER
+def scale_run(name: str, workers: int, cluster: str) -> None:
+    """Have another number of WORKERS in the run NAME."""
+    click.echo(clusters.connect(cluster).run(name).scale(workers))
 
 
 @run.command("delete")

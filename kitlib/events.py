@@ -20,6 +20,6 @@ def events_table(events: Iterable[Object]) -> Table:
             f"{each['involvedObject'].get('kind', '')}/{each['involvedObject'].get('name', '')}",
             each.get("message", ""),
         )
-        for each in sorted(events, key=moment)
+        for each in sorted(events, key=lambda each: (moment(each), each.get("eventTime") or ""))
     ]
     return Table(("age", "type", "reason", "object", "message"), rows, empty="no events")

@@ -9,9 +9,10 @@ remedy. Following changes is in `watches`, following output in `logs`.
 import base64
 import copy
 import json
+import re
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -19,7 +20,7 @@ from urllib.parse import quote, urlencode
 import urllib3
 import yaml
 
-from kitlib.errors import BadInput, ClusterUnreachable, KitError, Rejected
+from kitlib.errors import BadInput, ClusterUnreachable, CommandFailed, KitError, Rejected
 from kitlib.manifests import Object, title
 from kitlib.refusals import rejected, words_of
 
@@ -176,6 +177,17 @@ class Kube:
             params=_WRITING | {"force": "true"},
         )
 
+    def patch(self, kind: str, name: str, change: Object, *, part: str = "") -> Object:
+        """Merge a change into an object, or into a part that is served by itself: ``scale``, ``status``."""
+        return self._json(
+            "PATCH",
+            self.path(kind, name) + (f"/{part}" if part else ""),
+            body=change,
+            about=f'{kind} "{name}"',
+            content_type="application/merge-patch+json",
+            params=_WRITING,
+        )
+
     def delete(self, kind: str, name: str) -> None:
         """Delete an object with what it owns; one that is not there is fine."""
         try:
@@ -235,9 +247,57 @@ class Kube:
         params |= {"labelSelector": labels, "fieldSelector": fields}
         return self.stream(self.path(kind), about=f"{kind}s", params=params)
 
-    def stream(self, path: str, *, about: str, params: Mapping[str, object]) -> Stream:
-        """Return a response that goes on, line by line."""
-        return Stream(self._request("GET", path, params=params, about=about))
+    def stream(
+        self, path: str, *, about: str, params: Mapping[str, object], seconds: float = READ_SECONDS
+    ) -> Stream:
+        """Return a response that goes on, line by line.
+
+        Args:
+            seconds: How long to wait for it to go on.
+        """
+        return Stream(self._request("GET", path, params=params, about=about, seconds=seconds))
+
+    def execute(self, pod: str, command: Sequence[str], *, container: str) -> str:
+        """Run a command in a container, and return what it wrote.
+
+        Raises:
+            CommandFailed: It ended with another status than 0, or did not end in time.
+            Rejected: The pod is not there, its node does not answer, or this user may not.
+        """
+        from kubernetes import client
+        from kubernetes.stream import stream
+
+        about = f'a command in pod "{pod}"'
+        try:
+            channel = stream(
+                client.CoreV1Api(self._client).connect_get_namespaced_pod_exec,
+                pod,
+                self.namespace,
+                container=container,
+                command=list(command),
+                stdout=True,
+                stderr=True,
+                _preload_content=False,
+            )
+            channel.run_forever(timeout=READ_SECONDS)
+        except (client.ApiException, AttributeError) as error:  # the second: it stumbles over its own first
+            words = str(
+                getattr(error.__context__ if isinstance(error, AttributeError) else error, "reason", "")
+            )
+            refused = re.search(r"Handshake status (\d+) .* -\+-\+- (.*)", words, re.DOTALL)
+            if refused is None:
+                raise self._explain(words or str(error)) from error
+            raise rejected(int(refused[1]), refused[2].encode(), about=self._place(about)) from error
+        ended = not channel.is_open()
+        status = channel.returncode if ended else None  # asked first: reading the output discards it
+        written = channel.read_all()
+        if status != 0:
+            raise CommandFailed(
+                written.strip() if ended else f"it did not end within {READ_SECONDS} s",
+                about=self._place(about),
+                fix=f"try it by hand: kubectl exec {pod} -- {' '.join(command)}",
+            )
+        return written
 
     # Requests
 
@@ -296,6 +356,7 @@ class Kube:
         params: Mapping[str, object] | None = None,
         body: Object | None = None,
         content_type: str = "application/json",
+        seconds: float = READ_SECONDS,
     ) -> urllib3.BaseHTTPResponse:
         query = urlencode({key: value for key, value in (params or {}).items() if value not in ("", None)})
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "trainyard"}
@@ -308,7 +369,7 @@ class Kube:
                 headers=headers,
                 preload_content=False,
                 retries=False,
-                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS),
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=seconds),
             )
             if response.status >= 400:
                 raise rejected(response.status, response.data, about=self._place(about))

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from kitlib import pods
-from kitlib.errors import KitError, Rejected
+from kitlib.errors import ClusterUnreachable, KitError, Rejected
 from kitlib.kube import Kube, Stream
 from kitlib.manifests import Object
 from kitlib.tracebacks import Line, time_key
 from kitlib.waiting import Patience
 
+ANSWER_SECONDS = 10  # what has been written comes at once, or its node does not answer
 RECONNECT_SECONDS = 0.3  # no busy loop where every stream ends at once
 
 
@@ -33,11 +34,15 @@ def read(kube: Kube, pod: Object) -> list[Line]:
 
 def read_if_reachable(kube: Kube, pod: Object) -> list[Line]:
     """Return what a pod has written until now; nothing either if its node does not answer."""
+    if pods.unheard(pod):
+        return []
     try:
         return read(kube, pod)
     except Rejected as error:
         if error.status < 500:
             raise
+        return []
+    except ClusterUnreachable:  # nobody knows yet that the node does not answer: the API server waits for it
         return []
 
 
@@ -215,6 +220,7 @@ def _open(kube: Kube, pod: Object, *, follow: bool, since: str) -> Stream:
             "follow": "true" if follow else "",
             "sinceTime": since,
         },
+        **({} if follow else {"seconds": ANSWER_SECONDS}),
     )
 
 

@@ -1,16 +1,19 @@
 """A run: one launched job, followed by its label through the Kubernetes API, from any kernel.
 
-It keeps no state that the cluster does not have, but for the logs of a failure that it happened to see. How
-pods are judged is in `status`, what their output means in `metrics` and `failures`, the picture in `widgets`.
+It keeps no state that the cluster does not have, but for the logs of pods that it saw go. How pods are judged
+is in `status`, what their output means in `metrics` and `failures`, what is done to a run while it trains in
+`interventions`, the picture in `widgets`.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from html import escape
 
 from kitlib import failures, logs, metrics, names, pods, workloads
 from kitlib.errors import BadInput, KitError, Rejected, RunFailed, RunNotFound, WaitTimeout
 from kitlib.events import events_table
+from kitlib.evidence import Evidence
 from kitlib.following import LogStream, prefixed
+from kitlib.interventions import Interventions
 from kitlib.kube import Kube
 from kitlib.manifests import Object
 from kitlib.metrics import Event as Reported
@@ -33,7 +36,7 @@ KINDS = (
 DELETE_SECONDS = 90
 
 
-class Run:
+class Run(Interventions):
     """A launched job.
 
     Args:
@@ -50,7 +53,7 @@ class Run:
     def __init__(self, kube: Kube, name: str, *, kind: str = "") -> None:
         self.kube = kube
         self.name = name
-        self._evidence: dict[int | str, list[Line]] = {}
+        self.evidence = Evidence(kube)
         self._kind = kind
         self._listener = Listener(kube, name)
 
@@ -70,7 +73,10 @@ class Run:
         """Return what Kubernetes has said about the run's objects and pods, oldest first."""
         ours = {self.name, *(each["metadata"]["name"] for each in self._pods())}
         return events_table(
-            each for each in self.kube.get_all("Event") if each["involvedObject"].get("name") in ours
+            each
+            for each in self.kube.get_all("Event")
+            if each["involvedObject"].get("name") in ours
+            or (each["metadata"].get("labels") or {}).get(names.RUN) == self.name
         )
 
     def logs(
@@ -93,9 +99,7 @@ class Run:
         """
         if follow:
             return LogStream(self, rank, timeout)
-        chosen = self._ranks(rank)
-        read = logs.read_if_reachable if rank is None else logs.read
-        written = {number: read(self.kube, pod) for number, pod in chosen.items()}
+        written = self._written(rank)
         if not any(written.values()):
             return _Nothing("", f"(no output yet. {self.status})")
         return Text("\n".join(prefixed(number, line, rank) for number, line in logs.merge(written)))
@@ -204,6 +208,8 @@ class Run:
                 self.kube.delete(kind, each["metadata"]["name"])
         for each in self.kube.get_all("Pod", labels=f"{ours},{names.ROLE}"):  # nobody else deletes plain pods
             self.kube.delete("Pod", each["metadata"]["name"])
+        for each in self._deeds():
+            self.kube.delete("Event", each["metadata"]["name"])
         if not self.kube.get_all("Pod", labels=selector):
             return
         with progress(f"run {self.name}") as line:
@@ -245,6 +251,12 @@ class Run:
             self._kind = found["kind"]
         return self._kind
 
+    def _main(self) -> Object:
+        found = main(self.kube, self.name)
+        if found is None:
+            raise RunNotFound("it was deleted, or never launched", about=self._about, fix="launch it again")
+        return found
+
     @property
     def _main_name(self) -> str:
         """The name of what runs its pods, which is the run's own but for the master of parameter servers."""
@@ -275,9 +287,6 @@ class Run:
         found = {pods.seat(each): each for each in by_age}
         if rank is None:
             return dict(sorted(found.items()))
-        found_main = main(self.kube, self.name)
-        if found_main is None:
-            raise RunNotFound("it was deleted, or never launched", about=self._about, fix="launch it again")
         if any(isinstance(seat, str) for seat in found):
             if rank not in found:
                 raise BadInput(
@@ -286,19 +295,23 @@ class Run:
                     fix='rank="master"',
                 )
             return {rank: found[rank]}
-        ranks = workloads.wanted(found_main)
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < ranks:
+        gone = (number for number, _ in self.evidence.kept.values())
+        ranks = {*range(workloads.wanted(self._main())), *found, *gone}
+        if isinstance(rank, bool) or not isinstance(rank, int) or rank not in ranks:
             raise BadInput(
-                f"the pods of this run have the ranks 0 to {ranks - 1}", about=f"rank={rank!r}", fix="rank=0"
+                f"the pods of this run have the ranks 0 to {max(ranks)}", about=f"rank={rank!r}", fix="rank=0"
             )
         return {rank: found[rank]} if rank in found else {}
 
-    def _read(self, pod: Object) -> list[Line]:
-        return logs.read_if_reachable(self.kube, pod)
+    def _written(self, rank: int | str | None = None) -> dict[int | str, list[Line]]:
+        """Return what pods have written, by their rank; of those that are gone, as far as it was kept."""
+        chosen = self._ranks(rank)
+        read = logs.read_if_reachable if rank is None else logs.read
+        written = self.evidence.written(self._pods(), chosen, read=read)
+        return {number: lines for number, lines in written.items() if rank in (None, number)}
 
     def _reported(self) -> list[Reported]:
-        written = [line.text for pod in self._ranks(None).values() for line in self._read(pod)]
-        return list(metrics.parse(written))
+        return list(metrics.parse(line.text for lines in self._written().values() for line in lines))
 
     def _check(self, status: RunStatus) -> None:
         """Raise the error of a run that has failed or was deleted."""
@@ -343,8 +356,7 @@ class Run:
 
     def _states(self) -> Iterator[RunStatus]:
         for seen in self._watched():
-            if any(pods.phase(each) == "Failed" for each in seen["Pod"].values()):
-                self._keep_evidence(seen["Pod"])
+            self.evidence.watch(seen["Pod"].values())
             yield self._judged(seen)
 
     def _judged(self, seen: Snapshot) -> RunStatus:
@@ -352,23 +364,8 @@ class Run:
         main = found and {"kind": self.kind, **found}  # the members of a list do not say their kind
         return judge(main, seen["Pod"].values(), seen["Event"].values())
 
-    def _keep_evidence(self, seen: Mapping[str, Object]) -> None:
-        """Read all logs once, at the first failure: the Job then deletes the pods that still run.
-
-        Those of the failed first: some operators delete them as well, as soon as they have seen it.
-        """
-        if not self._evidence:
-            first = sorted(seen.values(), key=lambda pod: pods.phase(pod) != "Failed")
-            self._evidence = {pods.seat(pod): self._read(pod) for pod in first}
-
     def _failure(self, status: RunStatus) -> RunFailed:
-        ranks = self._ranks(None)
-        later = {rank: self._read(pod) for rank, pod in ranks.items()}
-        written = {
-            rank: max(later.get(rank, []), self._evidence.get(rank, []), key=len)
-            for rank in later.keys() | self._evidence.keys()
-        }
-        return failures.explain(status, ranks.values(), written, about=self._about)
+        return failures.explain(status, self._ranks(None).values(), self._written(), about=self._about)
 
 
 def main(kube: Kube, name: str) -> Object | None:

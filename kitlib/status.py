@@ -81,7 +81,7 @@ def judge(job: Object | None, pods: Iterable[Object], warnings: Iterable[Object]
         return RunStatus(FAILED, _failure(pods) or _lost(every) or words, **counts)
     if "Suspended" in workloads.conditions(job):
         return RunStatus(PENDING, "it is suspended", **counts)
-    fewest = workloads.fewest(job)
+    _, fewest, _ = workloads.limits(job)
     begun = counts["running"] + counts["succeeded"] + (counts["failed"] if fewest == wanted else 0)
     if begun >= fewest:
         return RunStatus(RUNNING, _lost(pods) or _waited_for(pods), **counts)

@@ -91,11 +91,17 @@ def wanted(item: Object) -> int:
     return spec.get("completions") or spec.get("parallelism") or 1
 
 
-def fewest(item: Object) -> int:
-    """Return with how many pods it trains."""
+def limits(item: Object) -> tuple[int, int, int]:
+    """Return how many pods it has when complete, with how few it trains, and how many it may have."""
+    if item.get("kind") == workers.KIND:
+        return workers.limits(item)
+    spec, now = item["spec"], wanted(item)
     if servers := _servers(item):
-        return 1 + servers + 1
-    return workers.limits(item)[1] if item.get("kind") == workers.KIND else wanted(item)
+        return now, 1 + servers + 1, now  # the master, the servers, and one worker
+    elastic = spec.get("elasticPolicy") or spec
+    masters = ((spec.get("pytorchReplicaSpecs") or {}).get("Master") or {}).get("replicas", 0)
+    least, most = (elastic.get(each) for each in ("minReplicas", "maxReplicas"))
+    return now, masters + least if least else now, masters + most if most else now
 
 
 def _servers(item: Object) -> int:

@@ -4,12 +4,16 @@ A provider that can carries it out in ``_switch``; the others' machines are not 
 """
 
 from abc import ABC, abstractmethod
+from datetime import UTC, datetime
 
+from kitlib.deeds import deed, write
 from kitlib.errors import BadInput
+from kitlib.kube import Kube
 from kitlib.quantities import check_count
 from kitlib.tables import Table
 
 MOST_SIMULATED = 5000
+DONE = {"stop": "Stopped", "start": "Started", "cut": "Cut", "heal": "Healed"}  # of Events on the node
 
 
 class NodeSwitches(ABC):
@@ -17,6 +21,7 @@ class NodeSwitches(ABC):
 
     name: str
     provider: str
+    kube: Kube
 
     @abstractmethod
     def nodes(self) -> Table:
@@ -62,7 +67,11 @@ class NodeSwitches(ABC):
         self._simulate(count)
 
     def _switched(self, verb: str, node: str) -> Table:
+        now = datetime.now(UTC)
         self._switch(verb, node)
+        found = {"metadata": {"name": node, "uid": node}}  # kubelets write the name for both
+        reason = DONE[verb]
+        write(self.kube, deed(found, "Node", reason, f"node {node} was {reason.lower()} on purpose", at=now))
         return self.nodes()
 
     def _switch(self, verb: str, node: str) -> None:

@@ -3,10 +3,11 @@
 import pytest
 
 import kitlib as kit
-from kitlib import names, workers
+from kitlib import metrics, names, scaling, workers, workloads
 from kitlib.errors import BadInput
 from kitlib.jobs import sources
 from kitlib.status import judge
+from kitlib.whereabouts import whereabouts
 
 
 @pytest.fixture
@@ -117,3 +118,84 @@ def test_a_run_of_plain_pods_is_judged_by_the_pods_that_are_left(pods, text):
         "metadata": {"annotations": {workers.REPLICAS: "3", workers.FEWEST: "2", workers.MOST: "4"}},
     }
     assert str(judge(template, pods)) == text
+
+
+def said(event, *, rank, world_size=3, at=1.0, **fields):
+    return pod(rank), metrics.Event(event, at, rank, world_size, fields)
+
+
+def test_a_rank_is_where_the_newest_rendezvous_has_put_it():
+    first = [said("rendezvous", rank=each, round=0, pid=10 + each) for each in range(3)]
+    second = [
+        said("rendezvous", rank=each, world_size=2, at=2.0, round=1, pid=20 + each) for each in range(2)
+    ]
+    found = whereabouts([*first, said("start", rank=1, at=3.0, pid=99), *second])
+    assert {rank: each.pid for rank, each in found.items()} == {0: 20, 1: 21}
+    assert found[1].pod["metadata"]["name"] == "digits-1"
+
+
+def test_trainers_that_start_once_say_by_that_where_they_are():
+    early = [said("start", rank=each, pid=each) for each in range(3)]
+    again = [said("start", rank=each, world_size=2, at=2.0, pid=5 + each) for each in range(2)]
+    found = whereabouts([*early, *again, said("step", rank=0, at=3.0)])
+    assert {rank: each.pid for rank, each in found.items()} == {0: 5, 1: 6}
+    assert whereabouts([said("start", rank=0, host="digits-0")])[0].pid is None
+    assert whereabouts([said("step", rank=0)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("seen", "wanted", "leave", "come"),
+    [
+        ([pod(0), pod(1)], 3, [], [2]),
+        ([pod(0), pod(1), pod(2)], 2, [2], []),
+        ([pod(0), pod(2)], 3, [], [1]),  # the one that was deleted comes back
+        ([pod(0), pod(1, "Failed")], 2, [], [2]),  # the log of the one that gave up stays
+        ([pod(0), pod(1, silent=True)], 2, [1], [2]),
+        ([pod(0), pod(1, silent=True, leaving=True)], 2, [], [2]),
+    ],
+)
+def test_scaling_makes_the_workers_that_are_missing_and_lets_the_last_ones_go(
+    trainer, seen, wanted, leave, come
+):
+    template = kit.TorchElastic(trainer, name="digits").objects[-1]
+    leaving, new = scaling._change(template, wanted, seen)
+    assert [int(each["metadata"]["labels"][names.WORKER]) for each in leaving] == leave
+    assert [int(each["metadata"]["labels"][names.WORKER]) for each in new] == come
+
+
+@pytest.mark.parametrize(
+    ("item", "limits"),
+    [
+        ({"kind": "Job", "spec": {"completions": 3}}, (3, 3, 3)),
+        (
+            {
+                "kind": "ElasticJob",
+                "spec": {
+                    "minReplicas": 1,
+                    "maxReplicas": 4,
+                    "replicaSpecs": {"Worker": {"replicas": 2}},
+                },
+            },
+            (2, 1, 4),
+        ),
+        (
+            {
+                "kind": "PyTorchJob",
+                "spec": {
+                    "elasticPolicy": {"minReplicas": 1, "maxReplicas": 4},
+                    "pytorchReplicaSpecs": {"Worker": {"replicas": 2}},
+                },
+            },
+            (2, 1, 4),
+        ),
+        (
+            {
+                "kind": "PyTorchJob",
+                "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 2}}},
+            },
+            (3, 3, 3),
+        ),
+    ],
+)
+def test_each_kind_says_how_many_workers_it_may_have(item, limits):
+    assert workloads.limits(item) == limits

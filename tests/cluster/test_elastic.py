@@ -1,0 +1,165 @@
+"""Runs whose workers come and go: what the kit's verbs do to the pods and processes of a run of plain pods.
+
+The workers are a few lines without torch, so that each test takes seconds: they say of themselves what
+elastic trainers say, and leave when they are told to. That training goes on is for the tests of the trainers.
+"""
+
+import pytest
+
+import kitlib as kit
+from kitlib.errors import BadInput, RunNotFound
+
+from .ranks import until
+
+pytestmark = pytest.mark.cluster
+
+# A first process that starts the worker again when it dies, and tells it to leave, as the launcher does.
+WORKER = """
+import json, os, signal, socket, sys, time
+
+number = int(socket.gethostname().rsplit("-", 1)[1])
+
+def emit(event, **fields):
+    line = {"event": event, "time": time.time(), "rank": number, "world_size": 8, **fields}
+    print(json.dumps(line), flush=True)
+
+def leave(*_):
+    emit("leave")
+    sys.exit(0)
+
+def work():
+    signal.signal(signal.SIGTERM, leave)
+    emit("rendezvous", round=1, pid=os.getpid(), host=socket.gethostname())
+    step = 0
+    while not os.path.exists("/workspace/end"):
+        emit("step", step=step)
+        step += 1
+        time.sleep(0.1)
+    emit("end")
+    os._exit(0)
+
+child = 0
+signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+while True:
+    child = os.fork() or work()
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        sys.exit(0)
+"""
+
+
+@pytest.fixture
+def start(launch, write_trainer):
+    """Launch workers, and wait until each has said who it is."""
+
+    def begin(nodes=3, **job):
+        path = write_trainer(WORKER)
+        container = {"name": "worker", "command": ["python", f"/trainyard/trainer/{path.name}"]}
+        made = kit.TorchElastic(path, nodes=nodes, **job)
+        run = launch(made.patch({"template": {"spec": {"containers": [container]}}}))
+        until(lambda: said(run, "rendezvous").nunique() == nodes, "the workers to begin")
+        return run
+
+    return begin
+
+
+def said(run, event):
+    """Return the ranks that have reported it, once for each time."""
+    return run.metrics(event)["rank"]
+
+
+def steps(run, rank):
+    return int((said(run, "step") == rank).sum())
+
+
+def end(run):
+    for each in run.pods():
+        run.kube.execute(each["pod"], ["touch", "/workspace/end"], container="worker")
+
+
+def test_processes_are_killed_stopped_and_continued_and_any_kernel_knows_by_whom(start, local_cluster):
+    run = start()
+    until(lambda: steps(run, 2) > 0, "rank 2 to train")
+    node = run.pods()[2]["node"]
+    assert repr(run.kill(rank=2)) == f"{run.name}-2 (rank 2) on {node}: killed"
+    until(lambda: (said(run, "rendezvous") == 2).sum() == 2, "rank 2 to come back")
+    assert [each["restarts"] for each in run.pods()] == [0, 0, 0]
+
+    run.stop(rank=1)
+    stuck, others = steps(run, 1), steps(run, 0)
+    until(lambda: steps(run, 0) > others + 5, "the others to go on")
+    assert steps(run, 1) == stuck
+    elsewhere = local_cluster.run(run.name)
+    with pytest.raises(BadInput, match="rank 0 was not stopped"):
+        elsewhere.go_on(rank=0)
+    assert "rank 1" in elsewhere.go_on()
+    until(lambda: steps(run, 1) > stuck, "rank 1 to go on")
+    with pytest.raises(BadInput, match="no process was stopped"):
+        elsewhere.go_on()
+    with pytest.raises(BadInput, match="nobody trains as rank 7") as wrong:
+        run.kill(rank=7)
+    assert "0, 1, 2" in wrong.value.fix
+    done = [(each["reason"], each["object"]) for each in elsewhere.events()]
+    wanted = [("Killed", 2), ("Stopped", 1), ("Continued", 1)]
+    assert [each for each in done if each[0] in dict(wanted)] == [
+        (reason, f"Pod/{run.name}-{number}") for reason, number in wanted
+    ]
+    end(run)
+    assert run.wait(timeout=120).succeeded == 3
+    run.delete()
+    assert run.name not in local_cluster.kubectl("get pods,services,configmaps,podtemplates,events")
+
+
+def test_workers_come_and_leave_and_what_they_wrote_is_kept(start, local_cluster):
+    run = start(nodes=2, max_nodes=3)
+    with pytest.raises(BadInput, match="from 1 to 3"):
+        run.scale(4)
+    elsewhere = local_cluster.run(run.name)
+    assert f"new: {run.name}-2" in elsewhere.scale(3)
+    until(lambda: steps(run, 2) > 0, "the new worker to train")
+    assert f"left: {run.name}-1, {run.name}-2" in run.scale(1)
+    assert [each["pod"] for each in run.pods()] == [f"{run.name}-0"]
+    assert sorted(said(run, "leave")) == [1, 2]
+    assert '"leave"' in run.logs(rank=2)
+    assert [each["message"] for each in elsewhere.events() if each["reason"] == "Scaled"] == [
+        "from 2 to 3 workers",
+        "from 3 to 1 workers",
+    ]
+    assert str(elsewhere.status) == "Running: 1 of 1 pods"
+    end(run)
+    run.wait(timeout=120)
+    with pytest.raises(BadInput, match="the run has ended"):
+        run.scale(2)
+    run.delete()
+    with pytest.raises(RunNotFound):
+        run.scale(2)
+
+
+def test_a_run_ends_well_though_a_worker_gave_up_and_fails_when_all_have(launch, write_trainer):
+    source = """
+        import socket, time
+        number = int(socket.gethostname().rsplit("-", 1)[1])
+        time.sleep(number)
+        if number < FAILING:
+            raise ValueError(f"worker {number}")
+    """
+    runs = []
+    for failing in (1, 2):
+        path = write_trainer(source.replace("FAILING", str(failing)), f"trainer{failing}.py")
+        container = {"name": "worker", "command": ["python", f"/trainyard/trainer/{path.name}"]}
+        job = kit.TorchElastic(path, nodes=2)
+        runs.append(launch(job.patch({"template": {"spec": {"containers": [container]}}})))
+    status = runs[0].wait(timeout=120)
+    assert (status.phase, status.failed) == ("Succeeded", 1)
+    with pytest.raises(kit.RunFailed, match="worker 0") as failed:
+        runs[1].wait(timeout=120)
+    assert failed.value.rank == 0
+
+
+def test_a_run_of_a_fixed_number_of_workers_cannot_be_scaled(launch, plain):
+    run = launch(plain("import time; time.sleep(60)"))
+    with pytest.raises(BadInput, match="has 2 workers, and no other number"):
+        run.scale(3)
+    until(lambda: "Running" in str(run.status), "it to run")
+    with pytest.raises(BadInput, match="no trainer has said yet who it is"):
+        run.kill(rank=0)
