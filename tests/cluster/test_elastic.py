@@ -107,7 +107,8 @@ def test_processes_are_killed_stopped_and_continued_and_any_kernel_knows_by_whom
     end(run)
     assert run.wait(timeout=120).succeeded == 3
     run.delete()
-    assert run.name not in local_cluster.kubectl("get pods,services,configmaps,podtemplates,events")
+    ours = f"get pods,services,configmaps,podtemplates,events -l trainyard/run={run.name}"
+    assert "No resources found" in local_cluster.kubectl(ours)
 
 
 def test_workers_come_and_leave_and_what_they_wrote_is_kept(start, local_cluster):
