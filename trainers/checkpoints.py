@@ -264,6 +264,15 @@ def _hopeless() -> Iterator[None]:
         raise SystemExit(DO_NOT_RESTART) from error
 
 
+def save_model(path: Path, content: dict) -> None:
+    """Write the trained model, or end with a clear word."""
+    with _hopeless():
+        try:
+            write(path, content)
+        except (OSError, RuntimeError) as error:
+            raise Refused(f"{path} cannot be written ({error}); is the volume full, or read-only?") from error
+
+
 def write(path: Path, content: dict) -> int:
     """Write a file that is whole or not there, and return its size in bytes.
 

@@ -279,7 +279,7 @@ def main(argv: list[str] | None = None) -> None:
         evaluate(worker, network, test)
         if worker.rank == 0 and settings.model_file:
             made = {"model": "mlp", "dataset": about["name"], "classes": about.get("classes")}
-            checkpoints.write(settings.model_file, made | {"weights": network.state_dict()})
+            checkpoints.save_model(settings.model_file, made | {"weights": network.state_dict()})
         keeper.close(worker)
         return worker
 

@@ -89,7 +89,7 @@ def flags(tmp_path):
             return []
         if trainer.stem.startswith("digits"):
             return ["--epochs=1"]
-        if trainer.stem == "tiny_imagenet_ddp":
+        if trainer.stem.startswith("tiny_imagenet"):
             return ["--epochs=1", "--limit=20", f"--data-dir={write_folders(tmp_path / 'tiny')}"]
         data = f"--data-dir={write_cifar10(tmp_path / 'cifar10')}"
         if trainer.stem == "cifar10_checkpoint":

@@ -21,6 +21,9 @@ LESSONS = {
     ("cifar10_ddp", "tiny_imagenet_ddp"): {"make_model"},
     ("cifar10_ddp", "evaluate"): {"emit", "make_model"},
     ("tiny_imagenet_ddp", "evaluate"): {"emit", "make_model"},
+    ("digits_ddp", "digits_elastic"): {"make_model", "evaluate", "introduce"},
+    ("tiny_imagenet_ddp", "tiny_imagenet_elastic"): {"augment", "share_statistics", "evaluate"},
+    ("digits_elastic", "tiny_imagenet_elastic"): {"make_model", "take_step", "train", "evaluate"},
 }
 
 

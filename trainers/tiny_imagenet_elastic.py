@@ -1,0 +1,345 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#     "numpy>=2.4", "nvidia-ml-py>=13", "pillow>=12", "python-etcd>=0.4.5",
+#     "torch>=2.15", "torchvision>=0.29",
+# ]
+# ///
+"""Classify the photographs of tiny-imagenet-200, or of one's own folder, with ranks that may come and go.
+
+``tiny_imagenet_ddp.py`` plus the idea of ``digits_elastic.py``: a step takes a global batch, whatever ranks
+there are to share it. How an image is cropped depends on the seed, the epoch and the image alone, so it does
+not matter which rank does it. What does depend on the ranks is batch normalisation, which sees one rank's
+slice; so the losses of runs with other ranks are close to each other and not the same.
+
+    python trainers/tiny_imagenet_elastic.py --data-dir data/tiny-imagenet-200
+    python trainers/elastic_launch.py --nnodes 1:4 --rdzv_endpoint HOST:29400 --rdzv_id RUN \\
+        trainers/tiny_imagenet_elastic.py --checkpoint-dir DIR          # on each machine; survivors train on
+    torchrun --nproc-per-node 2 --max-restarts 3 trainers/tiny_imagenet_elastic.py \\
+        --checkpoint-dir DIR                                            # the stock way: all start again
+
+The folder has ``dataset.json``, and ``train`` and ``val`` (or ``test``), in it or in ``tiny-imagenet-200``.
+On stdout: one JSON object a line, with ``event``, ``time``, ``rank`` and ``world_size``.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+
+import checkpoints
+import elastic
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torchvision import models
+
+# Settings ---------------------------------------------------------------------------------------------------
+
+# What must be the same for a run to go on from a checkpoint; the number of ranks may differ.
+CONTINUED = ("model", "epochs", "global_batch_size", "lr", "seed", "limit")
+# Mean and spread of each colour in CIFAR-10's training images, of 255.
+MEAN, SPREAD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
+SIDE = 64  # pixels; images of another size are stretched to it
+ENDINGS = (".jpeg", ".jpg", ".png")
+MODELS = ("resnet18", "resnet50", "resnet101")
+PAD, SMOOTHING = 8, 0.1  # pixels by which a crop may move; of the labels
+
+
+def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the flags; the defaults are small enough for a processor."""
+    parser = argparse.ArgumentParser(description="Train an image classifier on ranks that may come and go.")
+    parser.add_argument("--data-dir", type=Path, default=Path("data/tiny-imagenet-200"))
+    parser.add_argument("--model", choices=MODELS, default="resnet18")
+    parser.add_argument("--model-file", type=Path, help="where to save the trained model")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--global-batch-size", type=int, default=64, help="images a step, over all ranks")
+    parser.add_argument("--lr", type=float, default=0.1, help="highest rate, for a step of 128 images")
+    parser.add_argument("--limit", type=int, default=2000, help="training images to use; 0: all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoint-dir", type=Path, help="on a volume that all ranks see")
+    parser.add_argument("--checkpoint-every", type=int, default=20, help="steps between two checkpoints")
+    parser.add_argument("--checkpoint-failures", type=int, default=3, help="in a row, that end the run")
+    parser.add_argument("--log-every", type=int, default=1, help="steps between two `step` events")
+    parser.add_argument("--step-seconds", type=float, default=0, help="least duration, for people who watch")
+    for name in ("bf16", "channels-last"):
+        asked = {"action": argparse.BooleanOptionalAction, "default": True, "help": "where the device has it"}
+        parser.add_argument(f"--{name}", **asked)
+    settings = parser.parse_args(argv)
+    counts = ("epochs", "global_batch_size", "checkpoint_every", "checkpoint_failures", "log_every")
+    if min(getattr(settings, name) for name in counts) < 1 or settings.limit < 0:
+        parser.error("epochs, sizes and intervals are 1 or more, --limit is 0 or more")
+    return settings
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Say whether the device multiplies in bfloat16 by itself; where it is emulated it is slower."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    able = torch.cpu.get_capabilities()
+    return any(able.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+
+
+# Data -------------------------------------------------------------------------------------------------------
+
+
+def describe(folder: Path) -> dict:
+    """Return what ``dataset.json`` says: it is written last, so where it is the data set is complete."""
+    try:
+        return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
+        raise SystemExit(
+            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        ) from error
+
+
+def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images as bytes (n x 64 x 64 x 3) and their labels: their folders' places in the alphabet.
+
+    With a ``limit`` every class gives its first ones, as many of each.
+    """
+    inner = folder / "tiny-imagenet-200"
+    inside = inner if inner.is_dir() else folder
+    place = next(
+        (inside / part for part in (["train"] if train else ["val", "test"]) if (inside / part).is_dir()),
+        None,
+    )
+    if place is None:
+        raise SystemExit(f"{inside} has no folder {'train' if train else 'val'}; prepare the data set anew")
+    classes = sorted(path for path in place.iterdir() if path.is_dir())
+    paths, labels = [], []
+    for number, one in enumerate(classes):
+        found = sorted(path for path in one.rglob("*") if path.suffix.lower() in ENDINGS)
+        found = found[: -(-limit // len(classes)) or None]
+        paths += found
+        labels += [number] * len(found)
+
+    def read(path: Path) -> torch.Tensor:
+        try:
+            with Image.open(path) as image:
+                return torch.from_numpy(np.array(image.convert("RGB").resize((SIDE, SIDE))))
+        except OSError as error:
+            raise SystemExit(f"{path} is no image that can be read; prepare the data set anew") from error
+
+    images = torch.empty(len(paths), SIDE, SIDE, 3, dtype=torch.uint8)
+    with ThreadPoolExecutor(4) as pool:
+        for index, image in enumerate(pool.map(read, paths)):
+            images[index] = image
+    return images, torch.tensor(labels)
+
+
+def order_of(epoch: int, *, images: int, seed: int) -> torch.Tensor:
+    """Return the images' numbers in an epoch's order: the same on every rank and in every world."""
+    return torch.randperm(images, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+
+
+def share_of(order: torch.Tensor, index: int, *, batch: int, rank: int, world_size: int) -> torch.Tensor:
+    """Return a rank's slice of a global batch; where there are more ranks than images some are empty.
+
+    Args:
+        order: Of the epoch.
+        index: The batch's number in the epoch; the last may be smaller than the others.
+        batch: Images in a global batch.
+        rank, world_size: Of this moment.
+    """
+    return order[index * batch : (index + 1) * batch].tensor_split(world_size)[rank]
+
+
+def normalise(pixels: torch.Tensor) -> torch.Tensor:
+    """Return bytes (n x side x side x 3) as numbers around 0 (n x 3 x side x side), channels last."""
+    mean, spread = (torch.tensor(each, device=pixels.device).view(1, 3, 1, 1) for each in (MEAN, SPREAD))
+    return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
+
+
+def throw_dice(epoch: int, *, images: int, seed: int) -> torch.Tensor:
+    """Return for each image of an epoch how far it is moved down and right, and whether it is mirrored."""
+    dice = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    move = torch.randint(-PAD, PAD + 1, (images, 2), generator=dice)
+    return torch.cat([move, torch.randint(0, 2, (images, 1), generator=dice)], dim=1)
+
+
+def augment(images: torch.Tensor, chosen: torch.Tensor, thrown: torch.Tensor) -> torch.Tensor:
+    """Gather a batch, each image moved and mirrored as was ``thrown`` for it.
+
+    One indexing does it for the whole batch: for each pixel to be, the row and column where it comes from.
+    """
+    side, device = images.shape[1], images.device
+    line = torch.arange(side, device=device)
+    down, right, mirrored = thrown[chosen].to(device).T.unsqueeze(2)
+    rows, columns = (side - 1 - (side - 1 - (line + by).abs()).abs() for by in (down, right))  # reflected
+    columns = torch.where(mirrored.bool(), columns.flip(1), columns)
+    return normalise(images[chosen.to(device)[:, None, None], rows[:, :, None], columns[:, None, :]])
+
+
+# Model ------------------------------------------------------------------------------------------------------
+
+
+def make_model(name: str, classes: int) -> nn.Module:
+    """Return one of torchvision's networks, untrained."""
+    return models.get_model(name, num_classes=classes)
+
+
+# Loop -------------------------------------------------------------------------------------------------------
+
+
+def one_cycle(step: int, steps: int) -> float:
+    """Return the share of the highest rate: straight up for a fifth of the steps, then straight down to 0."""
+    peak = max(1, steps // 5)
+    return min((step + 1) / peak, (steps - step) / max(1, steps - peak))
+
+
+def gpu_usage(device: torch.device) -> dict[str, float]:
+    """Return how busy the GPU is and the bytes in use on it, as NVML counts them: by all its processes."""
+    if device.type != "cuda":
+        return {}
+    free, total = torch.cuda.mem_get_info(device)
+    used = {"gpu_memory_bytes": total - free}
+    if importlib.util.find_spec("pynvml") is None:  # torch asks NVML by it
+        return used
+    try:
+        return used | {"gpu_percent": torch.cuda.utilization(device)}
+    except RuntimeError:  # not every driver says
+        return used
+
+
+def take_step(worker, network, optimizer, schedule, images, labels, *, cast) -> elastic.Totals:
+    """Take one step with this rank's slice; where a peer is lost meanwhile, none is taken."""
+    optimizer.zero_grad()
+    loss = torch.zeros(())
+    if len(labels):  # batch normalisation has nothing to say of an empty slice
+        with cast:
+            answers = network(images).float()
+        loss = nn.functional.cross_entropy(answers, labels, label_smoothing=SMOOTHING, reduction="sum")
+        loss.backward()
+    whole = worker.average_gradients(network, loss=loss.detach(), samples=len(labels))
+    optimizer.step()
+    schedule.step()
+    return whole
+
+
+def train(worker, state, network, data, optimizer, schedule, *, settings, keeper, cast) -> None:
+    """Take the steps from ``state.step`` to the last; after a change of ranks this is called again."""
+    images, labels = data
+    batch, last = settings.global_batch_size, settings.epochs * state.steps_per_epoch
+    network.train()
+    while state.step < last:
+        epoch, began, seen, losses = state.epoch, time.perf_counter(), 0, []
+        order = order_of(epoch, images=len(labels), seed=settings.seed)
+        thrown = throw_dice(epoch, images=len(labels), seed=settings.seed)
+        while state.epoch == epoch:
+            floor, step = time.perf_counter() + settings.step_seconds, state.step
+            mine = share_of(order, state.index, batch=batch, rank=worker.rank, world_size=worker.world_size)
+            pixels, truth = augment(images, mine, thrown), labels[mine.to(labels.device)]
+            lr = schedule.get_last_lr()[0]
+            whole = take_step(worker, network, optimizer, schedule, pixels, truth, cast=cast)
+            state.step += 1
+            seen, losses = seen + len(mine), [*losses, whole.loss]
+            rate = round(seen / (time.perf_counter() - began), 1)
+            if step % settings.log_every == 0:
+                said = {
+                    "loss": whole.loss,
+                    "samples": whole.samples,
+                    "images_per_s": rate,
+                    "lr": round(lr, 6),
+                }
+                worker.emit("step", step=step, epoch=epoch, **said, **gpu_usage(worker.device))
+            if state.index == 0:
+                said = {"loss": round(sum(losses) / len(losses), 5), "images_per_s": rate}
+                worker.emit("epoch", epoch=epoch, seconds=round(time.perf_counter() - began, 4), **said)
+            keeper.after_step(worker, state, last=state.step == last)
+            time.sleep(max(0.0, floor - time.perf_counter()))
+            worker.step_boundary()  # here ranks join and leave
+
+
+def share_statistics(worker, network: nn.Module) -> None:
+    """Average what batch normalisation has seen over the ranks, so that all hold the same model."""
+    for buffer in network.buffers():
+        if buffer.is_floating_point():
+            buffer.copy_(worker.all_reduce(buffer.cpu()) / worker.world_size)
+
+
+@torch.no_grad()
+def evaluate(worker, network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """Return accuracy and loss over all test images, each counted once: a rank's share is every n-th."""
+    network.eval()
+    images, labels = (part[worker.rank :: worker.world_size] for part in (images, labels))
+    sums = torch.zeros(3, dtype=torch.float64)
+    for pixels, truth in zip(images.split(500), labels.split(500), strict=True):
+        answers = network(normalise(pixels))
+        loss = nn.functional.cross_entropy(answers, truth, reduction="sum")
+        correct = (answers.argmax(1) == truth).sum()
+        sums += torch.tensor([loss.item(), correct.item(), len(truth)], dtype=torch.float64)
+    loss, correct, count = worker.all_reduce(sums).tolist()
+    return {"accuracy": round(correct / count, 5), "loss": round(loss / count, 5), "images": int(count)}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Read; then train, evaluate and save with whoever is there."""
+    began = time.perf_counter()
+    settings = parse_settings(argv)
+    device = elastic.choose_device()
+    torch.manual_seed(settings.seed)
+
+    about = describe(settings.data_dir)
+    data = [part.to(device) for part in read_folders(settings.data_dir, train=True, limit=settings.limit)]
+    test = [
+        part.to(device) for part in read_folders(settings.data_dir, train=False, limit=settings.limit // 5)
+    ]
+    network = make_model(settings.model, len(about["classes"])).to(device)
+    network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
+    low = settings.bf16 and has_bf16(device)
+    cast = torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
+
+    lr = settings.lr * settings.global_batch_size / 128
+    optimizer = torch.optim.SGD(network.parameters(), lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    per_epoch = -(-len(data[1]) // settings.global_batch_size)
+    steps = settings.epochs * per_epoch
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(step, steps))
+    shared = {"model": network, "optimizer": optimizer, "schedule": schedule}
+    state = elastic.State(steps_per_epoch=per_epoch, **shared)
+    run = {name: getattr(settings, name) for name in CONTINUED} | {"dataset": about["name"]}
+    when = {"every": settings.checkpoint_every, "failures": settings.checkpoint_failures}
+    keeper = checkpoints.Keeper(settings.checkpoint_dir, run, **when)
+
+    start = {"dataset": about["name"], "synthetic": about["synthetic"], "model": settings.model}
+    start |= {"train_images": len(data[1]), "test_images": len(test[1]), "steps": steps, "lr": round(lr, 5)}
+    start |= {"parameters": sum(parameter.numel() for parameter in network.parameters())}
+    start |= {"device": str(device), "threads": torch.get_num_threads(), "host": socket.gethostname()}
+    start |= {"pid": os.getpid(), "precision": "bf16" if low else "fp32"}
+    introduced = False
+
+    def one_round(worker) -> elastic.Worker:
+        nonlocal introduced
+        if not introduced:
+            worker.emit("start", **start, backend="gloo" if worker.group is None else "nccl")
+            introduced = True
+        train(worker, state, network, data, optimizer, schedule, settings=settings, keeper=keeper, cast=cast)
+        share_statistics(worker, network)
+        result = evaluate(worker, network, *test)
+        if worker.rank == 0:  # one writer
+            worker.emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
+            if settings.model_file:
+                made = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
+                made |= {"epochs": settings.epochs, "weights": network.state_dict()}
+                checkpoints.save_model(settings.model_file, made)
+        keeper.close(worker)
+        return worker
+
+    worker = elastic.run(
+        one_round,
+        state,
+        load=lambda worker: keeper.resume(worker, state),
+        leave=lambda worker: keeper.leave(worker, state),
+    )
+    worker.emit("end", steps=state.step, seconds=round(time.perf_counter() - began, 3))
+
+
+if __name__ == "__main__":
+    main()
