@@ -20,7 +20,7 @@ class Evidence:
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
-        self.kept: dict[str, tuple[int | str, list[Line]]] = {}  # by the pods' uids: whose, and what
+        self.kept: dict[str, tuple[Object, list[Line]]] = {}  # by the pods' uids
         self._ended: set[str] = set()
 
     def watch(self, seen: Collection[Object]) -> None:
@@ -61,6 +61,7 @@ class Evidence:
             end = time.monotonic() + seconds
             for seen in snapshots(self.kube, Selection("Pod", labels=names.RUN)):
                 there = {each["metadata"]["uid"]: each for each in seen["Pod"].values()}
+                waiting |= {uid: there[uid] for uid in waiting if uid in there}
                 self._follow({uid: there[uid] for uid in waiting if uid in there}, followers, written)
                 alive = followers.alive()  # asked first: what came before they ended is taken below
                 for uid, line in followers.take(0.1 if alive else 0.0):
@@ -99,18 +100,18 @@ class Evidence:
         """
         existing = {each["metadata"]["uid"] for each in there}
         found: dict[int | str, list[Line]] = {}
-        for uid, (number, lines) in self.kept.items():
+        for uid, (pod, lines) in self.kept.items():
             if uid not in existing:
-                found.setdefault(number, []).extend(lines)
+                found.setdefault(pods.seat(pod), []).extend(lines)
         for number, pod in chosen.items():
-            before = self.kept.get(pod["metadata"]["uid"], (0, []))[1]
+            before = self.kept.get(pod["metadata"]["uid"], (pod, []))[1]
             found.setdefault(number, []).extend(max(read(self.kube, pod), before, key=len))
         return found
 
     def _keep(self, pod: Object, lines: list[Line]) -> None:
         uid = pod["metadata"]["uid"]
-        before = self.kept.get(uid, (0, []))[1]
-        self.kept[uid] = (pods.seat(pod), max(lines, before, key=len))
+        before = self.kept.get(uid, (pod, []))[1]
+        self.kept[uid] = (pod, max(lines, before, key=len))
 
 
 def _leaves(pod: Object) -> bool:

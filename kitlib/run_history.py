@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from kitlib import logs, pods
 from kitlib.errors import Rejected
+from kitlib.evidence import Evidence
 from kitlib.history import History
 from kitlib.kube import Kube
 from kitlib.manifests import Object
@@ -24,17 +25,18 @@ class Listener:
     Args:
         kube: The cluster's API.
         name: The run's.
+        evidence: What was kept of pods that have left.
     """
 
-    def __init__(self, kube: Kube, name: str) -> None:
-        self.kube, self.name = kube, name
+    def __init__(self, kube: Kube, name: str, evidence: Evidence) -> None:
+        self.kube, self.name, self.evidence = kube, name, evidence
         self.heard: dict[str, tuple[str, str, list[Line]]] = {}  # by the pods' uids: name, node, lines
 
     def listen(self, there: Iterable[Object]) -> None:
         """Read what these pods have written until now; what a node now silent has told before stays."""
-        for pod in there:
+        seen = [(pod, logs.read_if_reachable(self.kube, pod)) for pod in there]
+        for pod, lines in (*self.evidence.kept.values(), *seen):
             meta = pod["metadata"]
-            lines = logs.read_if_reachable(self.kube, pod)
             before = self.heard.get(meta["uid"], ("", "", []))[2]
             self.heard[meta["uid"]] = (
                 meta["name"],

@@ -55,7 +55,7 @@ class Run(Interventions):
         self.name = name
         self.evidence = Evidence(kube)
         self._kind = kind
-        self._listener = Listener(kube, name)
+        self._listener = Listener(kube, name, self.evidence)
 
     # Looking
 
@@ -295,7 +295,7 @@ class Run(Interventions):
                     fix='rank="master"',
                 )
             return {rank: found[rank]}
-        gone = (number for number, _ in self.evidence.kept.values())
+        gone = (pods.seat(pod) for pod, _ in self.evidence.kept.values())
         ranks = {*range(workloads.wanted(self._main())), *found, *gone}
         if isinstance(rank, bool) or not isinstance(rank, int) or rank not in ranks:
             raise BadInput(

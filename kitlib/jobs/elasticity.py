@@ -16,6 +16,7 @@ from kitlib.manifests import Object, merge
 from kitlib.quantities import check_count
 
 LAUNCHER = "trainers/elastic_launch.py"
+OFFERED = ("trainers/elastic.py", "trainers/checkpoints.py")  # that a trainer may import, wherever it lies
 # What the store is: torch's name for the backend, and the port.
 STORES = {"c10d": ("c10d", 29400), "etcd": ("etcd-v2", 2379)}
 LOST_AFTER_SECONDS = 5  # on a node that does not answer: others train on, and one elsewhere joins them
@@ -91,11 +92,15 @@ class ElasticTraining(TrainingJob):
         self.max_restarts = check_count(max_restarts, what="max_restarts", least=0, most=1000)
         if min_nodes is not None or max_nodes is not None:
             self.limits = check_limits(self.nodes, min_nodes, max_nodes)
-            self.sources = sources(self.trainer, settings.find(LAUNCHER))
+            self.sources = sources(
+                self.trainer, settings.find(LAUNCHER), offered=[settings.find(each) for each in OFFERED]
+            )
 
     @property
     def launcher(self) -> list[str]:
-        """The command that starts the elastic launcher."""
+        """The command that starts a trainer: the elastic launcher, or for one that cannot use it torchrun."""
+        if Path(OFFERED[0]).name not in self.sources:
+            return ["torchrun"]
         return ["python", f"{FOLDER}/{Path(LAUNCHER).name}"]
 
     @property

@@ -5,7 +5,7 @@ imported there as well. Packages (folders) are not carried.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from kitlib.errors import BadInput
@@ -13,12 +13,13 @@ from kitlib.errors import BadInput
 CONFIG_MAP_BYTES = 1024 * 1024 - 4096  # etcd's limit, less what the object itself needs
 
 
-def sources(*files: Path) -> dict[str, str]:
+def sources(*files: Path, offered: Collection[Path] = ()) -> dict[str, str]:
     """Return the sources of these files and of all that they import from beside them, by file name.
 
     Args:
         files: The trainer, and what else travels with it; modules are looked for beside the one that imports
             them.
+        offered: Modules that may be imported from anywhere.
 
     Raises:
         BadInput: One cannot be read or is no Python, or together they are too large for a ConfigMap.
@@ -30,8 +31,9 @@ def sources(*files: Path) -> dict[str, str]:
         if path.name in found:
             continue
         found[path.name], tree = _read(path)
-        beside = (path.with_name(f"{module}.py") for module in _imports(tree))
-        waiting += [each for each in beside if each.is_file()]
+        for module in _imports(tree):
+            places = (path.with_name(f"{module}.py"), *(each for each in offered if each.stem == module))
+            waiting += [each for each in places if each.is_file()][:1]
     size = sum(len(source.encode()) for source in found.values())
     if size > CONFIG_MAP_BYTES:
         others = f" with {', '.join(list(found)[1:])}" if len(found) > 1 else ""

@@ -4,29 +4,29 @@ No operator is needed, and no controller looks after the pods: `kitlib.workers` 
 and `Run` scales it. What happens when the workers change is the launcher's and the trainer's, and not here.
 """
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kitlib import workers
 from kitlib.clusters import Cluster
 from kitlib.errors import BadInput
-from kitlib.jobs.elasticity import STORES, check_limits, fresh_id, store
-from kitlib.jobs.training import TrainingJob
+from kitlib.jobs.elasticity import STORES, ElasticTraining, fresh_id, store
 from kitlib.manifests import Object, merge
-from kitlib.quantities import check_count
 
 
-class TorchElastic(TrainingJob):
+class TorchElastic(ElasticTraining):
     """A training program on a number of nodes that may change while it trains; needs no operator.
 
     Args:
-        trainer: As for the other jobs; one that is made for it, such as ``trainers/digits_elastic.py``.
+        trainer: As for the other jobs. One that is made for it, such as ``trainers/digits_elastic.py``, goes
+            on while workers come and go; one that does not import ``elastic`` is started by torchrun, and so
+            anew at each change.
         nodes: How many workers to begin with.
         min_nodes: With how many it still trains.
         max_nodes: How many ``run.scale`` may bring it to; by default twice as many as at the beginning.
         rendezvous: What the workers meet at: ``"c10d"``, torch's own store, or ``"etcd"``, with the v2 API.
         max_restarts: How often the launcher in a pod starts the trainer again after it died.
-        job: The other arguments of `TrainingJob`: processes, args, volumes, cpu, memory, gpus and name.
+        job: The other arguments of `TrainingJob`: processes, args, volumes, cpu, memory, gpus, priority and
+            name.
 
     Raises:
         BadInput: An argument cannot be used, such as more ``min_nodes`` than ``nodes``.
@@ -47,12 +47,9 @@ class TorchElastic(TrainingJob):
         min_nodes: int = 1,
         max_nodes: int | None = None,
         rendezvous: str = "c10d",
-        max_restarts: int = 10,
-        args: Mapping | Sequence = (),
         **job: object,
     ) -> None:
-        super().__init__(trainer, nodes=nodes, args=args, **job)
-        self.min_nodes, self.max_nodes = check_limits(self.nodes, min_nodes, max_nodes)
+        super().__init__(trainer, nodes=nodes, min_nodes=min_nodes, max_nodes=max_nodes, **job)
         if rendezvous not in STORES:
             raise BadInput(
                 "there is no such rendezvous",
@@ -60,7 +57,6 @@ class TorchElastic(TrainingJob):
                 fix=" or ".join(f'rendezvous="{each}"' for each in STORES),
             )
         self.rendezvous = rendezvous
-        self.max_restarts = check_count(max_restarts, what="max_restarts", least=0, most=1000)
         self.id = fresh_id(self.name)
 
     def on(self, cluster: Cluster) -> "TorchElastic":
@@ -82,21 +78,21 @@ class TorchElastic(TrainingJob):
     def main(self) -> Object:
         """Return the PodTemplate of the workers, with the limits of their number."""
         item = self.read("podtemplate")
-        backend, port = STORES[self.rendezvous]
+        (fewest, most), (backend, port) = self.limits, STORES[self.rendezvous]
         given = {
-            "PET_NNODES": f"{self.min_nodes}:{self.max_nodes}",
+            "PET_NNODES": f"{fewest}:{most}",
             "PET_NPROC_PER_NODE": str(self.processes),
             "PET_RDZV_BACKEND": backend,
             "PET_RDZV_ENDPOINT": f"{self.name}-store.{self.name}:{port}",
             "PET_RDZV_ID": self.id,
             "PET_MAX_RESTARTS": str(self.max_restarts),
         }
-        pod = self.pod(item["template"])
+        pod = self.pod(item["template"], command=[*self.launcher, self.path])
         container = {"name": "worker", "env": [{"name": key, "value": value} for key, value in given.items()]}
         pod = merge(pod, {"spec": {"subdomain": self.name, "containers": [container]}})
         counts = {
             workers.REPLICAS: str(self.nodes),
-            workers.FEWEST: str(self.min_nodes),
-            workers.MOST: str(self.max_nodes),
+            workers.FEWEST: str(fewest),
+            workers.MOST: str(most),
         }
         return merge(item, {"metadata": {"annotations": counts}, "template": pod})

@@ -199,3 +199,15 @@ def test_scaling_makes_the_workers_that_are_missing_and_lets_the_last_ones_go(
 )
 def test_each_kind_says_how_many_workers_it_may_have(item, limits):
     assert workloads.limits(item) == limits
+
+
+def test_a_trainer_that_imports_the_elastic_runtime_is_started_by_its_launcher_wherever_it_lies(trainer):
+    by_torchrun = kit.TorchElastic(trainer).objects[-1]["template"]["spec"]["containers"][0]
+    assert by_torchrun["command"] == ["torchrun", "/trainyard/trainer/trainer.py"]
+    trainer.write_text("import elastic\n")
+    objects = kit.TorchElastic(trainer).objects
+    launcher = ["python", "/trainyard/trainer/elastic_launch.py", "/trainyard/trainer/trainer.py"]
+    assert objects[-1]["template"]["spec"]["containers"][0]["command"] == launcher
+    assert {"trainer.py", "elastic.py", "elastic_launch.py", "elastic_rendezvous.py"} <= set(
+        objects[0]["data"]
+    )
