@@ -121,6 +121,7 @@ def test_a_train_job_says_that_it_cannot_name_a_priority(trainer):
 
 
 def test_a_pytorch_job_with_limits_has_workers_alone_that_meet_outside_of_them(trainer):
+    trainer.write_text("import elastic\n")
     job = kit.PyTorchJob(trainer, name="digits", nodes=2, min_nodes=1, max_nodes=4)
     kinds = [each["kind"] for each in job.objects]
     assert kinds == ["ConfigMap", "Service", "Pod", "PyTorchJob"]
@@ -146,6 +147,7 @@ def test_an_autoscaler_has_to_know_of_how_much_cpu_it_is_a_percentage(trainer):
 
 
 def test_an_elastic_job_with_limits_is_started_by_the_elastic_launcher(trainer):
+    trainer.write_text("import elastic\n")
     spec = kit.ElasticJob(trainer, nodes=2, min_nodes=1, max_nodes=4, processes=2).objects[-1]["spec"]
     assert (spec["minReplicas"], spec["maxReplicas"]) == (1, 4)
     pod = pod_of(spec["replicaSpecs"]["Worker"])
