@@ -82,6 +82,7 @@ class Worker:
         self._watch: Watch | None = None
         self._leaving = self._interruptible = False
         self._agreed: str | None = None
+        self._leavers = 0
 
     # Rounds -------------------------------------------------------------------------------------------------
 
@@ -93,7 +94,7 @@ class Worker:
             Leave, RunEnded, StoreError: There is no round for this worker.
         """
         began = time.monotonic()
-        self._agreed = None
+        self._agreed, self._leavers = None, 0
         self._meet()
         with self.collective():
             said = self._share(state, reason, load)
@@ -159,7 +160,7 @@ class Worker:
         self.group = None
         if self._round and self._rendezvous:
             try:
-                without = self._rendezvous.declare_over(self._round)
+                without = self._rendezvous.declare_over(self._round, leaving=self._leavers)
             except RendezvousError:
                 self._rendezvous = None  # the next one connects anew
         self._round = None
@@ -232,6 +233,7 @@ class Worker:
                 for number, gradients in enumerate(by_type.values()):
                     totals = self._sum(gradients, totals if number == 0 else None)
             summed = totals.tolist()
+        self._leavers = int(summed[2 + REASONS.index("leave")])
         self._agreed = next((REASONS[i] for i in reversed(range(len(REASONS))) if summed[2 + i]), None)
         for each in parameters:
             each.grad.div_(max(summed[1], 1))

@@ -243,7 +243,7 @@ class Launcher:
         if options.nproc_per_node > 1 and "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)  # as torchrun does: the cores are the others', too
         sys.argv = [options.trainer, *options.arguments]
-        sys.path[0] = str(Path(options.trainer).resolve().parent)
+        sys.path.insert(0, str(Path(options.trainer).resolve().parent))  # this file's own folder stays, too
         runpy.run_path(options.trainer, run_name="__main__")
 
 

@@ -9,14 +9,15 @@ Two things are added to torch's handler, both on its own record and by its own c
 
 - *A failed round is over for all.* torch waits for the heartbeats of the dead to expire before it closes a
   round. But a process group cannot be mended: who has seen one connection break may declare the round over.
+  It also writes down how many are expected next: when they are there, nobody waits for the last call.
 - *A record that vanished is not the end.* A store that was started again is empty; the handler is made anew.
 
 Process groups, state and training are in ``elastic.py``. Nothing here knows of models.
 """
 
 import json
-import os
 import socket
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -26,15 +27,20 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters
+from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters, dynamic_rendezvous
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousGracefulExitError
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    _Action,
+    _RendezvousExitOp,
+    _RendezvousJoinOp,
+    create_handler,
+)
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 # Every timeout in seconds; ``--rdzv_conf name=value,…`` changes them. docs/elastic.md explains each of them.
 TIMEOUTS = {
     "join_timeout": 600,  # how long a worker waits for enough others
-    "last_call_timeout": 1,  # after the smallest number is there: who comes within this is in the same round
+    "last_call_timeout": 2,  # after the smallest number is there: who comes within this is in the same round
     "close_timeout": 10,  # to mark the run as ended
     "heartbeat_timeout": 5,  # of one heartbeat
     "keep_alive_interval": 1,  # between two heartbeats
@@ -161,6 +167,25 @@ def _require_v2(host: str, port: int, protocol: str) -> None:
         raise StoreError(f"what answers at {host}:{port} is no etcd ({error})") from error
 
 
+def _method_name(depth: int = 2) -> str:
+    """Return the caller's name, for torch's log of events, as its own function does.
+
+    That one walks through the source files of all loaded modules: with torch loaded this takes a tenth of a
+    second of a core, at every heartbeat and at every move in a rendezvous.
+    """
+    return sys._getframe(depth).f_code.co_name
+
+
+def _join(context: Any, deadline: float) -> _Action:
+    """Join as torch does, but complete the round as soon as all are there who are expected."""
+    state = context.state
+    if context.node in state.participants and not state.complete and not state.closed:
+        enough = max(getattr(state, "expected", 0), context.settings.min_nodes)
+        if getattr(state, "expected", 0) and len(state.participants) >= enough:
+            return _Action.MARK_RENDEZVOUS_COMPLETE
+    return _RendezvousJoinOp()(context, deadline)
+
+
 class Rendezvous:
     """One worker's place in the record of a run.
 
@@ -173,8 +198,7 @@ class Rendezvous:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        # Or torch keeps the address of the first rank 0's store for all rounds, also when that rank is dead.
-        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        dynamic_rendezvous.get_method_name = _method_name
         self._handler: Any = None
         self._store: Any = None
         self._connect()
@@ -217,18 +241,22 @@ class Rendezvous:
             RunEnded: Others have finished the run.
             RendezvousError: Too few came, or the store has gone.
         """
-        try:
-            info = self._handler.next_rendezvous()
+        handler = self._handler
+        deadline = handler._get_deadline(handler.settings.timeout.join)
+        handler._stop_heartbeats()
+        try:  # as its next_rendezvous(), which would also have rank 0 open a store, and wait for its address
+            handler._op_executor.run(_RendezvousExitOp(), deadline)
+            handler._op_executor.run(_join, deadline, handler._get_deadline)
         except (RendezvousClosedError, RendezvousGracefulExitError) as error:
             raise RunEnded from error
-        number = self._handler._state_holder.state.round
-        store = info.store
-        if isinstance(self._store, dist.TCPStore):
-            # A connection of its own: a store's connection answers one question at a time, and while a group
-            # waits for its members on it, no heartbeat would come through.
-            prefix = f"torch.rendezvous.{self.settings.run_id}.{number}"
-            store = dist.PrefixStore(prefix, self._store.clone())
-        return Round(number, info.rank, info.world_size, store, self._handler)
+        handler._start_heartbeats()
+        rank, world_size = handler._get_world()
+        number = handler._state_holder.state.round
+        # A connection of its own: one answers one question at a time, and while a group waits for its members
+        # on it, no heartbeat would come through. etcd's client has as many as it needs.
+        store = self._store.clone() if isinstance(self._store, dist.TCPStore) else self._store
+        store = dist.PrefixStore(f"torch.rendezvous.{self.settings.run_id}.{number}", store)
+        return Round(number, rank, world_size, store, handler)
 
     def look(self, now: Round) -> Look:
         """Read the record; cheap, and at most a second old.
@@ -241,8 +269,12 @@ class Rendezvous:
         over = state.round != now.number or me not in state.participants
         return Look(waiting, over, silent=not over and len(state.participants) < now.world_size)
 
-    def declare_over(self, now: Round) -> bool:
+    def declare_over(self, now: Round, *, leaving: int = 0) -> bool:
         """End a round for all who were in it; nothing happens when somebody else already has.
+
+        Args:
+            now: The round.
+            leaving: How many of its members are known not to be in the next.
 
         Returns:
             Whether the others have completed another round since, without this worker.
@@ -255,6 +287,7 @@ class Rendezvous:
                 return False
             for node in state.participants:
                 state.last_heartbeats.pop(node, None)
+            state.expected = len(state.participants) + len(state.wait_list) - leaving
             state.participants.clear()
             state.complete, state.round = False, state.round + 1
             return True
