@@ -7,10 +7,13 @@ stderr. Charts and tables that live are not here.
 import logging
 import sys
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from html import escape
 
 log = logging.getLogger("trainyard")
+_elsewhere: ContextVar[bool] = ContextVar("shown_elsewhere", default=False)
 
 
 class Progress(AbstractContextManager):
@@ -106,9 +109,21 @@ class Part(Progress):
 
 def progress(title: str) -> Progress:
     """Return the kind of progress that can be seen here."""
+    if _elsewhere.get():
+        return Progress(title)
     if in_notebook():
         return NotebookProgress(title)
     return TerminalProgress(title) if sys.stderr.isatty() else Progress(title)
+
+
+@contextmanager
+def shown_elsewhere() -> Iterator[None]:
+    """Have what is done in here logged alone: a thread's output would land in somebody's cell."""
+    token = _elsewhere.set(True)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)
 
 
 def in_notebook() -> bool:

@@ -18,7 +18,7 @@ from kitlib.kube import Kube
 from kitlib.manifests import Object
 from kitlib.metrics import Event as Reported
 from kitlib.progress import Progress, progress
-from kitlib.run_history import Listener
+from kitlib.run_history import Listener, told
 from kitlib.status import DELETED, FAILED, RunStatus, judge
 from kitlib.tables import Table, Text
 from kitlib.timeline import Timeline
@@ -158,6 +158,29 @@ class Run(Interventions):
             (2, 1, 2)
         """
         return self._listener.timeline(self._pods(), over=self.status.finished)
+
+    def lab(self):
+        """Return its timeline as it goes, with buttons: kill, stop, scale, and switch the nodes.
+
+        A button does the call that is shown beside it. It follows the run until that ends or the view is
+        closed. Where nobody looks, as under papermill, the output is a picture and a table.
+
+        Example:
+            >>> run.lab()
+            Run lab: Running: 2 of 2 pods; world size 2 in round 1, step 40, 1 changes
+        """
+        from kitlib.clusters import connect  # clusters know runs, and here a run asks for its cluster
+        from kitlib.widgets.lab import Lab  # numpy and matplotlib take half a second
+
+        try:
+            cluster = connect(self.kube.cluster)
+        except KitError:  # one that is known by its kubeconfig alone
+            cluster = None
+        return Lab(self, cluster=cluster if getattr(cluster, "provider", "") == "local" else None).start()
+
+    def told(self) -> list[Object]:
+        """Return the Events of its namespace and of nodes, as Kubernetes has them."""
+        return told(self.kube)
 
     # Acting
 

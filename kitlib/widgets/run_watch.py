@@ -8,15 +8,17 @@ the lines in `journal`, the static picture in `run_picture`.
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from kitlib import logs, metrics, pods
 from kitlib.errors import KitError
 from kitlib.kube import Kube
+from kitlib.manifests import Object
 from kitlib.status import RunStatus
 from kitlib.tables import Table
+from kitlib.tracebacks import Line
 from kitlib.watches import Snapshot
 from kitlib.widgets import run_picture
 from kitlib.widgets.journal import Journal
@@ -100,7 +102,11 @@ class RunWatch(Watch):
                 place = self._places.setdefault(uid, logs.Place())
                 ended = partial(logs.written, self.run.kube, pod)
                 follower = self._followed[uid] = logs.Follower(self.run.kube, pod, ended, place)
-                self._followers.add(pods.seat(pod), follower)
+                self._followers.add(self._known_as(pod), follower)
+
+    def _known_as(self, pod: Object) -> object:
+        """Return by what the lines of a pod are known."""
+        return pods.seat(pod)
 
     def _ask_events(self, *, now: bool) -> None:
         if now or time.monotonic() - self._asked_events > EVENTS_SECONDS:
@@ -128,13 +134,16 @@ class RunWatch(Watch):
     def _collect(self) -> None:
         lines, failed = self._followers.drain()
         with self.lock:
-            self.journal.add(lines)
-            for _, line in lines:
-                event = metrics.parse_line(line.text)
-                if event is not None:
-                    self.training.add(event)
+            self._take(lines)
         for follower, _ in failed:  # begun again with the next look at its pod, where it was
             self._followed = {uid: each for uid, each in self._followed.items() if each is not follower}
+
+    def _take(self, lines: list[tuple[Any, Line]]) -> None:
+        self.journal.add(lines)
+        for _, line in lines:
+            event = metrics.parse_line(line.text)
+            if event is not None:
+                self.training.add(event)
 
     def catch_up(self) -> None:
         try:

@@ -75,7 +75,7 @@ class Showing:
             handle.update(bundle, raw=True)
 
     def _widget(self) -> dict[str, object]:
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.watch.view().model_id}
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.watch.widget().model_id}
         return {WIDGET: view, "text/plain": repr(self.watch)}
 
 

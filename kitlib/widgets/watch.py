@@ -15,6 +15,8 @@ from kitlib.progress import in_notebook
 from kitlib.widgets.picture import Picture
 
 if TYPE_CHECKING:
+    from ipywidgets import Widget
+
     from kitlib.widgets.live import LiveView
 
 UPDATE_SECONDS = 0.25  # four updates a second at most
@@ -141,6 +143,10 @@ class Watch(AbstractContextManager, ABC):
             self._view.on_msg(self._told)
             self.push(self._view)
         return self._view
+
+    def widget(self) -> "Widget":
+        """Return what a front end shows: its view, and perhaps more around it."""
+        return self.view()
 
     def _ipython_display_(self) -> None:
         if not in_notebook():

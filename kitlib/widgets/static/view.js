@@ -9,7 +9,8 @@ function render({ model, el }) {
   const spoken = element("p", { class: "ty-spoken", role: "status", "aria-live": "polite" });
   const root = element("div", { class: "ty-watch" }, element("header", {}, title, element("p", { class: "ty-notes" })), spoken);
   el.append(root);
-  const view = (model.get("kind") === "cluster" ? clusterView : runView)(model, root);
+  const views = { cluster: clusterView, run: runView, timeline: timelineView };
+  const view = views[model.get("kind")](model, root);
   let theme = {};
 
   function recolour() {
