@@ -148,7 +148,7 @@ def count(rounds: Sequence[Round]) -> tuple[Step, ...]:
         }
         each.steps = marked
         each.repeated = sum(step.repeated for step in marked.values())
-        goes_on = min(marked, default=each.next_step)
+        goes_on = min(marked, default=None) if each.next_step is None else each.next_step
         if goes_on is not None:
             each.lost = 0 if reached is None else max(0, reached - goes_on + 1)
             reached = max(marked, default=goes_on - 1)

@@ -23,7 +23,7 @@ AFTER_ACT = {
     "continued": WAITING,
     "node healed": WAITING,
 }
-AFTER_EVENT = {"start": WAITING, "leave": GONE, "end": GONE}
+AFTER_EVENT = {"leave": GONE, "end": GONE}
 Change = tuple[float, str]
 
 

@@ -136,7 +136,7 @@ class Timeline:
 
     @property
     def samples(self) -> dict[int, int]:
-        """How many samples each epoch has counted, a step that was repeated once."""
+        """How many samples each epoch has counted in the steps that were told, a repeated step once."""
         last = {each.number: each for each in self.steps}
         counted: dict[int, int] = {}
         for each in last.values():

@@ -47,7 +47,7 @@ class Story:
                 told = {
                     "epoch": epoch,
                     "step": number,
-                    "loss": 2.0 / number,
+                    "loss": 2.0 / (number + 1),
                     "samples": 32,
                     "images_per_s": 160.0,
                 }

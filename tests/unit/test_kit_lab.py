@@ -1,0 +1,158 @@
+"""The lab's buttons: which make sense when, what they call, and what they say. Without a cluster."""
+
+import threading
+from types import SimpleNamespace
+
+import ipywidgets
+import pytest
+
+from kitlib.acts import acts
+from kitlib.errors import BadInput
+from kitlib.progress import Progress, progress
+from kitlib.timeline import build
+from kitlib.widgets.lab import rows_of, tables_of
+from kitlib.widgets.lab_buttons import Buttons
+
+from .elastic_story import BEGAN, Story, lab
+
+
+class Run:
+    """What the buttons need of a run: calls are written down."""
+
+    name = "lab"
+
+    def __init__(self):
+        self.called, self.replicas = [], 2
+
+    def _main(self):
+        notes = {
+            "trainyard/replicas": str(self.replicas),
+            "trainyard/min-replicas": "1",
+            "trainyard/max-replicas": "3",
+        }
+        return {"kind": "PodTemplate", "metadata": {"name": "lab", "annotations": notes}}
+
+    def kill(self, *, rank):
+        with progress("run lab") as line:
+            self.shown = type(line)
+        self.called.append(("kill", rank, threading.current_thread().name))
+        return f"lab-{rank}: killed"
+
+    def stop(self, *, rank):
+        raise BadInput(f"nobody trains as rank {rank}", about="run lab", fix="one of 0, 1")
+
+    def scale(self, workers):
+        self.called.append(("scale", workers))
+        self.replicas = workers
+
+
+class Cluster:
+    """Two nodes."""
+
+    def __init__(self):
+        self.called = []
+
+    def nodes(self):
+        return [{"node": "node-0"}, {"node": "node-1"}]
+
+    def stop_node(self, node):
+        self.called.append(node)
+
+
+@pytest.fixture
+def made():
+    run, cluster = Run(), Cluster()
+    return SimpleNamespace(run=run, cluster=cluster, buttons=Buttons(run, cluster, ipywidgets.HTML()))
+
+
+def look(story, *, now):
+    done = acts(story.events, run="lab", workers=story.nodes)
+    return build("lab", story.logs(), done, now=BEGAN + now)
+
+
+def beginning():
+    story = Story({"lab-0": "node-0", "lab-1": "node-1"})
+    story.meet(1.0, 1, list(story.nodes), reason="start", step=0, source="fresh")
+    story.train(1.2, range(3), list(story.nodes))
+    return story
+
+
+def every(widget):
+    yield widget
+    for child in getattr(widget, "children", ()):
+        yield from every(child)
+
+
+def enabled(buttons):
+    found = (each for each in every(buttons.box) if isinstance(each, ipywidgets.Button))
+    return {each.tooltip.partition(":")[0] for each in found if not each.disabled}
+
+
+def press(buttons, name):
+    found = (each for each in every(buttons.box) if isinstance(each, ipywidgets.Button))
+    next(each for each in found if each.tooltip.startswith(f"{name}:")).click()
+    buttons.close()
+
+
+NODES = {"stop node-0", "cut node-0", "stop node-1", "cut node-1"}
+
+
+def test_what_makes_no_sense_now_cannot_be_pressed(made):
+    story = beginning()
+    made.buttons.update(look(story, now=2.0), over=False)
+    workers = {"kill lab-0", "stop lab-0", "kill lab-1", "stop lab-1"}
+    assert enabled(made.buttons) == workers | NODES | {"scale down", "scale up"}
+
+    story.happen(2.1, "Stopped", "Pod", "lab-1")
+    story.happen(2.2, "Cut", "Node", "node-0")
+    made.run.replicas = 3
+    made.buttons.update(look(story, now=3.0), over=False)
+    assert enabled(made.buttons) == {
+        *("kill lab-0", "stop lab-0", "kill lab-1", "go on lab-1", "scale down"),
+        *("heal node-0", "stop node-1", "cut node-1"),
+    }
+    made.buttons.update(look(story, now=3.0), over=True)
+    assert enabled(made.buttons) == set()
+
+
+def test_a_press_does_the_call_that_is_shown_in_a_thread_that_shows_nothing(made):
+    made.buttons.update(look(beginning(), now=2.0), over=False)
+    press(made.buttons, "kill lab-1")
+    assert made.run.called == [("kill", 1, "lab-lab-press")]
+    assert made.run.shown is Progress
+    assert made.buttons.said.value == "<code>run.kill(rank=1)</code> lab-1: killed"
+    press(made.buttons, "scale up")
+    assert made.run.called[-1] == ("scale", 3)
+    press(made.buttons, "stop node-1")
+    assert made.cluster.called == ["node-1"]
+    assert "cluster.stop_node(&quot;node-1&quot;)" in made.buttons.said.value
+
+
+def test_an_error_is_shown_with_what_to_do(made):
+    made.buttons.update(look(beginning(), now=2.0), over=False)
+    press(made.buttons, "stop lab-0")
+    assert "run.stop(rank=0)" in made.buttons.said.value
+    assert "nobody trains as rank 0" in made.buttons.said.value
+    assert "one of 0, 1" in made.buttons.said.value
+
+
+def test_a_worker_that_hangs_keeps_its_button_when_the_others_have_gone_on():
+    run = Run()
+    buttons, story = Buttons(run, None, ipywidgets.HTML()), beginning()
+    story.happen(2.0, "Stopped", "Pod", "lab-1")
+    story.meet(9.0, 2, ["lab-0"], reason="peer silent", step=3)
+    buttons.update(look(story, now=9.5), over=False)
+    assert enabled(buttons) >= {"go on lab-1", "kill lab-0"}
+    assert "stop node-0" not in enabled(buttons)
+
+
+def test_the_browser_gets_strips_and_rows_in_seconds_from_the_beginning():
+    timeline = look(lab(), now=16.0)
+    tables = tables_of(timeline)
+    assert tables["marks"][1] == [2.25, "killed lab-1 (rank 1)"]
+    assert [name for name, _ in tables["lanes"]] == ["lab-0", "lab-1", "lab-2"]
+    assert tables["world"][1] == [0, 2, 1, 2, 1, 2, 3, 3]
+    assert all(len(row) == len(tables["columns"]) for row in tables["changes"])
+    rows = {name: values for name, _, values in rows_of(timeline)}
+    assert len(rows["time"]) == len(timeline.steps)
+    assert sum(each == each for each in rows["again"]) == 1
