@@ -5,7 +5,7 @@ those that it does not need: so what they wrote is read while it can be, and kep
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from kitlib import logs, names, pods
@@ -32,10 +32,15 @@ class Evidence:
         new = [each for each in ending if each["metadata"]["uid"] not in self._ended]
         if not new:
             return
-        others = [] if self.kept else [each for each in seen if each not in new]
+        others = [] if self._ended else [each for each in seen if each not in new]
         for pod in (*new, *others):
             self._keep(pod, logs.read_if_reachable(self.kube, pod))
         self._ended |= {each["metadata"]["uid"] for each in new}
+
+    def listen(self, there: Iterable[Object]) -> None:
+        """Read what pods have written until now; what one has told before its node fell silent stays."""
+        for pod in there:
+            self._keep(pod, logs.read_if_reachable(self.kube, pod))
 
     def see_off(
         self, leaving: Collection[Object], delete: Callable[[], None], *, seconds: float, report: Callable

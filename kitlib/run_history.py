@@ -1,75 +1,142 @@
-"""Reading a run's history from its cluster: all that its workers have written, and what was done to them.
+"""What became of a run: its timeline, read from its cluster, waited for, or shown as it goes.
 
-What it comes to is in `history` and `timeline`; following it live is in `widgets.lab`.
+What the workers' words come to is in `history` and `timeline`, what is kept of pods that are gone in
+`evidence`, the live picture in `widgets.lab`.
 """
 
 import time
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator
 
-from kitlib import logs, pods
-from kitlib.errors import Rejected
+from kitlib import pods
+from kitlib.errors import KitError, Rejected, WaitTimeout
 from kitlib.evidence import Evidence
 from kitlib.history import History
 from kitlib.kube import Kube
 from kitlib.manifests import Object
+from kitlib.progress import Progress
+from kitlib.status import RunStatus
 from kitlib.tables import moment
-from kitlib.tracebacks import Line
+from kitlib.waiting import wait
+from kitlib.watches import Snapshot
 from kitlib.widgets.timeline import Timeline
 
 NODES_NAMESPACE = "default"  # where Events about nodes are, since nodes are in none
 
 
-class Listener:
-    """What has been read of a run's pods, so that it is still known when they are gone.
+class RunHistory(ABC):
+    """The part of a run that tells what became of it."""
 
-    Args:
-        kube: The cluster's API.
-        name: The run's.
-        evidence: What was kept of pods that have left.
-    """
+    kube: Kube
+    name: str
+    evidence: Evidence
 
-    def __init__(self, kube: Kube, name: str, evidence: Evidence) -> None:
-        self.kube, self.name, self.evidence = kube, name, evidence
-        self.heard: dict[str, tuple[str, str, list[Line]]] = {}  # by the pods' uids: name, node, lines
+    @property
+    @abstractmethod
+    def status(self) -> RunStatus:
+        """How it is now."""
 
-    def listen(self, there: Iterable[Object]) -> None:
-        """Read what these pods have written until now; what a node now silent has told before stays."""
-        seen = [(pod, logs.read_if_reachable(self.kube, pod)) for pod in there]
-        for pod, lines in (*self.evidence.kept.values(), *seen):
-            meta = pod["metadata"]
-            before = self.heard.get(meta["uid"], ("", "", []))[2]
-            self.heard[meta["uid"]] = (
-                meta["name"],
-                pod["spec"].get("nodeName", ""),
-                max(lines, before, key=len),
-            )
+    @property
+    @abstractmethod
+    def _about(self) -> str:
+        """What it is called in errors."""
 
-    def timeline(self, there: Iterable[Object], *, over: bool) -> Timeline:
-        """Return the run's timeline until now, or of a run that is over, until its end.
+    @abstractmethod
+    def _pods(self) -> list[Object]:
+        """Return its pods."""
 
-        Args:
-            there: Its pods.
-            over: Whether it has ended.
+    @abstractmethod
+    def _watched(self) -> Iterator[Snapshot]:
+        """Yield what there is of it, after each change and each second."""
+
+    @abstractmethod
+    def _judged(self, seen: Snapshot) -> RunStatus:
+        """Return how it is by that."""
+
+    @abstractmethod
+    def _check(self, status: RunStatus) -> None:
+        """Raise the error of a run that has failed or was deleted."""
+
+    def timeline(self) -> Timeline:
+        """Return what became of it, change by change: who came and went when, and what that cost.
+
+        Logs of pods that are gone are in it as far as this object has read them: each call does.
+
+        Returns:
+            What shows itself as a table, and has ``.rows``, ``.frame()``, ``.world_sizes``, ``.lost``,
+            ``.repeated``, ``.samples``, and its picture, ``.plot()``.
+
+        Example:
+            >>> run.timeline().world_sizes
+            (2, 1, 2)
         """
-        there = list(there)
-        self.listen(there)
-        history = History(self.name)
-        for worker, node, lines in self.heard.values():
-            history.hear(worker, node, (line.text for line in lines))
-        ended = max(
-            (moment(pods.finished_at(pod)).timestamp() for pod in there if pods.finished(pod)), default=0
-        )
-        now = ended if over and ended else time.time()
-        return Timeline.of(history.timeline(told(self.kube), now=now, store=[f"{self.name}-store"]))
+        return self._timeline(self._pods(), over=self.status.finished)
 
+    def lab(self):
+        """Return its timeline as it goes, with buttons: kill, stop, scale, and switch the nodes.
 
-def told(kube: Kube) -> list[Object]:
-    """Return the Events of the namespace, and those about nodes as far as this user may see them."""
-    events = kube.get_all("Event")
-    if kube.namespace != NODES_NAMESPACE:
+        A button does the call that is shown beside it. It follows the run until that ends or the view is
+        closed. Where nobody looks, as under papermill, the output is a picture and a table.
+
+        Example:
+            >>> run.lab()
+            Run lab: Running: 2 of 2 pods; world size 2 in round 1, step 40, 1 changes
+        """
+        from kitlib.clusters import connect  # clusters know runs, and here a run asks for its cluster
+        from kitlib.widgets.lab import Lab  # numpy and matplotlib take half a second
+
         try:
-            events += kube.within(NODES_NAMESPACE).get_all("Event", fields="involvedObject.kind=Node")
+            cluster = connect(self.kube.cluster)
+        except KitError:  # one that is known by its kubeconfig alone
+            cluster = None
+        return Lab(self, cluster=cluster if getattr(cluster, "provider", "") == "local" else None).start()
+
+    def told(self) -> list[Object]:
+        """Return the Events of its namespace, and those about nodes as far as this user may see them."""
+        events = self.kube.get_all("Event")
+        if self.kube.namespace == NODES_NAMESPACE:
+            return events
+        try:
+            nodes = self.kube.within(NODES_NAMESPACE)
+            return events + nodes.get_all("Event", fields="involvedObject.kind=Node")
         except Rejected as error:
             if error.status != 403:
                 raise
-    return events
+            return events
+
+    def _timeline(self, there: Collection[Object], *, over: bool) -> Timeline:
+        self.evidence.listen(there)
+        history = History(self.name)
+        for pod, lines in self.evidence.kept.values():
+            node = pod["spec"].get("nodeName", "")
+            history.hear(pod["metadata"]["name"], node, (line.text for line in lines))
+        ends = (moment(pods.finished_at(pod)).timestamp() for pod in there if pods.finished_at(pod))
+        ended = max(ends, default=0.0) if over else 0.0
+        store = [f"{self.name}-store"]
+        return Timeline.of(history.timeline(self.told(), now=ended or time.time(), store=store))
+
+    def _wait_until(self, until: Callable[[Timeline], bool], timeout: float, line: Progress) -> Timeline:
+        def looks() -> Iterator[Timeline]:
+            for seen in self._watched():
+                status = self._judged(seen)
+                yield self._timeline(seen["Pod"].values(), over=status.finished)
+                self._check(status)
+                if status.finished:
+                    raise WaitTimeout(
+                        "the run has ended without what was waited for",
+                        about=self._about,
+                        fix="run.timeline() shows what there was; launch it again, with more epochs",
+                    )
+
+        found = wait(
+            looks(),
+            until=until,
+            timeout=timeout,
+            what="what was waited for",
+            about=self._about,
+            resume="run.timeline() shows what there was; wait again, or longer",
+            describe=lambda seen: seen.words,
+            report=line.update,
+        )
+        line.done(found.words)
+        return found

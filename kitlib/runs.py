@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from html import escape
 
 from kitlib import failures, logs, metrics, names, pods, workloads
-from kitlib.errors import BadInput, KitError, Rejected, RunFailed, RunNotFound, WaitTimeout
+from kitlib.errors import BadInput, KitError, Rejected, RunFailed, RunNotFound
 from kitlib.events import events_table
 from kitlib.evidence import Evidence
 from kitlib.following import LogStream, prefixed
@@ -17,8 +17,8 @@ from kitlib.interventions import Interventions
 from kitlib.kube import Kube
 from kitlib.manifests import Object
 from kitlib.metrics import Event as Reported
-from kitlib.progress import Progress, progress
-from kitlib.run_history import Listener, told
+from kitlib.progress import progress
+from kitlib.run_history import RunHistory
 from kitlib.status import DELETED, FAILED, RunStatus, judge
 from kitlib.tables import Table, Text
 from kitlib.timeline import Timeline
@@ -36,7 +36,7 @@ KINDS = (
 DELETE_SECONDS = 90
 
 
-class Run(Interventions):
+class Run(RunHistory, Interventions):
     """A launched job.
 
     Args:
@@ -55,7 +55,6 @@ class Run(Interventions):
         self.name = name
         self.evidence = Evidence(kube)
         self._kind = kind
-        self._listener = Listener(kube, name, self.evidence)
 
     # Looking
 
@@ -143,44 +142,6 @@ class Run(Interventions):
         from kitlib.widgets.run_watch import RunWatch  # numpy and matplotlib take half a second
 
         return RunWatch(self).start()
-
-    def timeline(self):
-        """Return what became of it, change by change: who came and went when, and what that cost.
-
-        Logs of pods that are gone are in it if this object has read them before: each call does.
-
-        Returns:
-            A :class:`kitlib.timeline.Timeline`, which shows itself as a table: ``.rows``, ``.frame()``,
-            ``.world_sizes``, ``.lost``, ``.repeated``, ``.samples``, and its picture, ``.plot()``.
-
-        Example:
-            >>> run.timeline().world_sizes
-            (2, 1, 2)
-        """
-        return self._listener.timeline(self._pods(), over=self.status.finished)
-
-    def lab(self):
-        """Return its timeline as it goes, with buttons: kill, stop, scale, and switch the nodes.
-
-        A button does the call that is shown beside it. It follows the run until that ends or the view is
-        closed. Where nobody looks, as under papermill, the output is a picture and a table.
-
-        Example:
-            >>> run.lab()
-            Run lab: Running: 2 of 2 pods; world size 2 in round 1, step 40, 1 changes
-        """
-        from kitlib.clusters import connect  # clusters know runs, and here a run asks for its cluster
-        from kitlib.widgets.lab import Lab  # numpy and matplotlib take half a second
-
-        try:
-            cluster = connect(self.kube.cluster)
-        except KitError:  # one that is known by its kubeconfig alone
-            cluster = None
-        return Lab(self, cluster=cluster if getattr(cluster, "provider", "") == "local" else None).start()
-
-    def told(self) -> list[Object]:
-        """Return the Events of its namespace and of nodes, as Kubernetes has them."""
-        return told(self.kube)
 
     # Acting
 
@@ -342,32 +303,6 @@ class Run(Interventions):
             raise self._failure(status)
         if status.phase == DELETED:
             raise RunNotFound(status.reason, about=self._about, fix="launch it again")
-
-    def _wait_until(self, until: Callable[[Timeline], bool], timeout: float, line: Progress) -> Timeline:
-        def looks() -> Iterator[Timeline]:
-            for seen in self._watched():
-                status = self._judged(seen)
-                yield self._listener.timeline(seen["Pod"].values(), over=status.finished)
-                self._check(status)
-                if status.finished:
-                    raise WaitTimeout(
-                        "the run has ended without what was waited for",
-                        about=self._about,
-                        fix="run.timeline() shows what there was; launch it again, with more epochs",
-                    )
-
-        found = wait(
-            looks(),
-            until=until,
-            timeout=timeout,
-            what="what was waited for",
-            about=self._about,
-            resume="run.timeline() shows what there was; wait again, or longer",
-            describe=lambda seen: seen.words,
-            report=line.update,
-        )
-        line.done(found.words)
-        return found
 
     def _watched(self) -> Iterator[Snapshot]:
         return snapshots(

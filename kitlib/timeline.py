@@ -117,6 +117,11 @@ class Timeline:
         return bool(self.rounds and self.rounds[-1].steps)
 
     @property
+    def settled(self) -> bool:
+        """Whether the last thing that was done has had its answer: a new round, and a step in it."""
+        return self.training and bool(self.rows) and self.rows[-1].round is not None
+
+    @property
     def words(self) -> str:
         """How it is, in a few words."""
         if not self.rounds:
