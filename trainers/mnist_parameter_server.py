@@ -40,7 +40,7 @@ def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def optimizer(parameters) -> torch.optim.Optimizer:
     """Return what turns gradients into steps; each server has one, for its part of the model."""
-    return torch.optim.SGD(parameters, lr=0.05, momentum=0.5)
+    return torch.optim.Adam(parameters, lr=0.001)
 
 
 def dataset(record: bytes) -> tuple[torch.Tensor, int]:
