@@ -8,8 +8,9 @@
 
 Who calls them is ``parameter_server``: a worker asks its master for a range of records, has ``dataset`` make
 a pair of each, ``model`` answer and ``loss`` judge; a server applies the gradients by ``optimizer``. So there
-is no rank here, no world size and no number of workers: they may change while it trains. The network is the
-one of ElasticDL's walk-through: two convolutions, normalised and pooled, and a layer that answers.
+is no rank here, no world size and no number of workers: they may change while it trains. The network has two
+convolutions and a layer that answers, as that of ElasticDL's walk-through; but theirs jump over pixels in
+place of pooling them, which makes it ten times as fast.
 """
 
 import numpy as np
@@ -17,19 +18,20 @@ import torch
 from torch import nn
 
 SIDE = 28
+MEAN, SPREAD = np.float32(33.3), np.float32(78.6)  # of MNIST's pixels, which go from 0 to 255
 
 
 def model() -> nn.Module:
     """Return the network; every worker makes one, and gets its numbers from the servers."""
     return nn.Sequential(
-        nn.Conv2d(1, 32, 3),
+        nn.Conv2d(1, 16, 5, stride=2),
+        nn.GroupNorm(4, 16),  # not BatchNorm: its running means are no gradients, and servers get nothing else
         nn.ReLU(),
-        nn.Conv2d(32, 64, 3, stride=2),
+        nn.Conv2d(16, 32, 3, stride=2),
+        nn.GroupNorm(4, 32),
         nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.GroupNorm(8, 64),  # not BatchNorm: its running means would be one worker's, and nobody's gradients
         nn.Flatten(),
-        nn.Linear(64 * 6 * 6, 10),
+        nn.Linear(32 * 5 * 5, 10),
     )
 
 
@@ -40,10 +42,10 @@ def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def optimizer(parameters) -> torch.optim.Optimizer:
     """Return what turns gradients into steps; each server has one, for its part of the model."""
-    return torch.optim.Adam(parameters, lr=0.001)
+    return torch.optim.Adam(parameters, lr=0.0005)
 
 
 def dataset(record: bytes) -> tuple[torch.Tensor, int]:
     """Return the image (1 x 28 x 28) and the label of a record: a byte for the label, then the pixels."""
     pixels = np.frombuffer(record, np.uint8, offset=1).reshape(1, SIDE, SIDE)
-    return torch.from_numpy(pixels / np.float32(255)), record[0]
+    return torch.from_numpy((pixels - MEAN) / SPREAD), record[0]
