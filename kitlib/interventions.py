@@ -17,9 +17,9 @@ from kitlib.kube import Kube
 from kitlib.manifests import Object
 from kitlib.progress import progress
 from kitlib.quantities import check_count
-from kitlib.scaling import scale
+from kitlib.scaling import scale, workers_of_a_master
 from kitlib.tables import Text
-from kitlib.whereabouts import Whereabouts, whereabouts
+from kitlib.whereabouts import Whereabouts, seats, whereabouts
 
 KILLED, STOPPED, CONTINUED, SCALED = "Killed", "Stopped", "Continued", "Scaled"
 RANK, PID = "trainyard/rank", "trainyard/pid"
@@ -47,11 +47,12 @@ class Interventions(ABC):
 
     # Processes
 
-    def kill(self, *, rank: int) -> Text:
+    def kill(self, *, rank: int | str) -> Text:
         """Kill the process of a rank (SIGKILL), as a crash would; its pod stays.
 
         Args:
-            rank: Its rank in the newest rendezvous.
+            rank: Its rank in the newest rendezvous; of parameter servers ``"worker-3"``, ``"ps-0"`` or
+                ``"master"``. There a worker's or server's pod ends with it, and the master makes another.
 
         Returns:
             What was done, in words.
@@ -66,11 +67,11 @@ class Interventions(ABC):
         """
         return self._signal(self._find(rank), "KILL", KILLED)
 
-    def stop(self, *, rank: int) -> Text:
+    def stop(self, *, rank: int | str) -> Text:
         """Make the process of a rank hang (SIGSTOP): it holds its connections, and does nothing."""
         return self._signal(self._find(rank), "STOP", STOPPED)
 
-    def go_on(self, *, rank: int | None = None) -> Text:
+    def go_on(self, *, rank: int | str | None = None) -> Text:
         """Let a process that was stopped go on (SIGCONT).
 
         Args:
@@ -88,21 +89,23 @@ class Interventions(ABC):
             )
         return Text("\n".join(self._signal(each, "CONT", CONTINUED) for each in stopped))
 
-    def _find(self, rank: int) -> Whereabouts:
-        check_count(rank, what="rank", least=0, most=10**6)
+    def _find(self, rank: int | str) -> Whereabouts:
         there = [each for each in self._pods() if not pods.finished(each)]
+        named = any(isinstance(pods.seat(each), str) for each in there)  # parameter servers
+        if not named:
+            check_count(rank, what="rank", least=0, most=10**6)
         said = [
             (pod, event)
             for pod in there
             for event in metrics.parse(line.text for line in logs.read_if_reachable(self.kube, pod))
         ]
-        found = whereabouts(said)
+        found = seats(said) if named else whereabouts(said)
         if rank not in found:
             known = ", ".join(map(str, found))
             lost = [
                 f"; {each['metadata']['name']}: {pods.unheard(each)}" for each in there if pods.unheard(each)
             ]
-            nobody = f"nobody trains as rank {rank}" if known else "no trainer has said yet who it is"
+            nobody = f"nobody trains as {pods.called(rank)}" if known else "no trainer has said yet who it is"
             raise BadInput(
                 nobody + "".join(lost),
                 about=self._about,
@@ -124,14 +127,16 @@ class Interventions(ABC):
             notes = each["metadata"].get("annotations") or {}
             uid = each["involvedObject"].get("uid", "")
             if PID in notes and uid in there:
-                who = Whereabouts(int(notes[RANK]), there[uid], int(notes[PID]))
+                rank = int(notes[RANK]) if notes[RANK].isdigit() else notes[RANK]
+                who = Whereabouts(rank, there[uid], int(notes[PID]))
                 found[uid, notes[PID]] = who if each["reason"] == STOPPED else None
         return [each for each in found.values() if each]
 
     def _signal(self, who: Whereabouts, signal: str, reason: str) -> Text:
         """Send a signal to a process: from inside its pod, whose processes nobody else can name."""
         meta = who.pod["metadata"]
-        done = f"{meta['name']} (rank {who.rank}) on {who.pod['spec'].get('nodeName')}: {reason.lower()}"
+        called = pods.called(who.rank)
+        done = f"{meta['name']} ({called}) on {who.pod['spec'].get('nodeName')}: {reason.lower()}"
         now = datetime.now(UTC)
         command = ["sh", "-c", f"kill -{signal} {who.pid}"]
         try:
@@ -139,11 +144,11 @@ class Interventions(ABC):
         except CommandFailed as error:
             raise CommandFailed(
                 f"the process could not be {reason.lower()}: {error.what}",
-                about=f"process {who.pid} of rank {who.rank} in pod {meta['name']}, {self._about}",
+                about=f"process {who.pid} of {called} in pod {meta['name']}, {self._about}",
                 fix="it may have ended: run.logs() shows it; a new one says so by its next rendezvous",
             ) from error
         notes = {RANK: str(who.rank), PID: str(who.pid)}
-        self._write(who.pod, "Pod", reason, f"rank {who.rank}, process {who.pid}", at=now, notes=notes)
+        self._write(who.pod, "Pod", reason, f"{called}, process {who.pid}", at=now, notes=notes)
         return Text(done)
 
     # Workers
@@ -169,7 +174,9 @@ class Interventions(ABC):
         """
         main = self._main()
         before, fewest, most = workloads.limits(main)
-        if fewest == most or main["kind"] == "Job":
+        if workloads.has_master(main):
+            before, fewest, most = workers_of_a_master(main)
+        elif fewest == most or main["kind"] == "Job":
             raise BadInput(
                 f"this run has {before} workers, and no other number",
                 about=self._about,

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Collection
 from itertools import count, islice
 
-from kitlib import names, pods, workers
+from kitlib import names, pods, workers, workloads
 from kitlib.evidence import Evidence
 from kitlib.kube import Kube
 from kitlib.manifests import Object
 
+MOST_WORKERS = 1000
 LEAVE_SECONDS = 60  # more than a worker's grace period
 
 
@@ -27,6 +28,10 @@ def scale(
         wanted: How many pods it is to have.
         seen: Its pods.
     """
+    if workloads.has_master(main):  # it looks at its Job, and does the rest
+        notes = {"metadata": {"annotations": {workers.REPLICAS: str(wanted)}}}
+        kube.patch(main["kind"], main["metadata"]["name"], notes)
+        return "the master makes and ends them"
     if main["kind"] == workers.KIND:
         leaving, new = _change(main, wanted, seen)
 
@@ -63,3 +68,8 @@ def _change(main: Object, wanted: int, seen: Collection[Object]) -> tuple[list[O
     free = (number for number in count() if str(number) not in taken)
     new = [workers.worker(main, number) for number in islice(free, max(0, wanted - len(live)))]
     return [*live[wanted:], *lost], new
+
+
+def workers_of_a_master(main: Object) -> tuple[int, int, int]:
+    """Return how many workers a master of parameter servers wants, and the fewest and most it may."""
+    return workers.limits(main)[0], 1, MOST_WORKERS

@@ -6,6 +6,7 @@ Ranks are given anew at each rendezvous, so only the newest one counts.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kitlib import pods
 from kitlib.manifests import Object
 from kitlib.metrics import Event
 
@@ -17,14 +18,25 @@ class Whereabouts:
     """Where a rank is.
 
     Attributes:
-        rank: The rank.
+        rank: The rank; of parameter servers the name.
         pod: The pod.
         pid: The process, as it is numbered in its pod; None if its trainer does not say.
     """
 
-    rank: int
+    rank: int | str
     pod: Object
     pid: int | None
+
+
+def seats(said: Iterable[tuple[Object, Event]]) -> dict[int | str, Whereabouts]:
+    """Return where the master, the servers and the workers are, which do not meet: by what each said last."""
+    found = {}
+    for pod, event in said:
+        if event.event == "start":
+            pid = event.fields.get("pid")
+            seat = pods.seat(pod)
+            found[seat] = Whereabouts(seat, pod, pid if isinstance(pid, int) else None)
+    return dict(sorted(found.items()))
 
 
 def whereabouts(said: Iterable[tuple[Object, Event]]) -> dict[int, Whereabouts]:

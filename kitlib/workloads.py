@@ -104,6 +104,11 @@ def limits(item: Object) -> tuple[int, int, int]:
     return now, masters + least if least else now, masters + most if most else now
 
 
+def has_master(item: Object) -> bool:
+    """Return whether it is the Job of a master that looks after parameter servers and workers."""
+    return _servers(item) > 0
+
+
 def _servers(item: Object) -> int:
     """Return how many servers a master looks after; none where this is no such master."""
     return int(((item.get("metadata") or {}).get("annotations") or {}).get(SERVERS, 0))

@@ -1,0 +1,140 @@
+"""Training by parameter servers, as it is sent: what the master is given, and what is refused before."""
+
+import json
+
+import pytest
+
+import kitlib as kit
+from kitlib import pods, workloads
+from kitlib.errors import BadInput
+from kitlib.status import judge
+
+TRAINER = "trainers/mnist_parameter_server.py"
+
+
+def job(trainer=TRAINER, **more):
+    given = {"data": "/data/mnist", "volumes": {"/data": "shared"}, "name": "test-mnist"}
+    return kit.ParameterServer(trainer, **given | more)
+
+
+def of_kind(job, kind, ending=""):
+    (found,) = [
+        each for each in job.objects if each["kind"] == kind and each["metadata"]["name"].endswith(ending)
+    ]
+    return found
+
+
+def templates(job):
+    return {name: json.loads(text) for name, text in of_kind(job, "ConfigMap", "-templates")["data"].items()}
+
+
+def test_pods_have_the_names_labels_and_classes_of_the_walk_through():
+    asked = {"worker": {"cpu": 0.45, "memory": "512Mi"}}
+    made = job(resources=asked, priority={"worker": "low", "ps": "high", "master": "high"})
+    worker, server = templates(made)["worker.json"], templates(made)["ps.json"]
+    assert worker["metadata"]["name"] == "elasticdl-test-mnist-worker-0"
+    assert server["metadata"]["name"] == "elasticdl-test-mnist-ps-0"
+    assert (
+        worker["metadata"]["labels"].items()
+        >= {
+            "app": "elasticdl",
+            "elasticdl-job-name": "test-mnist",
+            "elasticdl-replica-type": "worker",
+            "trainyard/run": "test-mnist",
+        }.items()
+    )
+    (container,) = worker["spec"]["containers"]
+    assert container["resources"]["requests"] == {"cpu": "0.45", "memory": "512Mi"}
+    assert (worker["spec"]["priorityClassName"], server["spec"]["priorityClassName"]) == ("low", "high")
+    master = made.objects[-1]
+    assert (master["kind"], master["metadata"]["name"]) == ("Job", "elasticdl-test-mnist-master")
+    assert made.priorities == ("low", "high")
+
+
+def test_the_master_may_touch_pods_and_its_own_job_and_nothing_else():
+    made = job(name="mine")
+    rules = of_kind(made, "Role")["rules"]
+    assert [rule["resources"] for rule in rules] == [["pods"], ["jobs"]]
+    assert rules[1]["resourceNames"] == ["elasticdl-mine-master"]
+    assert not {"*", "patch", "update"} & {verb for rule in rules for verb in rule["verbs"]}
+    binding = of_kind(made, "RoleBinding")
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "elasticdl-mine-master"}]
+    assert binding["roleRef"]["name"] == "elasticdl-mine-master"
+    assert all(not each["spec"]["automountServiceAccountToken"] for each in templates(made).values())
+
+
+def test_the_package_and_the_users_file_travel_with_it():
+    made = job()
+    assert {"master.py", "worker.py", "server.py", "keep.py", "protocol_pb2.py"} <= set(
+        of_kind(made, "ConfigMap", "-package")["data"]
+    )
+    assert "mnist_parameter_server.py" in of_kind(made, "ConfigMap", "test-mnist")["data"]
+
+
+def test_state_and_model_lie_on_the_volume_and_state_is_another_one_for_each_launch():
+    made = job(data="/deep/sets/mnist", volumes={"/deep": "a", "/deep/sets": "b"}, args={"seed": 3})
+    (container,) = made.objects[-1]["spec"]["template"]["spec"]["containers"]
+    assert container["command"][-1] == "--state-dir=/deep/sets/parameter-server/test-mnist/$(RUN_ID)"
+    assert "--model-file=/deep/sets/models/test-mnist.pt" in container["args"]
+    assert "--records=/deep/sets/mnist/records/train.npy" in container["args"]
+    assert container["args"][-1] == "--seed=3"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"servers": 0}, "servers is a whole number from 1"),
+        ({"workers": 0}, "workers is a whole number from 1"),
+        ({"grads_to_wait": 5}, "more gradients are waited for than there are workers"),
+        ({"data": "/elsewhere/mnist"}, "on none of the job's volumes"),
+        ({"data": "/data/../etc"}, "on none of the job's volumes"),
+        ({"volumes": {}}, "on none of the job's volumes"),
+        ({"priority": {"workers": "low"}}, "there is no role workers"),
+        ({"resources": {"worker": {"gpu": 1}}}, "resources are cpu and memory"),
+        ({"resources": ["worker"]}, "resources is a dict by role"),
+        ({"name": "x" * 41}, "at most 40 characters"),
+        ({"trainer": "trainers/digits_ddp.py"}, "does not define model"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_sent(given, words):
+    with pytest.raises(BadInput, match=words):
+        job(**given)
+
+
+def test_functions_may_come_from_a_module_beside_the_file(tmp_path):
+    (tmp_path / "parts.py").write_text("def model(): ...\ndef loss(a, b): ...\n")
+    path = tmp_path / "mine.py"
+    path.write_text("from parts import model, loss\noptimizer = print\ndef dataset(record): ...\n")
+    assert set(of_kind(job(path), "ConfigMap", "test-mnist")["data"]) == {"mine.py", "parts.py"}
+
+
+def pod(role, index, phase="Running", **status):
+    labels = {"elasticdl-replica-type": role, "elasticdl-replica-index": str(index)}
+    return {
+        "metadata": {"name": f"elasticdl-x-{role}-{index}", "labels": labels},
+        "spec": {},
+        "status": {"phase": phase, **status},
+    }
+
+
+def ended(code, at):
+    state = {"terminated": {"exitCode": code, "reason": "Error", "finishedAt": at}}
+    return {"containerStatuses": [{"state": state}]}
+
+
+def test_a_run_goes_on_while_one_worker_does():
+    master = job(workers=4, servers=2).objects[-1]
+    assert workloads.wanted(master) == 7
+    there = [pod("master", 0), pod("ps", 0), pod("ps", 1), pod("worker", 0)]
+    waiting = [pod("worker", number, "Pending") for number in (4, 5, 6)]
+    assert str(judge(master, there + waiting)).startswith("Running: 4 of 7 pods")
+    assert judge(master, there[:3] + waiting).phase == "Pending"
+
+
+def test_a_failed_run_is_explained_by_its_master_and_not_by_a_worker_that_was_replaced():
+    master = job().objects[-1]
+    master["status"] = {"conditions": [{"type": "Failed", "status": "True", "message": "it failed"}]}
+    early = pod("worker", 0, "Failed", **ended(137, "2026-01-01T00:00:00Z"))
+    late = pod("master", 0, "Failed", **ended(1, "2026-01-01T00:01:00Z"))
+    assert str(judge(master, [early, late])) == "Failed: master: Error, exit code 1"
+    assert [pods.seat(each) for each in pods.failed([early, late])] == ["master", "worker-0"]
