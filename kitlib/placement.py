@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from kitlib import pods, workloads
+from kitlib import names, pods, workloads
 from kitlib.manifests import Object
 from kitlib.tables import Table, moment
 
@@ -122,8 +122,8 @@ class Placement:
 def group_of(pod: Object) -> str:
     """Return what a pod belongs to: its run, or else its job or app."""
     labels = pod["metadata"].get("labels") or {}
-    found = workloads.run_of(pod) or next((labels[each] for each in OF_OTHERS if each in labels), None)
-    return found or pod["metadata"]["name"]
+    known = (labels[each] for each in (names.RUN, workloads.JOBSET, *OF_OTHERS) if each in labels)
+    return next(known, pod["metadata"]["name"])
 
 
 def short(name: str) -> str:

@@ -190,7 +190,8 @@ class Run(RunHistory, Interventions):
         for kind in KINDS:
             for each in known(self.kube, kind, labels=ours):
                 self.kube.delete(kind, each["metadata"]["name"])
-        for each in self.kube.get_all("Pod", labels=f"{ours},{names.ROLE}"):  # nobody else deletes plain pods
+        # Nobody else deletes plain pods; and Kubernetes learns only by and by what a newly defined kind owns.
+        for each in (pod for labels in {ours, selector} for pod in self.kube.get_all("Pod", labels=labels)):
             self.kube.delete("Pod", each["metadata"]["name"])
         for each in self._deeds():
             self.kube.delete("Event", each["metadata"]["name"])

@@ -78,7 +78,8 @@ def judge(job: Object | None, pods: Iterable[Object], warnings: Iterable[Object]
             SUCCEEDED, **counts | {"succeeded": max(counts["succeeded"], _count(job, "succeeded"))}
         )
     if (words := workloads.failure(job, pods)) is not None:
-        return RunStatus(FAILED, _failure(pods) or _lost(every) or words, **counts)
+        reasons = [_failure(pods) or _lost(every), words if workloads.kind_of(job).explains else ""]
+        return RunStatus(FAILED, "; ".join(filter(None, reasons)) or words, **counts)
     if "Suspended" in workloads.conditions(job):
         return RunStatus(PENDING, "it is suspended", **counts)
     _, fewest, _ = workloads.limits(job)

@@ -27,6 +27,7 @@ class Kind:
         role: The role that its pods have by the kit's label, where the run has others beside them.
         maker: Which object makes the pods, and is warned about if it cannot: its kind, and what its name has
             after the run's; by default this one.
+        explains: Whether its own words on a failure say more than that one of its pods has failed.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Kind:
     pods: str = names.RUN
     role: str = ""
     maker: tuple[str, str] = ("", "")
+    explains: bool = False
 
 
 KINDS = {
@@ -45,7 +47,7 @@ KINDS = {
         Kind("PyTorchJob", "training-operator", role="worker"),
         # Its pods are those of a JobSet of its name, and get no labels of the TrainJob's.
         Kind("TrainJob", "trainer", succeeded=("Complete",), pods=JOBSET, maker=("Job", "-node-0")),
-        Kind("ElasticJob", "elastic-job"),
+        Kind("ElasticJob", "elastic-job", explains=True),
         # Plain pods, beside a store; it is the store that all of them wait for.
         Kind(workers.KIND, role="worker", maker=("Pod", "-store")),
     )

@@ -6,7 +6,9 @@ import textwrap
 import pytest
 
 import kitlib as kit
+from kitlib import priorities
 from kitlib.errors import KitError
+from kitlib.quantities import number
 
 from .ranks import STEPS, TRAINER
 
@@ -35,6 +37,22 @@ def launch(local_cluster):
     yield launch_it
     for name in launched:
         kit.Run(local_cluster.kube, name).delete()
+
+
+@pytest.fixture
+def service(local_cluster):
+    """The walk-through's Deployment at high priority, with one pod; return how much CPU half a node has.
+
+    Two of its pods fill a node: seven on four nodes leave room for one worker that asks for half of one.
+    """
+    priorities.ensure(local_cluster.kube, "high")
+    local_cluster.apply("manifests/elastic-scheduling/nginx.yaml")
+    half = min(number(each["cpu"]) for each in local_cluster.nodes()) / 2
+    asked = f"cpu={0.9 * half:.3f}"
+    local_cluster.kubectl(f"set resources deployment test-nginx --requests={asked} --limits={asked}")
+    local_cluster.kubectl("rollout status deployment test-nginx --timeout=120s")
+    yield f"{half:.3f}"
+    local_cluster.kubectl("delete deployment test-nginx --cascade=foreground")
 
 
 @pytest.fixture

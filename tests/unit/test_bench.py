@@ -203,6 +203,7 @@ def test_all_measures_have_a_name():
     together = {
         "pod_start",
         "busy_start",
+        "preemption",
         "log_follow",
         "widget",
         "many_pods",

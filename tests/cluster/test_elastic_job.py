@@ -1,0 +1,140 @@
+"""ElasticJobs as Kubernetes treats their workers: scaled, deleted, preempted, killed in a loop."""
+
+import pytest
+
+import kitlib as kit
+from kitlib import pods
+from kitlib.errors import CommandFailed, LaunchRejected
+from kitlib.waiting import wait
+from kitlib.watches import Selection, snapshots
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+# A worker that trains without torch, and leaves when it is told to.
+WORKER = """
+import json, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+for step in range(10_000):
+    time.sleep(0.1)
+    said = {"event": "step", "time": time.time(), "rank": 0, "world_size": 1, "step": step}
+    print(json.dumps(said | {"loss": 1 / (1 + step)}), flush=True)
+"""
+START = "exec python /trainyard/trainer/trainer.py"
+
+
+@pytest.fixture(scope="module")
+def elastic_job(local_cluster):
+    """The operator, removed afterwards."""
+    kit.install("elastic-job", cluster=local_cluster)
+    yield
+    assert not len(kit.uninstall("elastic-job", cluster=local_cluster))
+
+
+def plain(job, command):
+    """Return the job with a shell's command in place of its own; a shell lets torchrun's flags be."""
+    container = {"name": "elasticjob-worker", "command": ["sh", "-c", command], "args": []}
+    worker = {"template": {"spec": {"containers": [container], "terminationGracePeriodSeconds": 2}}}
+    return job.patch({"spec": {"replicaSpecs": {"Worker": worker}}})
+
+
+def named(seen, prefix):
+    """Return the pods whose names begin so, by name."""
+    return {name: pod for name, pod in seen.items() if name.startswith(prefix)}
+
+
+def running(seen, prefix):
+    """Return the names of the pods that run and were not told to leave."""
+    mine = named(seen, prefix).items()
+    return {name for name, pod in mine if pods.word(pod) == "Running"}
+
+
+def until(cluster, what, condition):
+    """Wait until a condition holds for the pods of the cluster; return the pods."""
+    return wait(
+        snapshots(cluster.kube, Selection("Pod")),
+        until=lambda seen: condition(seen["Pod"]),
+        timeout=120,
+        what=what,
+        about="the pods of the test",
+        resume="run it again",
+        describe=lambda seen: ", ".join(f"{name} {pods.word(pod)}" for name, pod in seen["Pod"].items()),
+    )["Pod"]
+
+
+def began(placement, pod, state):
+    """Return when a pod of this name was in a state, each time."""
+    return [each.began for each in placement.stays if (each.pod, each.state) == (pod, state)]
+
+
+def test_workers_give_way_to_a_service_of_high_priority_and_come_back(
+    launch, write_trainer, local_cluster, elastic_job, service
+):
+    limits = {"nodes": 4, "min_nodes": 1, "max_nodes": 4}
+    job = kit.ElasticJob(write_trainer(WORKER), priority="low", cpu=service, name="gives-way", **limits)
+    workers = {f"gives-way-worker-{index}" for index in range(4)}
+    with local_cluster.watch_placement() as watch:
+        run = launch(plain(job, START))
+        until(local_cluster, "four workers", lambda seen: running(seen, "gives-way") == workers)
+        local_cluster.kubectl("scale deployment test-nginx --replicas=7")
+        seen = until(
+            local_cluster,
+            "seven pods of the service, and workers that wait",
+            lambda seen: (
+                len(running(seen, "test-nginx")) == 7
+                and sum("Insufficient cpu" in pods.why(each) for each in seen.values()) == 3
+            ),
+        )
+        (stayed,) = running(seen, "gives-way")
+        assert str(run.status).startswith("Running: 1 of 4 pods; 0/4 nodes are available")
+        local_cluster.kubectl("scale deployment test-nginx --replicas=1")
+        until(local_cluster, "four workers again", lambda seen: running(seen, "gives-way") == workers)
+    lost = {each["pod"] for each in watch.table() if each["end"] == "preempted"}
+    assert lost == workers - {stayed}
+    for each in lost:
+        first, *_, again = began(watch.placement, each, "running")
+        (leaving,) = began(watch.placement, each, "leaving")
+        assert first < leaving < began(watch.placement, each, "waiting")[-1] < again
+    assert len(began(watch.placement, stayed, "running")) == 1
+    assert watch.placement.losses["gives-way"], "logs were read while there were pods to read them of"
+    assert watch.picture()._repr_png_().startswith(b"\x89PNG")
+
+
+def test_the_number_of_workers_follows_kubectl_and_what_is_deleted_is_made_again(
+    launch, write_trainer, local_cluster, elastic_job
+):
+    job = kit.ElasticJob(write_trainer(WORKER), nodes=1, max_nodes=2, name="scaled")
+    launch(plain(job, START))
+    seen = until(local_cluster, "a worker", lambda seen: running(seen, "scaled"))
+    first = seen["scaled-worker-0"]["metadata"]["uid"]
+    local_cluster.kubectl("scale elasticjob scaled --replicas=2")
+    until(local_cluster, "two workers", lambda seen: len(running(seen, "scaled")) == 2)
+    with pytest.raises(CommandFailed, match="more Worker.replicas than maxReplicas"):
+        local_cluster.kubectl("scale elasticjob scaled --replicas=3")
+    local_cluster.kubectl("delete pod scaled-worker-0 --wait=false")
+    seen = until(
+        local_cluster,
+        "another worker in its place",
+        lambda seen: (
+            len(running(seen, "scaled")) == 2 and seen["scaled-worker-0"]["metadata"]["uid"] != first
+        ),
+    )
+    local_cluster.kubectl("scale elasticjob scaled --replicas=1")
+    until(local_cluster, "one worker", lambda seen: set(named(seen, "scaled")) == {"scaled-worker-0"})
+
+
+def test_limits_that_contradict_each_other_are_refused_by_the_api_server(launch, write_trainer, elastic_job):
+    job = kit.ElasticJob(write_trainer(WORKER), nodes=1, max_nodes=2, name="refused")
+    with pytest.raises(LaunchRejected, match="minReplicas is more than maxReplicas"):
+        launch(job.patch({"spec": {"minReplicas": 3}}))
+
+
+def test_a_job_whose_worker_is_killed_again_and_again_gives_up_and_is_forgotten(
+    launch, write_trainer, local_cluster, elastic_job
+):
+    job = kit.ElasticJob(write_trainer(WORKER), nodes=1, max_nodes=2, name="killed")
+    run = launch(plain(job, "exit 137").patch({"spec": {"backoffLimit": 2, "cleanPodPolicy": "All"}}))
+    with pytest.raises(kit.RunFailed, match="backoff limit"):
+        run.wait(timeout=120)
+    over = '{"spec": {"ttlSecondsAfterFinished": 0}}'
+    local_cluster.kubectl(f"patch elasticjob killed --type=merge -p '{over}'")
+    local_cluster.kubectl("wait elasticjob/killed --for=delete --timeout=120s")

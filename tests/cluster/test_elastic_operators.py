@@ -1,0 +1,94 @@
+"""Elastic training by operators, with torch: preempted and back, scaled by hand, scaled by an autoscaler."""
+
+import pytest
+
+import kitlib as kit
+from kitlib.waiting import wait
+from kitlib.watches import Selection, snapshots
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+
+TRAINER = "trainers/digits_elastic.py"
+IMAGES = 1437  # of the digits, to train on
+SMALL = {"global_batch_size": 64, "log_every": 1}
+
+
+def until(run, what, condition):
+    """Wait until a condition holds for the newest step that a run has told of; return them all."""
+    told = {}
+
+    def steps():
+        for _ in snapshots(run.kube, Selection("Pod")):
+            for each in run.metrics("step").to_dict("records"):
+                told.setdefault(int(each["step"]), each)  # pods that are deleted tell no more
+            yield told
+
+    return wait(
+        steps(),
+        until=lambda told: bool(told) and condition(told[max(told)]),
+        timeout=240,
+        what=what,
+        about=run.name,
+        resume="run the test again",
+        describe=lambda told: str(told[max(told)] if told else run.status),
+    )
+
+
+def check_whole(told, *, epochs):
+    """See that each image was trained on once in each epoch, and that the loss has fallen."""
+    assert sorted(told) == list(range(len(told)))
+    for epoch in range(epochs):
+        assert sum(each["samples"] for each in told.values() if each["epoch"] == epoch) == IMAGES
+    first, last = (sum(told[index]["loss"] for index in some) for some in (range(10), sorted(told)[-10:]))
+    assert last < first / 2
+
+
+def test_training_goes_on_with_one_worker_while_a_service_has_the_place_of_the_others(
+    launch, local_cluster, service
+):
+    kit.install("elastic-job", cluster=local_cluster)
+    try:
+        limits = {"nodes": 4, "min_nodes": 1, "max_nodes": 4, "priority": "low", "cpu": service}
+        run = launch(kit.ElasticJob(TRAINER, args=SMALL | {"epochs": 15, "step_seconds": 0.1}, **limits))
+        told = until(run, "four workers", lambda step: step["world_size"] == 4)
+        local_cluster.kubectl("scale deployment test-nginx --replicas=7")
+        told |= until(run, "one worker", lambda step: step["world_size"] == 1)
+        local_cluster.kubectl("scale deployment test-nginx --replicas=1")
+        told |= until(run, "four workers again", lambda step: step["world_size"] == 4)
+        run.wait(timeout=300)
+        told |= until(run, "the end", lambda step: True)
+    finally:
+        local_cluster.kubectl("delete elasticjobs --all")
+        kit.uninstall("elastic-job", cluster=local_cluster)
+    check_whole(told, epochs=15)
+    sizes = [told[step]["world_size"] for step in sorted(told)]
+    changes = [size for size, before in zip(sizes, [0, *sizes], strict=False) if size != before]
+    assert changes.index(1, changes.index(4)) < len(changes) - 1
+    assert changes[-1] == 4
+
+
+def test_a_pytorch_job_is_scaled_by_hand_and_then_by_an_autoscaler(launch, local_cluster):
+    kit.install("training-operator", cluster=local_cluster)
+    try:
+        args = SMALL | {"epochs": 1000}  # as quick as it can: a CPU above the target
+        elastic = {"nodes": 1, "min_nodes": 1, "max_nodes": 3, "cpu": "300m", "args": args}
+        run = launch(kit.PyTorchJob(TRAINER, target_cpu=50, **elastic))
+        until(run, "the autoscaler's second worker", lambda step: step["world_size"] >= 2)
+        (scaler,) = local_cluster.kube.get_all("HorizontalPodAutoscaler", api_version="autoscaling/v2")
+        assert scaler["spec"]["scaleTargetRef"]["name"] == run.name
+        assert "SuccessfulRescale" in local_cluster.kubectl("get events")
+        run.delete()
+
+        elastic["args"] = SMALL | {"epochs": 60, "step_seconds": 0.05}
+        run = launch(kit.PyTorchJob(TRAINER, **elastic))
+        told = until(run, "a worker", lambda step: step["world_size"] == 1)
+        run.scale(2)
+        told |= until(run, "two workers", lambda step: step["world_size"] == 2)
+        local_cluster.kubectl(f"delete pod {run.name}-worker-0 --wait=false")
+        run.wait(timeout=300)
+        told |= until(run, "the end", lambda step: True)
+        check_whole(told, epochs=60)
+        run.delete()
+        assert run.name not in local_cluster.kubectl("get pods,services,configmaps,pytorchjobs")
+    finally:
+        kit.uninstall("training-operator", cluster=local_cluster)
