@@ -18,7 +18,7 @@ import numpy as np
 
 TRAINERS = str(Path(__file__).parents[2] / "trainers")
 DEADLINE = 120
-COUNTING = '''
+COUNTING = """
 import numpy as np
 import torch
 
@@ -53,7 +53,7 @@ def optimizer(parameters):
 def dataset(record):
     number = int(np.frombuffer(record, np.uint32)[0])
     return torch.nn.functional.one_hot(torch.tensor(number), RECORDS).double(), 0
-'''
+"""
 
 
 def free_port() -> int:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from .parameter_server_job import LocalJob
+from .parameter_server_job import COUNTING, DEADLINE, LocalJob, free_port
 
 RECORDS, MINIBATCH, EPOCHS = 600, 4, 2
 
@@ -48,3 +48,62 @@ def test_worker_server_and_master_are_killed_and_each_record_counts_once_per_epo
         assert {each["epoch"] for each in job.events("master", event="epoch")} == set(range(EPOCHS))
         assert job.events("server", 1, "resume")[0]["version"] >= 25
         assert {each["state"] for each in job.events("master", event="task")} == {"doing", "done", "todo"}
+
+
+def test_gradients_are_waited_for_and_averaged_and_the_rest_at_the_end_is_not_forgotten(tmp_path):
+    flags = {"epochs": 1, "minibatch": 4, "minibatches_per_task": 4, "grads_to_wait": 2, "workers": 2}
+    with LocalJob(tmp_path, records=60, lr=1.0, **flags) as job:  # 15 minibatches: one remains
+        for program, index in (("master", 0), ("server", 0), ("worker", 0), ("worker", 1)):
+            job.start(program, index)
+        assert job.join("master") == 0, job.everything()
+        weights = torch.load(job.model_file, weights_only=True)["weights"]
+        halves = [int((weights["first"] == -each).sum()) for each in (0.5, 1.0)]
+        assert halves == [56, 4]  # means of two, and one by itself
+        assert weights["batches"] == 15
+        assert job.join("server") == 0
+        assert job.events("server", event="end")[0]["version"] == 8
+
+
+def test_a_model_file_that_raises_fails_the_job_with_its_traceback(tmp_path):
+    model = COUNTING.format(records=60, lr=1.0).replace("return outputs.sum()", "return outputs.summ()")
+    with LocalJob(tmp_path, records=60, model=model, workers=1) as job:
+        for program in ("master", "server", "worker"):
+            job.start(program)
+        assert job.join("worker") == 1
+        assert job.join("master") == 1
+        for program in ("master", "worker"):
+            (failed,) = job.events(program, event="failed")
+            assert 'model.py", line' in failed["reason"]
+            assert "has no attribute 'summ'" in failed["reason"]
+            assert "replica.py" not in failed["reason"]
+        job.start("master")
+        assert job.join("master") == 1  # it stays failed, and says again why
+        assert "summ" in job.events("master", event="failed")[-1]["reason"]
+
+
+def test_of_two_masters_the_newer_goes_on_and_the_older_ends(tmp_path):
+    with LocalJob(tmp_path, records=60, workers=1) as job:
+        first = job.start("master")
+        job.wait_for("master", "start")
+        job.flags = [each for each in job.flags if not each.startswith("--port")]
+        job.flags.append(f"--port={free_port()}")
+        second = job.start("master", 1)
+        first.join(DEADLINE)
+        assert first.exitcode == 3
+        assert "begun journal 2" in job.events("master", event="superseded")[0]["reason"]
+        assert second.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("servers", "--servers 0: a job needs at least 1; the model lies on the servers"),
+        ("workers", "--workers 0: a job needs at least 1; somebody must compute"),
+        ("grads_to_wait", "--grads-to-wait 0"),
+    ],
+)
+def test_a_job_without_servers_or_workers_is_refused(tmp_path, flag, words):
+    with LocalJob(tmp_path, **{flag: 0}) as job:
+        job.start("master")
+        assert job.join("master") == 1
+        assert words in job.log("master").read_text()

@@ -82,6 +82,8 @@ class Service(protocol_pb2_grpc.MasterServicer):
         return Left(minibatches=self._job.report(request))
 
     def Fail(self, request, context):
+        if request.role == "worker":
+            self._job.lost(request.index, "it has failed")
         if self._crew is not None:
             self._crew.blame(request.role, request.index, request.reason)
         else:

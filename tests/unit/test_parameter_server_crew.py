@@ -1,0 +1,188 @@
+"""Who takes a lost process's place, and when the master gives up; and how a pod's state is read."""
+
+import pytest
+from parameter_server.crew import SERVER, WORKER, Crew, Member
+from parameter_server.job import Job
+from parameter_server.pods import fate
+from parameter_server.protocol_pb2 import Progress, Registration
+from parameter_server.settings import Settings
+
+
+class Cluster:
+    """Processes as a cluster would have them, in memory."""
+
+    def __init__(self):
+        self.there, self.launched, self.asked, self.full = {}, [], None, False
+
+    def members(self):
+        return list(self.there.values())
+
+    def wanted(self):
+        return self.asked
+
+    def launch(self, role, index):
+        if self.full:
+            return False
+        self.launched.append((role, index))
+        self.there[role, index] = Member(role, index)
+        return True
+
+    def remove(self, role, index, *, now=False):
+        self.there.pop((role, index), None)
+
+    def end(self, role, index, kind, reason=""):
+        self.there[role, index] = Member(role, index, kind, reason)
+
+    def running(self, role):
+        return sorted(index for (its, index), each in self.there.items() if its == role and not each.over)
+
+
+def make(cluster, *, workers=2, servers=1, max_relaunches=2, next_worker=0):
+    said = []
+    settings = Settings("m.py", "r", "s", workers=workers, servers=servers, max_relaunches=max_relaunches)
+    job = Job(settings, 100, 0, lambda event, **fields: said.append((event, fields)), [].append)
+    job.next_worker = next_worker
+    crew = Crew(job, cluster, job.tell)
+    crew.start()
+    return job, crew, said
+
+
+def count(job, worker):
+    """Have a worker do a minibatch."""
+    job.register(Registration(index=0, address="x", incarnation=5))
+    task = job.next_task(Progress(worker=worker))
+    job.report(Progress(worker=worker, epoch=0, minibatches=list(task.minibatches)[:1], incarnations=[5]))
+
+
+def test_a_lost_worker_gets_a_new_index_and_a_lost_server_keeps_its_own():
+    cluster = Cluster()
+    _, crew, said = make(cluster, workers=4, servers=2)
+    assert (cluster.running(WORKER), cluster.running(SERVER)) == ([0, 1, 2, 3], [0, 1])
+    del cluster.there[WORKER, 0]
+    cluster.end(SERVER, 1, "evicted")
+    crew.tick()
+    assert (cluster.running(WORKER), cluster.running(SERVER)) == ([1, 2, 3, 4], [0, 1])
+    told = [fields for event, fields in said if event == "relaunch"]
+    assert [(each["of"], each["index"], each["instead_of"], each["kind"]) for each in told] == [
+        (SERVER, 1, 1, "evicted"),
+        (WORKER, 4, 0, "deleted"),
+    ]
+
+
+def test_workers_that_wait_for_a_place_are_left_waiting():
+    cluster = Cluster()
+    _, crew, _ = make(cluster)
+    before = list(cluster.launched)
+    for _ in range(5):
+        crew.tick()
+    assert cluster.launched == before
+
+
+def test_a_new_master_adopts_what_runs_and_starts_what_is_missing():
+    cluster = Cluster()
+    for index in (1, 6):
+        cluster.there[WORKER, index] = Member(WORKER, index)
+    cluster.end(WORKER, 7, "deleted")
+    cluster.there[SERVER, 0] = Member(SERVER, 0)
+    _, crew, _ = make(cluster, workers=3, servers=2, next_worker=5)
+    assert cluster.launched == [(SERVER, 1), (WORKER, 8)]
+    crew.tick()
+    assert cluster.running(WORKER) == [1, 6, 8]
+
+
+def test_what_cannot_be_made_now_is_made_later_under_the_same_index():
+    cluster = Cluster()
+    cluster.full = True
+    _, crew, _ = make(cluster)
+    crew.tick()
+    cluster.full = False
+    crew.tick()
+    assert (cluster.running(WORKER), cluster.running(SERVER)) == ([0, 1], [0])
+
+
+def test_as_many_workers_run_as_are_asked_for_and_the_newest_go_first():
+    cluster = Cluster()
+    _, crew, _ = make(cluster)
+    cluster.asked = 4
+    crew.tick()
+    assert cluster.running(WORKER) == [0, 1, 2, 3]
+    cluster.asked = 1
+    crew.tick()
+    assert cluster.running(WORKER) == [0]
+
+
+@pytest.mark.parametrize("kind", ["deleted", "preempted", "evicted", "node lost", "finished"])
+def test_a_loss_that_is_nobodys_fault_never_counts(kind):
+    cluster = Cluster()
+    job, crew, _ = make(cluster)
+    for _ in range(20):
+        cluster.end(WORKER, cluster.running(WORKER)[0], kind)
+        crew.tick()
+    assert not job.failed
+    assert len(cluster.running(WORKER)) == 2
+
+
+def test_a_worker_killed_in_a_loop_ends_the_job_with_the_reason():
+    cluster = Cluster()
+    job, crew, _ = make(cluster, max_relaunches=2)
+    for expected in ("", "", "3 times: worker 3: it was killed by signal 9"):
+        cluster.end(WORKER, cluster.running(WORKER)[-1], "killed", "it was killed by signal 9")
+        crew.tick()
+        assert job.failed == expected
+
+
+def test_workers_that_are_killed_after_having_done_something_are_replaced_for_ever():
+    cluster = Cluster()
+    job, crew, _ = make(cluster, max_relaunches=2)
+    for _ in range(8):
+        worker = cluster.running(WORKER)[0]
+        count(job, worker)
+        cluster.end(WORKER, worker, "killed")
+        crew.tick()
+    assert not job.failed
+
+
+def test_a_model_file_that_raises_ends_the_job_with_its_traceback_and_counts_once_each():
+    cluster = Cluster()
+    job, crew, _ = make(cluster, max_relaunches=2)
+    for times in (1, 2, 3):
+        worker = cluster.running(WORKER)[-1]
+        crew.blame(WORKER, worker, "Traceback … NameError")
+        assert bool(job.failed) == (times == 3)
+        cluster.end(WORKER, worker, "error", "it ended with exit code 1")
+        crew.tick()
+    assert job.failed == "3 times: worker 3 failed: Traceback … NameError"
+
+
+def pod(phase="Running", *, deleted=False, conditions=(), terminated=None, **status):
+    statuses = [{"state": {"terminated": terminated}}] if terminated else []
+    about = {"deletionTimestamp": "2030-01-01T00:00:00Z"} if deleted else {}
+    return {
+        "metadata": about,
+        "status": {"phase": phase, "conditions": list(conditions), "containerStatuses": statuses} | status,
+    }
+
+
+def disturbed(reason):
+    return [{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "why"}]
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        (pod("Pending"), ""),
+        (pod("Running"), ""),
+        (pod("Succeeded"), "finished"),
+        (pod(deleted=True), "deleted"),
+        (pod(deleted=True, conditions=disturbed("PreemptionByScheduler")), "preempted"),
+        (pod("Failed", conditions=disturbed("DeletionByTaintManager")), "node lost"),
+        (pod("Failed", conditions=disturbed("EvictionByEvictionAPI")), "evicted"),
+        (pod("Failed", reason="Evicted", message="disk"), "evicted"),
+        (pod("Failed", terminated={"exitCode": 137, "reason": "OOMKilled"}), "out of memory"),
+        (pod("Failed", terminated={"exitCode": 137, "reason": "Error"}), "killed"),
+        (pod("Failed", terminated={"exitCode": 1, "reason": "Error"}), "error"),
+    ],
+)
+def test_a_pods_state_says_why_it_is_over(found, kind):
+    assert fate(found)[0] == kind
+    assert bool(fate(found)[1]) == bool(kind)
