@@ -37,7 +37,7 @@ def run(
     command = [
         str(Path(sys.executable).with_name("torchrun")),
         f"--nproc-per-node={ranks}",
-        f"--master-port={_free_port()}",
+        f"--master-port={free_port()}",
         str(program),
         *(f"--{name}" if value is None else f"--{name}={value}" for name, value in flags.items()),
     ]
@@ -77,7 +77,8 @@ def images_per_s(lines: Iterable[str], *, ranks: int = 1) -> float:
     return sum(each[-1] for each in rates.values())
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

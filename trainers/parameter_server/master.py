@@ -33,7 +33,7 @@ LATELY_SECONDS = 5.0  # a worker that was heard of since then lives
 STALENESS_SECONDS = 2.0
 FAREWELL_SECONDS = 10.0
 SAVE_SECONDS = 120.0
-THREADS = 16
+THREADS = 4  # no call waits for anything; more would only wait for each other
 SUPERSEDED = 3  # exit status: no failure of the job, which another master goes on with
 
 

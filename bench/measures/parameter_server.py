@@ -1,0 +1,106 @@
+"""One server and two workers beside DistributedDataParallel of two: images a second, same net, same batch.
+
+Both train the small net on images in CIFAR-10's format, 128 a step and process, in single precision. Here
+the server and the master take from the same cores as the workers; there the ranks wait for each other, and
+average their gradients. The rate is that of all epochs but the first, which warms up.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench import cifar10, torchrun
+from bench.errors import MeasureFailed, NotHere
+from bench.lab import Lab
+from bench.results import Limit, Result
+from bench.sampling import alternate
+from kitlib import metrics, settings
+
+BATCH, EPOCHS = 128, 3
+IMAGES, QUICK_IMAGES = 12_800, 2560
+RUN_SECONDS = 900
+LIMIT = Limit(0.9, at="least")
+PREPARE = "datasets/prepare_dataset.py"
+MODEL = Path(__file__).parents[1] / "cifar10_records.py"
+
+
+def measure(lab: Lab) -> list[Result]:
+    """Train on each side in turns, without a cluster.
+
+    Raises:
+        NotHere: There is one core.
+    """
+    if len(os.sched_getaffinity(0)) < 2:
+        raise NotHere("there is one core")
+    lab.clear()
+    images = QUICK_IMAGES if lab.quick else IMAGES
+    records = _records(lab.folder, images)
+    lab.report(f"training on {images} images")
+    flags = {"model": "small", "epochs": EPOCHS, "batch_size": BATCH, "limit": images, "no_bf16": None}
+    samples = alternate(
+        {"servers": lambda: _train(lab.folder, records), "ddp": cifar10.ours(lab, ranks=2, **flags)},
+        lab.rounds,
+    )
+    return [
+        Result(
+            what=f"CIFAR-10 format, small net, batch {BATCH}: 1 parameter server, 2 workers × 1 thread",
+            unit="images/s",
+            ours=tuple(samples["servers"]),
+            peer="DDP on 2 × 1 thread",
+            theirs=tuple(samples["ddp"]),
+            limit=LIMIT,
+        )
+    ]
+
+
+def _records(folder: Path, images: int) -> Path:
+    """Return a file of records, drawn if it is not there."""
+    place = folder / "records"
+    path = place / "cifar10" / "records" / "train.npy"
+    if not path.exists():
+        command = [sys.executable, str(settings.find(PREPARE)), "cifar10", f"--root={place}", "--records"]
+        command += ["--source=synthetic", f"--limit={images}"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=cifar10.DRAW_SECONDS, check=False
+        )
+        if done.returncode:
+            raise MeasureFailed(f"no records could be made: {' | '.join(done.stderr.splitlines()[-3:])}")
+    return path
+
+
+def _train(folder: Path, records: Path) -> float:
+    """Train once; return the images a second after the first epoch."""
+    place = folder / f"servers-{time.monotonic_ns()}"
+    place.mkdir()
+    trainers, port = settings.find("trainers/cifar10_ddp.py").parent, torchrun.free_port()
+    environment = {name: os.environ[name] for name in torchrun.KEPT if name in os.environ}
+    environment |= dict.fromkeys(torchrun.THREADS, "1") | {"PYTHONPATH": str(trainers)}
+    job = [f"--trainer={MODEL}", f"--records={records}", f"--state-dir={place / 'state'}", f"--port={port}"]
+    job += [f"--epochs={EPOCHS}", f"--minibatch={BATCH}", "--workers=2", "--servers=1"]
+    to_master = [f"--master=127.0.0.1:{port}"]
+    commands = {"master": ["master", *job], "server": ["server", *to_master, "--index=0"]}
+    commands |= {f"worker-{n}": ["worker", *to_master, f"--index={n}"] for n in range(2)}
+    processes = {}
+    try:
+        for name, (program, *flags) in commands.items():
+            with (place / f"{name}.log").open("wb") as log:
+                processes[name] = subprocess.Popen(
+                    [sys.executable, "-m", f"parameter_server.{program}", *flags],
+                    env=environment,
+                    cwd=place,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+        status = processes["master"].wait(RUN_SECONDS)
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+    lines = (place / "master.log").read_text(errors="replace").splitlines()
+    epochs = [each.fields for each in metrics.parse(lines) if each.event == "epoch"]
+    if status or len(epochs) != EPOCHS:
+        raise MeasureFailed(f"the master ended with {status}: {' | '.join(lines[-3:])}")
+    return sum(each["records"] for each in epochs[1:]) / sum(each["seconds"] for each in epochs[1:])

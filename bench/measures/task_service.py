@@ -1,0 +1,94 @@
+"""Tasks a second through gRPC, and the master's memory, with a million tasks and 200 simulated workers.
+
+The master is the real one, in a process of its own, with its journal on the disk. A task is one record, and
+one call: it brings what was done and returns what to do next. Two processes stand for the workers and take
+from the same cores as the master, so the figure is a lower bound.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from bench import torchrun
+from bench.errors import MeasureFailed
+from bench.lab import Lab
+from bench.results import Limit, Result
+from kitlib import settings
+
+TASKS, WORKERS, PROCESSES = 1_000_000, 200, 2
+SECONDS, QUICK_SECONDS = 10, 3
+START_SECONDS = 60
+RATE = Limit(3000, of="value", unit="tasks/s", at="least")
+MEMORY = Limit(300, of="value", unit="MB")
+
+
+def measure(lab: Lab) -> list[Result]:
+    """Ask for tasks as fast as they come, a few seconds a round.
+
+    Raises:
+        MeasureFailed: The master does not start, or a worker was not given a task.
+    """
+    lab.clear()
+    seconds = QUICK_SECONDS if lab.quick else SECONDS
+    rates, memory = [], []
+    for number in range(lab.rounds):
+        lab.report(f"asking for tasks, {seconds} s")
+        folder = lab.folder / f"tasks-{number}"
+        with _master(folder) as (process, address):
+            rates.append(_ask(address, seconds))
+            memory.append(process.memory_info().rss / 1e6)
+    about = f"parameter server's master, {TASKS:,} tasks, {WORKERS} simulated workers"
+    return [
+        Result(what=f"{about}: tasks through gRPC", unit="tasks/s", ours=tuple(rates), limit=RATE),
+        Result(what=f"{about}: its memory (RSS)", unit="MB", ours=tuple(memory), limit=MEMORY),
+    ]
+
+
+@contextmanager
+def _master(folder: Path) -> Iterator[tuple[psutil.Process, str]]:
+    folder.mkdir()
+    records, port = folder / "records.npy", torchrun.free_port()
+    np.save(records, np.zeros(TASKS, "V1"), allow_pickle=False)
+    command = [sys.executable, "-m", "parameter_server.master", f"--trainer={__file__}", f"--port={port}"]
+    command += [f"--records={records}", f"--state-dir={folder / 'state'}", f"--workers={WORKERS}"]
+    command += ["--minibatch=1", "--minibatches-per-task=1"]
+    trainers = settings.find("trainers/parameter_server/master.py").parents[1]
+    with (folder / "master.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=trainers, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            yield psutil.Process(process.pid), f"127.0.0.1:{port}"
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _ask(address: str, seconds: float) -> float:
+    """Return the tasks a second of all simulated workers together."""
+    each = WORKERS // PROCESSES
+    program = str(Path(__file__).parents[1] / "task_clients.py")
+    with ExitStack() as stack:
+        clients = []
+        for number in range(PROCESSES):
+            command = [sys.executable, program, address, str(number * each), str(each), str(seconds)]
+            client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            clients.append(stack.enter_context(client))
+            stack.callback(client.kill)
+        deadline = time.monotonic() + START_SECONDS
+        for client in clients:
+            if client.stdout.readline().strip() != "ready" or time.monotonic() > deadline:
+                raise MeasureFailed("the simulated workers cannot reach the master")
+        for client in clients:
+            client.stdin.write("\n")
+            client.stdin.flush()
+        said = [client.stdout.readline().split() for client in clients]
+    if not all(len(words) == 2 for words in said):
+        raise MeasureFailed("a simulated worker was not given a task")
+    return sum(int(done) / float(took) for done, took in said)

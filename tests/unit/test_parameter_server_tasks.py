@@ -1,0 +1,245 @@
+"""The ledger: whatever workers, servers and the master do, each record counts once per epoch."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from parameter_server.evaluation import Evaluation
+from parameter_server.tasks import LEAST_PATIENCE, Ledger
+
+WORKERS, SERVERS = 4, 2
+
+
+class World:
+    """A ledger with workers and servers around it, all of which may die at any moment.
+
+    Servers know which minibatches they have applied, and how often in truth: a push that is repeated must not
+    be applied again. A checkpoint is what a server goes back to.
+    """
+
+    def __init__(self, ledger):
+        self.ledger, self.now = ledger, 0.0
+        self.applied = [set() for _ in range(SERVERS)]
+        self.saved = [set() for _ in range(SERVERS)]
+        self.incarnations = [0] * SERVERS
+        self.tasks, self.pushed = {}, {}
+
+    def ask(self, worker):
+        self.now += 1.0
+        handed = self.ledger.next(worker, self.now)
+        self.tasks[worker] = handed and [handed.epoch, list(handed.minibatches)]
+        return handed
+
+    def push(self, worker, *, to=SERVERS):
+        """Push the next minibatch of a worker's task to the first servers, or to all; note who has it."""
+        task = self.tasks.get(worker)
+        if not task or not task[1]:
+            return
+        minibatch = task[1].pop(0)
+        for server in range(to):
+            self.applied[server].add((task[0], minibatch))
+        if to == SERVERS:
+            self.pushed.setdefault(worker, []).append((task[0], minibatch, tuple(self.incarnations)))
+
+    def report(self, worker):
+        """Report what was acknowledged by the servers of today; the master checks that they are."""
+        for epoch, minibatch, by in self.pushed.pop(worker, []):
+            if by == tuple(self.incarnations):
+                self.ledger.report(epoch, [minibatch], self.now)
+
+    def kill_worker(self, worker):
+        self.tasks.pop(worker, None)
+        self.pushed.pop(worker, None)
+        self.ledger.lost(worker)
+
+    def kill_server(self, server):
+        self.applied[server] = set(self.saved[server])
+        self.incarnations[server] += 1
+        for epoch in list(self.ledger.snapshot()):
+            self.ledger.reopen(epoch, bits(self.applied[server], epoch, self.ledger.minibatches))
+
+    def save(self, server):
+        self.saved[server] = set(self.applied[server])
+
+    def restart_master(self, *, forget):
+        """Begin a new ledger from the old one's bits, as the journal has them; it may lack the newest."""
+        old, kept = self.ledger, self.ledger.snapshot()
+        if forget and kept:
+            newest = max(kept)
+            kept[newest] = bytes(len(kept[newest]))
+        facts = ("records", "minibatch", "epochs", "seed")
+        made = {name: getattr(old, name) for name in facts}
+        self.ledger = Ledger(**made, minibatches_per_task=old.per_task)
+        self.ledger.restore(old.first_open, kept)
+
+    def close_epochs(self):
+        while not self.ledger.over and self.ledger.complete(self.ledger.first_open):
+            for server in range(SERVERS):
+                self.save(server)
+            self.ledger.close(self.ledger.first_open)
+
+    def finish(self, worker=99):
+        """Let one worker do all that is left."""
+        for each in range(WORKERS):
+            self.kill_worker(each)
+        while not self.ledger.over:
+            assert self.ask(worker) is not None, "something is left, and nobody has it"
+            while self.tasks[worker][1]:
+                self.push(worker)
+            self.report(worker)
+            self.close_epochs()
+
+
+def bits(applied, epoch, count):
+    found = bytearray(-(-count // 8))
+    for each, minibatch in applied:
+        if each == epoch:
+            found[minibatch >> 3] |= 1 << (minibatch & 7)
+    return bytes(found)
+
+
+workers = st.integers(0, WORKERS - 1)
+servers = st.integers(0, SERVERS - 1)
+moves = st.one_of(
+    st.tuples(st.just("ask"), workers),
+    st.tuples(st.just("push"), workers),
+    st.tuples(st.just("push_to_one"), workers),
+    st.tuples(st.just("report"), workers),
+    st.tuples(st.just("kill_worker"), workers),
+    st.tuples(st.just("kill_server"), servers),
+    st.tuples(st.just("save"), servers),
+    st.tuples(st.just("restart"), st.booleans()),
+    st.tuples(st.just("slow"), st.just(0)),
+    st.tuples(st.just("close"), st.just(0)),
+)
+sizes = st.fixed_dictionaries(
+    {
+        "records": st.integers(1, 40),
+        "minibatch": st.integers(1, 5),
+        "minibatches_per_task": st.integers(1, 4),
+        "epochs": st.integers(1, 3),
+        "seed": st.integers(0, 3),
+    }
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(sizes, st.lists(moves, max_size=80))
+def test_each_record_counts_once_per_epoch_whatever_dies(size, history):
+    world = World(Ledger(**size))
+    for move, which in history:
+        if move in ("ask", "push", "report", "kill_worker", "kill_server", "save"):
+            getattr(world, move)(which)
+        elif move == "push_to_one":
+            world.push(which, to=1)
+        elif move == "restart":
+            world.restart_master(forget=which)
+        elif move == "slow":
+            world.now += 10 * LEAST_PATIENCE
+        else:
+            world.close_epochs()
+        for epoch in range(size["epochs"]):
+            assert 0 <= world.ledger.counted(epoch) <= size["records"]
+    world.finish()
+    everything = set(itertools.product(range(size["epochs"]), range(world.ledger.minibatches)))
+    assert all(applied == everything for applied in world.applied)
+    assert all(world.ledger.counted(epoch) == size["records"] for epoch in range(size["epochs"]))
+    assert world.ledger.steps == size["epochs"] * world.ledger.minibatches
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes)
+def test_tasks_of_an_epoch_share_no_record_and_together_have_all(size):
+    ledger = Ledger(**size | {"epochs": 1})
+    spans = []
+    for worker in itertools.count():
+        handed = ledger.next(worker, 0.0)
+        if handed is None:
+            break
+        spans += [ledger.records_of(number) for number in handed.minibatches]
+    covered = [record for start, end in spans for record in range(start, end)]
+    assert sorted(covered) == list(range(size["records"]))
+
+
+def test_a_lost_workers_task_is_handed_out_again_without_what_has_counted():
+    ledger = Ledger(records=12, minibatch=1, minibatches_per_task=12, epochs=1)
+    task = ledger.next(0, 0.0)
+    ledger.report(0, task.minibatches[:5], 1.0)
+    assert ledger.next(1, 1.0) is None
+    assert ledger.lost(0) == (0, 0)
+    assert ledger.next(1, 2.0).minibatches == task.minibatches[5:]
+
+
+def test_a_slow_task_is_handed_out_again_from_its_end_and_the_first_finisher_counts():
+    ledger = Ledger(records=4, minibatch=1, minibatches_per_task=4, epochs=1)
+    first = ledger.next(0, 0.0)
+    assert ledger.next(1, LEAST_PATIENCE - 1) is None
+    second = ledger.next(1, LEAST_PATIENCE + 1)
+    assert second.again and second.minibatches == first.minibatches[::-1]
+    assert ledger.report(0, second.minibatches, 7.0) == (4, [0])
+    assert ledger.report(0, first.minibatches, 8.0) == (0, [])
+    assert ledger.complete(0)
+    assert ledger.holders() == set()
+
+
+def test_what_a_restored_server_lacks_is_done_again():
+    ledger = Ledger(records=20, minibatch=2, minibatches_per_task=5, epochs=1)
+    while (handed := ledger.next(0, 0.0)) is not None:
+        ledger.report(0, handed.minibatches, 1.0)
+    lacking = bytearray(b"\xff\x03")
+    lacking[0] &= ~0b100
+    assert ledger.reopen(0, bytes(lacking)) == 2
+    assert not ledger.complete(0)
+    assert ledger.next(1, 2.0).minibatches == [2]
+
+
+def test_the_order_of_tasks_is_another_one_in_each_epoch_and_the_same_for_a_seed():
+    def order(epochs, seed):
+        ledger = Ledger(records=50, minibatch=1, minibatches_per_task=1, epochs=epochs, seed=seed)
+        return [ledger.next(worker, 0.0).task for worker in range(50 * epochs)]
+
+    assert order(2, 0) == order(2, 0)
+    assert order(2, 0)[:50] != order(2, 0)[50:]
+    assert order(1, 0) != order(1, 1)
+
+
+@pytest.mark.parametrize("name", ["records", "minibatch", "minibatches_per_task", "epochs"])
+def test_nothing_to_do_is_refused(name):
+    with pytest.raises(ValueError, match="at least one"):
+        Ledger(**{"records": 1, "minibatch": 1, "minibatches_per_task": 1, "epochs": 1} | {name: 0})
+
+
+def test_a_minibatch_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="no minibatch 3 in an epoch of 2"):
+        Ledger(records=4, minibatch=2, minibatches_per_task=1, epochs=1).report(0, [3], 0.0)
+
+
+def test_a_million_tasks_are_a_few_megabytes():
+    import tracemalloc
+
+    tracemalloc.start()
+    ledger = Ledger(records=1_000_000, minibatch=1, minibatches_per_task=1, epochs=1)
+    for worker in range(200):
+        ledger.next(worker, 0.0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50e6
+
+
+def test_test_records_are_judged_once_though_a_worker_is_lost_and_another_is_slow():
+    evaluation = Evaluation(1, records=25, size=10, step=7)
+    first = evaluation.next(0, 0.0, patience=5)
+    assert (first.start, first.end) == (0, 10)
+    evaluation.lost(0)
+    assert evaluation.next(1, 1.0, patience=5) == first
+    second = evaluation.next(2, 1.0, patience=5)
+    assert evaluation.next(1, 2.0, patience=5) == first  # it asks again: it has forgotten
+    assert evaluation.next(3, 6.5, patience=5) == second  # slow
+    third = evaluation.next(4, 6.6, patience=5)
+    assert (third.start, third.end) == (20, 25)
+    for portion in (first, second, third):
+        assert evaluation.report(portion.number, images=portion.end - portion.start, correct=5, loss=1.0)
+    assert not evaluation.report(second.number, images=10, correct=10, loss=0.0)
+    assert evaluation.done
+    assert evaluation.result() == {"accuracy": 0.6, "loss": 0.12, "correct": 15, "images": 25}
