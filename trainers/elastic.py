@@ -253,13 +253,24 @@ class Worker:
         if rides:
             flat.append(totals.to(flat[0]))
         bucket = torch.cat(flat)
-        dist.all_reduce(bucket, group=self.group)
+        if self.group is None:
+            dist.all_reduce(bucket)
+        else:
+            self._wait(dist.all_reduce(bucket, group=self.group, async_op=True))
         parts = bucket.split([len(each) for each in flat])
         for mine, summed in zip(gradients, parts[: len(gradients)], strict=True):
             mine.copy_(summed.view_as(mine))
         if totals is not None and not rides:  # half precision cannot count to a batch's size
             dist.all_reduce(totals)
         return parts[-1] if rides else totals
+
+    def _wait(self, work: dist.Work) -> None:
+        """Wait for a GPU's collective; it knows nothing of dead peers, but gloo's connections do."""
+        while not work.is_completed():
+            if self._watch and self._watch.ended:
+                raise Regroup("peer silent" if self._watch.silent else "peer lost")
+            time.sleep(0.0005)
+        work.wait()
 
     def _gather(self, mine: torch.Tensor) -> torch.Tensor:
         parts = [torch.empty_like(mine) for _ in range(self.world_size)]
@@ -425,4 +436,6 @@ def _nccl(device: torch.device) -> dist.ProcessGroup | None:
     everyone: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
+    # Or nccl's own watchdog ends the process when a peer is lost.
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     return dist.new_group(backend="nccl") if own_gpu_each else None

@@ -198,6 +198,7 @@ class Rendezvous:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.port = parse_rendezvous_endpoint(settings.endpoint, PORTS[BACKENDS[settings.backend]])[1]
         dynamic_rendezvous.get_method_name = _method_name
         self._handler: Any = None
         self._store: Any = None

@@ -25,6 +25,7 @@ class Watch(threading.Thread):
         sockets: Its connections, as ``open_sockets`` names them.
 
     Attributes:
+        ended: The round is over: a connection was closed, or the record says so.
         waiting: Somebody wants to join.
         silent: A peer was silent for too long.
         store_lost: The store was away, and is back without the record.
@@ -32,13 +33,21 @@ class Watch(threading.Thread):
 
     def __init__(self, rendezvous: Rendezvous, now: Round, sockets: set[str]) -> None:
         super().__init__(name="elastic-watch", daemon=True)
-        self.waiting = self.silent = self.store_lost = False
-        self._rendezvous, self._round, self._sockets = rendezvous, now, sockets
+        self.ended = self.waiting = self.silent = self.store_lost = False
+        self._rendezvous, self._round = rendezvous, now
+        # Meanwhile a thread may have opened another connection to the store; that one is not the group's.
+        self._sockets = {
+            name
+            for number, name in open_sockets().items()
+            if name in sockets and _peer(number) != rendezvous.port
+        }
         self._done = threading.Event()
 
     def run(self) -> None:
         """Look twice a second."""
         while not self._done.wait(0.5):
+            if not self._sockets <= set(open_sockets().values()):  # gloo closes what a dead peer leaves
+                self.ended = True
             try:
                 look = self._rendezvous.look(self._round)
             except RendezvousError:
@@ -49,6 +58,7 @@ class Watch(threading.Thread):
             self.waiting = look.waiting > 0
             if look.over or look.silent:
                 self.silent = look.silent
+                self.ended = True
                 self._cut()
                 return
 
@@ -64,6 +74,13 @@ class Watch(threading.Thread):
         """End, also when the store does not answer."""
         self._done.set()
         self.join(timeout=15)
+
+
+def _peer(number: int) -> int | None:
+    """Return the port at a connection's other end."""
+    with suppress(OSError, IndexError), socket.socket(fileno=os.dup(number)) as one:
+        return int(one.getpeername()[1])
+    return None
 
 
 def open_sockets() -> dict[int, str]:

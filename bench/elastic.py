@@ -1,0 +1,147 @@
+"""Runs whose workers come and go, on this machine: by the elastic launcher, or by a stock ``torchrun``.
+
+The same trainer file, flags, store and limits of nodes on both sides; torchrun is told ``--max-restarts``, or
+it would end at the first loss. Everything else is as it comes. Workers write their events to files, stamped
+by this machine's clock.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from bench.errors import MeasureFailed
+from bench.torchrun import KEPT, THREADS
+from kitlib import metrics, settings
+
+TRAINER = "trainers/digits_elastic.py"
+LAUNCHER = "trainers/elastic_launch.py"
+STORE = (
+    "import sys, signal, torch.distributed as d\n"
+    "store = d.TCPStore('127.0.0.1', int(sys.argv[1]), is_master=True, wait_for_workers=False)\n"
+    "signal.pause()\n"
+)
+FLAGS = ("--epochs=100000", "--step-seconds=0.1", "--log-every=1", "--checkpoint-every=10")
+DEADLINE = 180
+
+
+class Workers:
+    """Nodes of one run, one worker each.
+
+    Args:
+        folder: Where output and checkpoints lie.
+        stock: Let torchrun start them.
+        nodes: MIN:MAX, as ``--nnodes`` takes it.
+    """
+
+    def __init__(self, folder: Path, *, stock: bool, nodes: str) -> None:
+        self._folder, self._stock, self._nodes = folder, stock, nodes
+        folder.mkdir(parents=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self._environment = {name: os.environ[name] for name in KEPT if name in os.environ}
+        self._environment |= dict.fromkeys(THREADS, "1") | {"PYTHONUNBUFFERED": "1"}
+        self._processes: list[subprocess.Popen] = []
+
+    def __enter__(self) -> "Workers":
+        self._start([sys.executable, "-c", STORE, str(self._port)], "store")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for event in self.events("rendezvous"):  # torchrun gives its workers sessions of their own
+            with suppress(ProcessLookupError):
+                os.kill(int(event.fields["pid"]), signal.SIGKILL)
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def add(self, count: int) -> float:
+        """Start so many nodes; return when."""
+        now = time.time()
+        flags = [f"--nnodes={self._nodes}", "--nproc-per-node=1", "--rdzv-id=bench", "--max-restarts=100"]
+        flags += [
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint=127.0.0.1:{self._port}",
+            "--rdzv-conf=is_host=false",
+        ]
+        torchrun = [str(Path(sys.executable).with_name("torchrun"))]
+        program = torchrun if self._stock else [sys.executable, str(settings.find(LAUNCHER))]
+        trainer = [str(settings.find(TRAINER)), *FLAGS, f"--checkpoint-dir={self._folder / 'checkpoints'}"]
+        for _ in range(count):
+            self._start([*program, *flags, *trainer], f"node-{len(self._processes)}")
+        return now
+
+    def _start(self, command: Sequence[str], name: str) -> None:
+        with (self._folder / f"{name}.log").open("wb") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    command,
+                    env=self._environment,
+                    cwd=self._folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+
+    def events(self, event: str, *, after: float = 0) -> list:
+        """Return what all workers have said since then, by time."""
+        lines = [
+            line
+            for path in self._folder.glob("node-*.log")
+            for line in path.read_text(errors="replace").splitlines()
+        ]
+        found = [each for each in metrics.parse(lines) if each.event == event and each.time > after]
+        return sorted(found, key=lambda each: each.time)
+
+    def wait_for_step(self, *, after: float, world: int = 0, within: float = DEADLINE) -> float | None:
+        """Return when the first step of a new round was taken; None if that takes too long.
+
+        Args:
+            after: The round has begun since then.
+            world: It has so many workers; 0 for any.
+            within: Seconds.
+        """
+
+        def first() -> float | None:
+            rounds = self.events("rendezvous", after=after)
+            rounds = [each for each in rounds if each.world_size == world or not world]
+            steps = self.events("step", after=rounds[0].time) if rounds else []
+            steps = [each for each in steps if each.world_size == world or not world]
+            return steps[0].time if steps else None
+
+        return self._wait(first, within)
+
+    def signal(self, what: signal.Signals) -> float:
+        """Send a signal to the newest round's last rank; return when."""
+        newest = max(self.events("rendezvous"), key=lambda each: (each.fields["round"], each.time, each.rank))
+        rounds = [each for each in self.events("rendezvous") if each.time > newest.time - 2]
+        victim = max(rounds, key=lambda each: each.rank)
+        now = time.time()
+        os.kill(int(victim.fields["pid"]), what)
+        return now
+
+    def begin(self, count: int) -> None:
+        """Start so many nodes, and let them take some steps together.
+
+        Raises:
+            MeasureFailed: They do not.
+        """
+        began = self.add(count)
+        if self.wait_for_step(after=began, world=count) is None:
+            raise MeasureFailed(f"{count} workers have not begun to train within {DEADLINE} s")
+        time.sleep(2)
+
+    def _wait(self, look: Callable[[], float | None], within: float) -> float | None:
+        deadline = time.monotonic() + within
+        while (found := look()) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found

@@ -1,0 +1,85 @@
+"""From a change among the workers to the next step: the elastic launcher beside a stock ``torchrun``.
+
+A worker of two is killed; one of three hangs; two become four. Nodes are processes of this machine. The
+limits of nodes are those of the lab, 1:8: a stock rendezvous then waits 30 s for more. In its best case the
+run is full when all are back, and it waits for nobody: the lines without a goal.
+"""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.elastic import Workers
+from bench.errors import MeasureFailed
+from bench.lab import Lab
+from bench.results import Limit, Result
+from bench.sampling import alternate
+
+PEER = "torchrun, --max-restarts given"
+PATIENCE = 60  # with a stock run whose worker hangs: gloo waits for minutes
+LAB = "1:8"
+
+
+def measure(lab: Lab) -> list[Result]:
+    """Change each kind of run in turns, ours and stock."""
+    lab.clear()
+    kill, full_kill = _pairs(lab, "kill", _kill, LAB), _pairs(lab, "kill-full", _kill, "1:2")
+    hang = _pairs(lab, "hang", _hang, LAB)
+    scale, full_scale = _pairs(lab, "scale", _scale, LAB), _pairs(lab, "scale-full", _scale, "1:4")
+    return [
+        _line("SIGKILL of 1 of 2 workers → next step", kill, Limit(6, of="value", unit="s")),
+        _line("SIGKILL of 1 of 2 workers → next step, as a share", kill, Limit(0.3)),
+        _line("SIGKILL of 1 of 2 workers → next step, at most 2 nodes", full_kill, None),
+        _line(
+            "SIGSTOP of 1 of 3 workers → survivors' next step",
+            hang,
+            Limit(15, of="value", unit="s"),
+            notes=f"the peer is given up after {PATIENCE} s without a step",
+        ),
+        _line("2 → 4 workers → first step at four", scale, Limit(0.3)),
+        _line("2 → 4 workers → first step at four, at most 4 nodes", full_scale, None),
+    ]
+
+
+def _line(what: str, samples: dict[str, list[float]], limit: Limit | None, notes: str = "") -> Result:
+    ours, theirs = tuple(samples["ours"]), tuple(samples["theirs"])
+    return Result(what=what, unit="s", ours=ours, peer=PEER, theirs=theirs, limit=limit, notes=notes)
+
+
+def _pairs(
+    lab: Lab, name: str, change: Callable[[Workers, bool], float], nodes: str
+) -> dict[str, list[float]]:
+    lab.report(f"{name}, --nnodes {nodes}")
+    number = iter(range(1000))
+
+    def side(stock: bool) -> float:
+        folder = Path(lab.folder) / f"{name}-{next(number)}"
+        with Workers(folder, stock=stock, nodes=nodes) as workers:
+            return change(workers, stock)
+
+    return alternate({"ours": lambda: side(False), "theirs": lambda: side(True)}, lab.rounds)
+
+
+def _kill(workers: Workers, stock: bool) -> float:
+    workers.begin(2)
+    when = workers.signal(signal.SIGKILL)
+    return _seconds(workers.wait_for_step(after=when), when)
+
+
+def _hang(workers: Workers, stock: bool) -> float:
+    workers.begin(3)
+    when = workers.signal(signal.SIGSTOP)
+    found = workers.wait_for_step(after=when, within=PATIENCE)
+    return PATIENCE if stock and found is None else _seconds(found, when)
+
+
+def _scale(workers: Workers, stock: bool) -> float:
+    workers.begin(2)
+    when = workers.add(2)
+    return _seconds(workers.wait_for_step(after=when, world=4), when)
+
+
+def _seconds(found: float | None, when: float) -> float:
+    if found is None:
+        raise MeasureFailed("training has not gone on")
+    return found - when

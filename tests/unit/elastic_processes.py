@@ -1,0 +1,227 @@
+"""Workers of an elastic run as real processes on this machine, for tests: launchers, a store, their words.
+
+Launchers are forked from a process that has imported torch already. The trainer learns a straight line in
+float64: small enough for a step of a millisecond, and exact enough to compare losses to 1e-9.
+"""
+
+import json
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from .parameter_server_job import free_port
+
+TRAINERS = Path(__file__).parents[2] / "trainers"
+DEADLINE = 120
+SAMPLES, BATCH = 120, 12
+# It goes on until the file `enough` is there: a test takes the time that it takes.
+TRAINER = f"""
+import argparse, os, time
+from pathlib import Path
+import torch, elastic
+
+flags = argparse.ArgumentParser()
+flags.add_argument("--folder", type=Path)
+settings = flags.parse_args()
+torch.set_default_dtype(torch.float64)
+torch.manual_seed(0)
+x = torch.randn({SAMPLES}, 3)
+y = x.sum(1, keepdim=True) + 0.1 * torch.randn({SAMPLES}, 1)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+state = elastic.State(steps_per_epoch={SAMPLES} // {BATCH}, model=model, optimizer=optimizer)
+checkpoint = settings.folder / "checkpoint"
+
+
+def load(worker):
+    if checkpoint.exists():
+        state.load_state_dict(torch.load(checkpoint))
+    return checkpoint.exists()
+
+
+def train(worker):
+    enough = False
+    while not enough:
+        order = torch.randperm({SAMPLES}, generator=torch.Generator().manual_seed(state.epoch))
+        chosen = order[state.index * {BATCH} :][:{BATCH}][worker.rank :: worker.world_size]
+        optimizer.zero_grad()
+        loss = ((model(x[chosen]) - y[chosen]) ** 2).sum()
+        loss.backward()
+        totals = worker.average_gradients(model, loss=loss.detach(), samples=len(chosen))
+        optimizer.step()
+        state.step += 1
+        worker.emit("step", step=state.step - 1, loss=totals.loss, samples=totals.samples)
+        if worker.rank == 0:
+            beside = settings.folder / f"checkpoint-{{os.getpid()}}"
+            torch.save(state.state_dict(), beside)
+            beside.replace(checkpoint)
+        time.sleep(0.05)
+        worker.step_boundary()
+        asked = torch.tensor([float((settings.folder / "enough").exists())])
+        enough = worker.all_reduce(asked).item() > 0
+    worker.emit("end", steps=state.step)
+
+
+elastic.run(train, state, load=load)
+"""
+
+
+def expected_losses(steps: int) -> list[float]:
+    """Return the loss of each step when nothing happens to anybody."""
+    torch.manual_seed(0)
+    x = torch.randn(SAMPLES, 3, dtype=torch.float64)
+    y = x.sum(1, keepdim=True) + 0.1 * torch.randn(SAMPLES, 1, dtype=torch.float64)
+    model = torch.nn.Linear(3, 1, dtype=torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    losses = []
+    for epoch in range(-(-steps * BATCH // SAMPLES)):
+        order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(epoch))
+        for chosen in order.split(BATCH):
+            optimizer.zero_grad()
+            loss = ((model(x[chosen]) - y[chosen]) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses[:steps]
+
+
+def _launch(arguments: list[str], log: str) -> None:
+    """Be a launcher; in the forked process."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.setpgid(0, 0)
+    sys.argv = [str(TRAINERS / "elastic_launch.py"), *arguments]
+    sys.path.insert(0, str(TRAINERS))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+class ElasticRun:
+    """A store, and workers that a test starts, kills, stops and tells to leave.
+
+    Args:
+        folder: Where output, checkpoints and the store's data lie.
+        backend: c10d or etcd.
+        etcd: The program, for etcd.
+    """
+
+    def __init__(self, folder: Path, *, backend: str = "c10d", etcd: Path | None = None) -> None:
+        self.folder, self.backend, self._etcd = folder, backend, etcd
+        self.port, self._store = free_port(), None
+        self.trainer = folder / "line.py"
+        self.trainer.write_text(TRAINER)
+        self._context = multiprocessing.get_context("forkserver")
+        os.environ["OMP_NUM_THREADS"] = "1"
+        self._context.set_forkserver_preload(["torch", "grpc", "numpy"])
+        self.workers: list[multiprocessing.Process] = []
+
+    def __enter__(self) -> "ElasticRun":
+        self.start_store()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        for worker in self.workers:
+            try:
+                os.killpg(worker.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                worker.kill()
+            worker.join()
+        self.kill_store()
+
+    def start_store(self) -> None:
+        """Start the store, empty."""
+        if self.backend == "c10d":
+            self._store = dist.TCPStore("127.0.0.1", self.port, is_master=True, wait_for_workers=False)
+            return
+        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{free_port()}"
+        flags = ["--enable-v2", f"--data-dir={self.folder / 'etcd'}", f"--initial-cluster=default={peer}"]
+        flags += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
+        flags += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
+        log = (self.folder / "etcd.log").open("wb")
+        self._store = subprocess.Popen([self._etcd, *flags], stdout=log, stderr=log)
+
+    def kill_store(self) -> None:
+        """Take the store away, with all that it knew."""
+        if self.backend == "etcd" and self._store:
+            self._store.kill()
+            self._store.wait()
+        self._store = None
+
+    def add(self, *flags: str) -> int:
+        """Start a launcher with one worker; return its number."""
+        number = len(self.workers)
+        arguments = ["--nnodes=1:4", f"--rdzv_backend={self.backend}", "--rdzv-id=test"]
+        arguments += [f"--rdzv_endpoint=127.0.0.1:{self.port}", "--rdzv_conf=is_host=false", *flags]
+        arguments += [str(self.trainer), f"--folder={self.folder}"]
+        process = self._context.Process(target=_launch, args=(arguments, str(self.log(number))))
+        process.start()
+        self.workers.append(process)
+        return number
+
+    def log(self, number: int) -> Path:
+        """Return where a worker's output is."""
+        return self.folder / f"worker-{number}.log"
+
+    def events(self, event: str, number: int | None = None) -> list[dict]:
+        """Return what one worker, or all of them, have said so far, by time."""
+        found = []
+        for each in range(len(self.workers)) if number is None else [number]:
+            text = self.log(each).read_text() if self.log(each).exists() else ""
+            lines = [line for line in text.splitlines() if line.startswith('{"event') and line.endswith("}")]
+            found += [json.loads(line) | {"worker": each} for line in lines]
+        return sorted((each for each in found if each["event"] == event), key=lambda each: each["time"])
+
+    def wait_for(self, true, what: str):
+        """Wait until a function returns something true, and return that."""
+        deadline = time.monotonic() + DEADLINE
+        while not (found := true()):
+            assert time.monotonic() < deadline, f"not seen: {what}\n{self.everything()}"
+            time.sleep(0.05)
+        return found
+
+    def wait_for_steps(self, world_size: int, *, after: float = 0, count: int = 2) -> dict:
+        """Wait until steps were taken in a world of that size since then; return the round's event."""
+
+        def taken():
+            steps = [each for each in self.events("step") if each["time"] > after]
+            return len({each["step"] for each in steps if each["world_size"] == world_size}) >= count
+
+        self.wait_for(taken, f"{count} steps of {world_size}")
+        return [each for each in self.events("rendezvous") if each["world_size"] == world_size][-1]
+
+    def signal(self, number: int, what: signal.Signals) -> float:
+        """Send a signal to the training process itself; return when."""
+        pid = self.events("rendezvous", number)[-1]["pid"]
+        now = time.time()
+        os.kill(pid, what)
+        return now
+
+    def leave(self, number: int) -> float:
+        """Ask a worker to leave, as Kubernetes does: by telling the launcher; return when."""
+        now = time.time()
+        os.kill(self.workers[number].pid, signal.SIGTERM)
+        return now
+
+    def join(self, number: int) -> int:
+        """Wait for a launcher's end; return its exit code."""
+        self.workers[number].join(DEADLINE)
+        code = self.workers[number].exitcode
+        assert code is not None, f"worker {number} does not end\n{self.everything()}"
+        return code
+
+    def finish(self) -> None:
+        """Let training come to its end."""
+        (self.folder / "enough").touch()
+
+    def everything(self) -> str:
+        """Return the end of all output, for the message of a failure."""
+        logs = sorted(self.folder.glob("*.log"))
+        return "\n".join(f"{each.name}\n{each.read_text(errors='replace')[-1500:]}" for each in logs)

@@ -1,0 +1,146 @@
+"""The elastic launcher: what it accepts, what it starts again and when it gives up, and with which words."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .elastic_processes import TRAINERS
+from .parameter_server_job import free_port
+
+LAUNCHER = TRAINERS / "elastic_launch.py"
+
+
+@pytest.fixture(scope="module")
+def launcher():
+    """The launcher as a module; importing it starts nothing."""
+    import importlib
+
+    sys.path.insert(0, str(TRAINERS))
+    yield importlib.import_module("elastic_launch")
+    sys.path.remove(str(TRAINERS))
+
+
+def launch(trainer: str, folder: Path, *flags: str, **environment: str) -> subprocess.CompletedProcess:
+    path = folder / "program.py"
+    path.write_text(trainer)
+    command = [sys.executable, LAUNCHER, *flags, path]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+    return subprocess.run(
+        command, env=clean | environment, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def refusal(launcher, capsys, *flags):
+    with pytest.raises(SystemExit) as stopped:
+        launcher.parse([*flags, str(LAUNCHER)])
+    assert stopped.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_flags_of_torchrun_are_taken_in_both_spellings_and_from_its_variables(launcher, monkeypatch):
+    flags = ["--nnodes", "2:4", "--rdzv-endpoint", "store:2379", "--rdzv_backend=etcd", "--nproc-per-node=2"]
+    options = launcher.parse([*flags, "--rdzv_conf=last_call_timeout=7", str(LAUNCHER), "--epochs", "3"])
+    assert options.arguments == ["--epochs", "3"]
+    described = launcher.describe(options)
+    assert (described.min_nodes, described.max_nodes) == (4, 8)  # processes
+    assert (described.endpoint, described.timeout("last_call_timeout")) == ("store:2379", 7)
+
+    monkeypatch.setenv("PET_NNODES", "1:3")
+    monkeypatch.setenv("PET_RDZV_ENDPOINT", "other:29400")
+    monkeypatch.setenv("PET_MAX_RESTARTS", "5")
+    options = launcher.parse([str(LAUNCHER)])
+    assert (launcher.describe(options).max_nodes, options.max_restarts) == (3, 5)
+
+
+def test_a_trainer_without_an_endpoint_is_alone(launcher):
+    assert launcher.describe(launcher.parse([str(LAUNCHER)])) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--nnodes=4:2", "--rdzv_endpoint=a:1"], "the smallest number of nodes (4) exceeds the largest (2)"),
+        (["--nnodes=0:2", "--rdzv_endpoint=a:1"], "a whole number of 1 or more"),
+        (["--nnodes=1:4"], "--rdzv_endpoint HOST:PORT"),
+        (["--rdzv_backend=zeus"], "choose one of c10d, etcd, etcd-v2"),
+        (["--max_restarts=-1"], "0 or more"),
+    ],
+)
+def test_flags_that_cannot_work_are_refused_with_the_reason(launcher, capsys, flags, word):
+    assert word in refusal(launcher, capsys, *flags)
+
+
+def test_a_trainer_that_fails_is_started_again_so_often_and_then_given_up_with_the_reason(tmp_path):
+    done = launch(
+        "import os; print(os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True); raise SystemExit(9)",
+        tmp_path,
+        "--max_restarts=2",
+    )
+    assert done.stdout.split() == ["0", "1", "2"]
+    assert done.returncode == 9
+    assert "giving up: worker 0" in done.stderr.splitlines()[-1]
+    assert "ended with exit code 9" in done.stderr.splitlines()[-1]
+
+
+def test_a_worker_killed_in_a_loop_is_given_up(tmp_path):
+    done = launch(
+        "import os, signal; print('here', flush=True); os.kill(os.getpid(), signal.SIGKILL)",
+        tmp_path,
+        PET_MAX_RESTARTS="1",
+    )
+    assert done.stdout.split() == ["here", "here"]
+    assert done.returncode == 137
+    assert "was killed by SIGKILL, and had been started again 1 times within 60 s" in done.stderr
+
+
+def test_a_name_that_does_not_resolve_is_said_and_not_tried_again(tmp_path):
+    trainer = "import elastic, torch\nelastic.run(print, elastic.State(steps_per_epoch=1))"
+    flags = ["--nnodes=1:2", "--rdzv_endpoint=no-such-store.invalid:29400", "--rdzv_conf=connect_timeout=1"]
+    done = launch(trainer, tmp_path, *flags)
+    assert done.returncode == 78
+    assert "'no-such-store.invalid' of the rendezvous endpoint does not resolve" in done.stderr
+    assert "starting it again" not in done.stderr
+
+
+def test_an_etcd_without_the_v2_api_is_said_and_not_tried_again(tmp_path):
+    import http.server
+    import threading
+
+    class Etcd(http.server.BaseHTTPRequestHandler):  # 3.6 answers so
+        def do_GET(self):
+            found = self.path == "/version"
+            self.send_response(200 if found else 404)
+            self.end_headers()
+            self.wfile.write(b'{"etcdserver":"3.6.1"}' if found else b"404 page not found")
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Etcd) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        trainer = "import elastic, torch\nelastic.run(print, elastic.State(steps_per_epoch=1))"
+        endpoint = f"--rdzv_endpoint=127.0.0.1:{server.server_port}"
+        done = launch(trainer, tmp_path, "--nnodes=1:2", "--rdzv_backend=etcd", endpoint)
+        server.shutdown()
+    assert done.returncode == 78
+    assert "(3.6.1) does not serve the v2 API (404 for /v2/keys/)" in done.stderr
+    assert "--enable-v2, or --rdzv_backend c10d" in done.stderr
+
+
+def test_two_workers_on_a_machine_that_is_the_endpoint_need_no_other_store(tmp_path):
+    trainer = """
+import torch, elastic
+state = elastic.State(steps_per_epoch=1)
+def train(worker):
+    worker.emit("sum", value=worker.all_reduce(torch.tensor([worker.rank + 1.0])).item())
+elastic.run(train, state)
+"""
+    endpoint = f"--rdzv_endpoint=127.0.0.1:{free_port()}"
+    done = launch(trainer, tmp_path, "--nproc_per_node=2", "--nnodes=1:1", endpoint)
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["value"] for each in events if each["event"] == "sum"] == [3.0, 3.0]
