@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from pin import closure  # noqa: E402
 
 TRAINERS = ROOT / "trainers"
+FETCH = ROOT / "kitlib" / "jobs" / "fetch.py"  # runs in the image as well, before a trainer that it fetches
 REQUIREMENTS = ROOT / "images" / "trainer" / "requirements.txt"
 # What the official image brings, with all that it needs.
 BASE = ("torch", "torchvision")
@@ -53,7 +54,7 @@ def requirements(files: Iterable[Path]) -> dict[str, str]:
 
 def render(files: Iterable[Path] | None = None) -> str:
     """Return the text of the requirements file."""
-    found = requirements(files or trainers())
+    found = requirements(files or [*trainers(), FETCH])
     return HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
 
 

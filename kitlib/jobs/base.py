@@ -26,8 +26,9 @@ class Job(ABC):
 
     Contract: `build` returns the objects in the order in which they are created, the one that runs the pods
     last; all carry the kit's labels, and nothing in the cluster is touched before `launch`. ``claims`` are
-    the PersistentVolumeClaims that have to be there, ``priorities`` the PriorityClasses, of which `launch`
-    makes those that the kit knows; ``additions`` is what a provider adds to the pods' spec.
+    the PersistentVolumeClaims that have to be there, ``secrets`` the Secrets, ``priorities`` the
+    PriorityClasses, of which `launch` makes those that the kit knows; ``additions`` is what a provider adds
+    to the pods' spec.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Job(ABC):
     additions: Mapping = MappingProxyType({})
     claims: tuple[str, ...] = ()
     priorities: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
 
     @abstractmethod
     def build(self) -> list[Object]:
@@ -141,6 +143,7 @@ def launch(job: Job, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Run:
         )
     run = Run(kube, job.name, kind=main["kind"])
     _check_claims(kube, job)
+    _check_secrets(kube, job)
     for each in job.priorities:
         priorities.ensure(kube, each)
     try:
@@ -171,6 +174,17 @@ def _check_claims(kube: Kube, job: Job) -> None:
                 f'there is no volume "{claim}"',
                 about=f'run "{job.name}" in cluster "{kube.cluster}"',
                 fix=f'cluster.create_volume("{claim}"); cluster.volumes() lists those that there are',
+            )
+
+
+def _check_secrets(kube: Kube, job: Job) -> None:
+    """See that the Secrets are there: pods would wait for them without end."""
+    for secret in job.secrets:
+        if kube.find("Secret", secret) is None:
+            raise BadInput(
+                f'there is no Secret "{secret}"',
+                about=f'run "{job.name}" in cluster "{kube.cluster}"',
+                fix=f"kubectl create secret generic {secret} --from-literal=AWS_ACCESS_KEY_ID=…",
             )
 
 

@@ -92,9 +92,11 @@ class ElasticTraining(TrainingJob):
         self.max_restarts = check_count(max_restarts, what="max_restarts", least=0, most=1000)
         if min_nodes is not None or max_nodes is not None:
             self.limits = check_limits(self.nodes, min_nodes, max_nodes)
-            self.sources = sources(
-                self.trainer, settings.find(LAUNCHER), offered=[settings.find(each) for each in OFFERED]
-            )
+            offered = [settings.find(each) for each in OFFERED]
+            if self.remote:  # nobody knows yet what it imports
+                self.sources |= sources(settings.find(LAUNCHER), *offered)
+            else:
+                self.sources = sources(self.trainer, settings.find(LAUNCHER), offered=offered)
 
     @property
     def launcher(self) -> list[str]:

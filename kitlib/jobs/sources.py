@@ -1,16 +1,79 @@
-"""A trainer's source: its file, and the modules beside it that it imports, as a ConfigMap carries them.
+"""A trainer's source: its file, and the modules beside it that it imports, as a ConfigMap carries them; or
+where it is fetched from.
 
 Python puts a script's folder first on its path, in the pods as here, so what lies beside a trainer can be
-imported there as well. Packages (folders) are not carried.
+imported there as well. Packages (folders) are not carried. The fetching itself is `fetch`, in the pods.
 """
 
 import ast
+import re
 from collections.abc import Collection, Iterator
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
+from kitlib import names
 from kitlib.errors import BadInput
 
 CONFIG_MAP_BYTES = 1024 * 1024 - 4096  # etcd's limit, less what the object itself needs
+_URL = re.compile(r"([a-z0-9]+)://([^/]*)/(.*)")
+VOLUME = "volume"
+_BUCKETS = ("s3", "gs")
+_EXAMPLE = "s3://bucket/code/main.py, gs://bucket/code/main.py, or volume://shared/code/main.py"
+
+
+@dataclass(frozen=True)
+class Remote:
+    """Where a trainer is fetched from when a pod starts.
+
+    Attributes:
+        scheme: ``s3``, ``gs`` or ``volume``.
+        place: The bucket, or the volume.
+        key: The trainer's path there.
+        secret: Name of the Secret whose entries the fetching program has as environment variables; empty for
+            none.
+    """
+
+    scheme: str
+    place: str
+    key: str
+    secret: str = ""
+
+    @property
+    def name(self) -> str:
+        """The trainer's file name."""
+        return PurePosixPath(self.key).name
+
+    @property
+    def claim(self) -> str:
+        """The volume on which it lies; empty if it lies elsewhere."""
+        return self.place if self.scheme == VOLUME else ""
+
+
+def remote(trainer: object, secret: str | None) -> Remote | None:
+    """Return where a trainer is fetched from, or None for one that is a file here.
+
+    Raises:
+        BadInput: It is an address that cannot be used, or a secret is given for what needs none.
+    """
+    if "://" not in str(trainer):
+        if secret is not None:
+            raise BadInput(
+                "a secret is for trainers that are fetched",
+                about=f"source_secret={secret!r}, trainer {trainer}",
+                fix=f"leave it out, or name a trainer such as {_EXAMPLE}",
+            )
+        return None
+    found = _URL.fullmatch(str(trainer))
+    scheme, place, key = found.groups() if found else ("", "", "")
+    if scheme not in (*_BUCKETS, VOLUME) or not place or not key.endswith(".py") or ".." in key.split("/"):
+        raise BadInput(
+            "this is no address of a trainer", about=f"trainer {trainer}", fix=f"write it as {_EXAMPLE}"
+        )
+    if scheme == VOLUME:
+        names.check(place, kind="volume")
+    if secret is not None:
+        names.check(secret, kind="secret")
+    return Remote(scheme, place, key, secret or "")
 
 
 def sources(*files: Path, offered: Collection[Path] = ()) -> dict[str, str]:

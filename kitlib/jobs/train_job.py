@@ -26,6 +26,12 @@ class TrainJob(TrainingJob):
 
     def __init__(self, trainer: str | Path, **arguments) -> None:
         super().__init__(trainer, **arguments)
+        if self.remote:
+            raise BadInput(
+                "a TrainJob of version 2.0 can be given no container that fetches a trainer",
+                about=f'TrainJob "{self.name}", trainer {trainer}',
+                fix="name a file here, or use kit.PyTorchJob or kit.IndexedJob",
+            )
         if self.priorities:
             raise BadInput(
                 "a TrainJob of version 2.0 cannot name the PriorityClass of its pods",

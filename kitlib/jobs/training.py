@@ -13,7 +13,7 @@ from typing import ClassVar
 from kitlib import manifests, names, settings
 from kitlib.errors import BadInput
 from kitlib.jobs.base import Job
-from kitlib.jobs.sources import sources
+from kitlib.jobs.sources import Remote, remote, sources
 from kitlib.manifests import Object, merge
 from kitlib.quantities import check as check_quantity
 from kitlib.quantities import check_count, number
@@ -21,6 +21,8 @@ from kitlib.quantities import check_count, number
 MOST_NODES, MOST_PROCESSES, MOST_GPUS = 1000, 256, 16
 GPU = "nvidia.com/gpu"
 FOLDER = "/trainyard/trainer"
+FETCH = Path(__file__).with_name("fetch.py")
+SOURCE_VOLUME = "/trainyard/source"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # torch asks the second first
 OWN_PATHS = ("/trainyard", "/workspace", "/dev")
 
@@ -30,7 +32,8 @@ class TrainingJob(Job):
 
     Args:
         trainer: Path of a Python file, as seen from here or from the root of the repository. It travels in a
-            ConfigMap, with the modules beside it that it imports; torchrun starts it.
+            ConfigMap, with the modules beside it that it imports; torchrun starts it. Or an address from
+            which pods fetch it: ``s3://bucket/code/main.py``, ``gs://…``, ``volume://shared/code/main.py``.
         nodes: How many pods, each on a node of its own as far as there are nodes.
         processes: How many processes torchrun starts in each pod; by default one for each GPU, or one.
         args: Flags of the trainer: ``{"epochs": 3, "amp": True}`` or ``["--epochs=3", "--amp"]``.
@@ -41,6 +44,8 @@ class TrainingJob(Job):
         gpus: GPUs of each pod.
         priority: The pods' PriorityClass: ``low`` gives way to others, ``high`` takes the place of such pods.
             These two are made if they are not there; by default the pods have the cluster's usual one.
+        source_secret: A Secret with what fetching a trainer needs, as environment variables, if that is not
+            the pods' own identity: ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_ENDPOINT_URL`` …
         name: Name of the run; by default made from the trainer's, and unique.
 
     Raises:
@@ -61,14 +66,18 @@ class TrainingJob(Job):
         memory: str | None = None,
         gpus: int = 0,
         priority: str | None = None,
+        source_secret: str | None = None,
         name: str | None = None,
     ) -> None:
-        self.trainer = settings.find(trainer)
-        self.sources = sources(self.trainer)
+        self.remote = remote(trainer, source_secret)
+        self.trainer = Path(self.remote.name) if self.remote else settings.find(trainer)
+        self.sources = sources(FETCH if self.remote else self.trainer)
         self.nodes = check_count(nodes, what="nodes", least=1, most=MOST_NODES)
         self.args = flags(args)
         self.volumes = _claims(volumes or {})
-        self.claims = tuple(dict.fromkeys(self.volumes.values()))
+        own = (self.remote.claim,) if self.remote and self.remote.claim else ()
+        self.claims = tuple(dict.fromkeys([*self.volumes.values(), *own]))
+        self.secrets = (self.remote.secret,) if self.remote and self.remote.secret else ()
         self.cpu = check_quantity(cpu, what="cpu", example="0.5")
         self.memory = check_quantity(memory, what="memory", example='"2Gi"')
         self.gpus = check_count(gpus, what="gpus", least=0, most=MOST_GPUS)
@@ -135,7 +144,28 @@ class TrainingJob(Job):
             "priorityClassName": self.priorities[0] if self.priorities else None,
             **additions,
         }
-        return merge(template, {"metadata": {"labels": self.labels}, "spec": spec})
+        filled = merge(template, {"metadata": {"labels": self.labels}, "spec": spec})
+        return merge(filled, {"spec": self._fetched(self.remote, there["name"])}) if self.remote else filled
+
+    def _fetched(self, source: Remote, container: str) -> Object:
+        """Return what a pod has besides, so that its trainer is fetched before its container starts."""
+        spec = self.read("fetch", folder="trainer")["spec"]
+        (there,) = spec["initContainers"]
+        url = f"{source.scheme}://{source.place}/{source.key}"
+        mounts, volumes = there["volumeMounts"], spec["volumes"]
+        if source.claim:
+            mounts = [*mounts, {"name": "source", "mountPath": SOURCE_VOLUME, "readOnly": True}]
+            volumes = [*volumes, {"name": "source", "persistentVolumeClaim": {"claimName": source.claim}}]
+        own = {
+            "name": there["name"],
+            "image": self.settings.image,
+            "command": [*there["command"][:2], url, *there["command"][3:]],
+            "volumeMounts": mounts,
+            "envFrom": [{"secretRef": {"name": source.secret}}] if source.secret else None,
+        }
+        carried, fetched = there["volumeMounts"]
+        seen = {"name": container, "volumeMounts": [carried, fetched | {"readOnly": True}]}
+        return {"initContainers": [merge(there, own)], "containers": [seen], "volumes": volumes}
 
     @property
     def path(self) -> str:

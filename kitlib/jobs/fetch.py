@@ -1,0 +1,214 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["boto3>=1.44", "botocore>=1.44", "google-cloud-storage>=3.17"]
+# ///
+"""Bring a trainer's source from object storage, or from a volume, to where a pod runs it.
+
+Runs in an init container, from a ConfigMap, and so imports nothing of the kit:
+
+    python fetch.py s3://bucket/code/main.py /trainyard/trainer /trainyard/carried
+
+Modules that the trainer imports, that are not installed and lie beside it, come along. The third argument is
+a folder whose files are copied first. Credentials are the pod's own: its identity on a cloud, or variables
+that boto3 and google-cloud-storage know, AWS_ENDPOINT_URL and STORAGE_EMULATOR_HOST among them.
+
+When it fails, the last lines on stderr say what, and what to do: they become the pod's termination message.
+"""
+
+import ast
+import importlib.util
+import os
+import shutil
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+
+MOUNTED = "/trainyard/source"
+CONNECT_SECONDS, ANSWER_SECONDS, ATTEMPTS = 5, 20, 3
+
+
+class Failed(Exception):
+    """It cannot be fetched: what is wrong, and what to do."""
+
+
+class Absent(Exception):
+    """There is nothing of that name."""
+
+
+class Source(ABC):
+    """Where a trainer lies.
+
+    Args:
+        place: The bucket, or the volume.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    @abstractmethod
+    def read(self, key: str) -> bytes:
+        """Return what is stored under a name; raise Absent or Failed."""
+
+
+class Volume(Source):
+    """A volume, which is mounted at :data:`MOUNTED`."""
+
+    def read(self, key: str) -> bytes:
+        try:
+            return Path(MOUNTED, key).read_bytes()
+        except FileNotFoundError as error:
+            raise Absent from error
+        except OSError as error:
+            raise Failed(f"it cannot be read: {error.strerror}; see who may read it") from error
+
+
+class S3(Source):
+    """A bucket at S3, or at a server that speaks as S3 does."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        import boto3
+        from botocore.config import Config
+
+        config = Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=ANSWER_SECONDS,
+            retries={"total_max_attempts": ATTEMPTS},
+            # A server with an address of its own seldom has names for its buckets.
+            s3={"addressing_style": "path" if "AWS_ENDPOINT_URL" in os.environ else "auto"},
+        )
+        self.client = boto3.client("s3", config=config, region_name=_region())
+
+    def read(self, key: str) -> bytes:
+        from botocore import exceptions as wrong
+
+        try:
+            return self.client.get_object(Bucket=self.place, Key=key)["Body"].read()
+        except wrong.ClientError as error:
+            raise self._refused(error, key) from error
+        except (wrong.NoCredentialsError, wrong.PartialCredentialsError) as error:
+            raise Failed(f"{error}; {IDENTITY}") from error
+        except wrong.BotoCoreError as error:  # no such host, no answer, a reading that broke off
+            raise Failed(f"{error}; see that pods reach it: {self.client.meta.endpoint_url}") from error
+
+    def _refused(self, error, key: str) -> Exception:
+        code, message = error.response["Error"].get("Code"), error.response["Error"].get("Message", "")
+        if code == "NoSuchKey":
+            return Absent()
+        if code == "NoSuchBucket":
+            return Failed(f"there is no bucket {self.place}; correct its name")
+        if code in ("AccessDenied", "403"):
+            return Failed(f"no right to read {key} in bucket {self.place}; allow s3:GetObject on it")
+        return Failed(f"{code}: {message}; {IDENTITY}")
+
+
+class GoogleStorage(Source):
+    """A bucket at Google Cloud Storage."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        from google.auth.exceptions import GoogleAuthError
+        from google.cloud import storage
+
+        try:
+            # No request names a project: reading an object needs none.
+            self.bucket = storage.Client(project="none").bucket(place)
+        except GoogleAuthError as error:
+            raise Failed(f"{error}; {IDENTITY}") from error
+
+    def read(self, key: str) -> bytes:
+        from google.api_core import exceptions as wrong
+        from google.api_core.retry import Retry
+        from google.auth.exceptions import GoogleAuthError
+
+        try:
+            retry = Retry(timeout=ANSWER_SECONDS)
+            return self.bucket.blob(key).download_as_bytes(timeout=ANSWER_SECONDS, retry=retry)
+        except wrong.NotFound as error:
+            if "bucket" in str(error).lower().replace(self.place.lower(), ""):
+                raise Failed(f"there is no bucket {self.place}; correct its name") from error
+            raise Absent from error
+        except (wrong.Forbidden, wrong.Unauthorized) as error:
+            raise Failed(
+                f"no right to read {key} in bucket {self.place}; allow storage.objects.get on it"
+            ) from error
+        except GoogleAuthError as error:
+            raise Failed(f"{error}; {IDENTITY}") from error
+        except (wrong.GoogleAPIError, OSError) as error:
+            raise Failed(f"{error}; see that pods reach the storage") from error
+
+
+IDENTITY = "give the pods an identity that may read it, or a Secret: source_secret="
+SOURCES = {"s3": S3, "gs": GoogleStorage, "volume": Volume}
+
+
+def fetch(url: str, target: Path) -> list[str]:
+    """Bring a trainer and what it imports from beside it into a folder, and return the files' names.
+
+    Raises:
+        Failed: It is not there, or cannot be read.
+    """
+    scheme, _, rest = url.partition("://")
+    place, key = rest.split("/", 1)
+    folder, _, name = key.rpartition("/")
+    try:
+        source = SOURCES[scheme](place)
+    except ImportError as error:
+        raise Failed(f"this image has no {error.name}; use the kit's, images/trainer") from error
+    fetched, waiting = [], [name]
+    while waiting:
+        file = waiting.pop(0)
+        try:
+            content = source.read(f"{folder}/{file}" if folder else file)
+        except Absent:
+            if file == name:
+                raise Failed(f"there is no {key} in {place}; correct its name, or put it there") from None
+            continue  # what imports it says so
+        except Failed:
+            if file == name:
+                raise
+            continue  # who may not list a bucket is told "forbidden" of what is not there
+        (target / file).write_bytes(content)
+        fetched.append(file)
+        modules = (f"{each}.py" for each in _imports(content, file) if not _there(each, target))
+        waiting += [each for each in modules if each not in waiting]
+    return fetched
+
+
+def _imports(content: bytes, file: str) -> Iterator[str]:
+    """Yield the top-level modules that a source imports, wherever in it."""
+    try:
+        tree = ast.parse(content, filename=file)
+    except (SyntaxError, ValueError) as error:
+        raise Failed(f"{file} is not valid Python: {error}; mend it") from error
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def _there(module: str, target: Path) -> bool:
+    return (target / f"{module}.py").exists() or importlib.util.find_spec(module) is not None
+
+
+def _region() -> str:
+    """Return the region: S3 answers from any with where the bucket is."""
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+
+
+def main() -> None:
+    """Copy what was carried, fetch the rest."""
+    url, target, carried = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    sys.path[:] = [each for each in sys.path if Path(each or ".").resolve() != carried.resolve()]
+    for file in sorted(carried.glob("*.py")):
+        shutil.copyfile(file, target / file.name)
+    try:
+        print(f"{url}: {', '.join(fetch(url, target))}", flush=True)
+    except Failed as error:
+        sys.exit(f"the trainer {url} could not be fetched: {error}")
+
+
+if __name__ == "__main__":
+    main()
