@@ -25,7 +25,7 @@ def model() -> nn.Module:
     """Return the network; every worker makes one, and gets its numbers from the servers."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 5, stride=2),
-        nn.GroupNorm(4, 16),  # not BatchNorm: its running means are no gradients, and stay behind
+        nn.GroupNorm(4, 16),  # BatchNorm would do as well: its running means go to the servers, too
         nn.ReLU(),
         nn.Conv2d(16, 32, 3, stride=2),
         nn.GroupNorm(4, 32),

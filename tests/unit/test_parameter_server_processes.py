@@ -5,7 +5,7 @@ import torch
 
 from .parameter_server_job import COUNTING, DEADLINE, LocalJob, free_port
 
-RECORDS, MINIBATCH, EPOCHS = 600, 4, 2
+RECORDS, MINIBATCH, EPOCHS = 400, 4, 2
 
 
 def assert_each_record_counted(job, *, times, each=1.0):

@@ -21,7 +21,7 @@ from .tasks import Ledger
 
 WAIT_SECONDS = 0.2
 SAVE_SECONDS = 30.0  # after which another worker is asked to write the model file
-TOLD_TASKS = 10_000  # a job with more does not tell of each
+TOLD_TASKS = 10_000  # in an epoch; a job with more does not tell of each
 EVALUATION_PATIENCE = 10.0
 
 
@@ -94,7 +94,7 @@ class Job:
         self.next_worker = 0
         self._saving: tuple[int, float] | None = None
         self._staleness = _Staleness()
-        self._tells_tasks = self.ledger.tasks * self.ledger.epochs <= TOLD_TASKS
+        self._tells_tasks = self.ledger.tasks <= TOLD_TASKS
 
     # What workers ask
 

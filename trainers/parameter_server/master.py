@@ -156,7 +156,9 @@ class Conductor:
         while not job.ledger.over and job.ledger.complete(job.ledger.first_open):
             number = job.ledger.first_open
             saved = [
-                self._stub(each.address).Save(SaveRequest(wait=True), timeout=SAVE_SECONDS).incarnation
+                self._stub(each.address)
+                .Save(SaveRequest(first_open=number), timeout=SAVE_SECONDS)
+                .incarnation
                 for each in self._present()
             ]
             with job.lock:
@@ -324,9 +326,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Run a job with parameter servers.")
     settings.add_flags(parser)
     parser.add_argument("--port", type=int, default=settings.PORT)
-    parser.add_argument(
-        "--pods", type=Path, help="a folder with worker.json and ps.json"
-    )
+    parser.add_argument("--pods", type=Path, help="a folder with worker.json and ps.json")
     given = parser.parse_args(argv)
     wanted = settings.from_flags(given)
     tell = Teller("master", 0, wanted.workers)

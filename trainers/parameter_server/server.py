@@ -82,6 +82,8 @@ class Service(protocol_pb2_grpc.ServerServicer):
     def Save(self, request, context):
         self._check(context)
         try:
+            with self._shard.lock:
+                self._shard.close(request.first_open)
             version = self._keeper.save(flush=True)
         except OSError as error:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the checkpoint cannot be written: {error}")

@@ -46,6 +46,7 @@ class Shard:
         self._optimizer = optimizer(parameters) if parameters else None
         self._buffered: list[tuple[int, int]] = []
         self._applied: dict[int, bytearray] = {}
+        self._first_open = 0
         self._pins: dict[int, tuple[int, list[torch.Tensor]]] = {}
 
     # Gradients
@@ -101,7 +102,15 @@ class Shard:
             self._buffered.clear()
         self.version += 1
 
+    def close(self, first_open: int) -> None:
+        """Forget the minibatches of epochs that are over: all have been applied; the caller has the lock."""
+        self._first_open = max(self._first_open, first_open)
+        for epoch in [each for each in self._applied if each < self._first_open]:
+            del self._applied[epoch]
+
     def _has(self, epoch: int, minibatch: int) -> bool:
+        if epoch < self._first_open:
+            return True
         bits = self._applied.get(epoch)
         place = minibatch >> 3
         return bits is not None and place < len(bits) and bool(bits[place] >> (minibatch & 7) & 1)
@@ -137,9 +146,9 @@ class Shard:
 
     # State
 
-    def applied(self, newest: int = 4) -> dict[int, bytes]:
-        """Return what has been applied of the newest epochs, a bit each; the caller has the lock."""
-        return {epoch: bytes(self._applied[epoch]) for epoch in sorted(self._applied)[-newest:]}
+    def applied(self) -> dict[int, bytes]:
+        """Return what has been applied of the epochs that are not over, a bit each; the caller locks."""
+        return {epoch: bytes(bits) for epoch, bits in self._applied.items()}
 
     def state(self) -> dict:
         """Return all that a checkpoint needs, copied; the caller has the lock.
@@ -148,7 +157,7 @@ class Shard:
         """
         for epoch, minibatch in self._buffered:
             self._mark(epoch, minibatch, has=False)
-        applied = {epoch: bytes(bits) for epoch, bits in self._applied.items()}
+        applied = self.applied()
         for epoch, minibatch in self._buffered:
             self._mark(epoch, minibatch)
         return {
@@ -156,6 +165,7 @@ class Shard:
             "version": self.version,
             "flats": [flat.clone() for flat in self._flats],
             "optimizer": _copied(self._optimizer.state_dict()) if self._optimizer else None,
+            "first_open": self._first_open,
             "applied": applied,
         }
 
@@ -173,6 +183,7 @@ class Shard:
         if self._optimizer is not None:
             self._optimizer.load_state_dict(state["optimizer"])
         self.version = state["version"]
+        self._first_open = state["first_open"]
         self._applied = {int(epoch): bytearray(bits) for epoch, bits in state["applied"].items()}
 
 
