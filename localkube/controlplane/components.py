@@ -247,6 +247,9 @@ def _controller_manager(paths: ClusterPaths, files: Mapping[str, Path]) -> dict[
         "kube-api-content-type": "application/vnd.kubernetes.protobuf",
         "node-monitor-grace-period": NODE_GRACE,
         "node-monitor-period": NODE_LOOK,
+        # People wait for an autoscaler; by default it looks every 15 s, and takes back after five minutes.
+        "horizontal-pod-autoscaler-sync-period": "5s",
+        "horizontal-pod-autoscaler-downscale-stabilization": "60s",
         "profiling": "false",
     }
 
