@@ -212,10 +212,13 @@ def test_all_measures_have_a_name():
         "training_time",
         "to_97_percent",
         "local_process",
+        "elastic_recovery",
         "records",
         "cifar10_cpu",
         "cifar10_gpu",
         "scaling",
+        "parameter_server",
+        "task_service",
     }
     assert set(MEASURES) == alone | together
 
