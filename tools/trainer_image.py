@@ -33,6 +33,11 @@ def trainers() -> list[Path]:
     return [path for path in sorted(TRAINERS.glob("*.py")) if _BLOCK.search(path.read_text(encoding="utf-8"))]
 
 
+def packages() -> list[Path]:
+    """Return the file of each package of programs that says what it needs: the first that is read."""
+    return sorted(TRAINERS.glob("*/__init__.py"))
+
+
 def declared(trainer: Path) -> list[Requirement]:
     """Return the packages that a trainer declares.
 
@@ -54,7 +59,7 @@ def requirements(files: Iterable[Path]) -> dict[str, str]:
 
 def render(files: Iterable[Path] | None = None) -> str:
     """Return the text of the requirements file."""
-    found = requirements(files or [*trainers(), FETCH])
+    found = requirements(files or [*trainers(), *packages(), FETCH])
     return HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
 
 

@@ -47,7 +47,7 @@ def imports(trainer):
     for node in ast.walk(ast.parse(trainer.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        elif isinstance(node, ast.ImportFrom) and not node.level:
             names.add(node.module)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.util.find_spec":
             names.add(node.args[0].value)
@@ -150,6 +150,16 @@ def test_what_is_not_declared_cannot_be_imported_there(only_declared):
     assert run(python, "-c", "import sklearn").returncode == 0
     for absent in ("kitlib", "matplotlib", "kubernetes"):
         assert f"No module named '{absent}'" in run(python, "-c", f"import {absent}").stderr
+
+
+@pytest.mark.parametrize("package", trainer_image.packages(), ids=lambda path: path.parent.name)
+def test_a_package_declares_what_its_modules_import(package):
+    names = set().union(*map(imports, package.parent.glob("*.py"))) - {package.parent.name}
+    brought = metadata.packages_distributions()
+    needed = [{canonicalize_name(each) for each in brought[name]} for name in names]
+    given = {canonicalize_name(each.name) for each in trainer_image.declared(package)}
+    assert all(each & given for each in needed), names
+    assert all(any(name in each for each in needed) for name in given), given
 
 
 def test_the_image_has_what_the_trainers_declare():

@@ -1,6 +1,13 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["grpcio>=1.85", "kubernetes>=36,<37", "numpy>=2.4", "protobuf>=7.36", "torch>=2.15"]
+# dependencies = [
+#     "grpcio>=1.85",
+#     "kubernetes>=36,<37",
+#     "numpy>=2.4",
+#     "protobuf>=7.36",
+#     "torch>=2.15",
+#     "urllib3>=2.8",
+# ]
 # ///
 """Train with parameter servers and dynamic sharding, the way of ElasticDL, in PyTorch.
 
