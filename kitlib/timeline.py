@@ -23,7 +23,14 @@ CAUSES = {
     "leave": ("scaled", "preempted", "evicted", "pod deleted"),
     "join": ("scaled", "continued", "node healed", "node started", "killed", "pod deleted"),
 }
-WITHOUT_ACT = {"join": "joined", "leave": "left", "peer lost": "worker lost", "peer silent": "worker silent"}
+_LOST = ("killed", "stopped", "pod deleted", "preempted", "evicted")
+WITHOUT_ACT = {
+    "start": "started again",
+    "join": "joined",
+    "leave": "left",
+    "peer lost": "worker lost",
+    "peer silent": "worker silent",
+}
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,7 @@ class Timeline:
         gaps: What is not known, and why, in words.
         began: When the first worker said something, in seconds since 1970.
         now: When this was looked at, or the run ended.
+        nodes: Where each worker is, or was last.
         stopped: Workers that hang, since somebody stopped them.
     """
 
@@ -86,6 +94,7 @@ class Timeline:
     gaps: tuple[str, ...] = ()
     began: float = 0.0
     now: float = 0.0
+    nodes: dict[str, str] = field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
 
     COLUMNS: ClassVar = ("at", "what", "worker", "rank", "node", "round", "world size", "state from")
@@ -118,8 +127,22 @@ class Timeline:
 
     @property
     def settled(self) -> bool:
-        """Whether the last thing that was done has had its answer: a new round, and a step in it."""
-        return self.training and bool(self.rows) and self.rows[-1].round is not None
+        """Whether all that was done to those who train has had its answer: a round, and a step in it."""
+        return self.training and not any(row.round is None and self._concerns(row) for row in self.rows)
+
+    def _concerns(self, row: Row) -> bool:
+        """Return whether a change that no round has answered should have one."""
+        there = set(self.ranks.values())
+        if row.time < self.rounds[-1].time and not row.what.startswith("scaled"):
+            return False
+        if row.what in _LOST:
+            return row.worker in there
+        if row.what in ("node stopped", "node cut"):
+            return any(self.nodes.get(worker) == row.node for worker in there)
+        if row.what.startswith("scaled"):
+            last = max(each.time for each in self.rows if each.what.startswith("scaled"))
+            return row.time == last and not row.what.endswith(f" {self.world_size}")
+        return row.what == "continued" and row.worker not in there
 
     @property
     def words(self) -> str:
@@ -162,7 +185,9 @@ class Timeline:
         return Table((*self.COLUMNS, *self.FIGURES), shown, empty="nobody has said anything yet")
 
     def _shown(self, row: Row) -> list[object]:
-        sizes = f"{row.before} → {'?' if row.after is None else row.after}"
+        sizes = str(row.before)
+        if row.round is not None or (self.rounds and self._concerns(row)):
+            sizes += f" → {'?' if row.after is None else row.after}"
         number = "" if row.round is None else str(row.round)
         rank = "" if row.rank is None else str(row.rank)
         figures = ["" if each is None else str(each) for each in (row.lost, row.repeated)]
@@ -205,6 +230,7 @@ def build(name: str, logs: Iterable[WorkerLog], acts: Iterable[Act], *, now: flo
         gaps=tuple(_gaps(rounds)),
         began=began,
         now=now,
+        nodes={each.worker: each.node for each in logs},
         stopped=stopped,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kitlib.timeline import Row, Timeline
 
-LEVELS = 5  # rows of labels above the strips; what finds no room has its mark alone
+LEVELS = 9  # rows of labels above the strips; what finds no room has its mark alone
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,16 @@ def label_of(row: Row) -> str:
 
 
 def pauses(timeline: Timeline) -> list[tuple[float, float, str]]:
-    """Return when nobody trained: from a change to the next step, with the seconds in words."""
+    """Return when nobody trained, until the first step of each round; with the seconds since the change."""
     found = []
     for row in timeline.rows:
         if row.round is None or row.lost is None:  # a round's first row alone
             continue
-        begin = row.time - timeline.began
-        end = begin + row.seconds if row.seconds is not None else timeline.now - timeline.began
-        found.append((begin, end, f"{row.seconds:.1f} s" if row.seconds is not None else "…"))
+        end = row.time + row.seconds if row.seconds is not None else timeline.now
+        before = max((each.time for each in timeline.steps if each.time < end), default=row.time)
+        begin = max(row.time, before)  # who is asked to join lets the others train on for a while
+        words = f"{row.seconds:.1f} s" if row.seconds is not None else "…"
+        found.append((begin - timeline.began, end - timeline.began, words))
     return found
 
 

@@ -273,3 +273,46 @@ def test_watches_of_run_and_cluster_live_in_several_views_themes_and_widths(page
         assert one.locator(".ty-plot").first.get_attribute("aria-label").startswith("Loss by rank: 4 ranks")
         assert "Run reporting" in one.locator("[role=status]").text_content()
         menu(page, "Kernel", "Shut Down Kernel")
+
+
+def figure_shown(watch, name):
+    """Return one of the widget's figures, as a number; 0 before there is any."""
+    words = watch.locator(".ty-figures").inner_text().split("\n")
+    return int(words[words.index(name) + 1].replace(",", "")) if name in words else 0
+
+
+def test_buttons_of_the_lab_kill_a_rank_and_scale_and_the_timeline_shows_it(page, lab, local_cluster):
+    url, home = lab
+    flags = {"epochs": 2000, "step_seconds": 0.1, "log_every": 1}
+    job = kit.TorchElastic(ROOT / "trainers" / "digits_elastic.py", nodes=2, name="pressed", args=flags)
+    run = kit.launch(job, cluster=local_cluster)
+    cells = (f"import kitlib as kit\nrun = kit.connect({local_cluster.name!r}).run('pressed')", "run.lab()")
+    try:
+        open_notebook(page, url(write_notebook(home, "lab.ipynb", *cells)))
+        menu(page, "Run", "Run All Cells")
+        watch = page.locator(".ty-watch")
+        watch.wait_for()
+        watch.scroll_into_view_if_needed()
+        until(page, lambda: figure_shown(watch, "world size") == 2, "the first rendezvous")
+        rounds = figure_shown(watch, "rounds")
+        button = page.locator("button:not([disabled])")
+
+        button.and_(page.get_by_title("kill pressed-1")).click()
+        page.locator(".ty-lab code", has_text="run.kill(rank=1)").wait_for()
+        watch.locator("td", has_text="killed").first.wait_for()
+        until(page, lambda: figure_shown(watch, "rounds") > rounds, "another round")
+        until(page, lambda: figure_shown(watch, "world size") == 2, "the worker's return")
+
+        for name, size in (("scale down", 1), ("scale up", 2)):
+            button.and_(page.get_by_title(name)).click()
+            page.locator(".ty-lab code", has_text=f"run.scale({size})").wait_for()
+            until(page, lambda size=size: figure_shown(watch, "world size") == size, f"a world of {size}")
+        picture(page, page.locator(".ty-lab"), "lab.png")
+        page.set_viewport_size({"width": 760, "height": 1200})
+        until(page, lambda: watch.evaluate("e => e.scrollWidth <= e.clientWidth"), "a narrow page")
+        run.delete()
+        until(page, lambda: watch.get_attribute("data-finished") == "true", "the end of the run")
+        until(page, lambda: not button.and_(page.get_by_title("kill pressed-0")).count(), "disabled buttons")
+        menu(page, "Kernel", "Shut Down Kernel")
+    finally:
+        run.delete()

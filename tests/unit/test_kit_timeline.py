@@ -200,3 +200,20 @@ def test_a_hundred_changes_and_none_at_all_can_be_drawn(whole):
         drawn = Timeline.of(each).plot()
         assert drawn._repr_png_().startswith(b"\x89PNG")
     assert pauses(whole)[1][2] == "1.0 s"
+
+
+def test_a_run_is_settled_when_what_was_done_to_those_who_train_has_been_answered():
+    story = Story({"lab-0": "node-0", "lab-1": "node-1"})
+    story.meet(1.0, 0, list(story.nodes), reason="start", step=0, source="fresh")
+    assert not timeline(story, now=1.1).settled
+    story.train(1.2, range(3), list(story.nodes))
+    assert timeline(story, now=2.0).settled
+    story.happen(2.5, "Stopped", "Node", "node-1")
+    assert not timeline(story, now=3.0).settled
+    story.meet(8.0, 1, ["lab-0"], reason="peer silent", step=3)
+    story.train(8.2, [3], ["lab-0"])
+    story.happen(9.0, "TaintManagerEviction", "Pod", "lab-1", "Marking for deletion Pod default/lab-1")
+    story.happen(9.5, "Started", "Node", "node-1")
+    assert timeline(story, now=10.0).settled
+    story.happen(11.0, "Scaled", "PodTemplate", "lab", "from 1 to 2 workers")
+    assert not timeline(story, now=12.0).settled

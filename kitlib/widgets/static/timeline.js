@@ -30,7 +30,7 @@ function timelineView(model, root) {
       const long = (label.length + 2) * LETTER;
       const begin = Math.max(0, Math.min((time / length) * room, room - long));
       const level = 1 + Math.max(-1, ...set.filter((each) => each.begin < begin + long || each.x < begin + long).map((each) => each.level));
-      set.push(level < 5 ? { time, label, level, begin, x: (time / length) * room } : { time, label: "", level: 0, begin, x: begin });
+      set.push(level < 9 ? { time, label, level, begin, x: (time / length) * room } : { time, label: "", level: 0, begin, x: begin });
     }
     const levels = 1 + Math.max(0, ...set.map((each) => each.level));
     labels.style.height = `${15 * levels}px`;
