@@ -27,6 +27,8 @@ def explain(
         about: The run, for the error.
     """
     pods = list(pods)
+    left = {pod_facts.seat(each): pod_facts.last_message(each) for each in pods}
+    written = dict(written) | {seat: lines for seat, lines in left.items() if lines and not written.get(seat)}
     found = tracebacks.first(written)
     if found is not None:
         what = f"{pod_facts.called(found.rank)} failed first: {found.error}"

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 
-from kitlib import names
+from kitlib import names, tracebacks
 from kitlib.manifests import Object
 from kitlib.tables import Table, age
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 PART, PART_INDEX = "elasticdl-replica-type", "elasticdl-replica-index"
+LONGEST = 500  # characters of a reason
 REPLICA = "training.kubeflow.org/replica-index"  # among the masters, or among the workers
 
 
@@ -141,6 +142,18 @@ def finished_at(pod: Object) -> str:
     return min(bad) if bad else max((each.get("finishedAt") or "" for each in ended), default="")
 
 
+def last_message(pod: Object) -> list[tracebacks.Line]:
+    """Return what its containers left as their last words: the end of a log that may be gone."""
+    states = [each.get("state") or {} for each in containers(pod)]
+    ended = [state["terminated"] for state in states if "terminated" in state]
+    return [
+        tracebacks.Line(each.get("finishedAt") or "", text)
+        for each in ended
+        if each.get("exitCode") != 0
+        for text in (each.get("message") or "").splitlines()
+    ]
+
+
 def table(pods: Iterable[Object]) -> Table:
     """Return pods as a table, those of a run by their rank."""
     ordered = sorted(
@@ -174,5 +187,13 @@ def _restarts(pod: Object) -> int:
 
 def _ended(ended: Object) -> str:
     reason, code = ended.get("reason") or "Error", ended.get("exitCode")
-    message = (ended.get("message") or "").strip()
-    return f"{reason}, exit code {code}" + (f": {message}" if message else "")
+    words = _last_words((ended.get("message") or "").strip())
+    return f"{reason}, exit code {code}" + (f": {words}" if words else "")
+
+
+def _last_words(message: str) -> str:
+    """Return what a termination message comes to: it may be the end of the container's log."""
+    if "\n" not in message:
+        return message[:LONGEST]
+    found = tracebacks.find(tracebacks.Line("", text) for text in message.splitlines())
+    return found[0].error[:LONGEST] if found else ""

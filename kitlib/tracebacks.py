@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 _PREFIX = re.compile(r"(?:\[(?:rank|default)(\d+)\]:\s?)+")  # torch.distributed's, and torchrun's --tee
 _HEAD = "Traceback (most recent call last):"
+_THREAD = "Exception in thread "
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 _NOISE = ("ChildFailedError", "SignalException", "torch.distributed.elastic.multiprocessing")
 
@@ -35,11 +36,13 @@ class Traceback:
         time: When its first line was written.
         text: The whole, without torch's prefixes.
         rank: The process's rank where torch named it, else None.
+        thread: Whether it ended a thread alone: the process may have gone on.
     """
 
     time: str
     text: str
     rank: int | None = None
+    thread: bool = False
 
     @property
     def error(self) -> str:
@@ -60,11 +63,17 @@ def find(lines: Iterable[Line]) -> list[Traceback]:
 
 
 def first(logs: Mapping[int, Iterable[Line]]) -> Traceback | None:
-    """Return the traceback that was written first, of the pods with these node ranks."""
-    found = [(time_key(each.time), rank, each) for rank, lines in logs.items() for each in find(lines)]
+    """Return the traceback that was written first, of the pods with these node ranks.
+
+    One that ended a thread alone, such as that which renews a lease at an etcd, explains a failure only where
+    there is no other.
+    """
+    found = [
+        (each.thread, time_key(each.time), rank, each) for rank, lines in logs.items() for each in find(lines)
+    ]
     if not found:
         return None
-    _, rank, traceback = min(found, key=lambda each: each[:2])
+    *_, rank, traceback = min(found, key=lambda each: each[:3])
     return Traceback(traceback.time, traceback.text, rank if traceback.rank is None else traceback.rank)
 
 
@@ -86,7 +95,8 @@ def _find_in(lines: Sequence[Line], prefix: str) -> list[Traceback]:
         while (head := _chained(lines, index)) is not None:
             index = _end(lines, head)
         text = "\n".join(line.text.rstrip() for line in lines[start:index])
-        found.append(Traceback(lines[start].time, text, rank))
+        thread = start > 0 and lines[start - 1].text.startswith(_THREAD)
+        found.append(Traceback(lines[start].time, text, rank, thread))
     return found
 
 

@@ -8,7 +8,7 @@ import time
 import psutil
 
 STEPS = 45
-PATIENCE = 60
+PATIENCE = 120
 TRAINER = """
 import os, socket, sys, time
 rank, steps = int(os.environ["NODE_RANK"]), int(sys.argv[1])

@@ -52,3 +52,22 @@ def test_a_traceback_comes_first():
     error = explain({0: ["hello"], 1: [*trace, *TORCHRUN]})
     assert error.what == "rank 1 failed first: ValueError: no"
     assert error.detail == "\n".join(trace)
+
+
+def test_the_last_words_of_a_pod_explain_what_its_lost_log_cannot():
+    pod = failed_pod(0, "2026-01-01T00:00:09Z")
+    message = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: no'
+    pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = message
+    error = failures.explain(STATUS, [pod], {}, about='run "digits"')
+    assert error.what == "rank 0 failed first: ValueError: no"
+    assert error.detail == message
+    assert pods.why(pod) == "Error, exit code 1: ValueError: no"
+
+
+def test_a_long_last_message_without_a_traceback_is_no_reason():
+    pod = failed_pod(0, "2026-01-01T00:00:09Z")
+    ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+    ended["message"] = '{"event":"step"}\n{"event":"step"}\n'
+    assert pods.why(pod) == "Error, exit code 1"
+    ended["message"] = "the trainer could not be fetched\n"
+    assert pods.why(pod) == "Error, exit code 1: the trainer could not be fetched"

@@ -92,3 +92,22 @@ def test_times_sort_though_go_leaves_out_trailing_zeros():
         "2026-01-01T00:00:02Z",
     ]
     assert sorted(times, key=time_key) == times
+
+
+LEASE = """\
+Exception in thread Thread-1 (lease_worker):
+Traceback (most recent call last):
+  File "etcd_rendezvous.py", line 800, in lease_worker
+ConnectionRefusedError: [Errno 111] Connection refused
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "threading.py", line 1045, in _bootstrap_inner
+etcd.EtcdConnectionFailed: Connection to etcd failed"""
+
+
+def test_a_thread_that_ends_explains_nothing_where_a_program_has_ended():
+    both = {0: log(LEASE, 1), 1: log(CULPRIT, 2)}
+    assert tracebacks.first(both).error == "ValueError: this rank is the culprit"
+    assert "Connection to etcd failed" in tracebacks.first({0: log(LEASE, 1)}).error
