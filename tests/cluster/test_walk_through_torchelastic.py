@@ -1,7 +1,7 @@
-"""The steps of the walk-through torchelastic-eks, by kubectl alone: etcd, two workers whose program lies in S3,
+"""The steps of the walk-through torchelastic-eks by kubectl alone: etcd, two workers whose program is in S3,
 a third that joins them, one that is deleted.
 
-The trainer is that of the digits, since what is trained is not the lesson here. The S3 server is moto's, a pod.
+The trainer is that of the digits, since what is trained is not the lesson. The S3 server is moto's, in a pod.
 """
 
 import json
