@@ -27,7 +27,7 @@ STORE = (
     "signal.pause()\n"
 )
 FLAGS = ("--epochs=100000", "--step-seconds=0.1", "--log-every=1", "--checkpoint-every=10")
-DEADLINE = 180
+DEADLINE = 400
 
 
 class Workers:

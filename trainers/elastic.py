@@ -39,6 +39,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 REASONS = ("start", "join", "leave", "store lost", "peer lost", "peer silent")
 DO_NOT_RESTART = 78  # EX_CONFIG: the launcher knows that trying again will not help
 LEFT = 128 + signal.SIGTERM
+MOST_FAILED_GROUPS = 5  # in a row; after that it is no peer that has gone, but something that stays wrong
 
 
 class Regroup(Exception):
@@ -82,7 +83,7 @@ class Worker:
         self._watch: Watch | None = None
         self._leaving = self._interruptible = False
         self._agreed: str | None = None
-        self._leavers = 0
+        self._leavers = self._failed_groups = 0
 
     # Rounds -------------------------------------------------------------------------------------------------
 
@@ -115,11 +116,20 @@ class Worker:
                     break
                 except RendezvousError as error:  # too few came in time, or the store went away
                     print(f"elastic: no rendezvous ({error}); trying anew", file=sys.stderr, flush=True)
+                    self.withdraw()
                     self._rendezvous = None
                     time.sleep(1)
         self.rank, self.world_size = self._round.rank, self._round.world_size
-        with self.collective():
+        try:
             self._form()
+        except (
+            Exception
+        ) as error:  # gloo's, the store's, or those of etcd's client, which have no common name
+            self._failed_groups += 1
+            if self._failed_groups > MOST_FAILED_GROUPS:
+                raise
+            raise Regroup("peer lost") from error
+        self._failed_groups = 0
 
     def _form(self) -> None:
         now, settings = self._round, self.settings
@@ -342,6 +352,8 @@ class Worker:
         with self.collective():
             if self.world_size > 1:
                 dist.barrier()
+        if self._watch:
+            self._watch.stop()  # or it would take the run's end for the round's
         if self._rendezvous:
             self._rendezvous.close()
         self._round = None  # it ends with the run, there is nothing to declare

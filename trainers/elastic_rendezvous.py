@@ -47,7 +47,7 @@ TIMEOUTS = {
     "keep_alive_max_attempt": 6,  # heartbeats missed until a worker counts as gone
     "read_timeout": 10,  # of one question to the store
     "connect_timeout": 60,  # for the store's name to resolve and its port to answer
-    "group_timeout": 10,  # to form a process group once the round is complete
+    "group_timeout": 15,  # to form a process group once the round is complete
     "collective_timeout": 30,  # of one collective: a peer whose heart beats, but whose training stands still
 }
 BACKENDS = {"c10d": "c10d", "etcd": "etcd-v2", "etcd-v2": "etcd-v2"}
@@ -192,12 +192,17 @@ class Rendezvous:
     Args:
         settings: Where and with how many.
 
+    Attributes:
+        port: The store's.
+        forgetful: The record dies with the store.
+
     Raises:
         StoreError: The store cannot be used.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.forgetful = settings.backend == "c10d"
         self.port = parse_rendezvous_endpoint(settings.endpoint, PORTS[BACKENDS[settings.backend]])[1]
         dynamic_rendezvous.get_method_name = _method_name
         self._handler: Any = None
@@ -255,7 +260,10 @@ class Rendezvous:
         number = handler._state_holder.state.round
         # A connection of its own: one answers one question at a time, and while a group waits for its members
         # on it, no heartbeat would come through. etcd's client has as many as it needs.
-        store = self._store.clone() if isinstance(self._store, dist.TCPStore) else self._store
+        try:
+            store = self._store.clone() if isinstance(self._store, dist.TCPStore) else self._store
+        except RuntimeError as error:
+            raise RendezvousError(f"the store has gone: {error}") from error
         store = dist.PrefixStore(f"torch.rendezvous.{self.settings.run_id}.{number}", store)
         return Round(number, rank, world_size, store, handler)
 

@@ -50,8 +50,8 @@ class Watch(threading.Thread):
                 self.ended = True
             try:
                 look = self._rendezvous.look(self._round)
-            except RendezvousError:
-                self.store_lost = self._rendezvous.reconnect()
+            except RendezvousError:  # a c10d store that was started again is empty; etcd keeps its record
+                self.store_lost = self._rendezvous.forgetful and self._rendezvous.reconnect()
                 if self.store_lost:
                     return
                 continue

@@ -55,7 +55,9 @@ def _pairs(
     def side(stock: bool) -> float:
         folder = Path(lab.folder) / f"{name}-{next(number)}"
         with Workers(folder, stock=stock, nodes=nodes) as workers:
-            return change(workers, stock)
+            seconds = change(workers, stock)
+        lab.report(f"{name}, {'stock' if stock else 'ours'}: {seconds:.2f} s")
+        return seconds
 
     return alternate({"ours": lambda: side(False), "theirs": lambda: side(True)}, lab.rounds)
 
