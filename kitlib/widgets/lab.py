@@ -20,6 +20,7 @@ from kitlib.widgets import timeline_picture
 from kitlib.widgets.picture import Picture
 from kitlib.widgets.run_watch import RunWatch
 from kitlib.widgets.timeline_marks import label_of, lanes, pauses, world
+from kitlib.widgets.watch import UPDATE_SECONDS
 
 if TYPE_CHECKING:
     from ipywidgets import Widget
@@ -49,6 +50,7 @@ class Lab(RunWatch):
         self.told: list[Object] = []
         self.ended: float | None = None
         self._heard = 0
+        self._made, self._made_of = Timeline(run.name), ()
         self._buttons: Buttons | None = None
 
     # Following
@@ -86,7 +88,11 @@ class Lab(RunWatch):
         """Return the timeline until now, as far as it was followed."""
         with self.lock:
             now = self.ended if self.over and self.ended else time.time()
-            return self.history.timeline(self.told, now=now, store=[f"{self.run.name}-store"])
+            known = now // UPDATE_SECONDS, self._heard, len(self.told), len(self.history.nodes)
+            if known != self._made_of:  # one look asks for it several times
+                self._made_of = known
+                self._made = self.history.timeline(self.told, now=now, store=[f"{self.run.name}-store"])
+            return self._made
 
     def widget(self) -> "Widget":
         if self._buttons is None:
@@ -107,7 +113,7 @@ class Lab(RunWatch):
         timeline = self.timeline()
         losses = [each.loss for each in timeline.steps if each.loss is not None]
         figures = [["world size", str(timeline.world_size)], ["rounds", str(len(timeline.rounds))]]
-        figures += [["step", f"{timeline.step:,}"]] + [["loss", f"{losses[-1]:.4g}"]] * bool(losses)
+        figures += [["step", f"{timeline.step:,}"]] + [["loss", f"{each:.4g}"] for each in losses[-1:]]
         figures += [["steps lost", str(timeline.lost)], ["repeated", str(timeline.repeated)]]
         notes = [self.trouble] * bool(self.trouble) + list(timeline.gaps[-1:])
         return super().facts() | {"figures": figures, "notes": notes}

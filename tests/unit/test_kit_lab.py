@@ -10,7 +10,7 @@ from kitlib.acts import acts
 from kitlib.errors import BadInput
 from kitlib.progress import Progress, progress
 from kitlib.timeline import build
-from kitlib.widgets.lab import rows_of, tables_of
+from kitlib.widgets.lab import Lab, rows_of, tables_of
 from kitlib.widgets.lab_buttons import Buttons
 
 from .elastic_story import BEGAN, Story, lab
@@ -20,6 +20,7 @@ class Run:
     """What the buttons need of a run: calls are written down."""
 
     name = "lab"
+    kube = SimpleNamespace(cluster="none")
 
     def __init__(self):
         self.called, self.replicas = [], 2
@@ -156,3 +157,12 @@ def test_the_browser_gets_strips_and_rows_in_seconds_from_the_beginning():
     rows = {name: values for name, _, values in rows_of(timeline)}
     assert len(rows["time"]) == len(timeline.steps)
     assert sum(each == each for each in rows["again"]) == 1
+
+
+def test_a_lab_that_has_heard_nothing_yet_can_be_shown():
+    lab = Lab(Run())
+    assert lab.facts()["figures"][0] == ["world size", "0"]
+    assert "no rendezvous yet" in repr(lab)
+    assert [sorted(each) for each in lab.still()][0] == ["image/png", "text/plain"]
+    view = lab.widget()
+    assert "ty-lab" in view._dom_classes
