@@ -1,5 +1,6 @@
 """Reading a pod: its rank, what it is doing in kubectl's words, and why it does not run. Pure."""
 
+import re
 from collections.abc import Iterable
 
 from kitlib import names, tracebacks
@@ -40,6 +41,11 @@ def seat(pod: Object) -> int | str:
     if role is None:
         return node_rank(pod) or 0
     return role if role == "master" else f"{role}-{labels.get(PART_INDEX)}"
+
+
+def may_be(seat: object) -> bool:
+    """Return whether a master, server or worker can have this name: there may be one later."""
+    return isinstance(seat, str) and re.fullmatch(r"master|(worker|ps)-\d+", seat) is not None
 
 
 def called(seat: int | str) -> str:

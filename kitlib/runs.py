@@ -272,14 +272,14 @@ class Run(RunHistory, Interventions):
         found = {pods.seat(each): each for each in by_age}
         if rank is None:
             return dict(sorted(found.items()))
-        if any(isinstance(seat, str) for seat in found):
-            if rank not in found:
+        if workloads.has_master(self._main()):
+            if rank not in found and not pods.may_be(rank):
                 raise BadInput(
-                    f"the pods of this run are {', '.join(map(str, found))}",
+                    f"the pods of this run are {', '.join(map(str, found)) or 'not there yet'}",
                     about=f"rank={rank!r}",
-                    fix='rank="master"',
+                    fix='rank="master", rank="ps-0" or rank="worker-0"',
                 )
-            return {rank: found[rank]}
+            return {rank: found[rank]} if rank in found else {}
         gone = (pods.seat(pod) for pod, _ in self.evidence.kept.values())
         ranks = {*range(workloads.wanted(self._main())), *found, *gone}
         if isinstance(rank, bool) or not isinstance(rank, int) or rank not in ranks:

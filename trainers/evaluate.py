@@ -6,7 +6,8 @@
 
     python trainers/evaluate.py --model-file models/cifar10.pt --data-dir data/cifar10
 
-The model file is what a trainer writes with ``--model-file``, on CIFAR-10 or on folders of images. The answer
+The model file is what a trainer writes with ``--model-file``, on CIFAR-10 or on folders of images, or
+what the parameter server has made of ``mnist_parameter_server.py``. The answer
 is one ``eval`` event on stdout: accuracy, loss, accuracy of each class, the confusion matrix (a row for each
 class, a column for each answer), and the worst mistakes, those of which the model was surest, with pictures.
 Training is not here, and nothing is averaged over ranks: the test set is small enough for one.
@@ -120,6 +121,26 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Te
     return images, torch.tensor(labels)
 
 
+def read_mnist(folder: Path, *, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return MNIST's test images as bytes (n x 28 x 28 x 3, all colours alike) and their labels."""
+    raw, found = folder / "MNIST" / "raw", []
+    for name, head in (("t10k-images-idx3-ubyte", 16), ("t10k-labels-idx1-ubyte", 8)):
+        try:
+            found.append(np.fromfile(raw / name, np.uint8, offset=head))
+        except OSError as error:
+            raise SystemExit(f"{raw / name} cannot be read ({error}); prepare the data set anew") from error
+    images = torch.from_numpy(found[0].reshape(-1, 28, 28, 1)[: limit or None])
+    return images.expand(-1, -1, -1, 3), torch.from_numpy(found[1][: limit or None]).long()
+
+
+def as_records(pixels: torch.Tensor) -> torch.Tensor:
+    """Return grey images as the parameter server's model file makes them of records."""
+    from mnist_parameter_server import dataset
+
+    records = (b"\0" + image[..., 0].cpu().numpy().tobytes() for image in pixels)
+    return torch.stack([dataset(record)[0] for record in records]).to(pixels.device)
+
+
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
     """Return bytes (n x side x side x 3) as numbers around 0 (n x 3 x side x side), channels last."""
     mean, spread = (torch.tensor(each, device=pixels.device).view(1, 3, 1, 1) for each in (MEAN, SPREAD))
@@ -160,6 +181,10 @@ class Scale(nn.Module):
 
 def make_model(name: str, classes: int) -> nn.Module:
     """Return the network that a trainer calls so."""
+    if name == "mnist_parameter_server":
+        from mnist_parameter_server import model
+
+        return model()
     if name in ("resnet18", "resnet50", "resnet101"):
         from torchvision import models  # a second, and seldom needed
 
@@ -199,9 +224,9 @@ def load(path: Path, device: torch.device) -> tuple[nn.Module, dict]:
 
 
 @torch.no_grad()
-def answer(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+def answer(network: nn.Module, images: torch.Tensor, prepare=normalise) -> torch.Tensor:
     """Return the network's answers to all images (n x classes), before the softmax."""
-    return torch.cat([network(normalise(pixels)) for pixels in images.split(500)])
+    return torch.cat([network(prepare(pixels)) for pixels in images.split(500)])
 
 
 def count(answers: torch.Tensor, labels: torch.Tensor, classes: list[str]) -> dict:
@@ -259,11 +284,15 @@ def main(argv: list[str] | None = None) -> None:
     about = describe(settings.data_dir)
     if about["classes"] != saved["classes"]:
         raise SystemExit(f"{settings.model_file} was trained on {saved['dataset']}, not on {about['name']}")
-    read = read_images if (settings.data_dir / "cifar-10-batches-py").is_dir() else read_folders
-    images, labels = (part.to(device) for part in read(settings.data_dir, train=False, limit=settings.limit))
+    if (settings.data_dir / "MNIST").is_dir():
+        found, prepare = read_mnist(settings.data_dir, limit=settings.limit), as_records
+    else:
+        read = read_images if (settings.data_dir / "cifar-10-batches-py").is_dir() else read_folders
+        found, prepare = read(settings.data_dir, train=False, limit=settings.limit), normalise
+    images, labels = (part.to(device) for part in found)
     data = {"dataset": about["name"], "synthetic": about["synthetic"]}
     emit("start", **data, test_images=len(labels), model=saved["model"], device=str(device))
-    answers = answer(network, images)
+    answers = answer(network, images, prepare)
     mistakes = worst(answers, labels, images, about["classes"], settings.mistakes)
     emit("eval", **data, **count(answers, labels, about["classes"]), mistakes=mistakes)
     emit("end", seconds=round(time.perf_counter() - began, 3))

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["numpy>=2.4", "torch>=2.15"]
-# ///
 """Classify handwritten digits with parameter servers: the model file, four functions and no loop.
 
     kit.ParameterServer("trainers/mnist_parameter_server.py", data=data, workers=4, servers=2)

@@ -28,6 +28,7 @@ from bench.measures import (
     to_97_percent,
     top,
     training_time,
+    two_jobs,
     widget,
 )
 from bench.results import Result
@@ -45,6 +46,7 @@ MEASURES: dict[str, Callable[[Lab], list[Result]]] = {
     "widget": widget.measure,
     "many_pods": many_pods.measure,
     "simulated": simulated.measure,
+    "two_jobs": two_jobs.measure,
     "first_step": first_step.measure,
     "training_time": training_time.measure,
     "to_97_percent": to_97_percent.measure,

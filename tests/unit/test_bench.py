@@ -214,6 +214,7 @@ def test_all_measures_have_a_name():
         "local_process",
         "elastic_recovery",
         "records",
+        "two_jobs",
         "cifar10_cpu",
         "cifar10_gpu",
         "scaling",
