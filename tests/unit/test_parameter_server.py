@@ -151,6 +151,16 @@ def test_gradients_of_one_version_are_averaged_and_later_ones_refused():
     assert torch.allclose(buffers["1.running_mean"], torch.tensor(1.5))  # a mean's are averaged
 
 
+def test_an_optimizer_that_raises_is_shown_from_the_users_file_on():
+    class Broken(torch.optim.SGD):
+        def step(self):
+            raise RuntimeError("no step today")
+
+    shard = make_shard(lambda parameters: Broken(parameters, lr=1.0))
+    with pytest.raises(user_model.UserError, match="no step today"):
+        push(shard, 0)
+
+
 def test_evaluation_sees_parameters_that_stand_still():
     shard = make_shard()
     shard.pin(1)
@@ -249,6 +259,22 @@ def test_a_master_that_was_followed_by_another_notices(tmp_path):
         first.renew({"begin": 3})
     second.renew({"begin": 4})
     assert journal.read(tmp_path) == (3, [{"begin": 4}])
+
+
+def test_after_a_full_volume_the_journal_goes_on_in_a_new_file_and_nothing_is_lost(tmp_path):
+    book = journal.Journal(tmp_path, {"begin": 1})
+    book.write({"done": 1})
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        kept, book._file = book._file, full
+        with pytest.raises(OSError, match="No space left"):
+            book.flush()
+    assert book.long
+    kept.write(b'{"do')  # what of a line had found room
+    book.renew({"begin": 2})
+    book.write({"done": 2})
+    book.close()
+    assert not book.long
+    assert journal.read(tmp_path) == (2, [{"begin": 2}, {"done": 2}])
 
 
 # The user's file, the settings, and what is generated

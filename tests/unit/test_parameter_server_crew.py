@@ -4,7 +4,7 @@ import pytest
 from parameter_server.crew import SERVER, WORKER, Crew, Member
 from parameter_server.job import Job
 from parameter_server.pods import fate
-from parameter_server.protocol_pb2 import Progress, Registration
+from parameter_server.protocol_pb2 import WAIT, Progress, Registration
 from parameter_server.settings import Settings
 
 
@@ -67,6 +67,21 @@ def test_a_lost_worker_gets_a_new_index_and_a_lost_server_keeps_its_own():
         (SERVER, 1, 1, "evicted"),
         (WORKER, 4, 0, "deleted"),
     ]
+
+
+def test_a_server_that_says_nothing_is_replaced_and_not_let_in_again():
+    cluster = Cluster()
+    job, crew, said = make(cluster)
+    job.register(Registration(index=0, address="x", incarnation=5))
+    crew.tick()
+    now = job.clock()
+    job.clock = lambda: now + 31
+    crew.tick()
+    crew.tick()
+    assert [fields["kind"] for event, fields in said if event == "relaunch"] == ["silent"]
+    assert not job.ready
+    assert 5 in job.replaced
+    assert job.next_task(Progress(worker=0)).kind == WAIT
 
 
 def test_workers_that_wait_for_a_place_are_left_waiting():

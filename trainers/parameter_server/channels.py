@@ -16,7 +16,10 @@ OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.so_reuseport", 0),  # two processes on one port would share its calls
 )
-TRANSIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+# INTERNAL: the user's optimizer has raised in a server, which ends, and is replaced or ends the job.
+TRANSIENT = tuple(
+    getattr(grpc.StatusCode, name) for name in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL")
+)
 CALL_SECONDS = 20
 GIVE_UP_SECONDS = 900
 

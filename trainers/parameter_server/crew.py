@@ -12,7 +12,15 @@ from typing import Protocol
 from .job import Job
 
 ROLES = WORKER, SERVER = "worker", "ps"
-FREE = ("deleted", "preempted", "evicted", "node lost", "finished")  # nobody's fault: these do not count
+FREE = (
+    "deleted",
+    "preempted",
+    "evicted",
+    "node lost",
+    "finished",
+    "silent",
+)  # nobody's fault: these do not count
+SILENT_SECONDS = 30.0  # after which a server is replaced though its pod runs
 KILLED = ("killed", "out of memory")  # count while nothing is done in between
 
 
@@ -87,6 +95,8 @@ class Crew:
                 member = there.get((role, index))
                 if (role, index) not in self._to_launch and (member is None or member.over):
                     self._replace(role, index, member)
+        for index in self._job.silent_servers(SILENT_SECONDS):  # stopped, or cut off: all wait for it
+            self._replace(SERVER, index, Member(SERVER, index, "silent", "nothing was heard of it"))
         if not self._job.over:
             self._fit()
             for role, index in sorted(self._to_launch):
@@ -121,6 +131,7 @@ class Crew:
         if self._job.over or self._counts(role, index, kind, reason):
             return
         if role == SERVER:
+            self._job.forget_server(index)
             if member is not None:
                 self._hands.remove(role, index, now=True)
             self._to_launch.add((role, index))

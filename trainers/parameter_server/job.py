@@ -32,6 +32,7 @@ class ServerProcess:
     address: str
     incarnation: int
     version: int
+    at: float  # when it was last heard of
 
 
 @dataclass
@@ -251,7 +252,7 @@ class Job:
             if another:
                 self.replaced.add(before.incarnation)
             self.servers[registration.index] = ServerProcess(
-                registration.address, registration.incarnation, registration.version
+                registration.address, registration.incarnation, registration.version, self.clock()
             )
             applied = {each.epoch: each.bits for each in registration.applied}
             again = 0
@@ -272,8 +273,21 @@ class Job:
             known = self.servers[index] if 0 <= index < len(self.servers) else None
             if known is None or known.incarnation != incarnation:
                 return False
-            known.version = version
+            known.version, known.at = version, self.clock()
             return True
+
+    def silent_servers(self, seconds: float) -> list[int]:
+        """Return the servers that were not heard of for so long."""
+        with self.lock:
+            before = self.clock() - seconds
+            return [i for i, each in enumerate(self.servers) if each is not None and each.at < before]
+
+    def forget_server(self, index: int) -> None:
+        """Wait for another process in a server's place; the one that was is not let in again."""
+        with self.lock:
+            known, self.servers[index] = self.servers[index], None
+            if known is not None:
+                self.replaced.add(known.incarnation)
 
     def _same_servers(self, incarnations: Iterable[int]) -> bool:
         return self.ready and [each.incarnation for each in self.servers] == list(incarnations)

@@ -76,15 +76,15 @@ class Journal:
         self._folder = folder
         self._lock = threading.Lock()
         self._lines: list[str] = []
-        self._length = 0
+        self._length, self._torn = 0, False
         self._number = max(_numbers(folder), default=0)
         self._file = None
         self._begin(beginning)
 
     @property
     def long(self) -> bool:
-        """Whether it is worth beginning a new file."""
-        return self._length > LONG
+        """Whether a new file is to begin: this one is long, or ends in a torn line."""
+        return self._torn or self._length > LONG
 
     def write(self, line: dict) -> None:
         """Take a line; `flush` puts it on the disk."""
@@ -109,6 +109,7 @@ class Journal:
             self._file.write("".join(lines).encode())
             os.fsync(self._file.fileno())
         except OSError:
+            self._torn = True
             with self._lock:
                 self._lines = lines + self._lines
             raise
@@ -118,13 +119,14 @@ class Journal:
 
         Raises:
             Superseded: Another master was quicker.
+            OSError: The disk does not take it; the old one goes on.
         """
+        old, number = self._file, self._number
+        self._begin(beginning)
         with self._lock:
             self._lines.clear()  # what they say is in the beginning
-        old = self._number
-        self._file.close()
-        self._begin(beginning)
-        _path(self._folder, old).unlink(missing_ok=True)
+        old.close()
+        _path(self._folder, number).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Put the rest on the disk."""
@@ -134,10 +136,15 @@ class Journal:
     def _begin(self, beginning: dict) -> None:
         path = _path(self._folder, self._number + 1)
         try:
-            self._file = path.open("xb", buffering=0)
+            file = path.open("xb", buffering=0)
         except FileExistsError as error:
             raise Superseded(f"another master has begun {path}") from error
-        self._number += 1
-        self._length = 0
-        self._file.write(json.dumps(beginning, separators=(",", ":")).encode() + b"\n")
-        os.fsync(self._file.fileno())
+        try:
+            file.write(json.dumps(beginning, separators=(",", ":")).encode() + b"\n")
+            os.fsync(file.fileno())
+        except OSError:
+            file.close()
+            path.unlink()
+            raise
+        self._file, self._number = file, self._number + 1
+        self._length, self._torn = 0, False

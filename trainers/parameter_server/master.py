@@ -32,6 +32,7 @@ TICK_SECONDS = 0.1
 LATELY_SECONDS = 5.0  # a worker that was heard of since then lives
 STALENESS_SECONDS = 2.0
 FAREWELL_SECONDS = 10.0
+COMPLAIN_SECONDS = 5.0  # between two tries to write to a full volume
 SAVE_SECONDS = 120.0
 THREADS = 4  # no call waits for anything; more would only wait for each other
 SUPERSEDED = 3  # exit status: no failure of the job, which another master goes on with
@@ -149,6 +150,7 @@ class Conductor:
             self._book.flush()
         except OSError as error:  # a full volume; the lines are kept
             self._tell("broken", what="journal", reason=str(error))
+            self._flushed += COMPLAIN_SECONDS
 
     def _close_epochs(self) -> None:
         """Close an epoch that is complete, when every server has it on the disk."""

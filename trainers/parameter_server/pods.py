@@ -25,6 +25,7 @@ REPLICAS = "trainyard/replicas"
 REQUEST_SECONDS = 10
 WATCH_SECONDS = 60  # then list anew
 AGAIN_SECONDS = 1.0
+LIST_SECONDS = 120  # the API server may be away for a while
 TROUBLE = (ApiException, HTTPError, OSError)
 GONE = {  # why a pod is disturbed, as Kubernetes says it in its condition DisruptionTarget
     "PreemptionByScheduler": "preempted",
@@ -69,7 +70,8 @@ class Pods(AbstractContextManager):
     def __enter__(self) -> "Pods":
         for thread in self._threads:
             thread.start()
-        self._listed.wait()
+        if not self._listed.wait(LIST_SECONDS):
+            raise SystemExit(f"the pods in {self._namespace} cannot be listed; may the service account?")
         return self
 
     def __exit__(self, *exception) -> None:

@@ -33,6 +33,7 @@ class Service(protocol_pb2_grpc.ServerServicer):
 
     def __init__(self, shard: Shard, keeper: "Keeper", stop: threading.Event) -> None:
         self._shard, self._keeper, self._stop = shard, keeper, stop
+        self.failure: user_model.UserError | None = None
         self.ready = threading.Event()  # the master knows which minibatches are in the shard
 
     def Pull(self, request, context):
@@ -60,6 +61,11 @@ class Service(protocol_pb2_grpc.ServerServicer):
                 )
             except ValueError as error:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            except user_model.UserError as error:
+                self.failure = error
+                self.ready.clear()
+                self._stop.set()
+                context.abort(grpc.StatusCode.INTERNAL, "the optimizer raises")
             version, tensors = shard.read()
         self._keeper.moved(version)
         return protocol_pb2.Shard(
@@ -86,6 +92,7 @@ class Service(protocol_pb2_grpc.ServerServicer):
                 self._shard.close(request.first_open)
             version = self._keeper.save(flush=True)
         except OSError as error:
+            self._keeper.complain(error)
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the checkpoint cannot be written: {error}")
         return Saved(version=version, incarnation=self._shard.incarnation)
 
@@ -146,6 +153,10 @@ class Keeper:
             )
             return version
 
+    def complain(self, error: OSError) -> None:
+        """Say that a checkpoint could not be written."""
+        self._tell("broken", what="checkpoint", reason=str(error))
+
     def _run(self) -> None:
         while True:
             self._due.wait()
@@ -153,7 +164,7 @@ class Keeper:
             try:
                 self.save()
             except OSError as error:
-                self._tell("broken", what="checkpoint", reason=str(error))
+                self.complain(error)
                 time.sleep(1)  # a full disk is not asked again at each update
 
 
@@ -172,6 +183,7 @@ def build(settings: Settings, index: int) -> Shard:
             module.optimizer,
             grads_to_wait=settings.grads_to_wait,
             staleness_bound=settings.staleness_bound,
+            path=settings.trainer,
         )
     except Exception as error:
         raise user_model.UserError(user_model.explain(error, settings.trainer)) from error
@@ -240,6 +252,8 @@ def serve(master, settings: Settings, *, index: int, port: int) -> None:
     keeper.start()
     watch(master, shard, index=index, stop=stop, register=register)
     server.stop(grace=1).wait()
+    if service.failure is not None:
+        raise service.failure
     tell("end", version=shard.version)
 
 

@@ -14,6 +14,7 @@ import torch
 
 from . import shards
 from .protocol_pb2 import APPLIED, DUPLICATE, STALE, Tensor
+from .user_model import UserError, explain
 
 
 class Shard:
@@ -24,14 +25,21 @@ class Shard:
         optimizer: The user's; called with the list of this shard's parameters.
         grads_to_wait: 1 or more.
         staleness_bound: Updates that a gradient may be behind, where it is applied at once.
+        path: The user's file, for the traceback of what its optimizer raises.
     """
 
     def __init__(
-        self, groups: Sequence[shards.Group], optimizer: Callable, *, grads_to_wait: int, staleness_bound: int
+        self,
+        groups: Sequence[shards.Group],
+        optimizer: Callable,
+        *,
+        grads_to_wait: int,
+        staleness_bound: int,
+        path: str = "",
     ) -> None:
         self.groups, self.layout = groups, shards.layout(groups)
         self.incarnation = uuid.uuid4().int >> 64
-        self.version = 0
+        self.version, self._path = 0, path
         self.lock = threading.Lock()
         self._wait, self._bound = grads_to_wait, staleness_bound
         self._flats = shards.flatten(groups)
@@ -61,6 +69,7 @@ class Shard:
 
         Raises:
             ValueError: The tensors are not this shard's.
+            UserError: The user's optimizer raises; the shard is to be restored.
         """
         if self._has(epoch, minibatch):
             return DUPLICATE, 0
@@ -94,8 +103,11 @@ class Shard:
             else:  # a running mean moves by the mean of the moves, a counter by their sum
                 flat.add_(total, alpha=1 / count) if flat.is_floating_point() else flat.add_(total)
         if self._optimizer is not None:
-            with torch.enable_grad():
-                self._optimizer.step()
+            try:
+                with torch.enable_grad():
+                    self._optimizer.step()
+            except Exception as error:
+                raise UserError(explain(error, self._path)) from error
         if self._wait > 1:
             for total in self._sums:
                 total.zero_()
