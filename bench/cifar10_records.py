@@ -13,9 +13,18 @@ from torch import nn
 
 PAD = RECIPES["small"]["pad"]
 SIDE = 32
-mean, spread = (np.array(each, np.float32).reshape(3, 1, 1) for each in (MEAN, SPREAD))
-places = np.abs(np.arange(-PAD, SIDE + PAD))
-places = SIDE - 1 - np.abs(SIDE - 1 - places)  # reflected at the edges
+MOVES = 2 * PAD + 1
+scale = np.array([1 / each for each in SPREAD], np.float32).reshape(3, 1)
+shift = np.array([-m / s for m, s in zip(MEAN, SPREAD, strict=True)], np.float32).reshape(3, 1)
+line = np.abs(np.arange(-PAD, SIDE + PAD))
+line = SIDE - 1 - np.abs(SIDE - 1 - line)  # reflected at the edges
+# For each crop, plain and mirrored: the place of each of its pixels in the image.
+crops = [
+    (line[down : down + SIDE, None] * SIDE + line[across : across + SIDE][::way]).ravel()
+    for down in range(MOVES)
+    for across in range(MOVES)
+    for way in (1, -1)
+]
 
 
 def model():
@@ -31,9 +40,6 @@ def optimizer(parameters):
 
 
 def dataset(record):
-    pixels = np.frombuffer(record, np.uint8, offset=1).reshape(3, SIDE, SIDE)
-    down, across = random.randint(0, 2 * PAD), random.randint(0, 2 * PAD)
-    columns = places[across : across + SIDE]
-    columns = columns[::-1] if random.random() < 0.5 else columns
-    moved = pixels[:, places[down : down + SIDE, None], columns]
-    return torch.from_numpy((moved - mean) / spread), record[0]
+    pixels = np.frombuffer(record, np.uint8, offset=1).reshape(3, SIDE * SIDE)
+    moved = pixels.take(random.choice(crops), axis=1) * scale + shift
+    return torch.from_numpy(moved.reshape(3, SIDE, SIDE)), record[0]

@@ -79,6 +79,7 @@ def _train(folder: Path, records: Path) -> float:
     environment |= dict.fromkeys(torchrun.THREADS, "1") | {"PYTHONPATH": str(trainers)}
     job = [f"--trainer={MODEL}", f"--records={records}", f"--state-dir={place / 'state'}", f"--port={port}"]
     job += [f"--epochs={EPOCHS}", f"--minibatch={BATCH}", "--workers=2", "--servers=1"]
+    job += ["--minibatches-per-task=4"]  # so that both end at the same time
     to_master = [f"--master=127.0.0.1:{port}"]
     commands = {"master": ["master", *job], "server": ["server", *to_master, "--index=0"]}
     commands |= {f"worker-{n}": ["worker", *to_master, f"--index={n}"] for n in range(2)}
