@@ -4,10 +4,13 @@ The workers are a few lines without torch, so that each test takes seconds: they
 elastic trainers say, and leave when they are told to. That training goes on is for the tests of the trainers.
 """
 
+import contextlib
+import time
+
 import pytest
 
 import kitlib as kit
-from kitlib.errors import BadInput, RunNotFound
+from kitlib.errors import BadInput, KitError, RunNotFound
 
 from .ranks import until
 
@@ -164,3 +167,66 @@ def test_a_run_of_a_fixed_number_of_workers_cannot_be_scaled(launch, plain):
     until(lambda: "Running" in str(run.status), "it to run")
     with pytest.raises(BadInput, match="no trainer has said yet who it is"):
         run.kill(rank=0)
+
+
+@pytest.fixture
+def whole(local_cluster):
+    """Bring the nodes back that a test has switched off or cut off."""
+    yield
+    for node in [each["node"] for each in local_cluster.nodes()]:
+        for verb in (local_cluster.start_node, local_cluster.heal):
+            with contextlib.suppress(KitError):
+                verb(node)
+    until(lambda: all(each["status"] == "Ready" for each in local_cluster.nodes()), "the nodes to be Ready")
+
+
+@pytest.mark.slow
+@pytest.mark.site
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("rendezvous", ["c10d", "etcd"])
+def test_training_goes_on_whatever_happens_to_workers_and_their_nodes(
+    launch, local_cluster, whole, rendezvous
+):
+    flags = {"epochs": 1000, "step_seconds": 0.2, "log_every": 1, "limit": 640}
+    run = launch(
+        kit.TorchElastic(
+            "trainers/digits_elastic.py", nodes=3, max_nodes=4, rendezvous=rendezvous, args=flags
+        )
+    )
+
+    def world(size):
+        return lambda: (
+            len(steps := run.metrics("step")) > 0
+            and steps["world_size"].iloc[-1] == size
+            and steps["time"].iloc[-1] > run_since
+        )
+
+    run_since = 0.0
+    until(world(3), "three to train")
+    for act, size in (
+        (lambda: run.kill(rank=1), 3),
+        (lambda: run.stop(rank=1), 2),
+        (lambda: run.go_on(), 3),
+        (lambda: run.scale(4), 4),
+        (lambda: run.scale(2), 2),
+    ):
+        act()
+        run_since = time.time() + 1
+        until(world(size), f"{size} to train")
+
+    # The node of a worker is cut off, with no store on it: the other goes on, and a new one joins it.
+    places = {each["pod"]: each["node"] for each in local_cluster.pods()}
+    last = max(each["pod"] for each in run.pods())
+    if places[last] == places[f"{run.name}-store"]:
+        last = min(each["pod"] for each in run.pods())
+    local_cluster.cut(places[last])
+    run_since = time.time() + 1
+    until(world(1), "one to train on")
+    until(lambda: "does not answer" in repr(run.pods()) or len(run.pods()) < 2, "the kit to name the node")
+    assert str(run.status).startswith("Running")
+    run.scale(2)
+    run_since = time.time() + 1
+    until(world(2), "another to take the place of the lost one")
+    local_cluster.heal(places[last])
+    counted = run.timeline().samples
+    assert set(list(counted.values())[:-2]) == {640}, "no sample is lost, and none is used twice"
