@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from ctypes import CDLL
 from pathlib import Path
 
 import torch
@@ -99,6 +100,7 @@ def _launch(arguments: list[str], log: str) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.setpgid(0, 0)
+    CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: nothing outlives a test that is killed
     sys.argv = [str(TRAINERS / "elastic_launch.py"), *arguments]
     sys.path.insert(0, str(TRAINERS))
     runpy.run_path(sys.argv[0], run_name="__main__")
