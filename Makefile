@@ -31,10 +31,10 @@ RUN_OPTIONS += $(call option,KUBECONFIG,--kubeconfig) $(call option,CONTEXT,--co
 	$(call option,NAMESPACE,--namespace)
 endif
 
-.PHONY: help setup run lab browser lint test test-all bench wheel pins clean
+.PHONY: help setup run lab browser lint test test-all soak-elastic bench wheel pins clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## make the environment and obtain Kubernetes; keeps what is there; BUNDLE=FILE needs no network
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later on PATH: install one, or say make PYTHON=/path/to/python3"; exit 1; }
@@ -61,6 +61,9 @@ test: lint browser  ## lint, then unit, node, cluster, notebook and browser test
 test-all: lint browser  ## every test, those marked slow as well; those of pods in plain mode, too
 	$(PYTEST) tests
 	TRAINYARD_MODE=plain $(SIDE_BY_SIDE) $(WORKERS) -m "not slow" $(IN_BOTH_MODES)
+
+soak-elastic: setup  ## disturb an elastic run for ten minutes, at random; SEED=N does the same again
+	$(BIN)/python tools/soak_elastic.py $(if $(SEED),--seed $(SEED))
 
 bench: setup  ## measure this kit beside its peers, in one run
 	$(BIN)/python -m bench

@@ -17,6 +17,7 @@ codes) are counted for the whole run, as torchrun does: they come again however 
 """
 
 import argparse
+import atexit
 import gc
 import os
 import runpy
@@ -33,6 +34,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import torch
+import torch._dynamo  # the first optimizer imports it, which takes as long as torch itself
 import torch.distributed as dist
 from elastic_rendezvous import BACKENDS, PORTS, Settings
 from torch.distributed.elastic.rendezvous.utils import (
@@ -160,6 +162,7 @@ class Launcher:
         for number in FORWARDED:
             signal.signal(number, self._forward)
         gc.freeze()  # what is loaded stays on pages that all processes share
+        atexit.register(gc.unfreeze)  # or triton complains, on stderr, of what is never freed
         for local_rank in range(self._options.nproc_per_node):
             if self._fork(Child(local_rank)):
                 return self._me

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from bench.lab import Lab
 from bench.measures import (
     agent,
+    async_checkpoint,
     busy_start,
     cifar10_cpu,
     cifar10_gpu,
@@ -54,6 +55,7 @@ MEASURES: dict[str, Callable[[Lab], list[Result]]] = {
     "local_process": local_process.measure,
     "cifar10_cpu": cifar10_cpu.measure,
     "scaling": scaling.measure,
+    "async_checkpoint": async_checkpoint.measure,
     "parameter_server": parameter_server.measure,
     "task_service": task_service.measure,
     "cifar10_gpu": cifar10_gpu.measure,

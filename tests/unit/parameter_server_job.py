@@ -134,20 +134,17 @@ class LocalJob:
         """Return where a process's output is; one that is started anew goes on with it."""
         return self.folder / f"{program}-{index}.log"
 
-    def events(self, program: str, index: int = 0, event: str = "", **fields: object) -> list[dict]:
-        """Return what a process has said so far: all, or one kind, or those with certain fields."""
+    def events(self, program: str, index: int = 0, event: str = "") -> list[dict]:
+        """Return what a process has said so far."""
         path = self.log(program, index)
         lines = path.read_text().splitlines() if path.exists() else []
         said = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        wanted = fields | ({"event": event} if event else {})
-        return [each for each in said if wanted.items() <= each.items()]
+        return [each for each in said if not event or each["event"] == event]
 
-    def wait_for(
-        self, program: str, event: str, *, index: int = 0, count: int = 1, **fields: object
-    ) -> list[dict]:
+    def wait_for(self, program: str, event: str, *, index: int = 0, count: int = 1) -> list[dict]:
         """Wait until a process has said something so many times."""
         deadline = time.monotonic() + DEADLINE
-        while len(found := self.events(program, index, event, **fields)) < count:
+        while len(found := self.events(program, index, event)) < count:
             assert time.monotonic() < deadline, f"no {count} {event}: {self.everything()}"
             time.sleep(0.02)
         return found

@@ -220,6 +220,7 @@ def test_all_measures_have_a_name():
         "scaling",
         "parameter_server",
         "task_service",
+        "async_checkpoint",
     }
     assert set(MEASURES) == alone | together
 

@@ -1,0 +1,209 @@
+"""The elastic trainers: each sample once an epoch and the same loss, whoever comes and goes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from .elastic_nodes import Nodes, told
+from .small_data import TRAINERS, load_trainer, of_kind, write_folders
+
+EXACT = 1e-9
+IMAGES = 1437  # of the digits to train on
+
+
+@pytest.fixture(scope="module", autouse=True)
+def beside():
+    """What lies beside the trainers can be imported, as it can where they are started."""
+    sys.path.insert(0, str(TRAINERS))
+    yield
+    sys.path.remove(str(TRAINERS))
+
+
+@pytest.fixture(scope="module")
+def digits(beside):
+    return load_trainer("digits_elastic")
+
+
+@pytest.fixture(scope="module")
+def tiny(beside):
+    return load_trainer("tiny_imagenet_elastic")
+
+
+# Accounting -------------------------------------------------------------------------------------------------
+
+worlds = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 7), st.booleans()), max_size=30)
+
+
+@settings(deadline=None, max_examples=200)
+@given(images=st.integers(1, 97), batch=st.integers(1, 40), seed=st.integers(0, 9), worlds=worlds)
+def test_each_sample_counts_once_an_epoch_for_any_sequence_of_world_sizes(
+    digits, images, batch, seed, worlds
+):
+    """A world lasts for some steps; then a rank is lost, in the middle of a step or at its end."""
+    per_epoch, epochs = -(-images // batch), 2
+    counted = [[] for _ in range(epochs)]
+    sequence = iter(worlds)
+    size, left, torn = next(sequence, (1, 10**6, False))
+    step = 0
+    while step < epochs * per_epoch:
+        epoch, index = divmod(step, per_epoch)
+        order = digits.order_of(epoch, images=images, seed=seed)
+        shares = [
+            digits.share_of(order, index, batch=batch, rank=rank, world_size=size) for rank in range(size)
+        ]
+        lengths = [len(each) for each in shares]
+        assert max(lengths) - min(lengths) <= 1, "no rank has more to do than another"
+        if left == 0:
+            if not torn:  # the step is complete, and the next world takes the next one
+                counted[epoch] += torch.cat(shares).tolist()
+                step += 1
+            size, left, torn = next(sequence, (1, 10**6, False))
+            continue
+        counted[epoch] += torch.cat(shares).tolist()
+        step, left = step + 1, left - 1
+    assert [sorted(each) for each in counted] == [list(range(images))] * epochs
+    if images > 10:
+        assert counted[0] != counted[1], "another order in each epoch"
+
+
+@settings(deadline=None, max_examples=50)
+@given(images=st.integers(1, 60), cut=st.integers(0, 60), epoch=st.integers(0, 5))
+def test_how_an_image_is_cropped_does_not_depend_on_the_rank_that_does_it(tiny, images, cut, epoch):
+    pixels = torch.randint(0, 256, (images, 8, 8, 3), dtype=torch.uint8)
+    thrown = tiny.throw_dice(epoch, images=images, seed=3)
+    chosen = torch.randperm(images)
+    whole = tiny.augment(pixels, chosen, thrown)
+    parts = [tiny.augment(pixels, part, thrown) for part in (chosen[:cut], chosen[cut:])]
+    assert torch.equal(whole, torch.cat(parts))
+    if images > 10:
+        assert not torch.equal(thrown, tiny.throw_dice(epoch + 1, images=images, seed=3))
+
+
+# Trainers alone ---------------------------------------------------------------------------------------------
+
+
+def test_the_trainer_learns_alone_and_goes_on_from_where_it_was_killed(
+    digits, run_trainer, tmp_path, monkeypatch
+):
+    flags = ["--float64", "--epochs=4", "--log-every=1"]
+    whole = run_trainer(digits, *flags, "--epochs=4")
+    assert of_kind(whole, "eval")[0]["accuracy"] >= 0.9
+    assert [each["event"] for each in whole if each["event"] != "step"] == [
+        *("rendezvous", "start"),
+        *("epoch",) * 4,
+        *("eval", "end"),
+    ]
+    flags += [f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--checkpoint-every=10"]
+    original, taken = digits.take_step, []
+
+    def interrupted(*arguments):
+        taken.append(1)
+        if len(taken) == 38:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(digits, "take_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_trainer(digits, *flags)
+    rest = run_trainer(digits, *flags)
+    (resumed,) = of_kind(rest, "resume")
+    assert (resumed["epoch"], resumed["next_step"], resumed["broken"]) == (1, 30, []), (
+        "in the middle of an epoch"
+    )
+    reference = told(whole)
+    assert {step: reference[step] for step in range(30, 92)} == told(rest)
+
+
+def test_a_checkpoint_of_other_values_ends_it_with_a_word_and_a_status_for_the_launcher(
+    digits, run_trainer, tmp_path, capsys
+):
+    flags = ["--epochs=1", f"--checkpoint-dir={tmp_path}"]
+    run_trainer(digits, *flags)
+    with pytest.raises(SystemExit) as ended:
+        run_trainer(digits, *flags, "--lr=0.5")
+    assert ended.value.code == 78
+    assert "lr 0.004, not 0.5" in capsys.readouterr().err
+
+
+def test_the_large_one_learns_and_the_test_job_reads_its_model(tiny, run_trainer, tmp_path):
+    data, saved = write_folders(tmp_path), tmp_path / "model.pt"
+    flags = ["--data-dir", data, "--epochs", 2, "--global-batch-size", 8, "--model-file", saved]
+    (result,) = of_kind(run_trainer(tiny, *flags), "eval")
+    assert result["images"] == 20
+    assert result["accuracy"] >= 0.7
+    (tested,) = of_kind(run_trainer(load_trainer("evaluate"), *flags[:2], *flags[-2:]), "eval")
+    assert tested["accuracy"] == result["accuracy"]
+
+
+# Ranks that come and go -------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(600)
+def test_kills_and_other_world_sizes_change_neither_the_loss_of_any_step_nor_the_count(
+    digits, run_trainer, tmp_path
+):
+    same = ["--float64", "--epochs=40", "--log-every=1", "--global-batch-size=100"]
+    reference = told(run_trainer(digits, *same))
+    same += [f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--checkpoint-every=7"]
+    with Nodes(tmp_path, "digits_elastic", *same) as nodes:
+        nodes.flags = ["--step-seconds=0.2"]
+        nodes.start(0, 1, 2)
+        nodes.until(lambda: nodes.world(3))
+        nodes.kill(1)  # it is started again, and joins
+        nodes.until(lambda: len(nodes.of(1, "rendezvous")) > 1 and nodes.world(3))
+        nodes.start(3)
+        nodes.until(lambda: nodes.world(4))
+        nodes.signal(0, signal.SIGKILL)
+        nodes.signal(2, signal.SIGKILL)  # two at once, and rank 0 is one of them
+        nodes.until(lambda: all(len(nodes.of(each, "rendezvous")) > 3 for each in (0, 2)) and nodes.world(4))
+        nodes.leave(1)
+        nodes.until(lambda: nodes.world(3))
+        nodes.leave(0, 2, 3)  # all at once: what they know is in the checkpoint that they leave
+        first, nodes.run, nodes.flags = nodes.events(), "second", []
+        nodes.start(9)
+        nodes.until(lambda: nodes.ended(9))
+        second = nodes.of(9)
+    (resumed,) = of_kind(second, "resume")
+    assert resumed["next_step"] == max(told(first)) + 1, "the step after the last that was taken"
+    steps = told(first + second)
+    assert steps.keys() == reference.keys()
+    assert max(abs(steps[each][0] - reference[each][0]) for each in steps) <= EXACT
+    assert sum(samples for _, samples in steps.values()) == 40 * IMAGES
+    assert {each["world_size"] for each in of_kind(first, "step")} >= {3, 4}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_under_stock_torchrun_all_start_again_from_the_checkpoint(digits, run_trainer, tmp_path):
+    same = ["--float64", "--epochs=20", "--log-every=1"]
+    reference = told(run_trainer(digits, *same))
+    same += [f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--checkpoint-every=7", "--step-seconds=0.02"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=2"]
+    torchrun += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    # Or the workers that are started again may find, in the store of torchrun, the addresses of those before.
+    own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [*torchrun, str(TRAINERS / "digits_elastic.py"), *same],
+        env=os.environ | own_store,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        said, killed = [], False
+        for line in process.stdout:
+            said.append(json.loads(line))
+            if not killed and said[-1]["rank"] == 1 and said[-1].get("step", 0) >= 100:
+                killed = True
+                os.kill(of_kind([each for each in said if each["rank"] == 1], "start")[-1]["pid"], 9)
+    assert process.returncode == 0
+    assert of_kind(said, "resume")[0]["next_step"] >= 91
+    steps = told(said)
+    assert steps.keys() == reference.keys()
+    assert max(abs(steps[each][0] - reference[each][0]) for each in steps) <= EXACT
+    assert sum(samples for _, samples in steps.values()) == 20 * IMAGES

@@ -1,0 +1,274 @@
+"""Disturb an elastic run at random, and prove that nothing of its training was lost or done twice.
+
+``make soak-elastic`` makes a local cluster, trains by ``trainers/digits_elastic.py``, and for ten minutes
+kills and stops processes, cuts nodes off, switches them off, and scales; each undone after a while. When the
+run has come to its end, every step must have counted its samples, as many as there are in all its epochs, and
+each loss must be that of a run that nobody disturbed, to 1e-9.
+
+What is done, and when, depends on the seed alone: ``make soak-elastic SEED=7``, or
+``.venv/bin/python tools/soak_elastic.py --seed 7 --events 200 --seconds 600``. It is printed as JSON, a line
+each, with what came of it. The node of the rendezvous store stays on: losing that is another lesson.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import kitlib as kit
+from kitlib import settings
+from kitlib.errors import KitError
+
+TRAINER = "trainers/digits_elastic.py"
+BATCH, IMAGES = 64, 1437
+PER_EPOCH = -(-IMAGES // BATCH)
+STEP_SECONDS = 0.2
+LEAST, MOST, FIRST = 1, 4, 3  # workers
+EXACT = 1e-9
+WEIGHTS = {"kill": 10, "scale": 4, "stop": 3, "cut": 2, "switch off": 1}
+UNDO = {"stop": "go on", "cut": "heal", "switch off": "switch on"}
+UNDONE_AFTER = (2.0, 10.0)  # seconds, at least and at most
+END_SECONDS = 1200
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Something to be done.
+
+    Attributes:
+        at: Seconds from the beginning.
+        what: A key of :data:`WEIGHTS`, or a value of :data:`UNDO`.
+        pick: Between 0 and 1: which of the ranks, nodes or numbers that there are at that time.
+    """
+
+    at: float
+    what: str
+    pick: float
+
+
+def plan(seed: int, *, events: int, seconds: float) -> list[Disturbance]:
+    """Return what is done when; the same for the same numbers.
+
+    At most one process hangs and one node is out of reach at a time. What hangs or is out is back at the end.
+
+    Example:
+        >>> plan(7, events=2, seconds=10) == plan(7, events=2, seconds=10)
+        True
+    """
+    dice, made, busy = random.Random(seed), [], {"stop": 0.0, "node": 0.0}
+    times = iter(sorted(dice.uniform(0, seconds) for _ in range(events)))
+    while len(made) < events:
+        at = next(times)
+        able = dict(WEIGHTS)
+        for kind, until in busy.items():
+            if at < until or len(made) == events - 1:
+                for what in ("stop",) if kind == "stop" else ("cut", "switch off"):
+                    del able[what]
+        what = dice.choices(list(able), list(able.values()))[0]
+        made.append(Disturbance(round(at, 2), what, dice.random()))
+        if what in UNDO:
+            back = at + dice.uniform(*UNDONE_AFTER)
+            busy["stop" if what == "stop" else "node"] = back
+            made.append(Disturbance(round(back, 2), UNDO[what], made[-1].pick))
+    last = max(each.at for each in made)
+    made = [replace(each, at=round(each.at * seconds / last, 2)) for each in made]
+    return sorted(made, key=lambda each: each.at)
+
+
+class Soak:
+    """One disturbed run.
+
+    Args:
+        cluster: Where; it needs nodes that can be switched off.
+        seconds: How long the training lasts at least, if nothing happens to it.
+        say: Called with what happens, as a dict.
+    """
+
+    def __init__(self, cluster: kit.Cluster, *, seconds: float, say: Callable[[dict], None]) -> None:
+        self.cluster, self.say = cluster, say
+        self.epochs = max(2, round(seconds / STEP_SECONDS / PER_EPOCH))
+        self.workers = FIRST
+        self._steps: dict[int, tuple[float, int]] = {}
+        self._problems: list[str] = []
+
+    def start(self) -> None:
+        """Launch the run, and wait for its first steps."""
+        volume = self.cluster.create_volume("soak", size="1Gi")
+        flags = [*self.flags, "--checkpoint-dir=/checkpoints/soak", "--checkpoint-every=10"]
+        job = kit.TorchElastic(
+            TRAINER,
+            nodes=FIRST,
+            min_nodes=LEAST,
+            max_nodes=MOST,
+            max_restarts=1000,
+            args=[*flags, f"--step-seconds={STEP_SECONDS}"],
+            volumes={"/checkpoints": volume},
+            name="soak",
+        )
+        self.run = kit.launch(job, cluster=self.cluster)
+        deadline = time.monotonic() + END_SECONDS
+        while not self.listen() and time.monotonic() < deadline:
+            time.sleep(1)
+        pods = self.cluster.kube.get_all("Pod", labels=f"trainyard/run={self.run.name}")
+        stores = {each["spec"].get("nodeName") for each in pods if "store" in each["metadata"]["name"]}
+        self.nodes = sorted({each["node"] for each in self.cluster.nodes()} - stores)
+
+    @property
+    def flags(self) -> list[str]:
+        """What makes two runs the same."""
+        return ["--float64", f"--epochs={self.epochs}", f"--global-batch-size={BATCH}", "--log-every=1"]
+
+    def disturb(self, disturbances: Iterable[Disturbance]) -> int:
+        """Do one after the other, and return how many could be done."""
+        began, done = time.monotonic(), 0
+        for each in disturbances:
+            while (left := began + each.at - time.monotonic()) > 0:
+                time.sleep(min(left, 2))
+            try:
+                words, done = str(self._do(each)), done + 1
+            except KitError as error:  # nobody there to be killed just then, for example
+                words = f"could not be done: {error.what}"
+            self.say(asdict(each) | {"after": round(time.monotonic() - began, 2), "came": words})
+            self.listen()
+        return done
+
+    def _do(self, each: Disturbance) -> object:
+        node = self.nodes[int(each.pick * len(self.nodes))]
+        match each.what:
+            case "kill" | "stop":
+                return getattr(self.run, each.what)(rank=int(each.pick * self._world()))
+            case "go on":
+                return self.run.go_on()
+            case "scale":
+                return self._scale(LEAST + int(each.pick * (MOST - LEAST + 1)))
+            case "cut" | "heal":
+                getattr(self.cluster, each.what)(node)
+            case "switch off":
+                self.cluster.stop_node(node)
+            case "switch on":
+                self.cluster.start_node(node)
+                return f"{node}; {self._scale(self.workers)}"  # its workers ended with it
+        return node
+
+    def _scale(self, workers: int) -> object:
+        self.workers = workers
+        return self.run.scale(workers)
+
+    def _world(self) -> int:
+        """Return how many ranks the newest round had."""
+        frame = self.run.metrics("rendezvous")
+        return 1 if frame.empty else int(frame.sort_values("time").iloc[-1]["world_size"])
+
+    def listen(self) -> int:
+        """Read what the workers have told; return how many steps are known."""
+        with contextlib.suppress(KitError):
+            for row in self.run.metrics("step").itertuples():
+                loss, samples = self._steps.setdefault(row.step, (row.loss, int(row.samples)))
+                if abs(loss - row.loss) > EXACT or samples != row.samples:
+                    self._problems.append(f"step {row.step} was told twice, and differently")
+        return len(self._steps)
+
+    def finish(self) -> None:
+        """Let everybody be there again, and wait for the end.
+
+        Raises:
+            RuntimeError: It did not come in time, or the run failed.
+        """
+        self._scale(FIRST)
+        deadline = time.monotonic() + END_SECONDS
+        while not self.run.status.finished:
+            self.say({"what": "wait", "steps": self.listen(), "of": self.epochs * PER_EPOCH})
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the run has not ended after {END_SECONDS} s: {self.run.status}")
+            time.sleep(5)
+        self.listen()
+        if self.run.status.phase != "Succeeded":
+            raise RuntimeError(f"the run failed: {self.run.status}")
+
+    def verdict(self) -> dict:
+        """Compare with a run that nobody disturbs, on this machine; return figures, and problems if any."""
+        reference = undisturbed(self.flags)
+        problems = list(self._problems)
+        missing = sorted(reference.keys() - self._steps.keys())
+        if missing:
+            problems.append(f"{len(missing)} steps were not told, the first {missing[:5]}")
+        counted = sum(samples for _, samples in self._steps.values())
+        if counted != self.epochs * IMAGES:
+            problems.append(f"{counted} samples counted, not {self.epochs * IMAGES}")
+        both = reference.keys() & self._steps.keys()
+        furthest = max((abs(reference[each][0] - self._steps[each][0]) for each in both), default=0.0)
+        if furthest > EXACT:
+            problems.append(f"a loss differs by {furthest:g}")
+        found = {"steps": len(self._steps), "epochs": self.epochs, "samples": counted, "furthest": furthest}
+        rounds = self.run.metrics("rendezvous")
+        return found | {"rounds": int(rounds["round"].nunique()), "problems": problems}
+
+
+def undisturbed(flags: list[str]) -> dict[int, tuple[float, int]]:
+    """Return loss and samples of each step of the same training by one process."""
+    command = [sys.executable, str(settings.find(TRAINER)), *flags]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=1200)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    return {each["step"]: (each["loss"], each["samples"]) for each in events if each["event"] == "step"}
+
+
+@contextlib.contextmanager
+def own_cluster() -> Iterator[kit.Cluster]:
+    """A local cluster whose state is nobody else's."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-soak-") as folder:
+        before = os.environ.get("XDG_STATE_HOME")
+        os.environ["XDG_STATE_HOME"] = str(Path(folder) / "state")
+        try:
+            cluster = kit.create_cluster("local", name="soak", nodes=4)
+            try:
+                yield cluster
+            finally:
+                cluster.delete()
+        finally:
+            os.environ.pop("XDG_STATE_HOME")
+            os.environ |= {"XDG_STATE_HOME": before} if before else {}
+
+
+def soak(cluster: kit.Cluster, *, seed: int, events: int, seconds: float, say: Callable) -> dict:
+    """Disturb a run on a cluster; return the verdict."""
+    disturbances = plan(seed, events=events, seconds=seconds)
+    one = Soak(cluster, seconds=seconds, say=say)
+    one.start()
+    try:
+        done = one.disturb(disturbances)
+        one.finish()
+        return {"seed": seed, "disturbances": len(disturbances), "done": done} | one.verdict()
+    finally:
+        one.run.delete()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Return 0 if nothing was lost."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=None, help="by default another one each time")
+    parser.add_argument("--events", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=600)
+    options = parser.parse_args(argv)
+    seed = random.randrange(10**6) if options.seed is None else options.seed
+
+    def say(what: dict) -> None:
+        print(json.dumps(what), flush=True)
+
+    say({"seed": seed, "again": f"make soak-elastic SEED={seed}"})
+    with own_cluster() as cluster:
+        verdict = soak(cluster, seed=seed, events=options.events, seconds=options.seconds, say=say)
+    say(verdict)
+    return 1 if verdict["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
