@@ -18,7 +18,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -173,7 +173,8 @@ class Checkpoints:
             ) from error
         except (OSError, zipfile.BadZipFile):
             pass
-        path.rename(path.with_name(f"broken-{path.name}"))  # or it would count as one of those that are kept
+        with suppress(OSError):  # the folder may be read-only
+            path.rename(path.with_name(f"broken-{path.name}"))  # or it would count as one that is kept
         return None
 
     def _judged(self, path: Path, content: object) -> dict:

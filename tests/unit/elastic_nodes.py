@@ -29,7 +29,7 @@ for line in sys.stdin:
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
         os.dup2(os.open(log + ".errors", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.exit(elastic_launch.main(arguments))
+        elastic_launch.end_at_once(lambda: elastic_launch.main(arguments))
     print(pid, flush=True)
 """
 
