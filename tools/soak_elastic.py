@@ -96,6 +96,7 @@ class Soak:
         self.cluster, self.say = cluster, say
         self.epochs = max(2, round(seconds / STEP_SECONDS / PER_EPOCH))
         self.workers = FIRST
+        self._out = ""  # the node that is cut off, or switched off
         self._steps: dict[int, tuple[float, int]] = {}
         self._problems: list[str] = []
 
@@ -141,7 +142,6 @@ class Soak:
         return done
 
     def _do(self, each: Disturbance) -> object:
-        node = self.nodes[int(each.pick * len(self.nodes))]
         match each.what:
             case "kill" | "stop":
                 return getattr(self.run, each.what)(rank=int(each.pick * self._world()))
@@ -149,14 +149,22 @@ class Soak:
                 return self.run.go_on()
             case "scale":
                 return self._scale(LEAST + int(each.pick * (MOST - LEAST + 1)))
-            case "cut" | "heal":
-                getattr(self.cluster, each.what)(node)
-            case "switch off":
-                self.cluster.stop_node(node)
+            case "cut" | "switch off":
+                self._out = self._node(each.pick)
+                (self.cluster.cut if each.what == "cut" else self.cluster.stop_node)(self._out)
+            case "heal":
+                self.cluster.heal(self._out)
             case "switch on":
-                self.cluster.start_node(node)
-                return f"{node}; {self._scale(self.workers)}"  # its workers ended with it
-        return node
+                self.cluster.start_node(self._out)
+                return f"{self._out}; {self._scale(self.workers)}"  # its workers ended with it
+        return self._out
+
+    def _node(self, pick: float) -> str:
+        """Return a node without which somebody still trains: plain pods that are all lost nobody replaces."""
+        there = {each["node"] for each in self.run.pods() if each["status"] == "Running"}
+        first = int(pick * len(self.nodes))
+        order = [*self.nodes[first:], *self.nodes[:first]]
+        return next((each for each in order if there - {each}), order[0])
 
     def _scale(self, workers: int) -> object:
         self.workers = workers

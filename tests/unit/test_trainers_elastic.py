@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -112,6 +113,9 @@ def test_the_trainer_learns_alone_and_goes_on_from_where_it_was_killed(
     monkeypatch.setattr(digits, "take_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_trainer(digits, *flags)
+    for thread in threading.enumerate():
+        if thread.name == "checkpoint-writer":  # at a real end it would be whole, or not there
+            thread.join()
     rest = run_trainer(digits, *flags)
     (resumed,) = of_kind(rest, "resume")
     assert (resumed["epoch"], resumed["next_step"], resumed["broken"]) == (1, 30, []), (
@@ -132,6 +136,7 @@ def test_a_checkpoint_of_other_values_ends_it_with_a_word_and_a_status_for_the_l
     assert "lr 0.004, not 0.5" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_large_one_learns_and_the_test_job_reads_its_model(tiny, run_trainer, tmp_path):
     data, saved = write_folders(tmp_path), tmp_path / "model.pt"
     flags = ["--data-dir", data, "--epochs", 2, "--global-batch-size", 8, "--model-file", saved]
