@@ -56,6 +56,6 @@ def insist(
             if error.code() not in TRANSIENT:
                 raise
             if time.monotonic() > deadline or (stop is not None and stop()):
-                raise Gone(f"no answer for {seconds:.0f} s: {error.details()}") from error
+                raise Gone(f"no answer: {error.details()}") from error
         time.sleep(pause * random.uniform(0.5, 1.5))
         pause = min(1.0, pause * 2)

@@ -283,7 +283,7 @@ def conduct(given: argparse.Namespace, wanted: settings.Settings, tell: Teller) 
         protocol_pb2_grpc.add_MasterServicer_to_server(service, server)
         port = server.add_insecure_port(f"0.0.0.0:{given.port}")
         server.start()
-        stack.callback(server.stop, 1)
+        stack.callback(lambda: server.stop(grace=1).wait())
         tell(
             "start",
             port=port,
