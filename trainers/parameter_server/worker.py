@@ -132,8 +132,8 @@ class Worker:
             work.append(minibatch)  # from newer parameters
         else:
             self._acknowledged.append((minibatch, self._links.incarnations()))
-        if not any(each.verdict == DUPLICATE for each in answers):
-            self._staleness.append(max(each.staleness for each in answers))
+            if not any(each.verdict == DUPLICATE for each in answers):
+                self._staleness.append(max(each.staleness for each in answers))
 
     def _progress(self, epoch: int) -> Progress:
         """Return what has been acknowledged since the last report, by the servers that are there now."""
