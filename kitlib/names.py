@@ -20,6 +20,7 @@ OWNER = "trainyard/owner"
 EXPIRES = "trainyard/expires"
 NOTEBOOK = "trainyard/notebook"  # on what notebooks make by kubectl
 JOB_NAME = "batch.kubernetes.io/job-name"
+OPERATORS_JOB_NAME = "training.kubeflow.org/job-name"  # of PyTorchJobs and of ElasticJobs
 
 MAX_RUN_NAME = 52  # leaves room in 63 characters for the pods' "-<index>-<suffix>"
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

@@ -13,7 +13,7 @@ from kitlib.manifests import Object
 from kitlib.tables import Table, moment
 
 WAITING, STARTING, RUNNING, LEAVING = "waiting", "starting", "running", "leaving"
-OF_OTHERS = ("elasticdl-job-name", "training.kubeflow.org/job-name", "batch.kubernetes.io/job-name", "app")
+OF_OTHERS = ("elasticdl-job-name", names.OPERATORS_JOB_NAME, names.JOB_NAME, "app")
 MOST_LOSSES = 4096
 
 
