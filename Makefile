@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest
 WORKERS ?= 3
 # How often a test that failed is run again; none on a machine of one's own.
 RERUNS ?=
-SIDE_BY_SIDE = $(PYTEST) $(if $(RERUNS),--reruns $(RERUNS)) --dist loadfile --no-loadscope-reorder -n
+SIDE_BY_SIDE = $(PYTEST) $(if $(RERUNS),--reruns $(RERUNS) -raR) --dist loadfile --no-loadscope-reorder -n
 # What a pod is promised, whichever way it is run; what plain mode does not promise has the marker "site".
 IN_BOTH_MODES = $(wildcard $(addprefix tests/node/test_,pods_*.py streams_*.py workloads*.py) \
 	$(patsubst %,tests/node/test_%.py,lifecycle machines metrics names_and_services_live probes scheduling))

@@ -193,12 +193,15 @@ class Run(RunHistory, Interventions):
         # Nobody else deletes plain pods; and Kubernetes learns only by and by what a newly defined kind owns.
         for each in (pod for labels in {ours, selector} for pod in self.kube.get_all("Pod", labels=labels)):
             self.kube.delete("Pod", each["metadata"]["name"])
-        for each in self.kube.get_all("Service", labels=f"{names.OPERATORS_JOB_NAME}={self.name}"):
-            self.kube.delete("Service", each["metadata"]["name"])
         for each in self._deeds():
             self.kube.delete("Event", each["metadata"]["name"])
-        if not self.kube.get_all("Pod", labels=selector):
-            return
+        if self.kube.get_all("Pod", labels=selector):
+            self._wait_for_the_end_of(selector)
+        # Last: an operator that has not heard of the end yet makes them anew for pods that it misses.
+        for each in self.kube.get_all("Service", labels=f"{names.OPERATORS_JOB_NAME}={self.name}"):
+            self.kube.delete("Service", each["metadata"]["name"])
+
+    def _wait_for_the_end_of(self, selector: str) -> None:
         with progress(f"run {self.name}") as line:
             wait(
                 snapshots(self.kube, Selection("Pod", labels=selector)),
