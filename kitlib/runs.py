@@ -185,13 +185,15 @@ class Run(RunHistory, Interventions):
 
     def delete(self) -> None:
         """Delete all that carries its label, with the pods, and wait until those are gone."""
-        selector = f"{workloads.KINDS[self.kind].pods}={self.name}"  # asked before what tells it is deleted
-        ours = f"{names.RUN}={self.name}"
+        kind_of = workloads.KINDS[self.kind]  # asked before what tells it is deleted
+        selector, ours = f"{kind_of.pods}={self.name}", f"{names.RUN}={self.name}"
         for kind in KINDS:
             for each in known(self.kube, kind, labels=ours):
                 self.kube.delete(kind, each["metadata"]["name"])
         # Nobody else deletes plain pods; and Kubernetes learns only by and by what a newly defined kind owns.
-        for each in (pod for labels in {ours, selector} for pod in self.kube.get_all("Pod", labels=labels)):
+        # Where something stands between the two, the end of the pods tells that it is gone as well.
+        direct = {ours, selector} if kind_of.maker == ("", "") else {ours}
+        for each in (pod for labels in direct for pod in self.kube.get_all("Pod", labels=labels)):
             self.kube.delete("Pod", each["metadata"]["name"])
         for each in self._deeds():
             self.kube.delete("Event", each["metadata"]["name"])
