@@ -1,0 +1,5 @@
+"""What clusters at a cloud are made of, and how that is brought up, found again and taken down.
+
+`resource` is the contract of one thing at a cloud, `steps` makes and unmakes many of them. The things
+themselves are in `aws` and `google`; that a cluster is one of the kit's providers is in `clusters`.
+"""
