@@ -239,7 +239,7 @@ def _rows(rounds: Sequence[Round], acts: Sequence[Act], began: float) -> list[Ro
     """Return a row for each act, and for each round that none explains, in the order of time."""
     rows, waiting, before = [], list(acts), None
     for each in rounds:
-        causes = _causes(each, [act for act in waiting if act.time <= each.time]) if before else []
+        causes = _causes(each, before, [act for act in waiting if act.time <= each.time]) if before else []
         rows += [_row_of_act(act, each, before, first=act is causes[0]) for act in causes]
         if not causes:
             rows.append(_row_of_round(each, before, began))
@@ -249,11 +249,19 @@ def _rows(rounds: Sequence[Round], acts: Sequence[Act], began: float) -> list[Ro
     return sorted(rows, key=lambda row: row.time)
 
 
-def _causes(found: Round, acts: Sequence[Act]) -> list[Act]:
+def _causes(found: Round, before: Round, acts: Sequence[Act]) -> list[Act]:
     """Return the acts whose answer this round is: the newest that fits, and those just before it."""
     known = CAUSES.get(found.reason)
     fits = [act for act in acts if known is None or act.what.startswith(known)]
+    fits = [act for act in fits if _could_matter(act, before)]
     return [act for act in fits if act.time >= fits[-1].time - SHARE_SECONDS]
+
+
+def _could_matter(act: Act, before: Round) -> bool:
+    """Return whether an act met somebody who trained: Kubernetes evicts a node's pods long after it went."""
+    if act.what not in _LOST or len(before.ranks) < before.world_size:  # of some there is no log
+        return True
+    return act.worker in before.ranks.values()
 
 
 def _row_of_act(act: Act, found: Round | None, before: Round | None, *, first: bool) -> Row:

@@ -117,6 +117,24 @@ def test_state_from_a_checkpoint_shows_what_was_lost():
     assert seen.samples == {0: 13 * 32}
 
 
+def test_an_eviction_of_who_was_gone_already_does_not_explain_what_befell_the_others():
+    story = Story({"lab-0": "node-0", "lab-1": "node-1"})
+    story.meet(1.0, 1, ["lab-0", "lab-1"], reason="start", step=1, source="fresh")
+    story.train(1.2, range(1, 4), ["lab-0", "lab-1"])
+    story.happen(2.0, "Stopped", "Node", "node-1")
+    story.meet(4.0, 2, ["lab-0"], reason="peer silent", step=4)
+    story.train(4.2, range(4, 14), ["lab-0"])
+    story.happen(7.0, "TaintManagerEviction", "Pod", "lab-1", "Marking for deletion Pod default/lab-1")
+    story.happen(8.0, "Killed", "Pod", "lab-0")
+    story.meet(9.0, 3, ["lab-0"], reason="start", step=11, source="checkpoint", pids={"lab-0": 2})
+    story.train(9.2, range(11, 14), ["lab-0"])
+    assert columns(timeline(story).rows[1:], "what", "round", "state", "lost", "repeated") == [
+        ("node stopped", 2, "live rank 0", 0, 0),
+        ("evicted", None, "", None, None),
+        ("killed", 3, "checkpoint", 3, 3),
+    ]
+
+
 def test_rounds_of_a_new_store_are_told_from_those_of_the_old_one():
     story = Story({"lab-0": "node-0"})
     story.meet(1.0, 1, ["lab-0"], reason="start", step=1, source="fresh")
