@@ -143,5 +143,13 @@ class WaitTimeout(KitError, TimeoutError):
     """What was waited for did not happen in time; ``what`` has the last state seen."""
 
 
+class NotConfirmed(KitError):
+    """What costs money, or cannot be undone, was not agreed to; nothing was started."""
+
+
+class PreflightFailed(KitError):
+    """Something stands in the way of a cluster at a cloud; nothing was made, and nothing costs."""
+
+
 class Interrupted(KitError, KeyboardInterrupt):
     """The user stopped a wait; what was waited for goes on, untouched."""

@@ -4,6 +4,7 @@ Read when they are asked for, never at import. What belongs to one cluster or on
 here.
 """
 
+import math
 import os
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +29,7 @@ class Settings:
         storage_class: Of volumes that name none (``TRAINYARD_STORAGE_CLASS``); None leaves it to the cluster.
         tolerations: Of every pod that the kit makes, as a pod has them (``TRAINYARD_TOLERATIONS``, in which
             taints are written as kubectl writes them: ``dedicated=training:NoSchedule nvidia.com/gpu``).
+        budget: US dollars that clusters at a cloud may cost (``TRAINYARD_BUDGET``); None is no limit.
     """
 
     image: str
@@ -35,6 +37,7 @@ class Settings:
     lifetime: timedelta
     storage_class: str | None = None
     tolerations: tuple[dict[str, str], ...] = ()
+    budget: float | None = None
 
 
 def read(environment: dict[str, str] | None = None) -> Settings:
@@ -59,7 +62,23 @@ def read(environment: dict[str, str] | None = None) -> Settings:
         lifetime=lifetime,
         storage_class=env.get("TRAINYARD_STORAGE_CLASS") or None,
         tolerations=tuple(map(_toleration, env.get("TRAINYARD_TOLERATIONS", "").replace(",", " ").split())),
+        budget=dollars(given, "TRAINYARD_BUDGET") if (given := env.get("TRAINYARD_BUDGET")) else None,
     )
+
+
+def dollars(amount: object, whose: str) -> float:
+    """Return an amount of money.
+
+    Raises:
+        BadInput: It is none.
+    """
+    try:
+        found = math.nan if isinstance(amount, bool) else float(amount)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise BadInput("this is not an amount of dollars", about=f"{whose}={amount}", fix=f"{whose}=20")
+    return found
 
 
 def _toleration(taint: str) -> dict[str, str]:

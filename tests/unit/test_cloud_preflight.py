@@ -1,0 +1,49 @@
+"""How checks run before anything is paid for, and what they come to."""
+
+import pytest
+
+from kitlib.clouds.preflight import Level, Probe, failed, ok, run, warn
+from kitlib.errors import KitError, PreflightFailed
+
+ABOUT = 'cluster "lab" in us-west-2'
+
+
+def refuse():
+    raise KitError("it may not be asked", about="quotas", fix="ask the administrator")
+
+
+def test_all_that_fails_is_told_at_once_with_what_mends_each():
+    report = run(
+        [
+            Probe("region", lambda: ok("region", "us-west-2 is enabled")),
+            Probe("quota", lambda: failed("quota", "0 vCPUs", "https://quotas.example")),
+            Probe("zones", lambda: [warn("zones", "one zone only", "another type"), ok("names", "free")]),
+            Probe("type", lambda: failed("type", "there is no g4dn.xlarg", "g4dn.xlarge")),
+        ],
+        about=ABOUT,
+    )
+    assert not report.ok
+    assert [each.level for each in report.checks] == [
+        Level.OK,
+        Level.FAILED,
+        Level.WARN,
+        Level.OK,
+        Level.FAILED,
+    ]
+    with pytest.raises(PreflightFailed, match="2 things stand in the way") as error:
+        report.raise_failures()
+    assert "0 vCPUs" in error.value.what and "g4dn.xlarg" in error.value.what
+    assert error.value.fix.splitlines() == ["https://quotas.example", "g4dn.xlarge"]
+    assert "zones" in repr(report) and "<table>" in report._repr_html_()
+
+
+def test_without_credentials_nothing_else_is_asked():
+    report = run([Probe("credentials", refuse, stops=True), Probe("quota", refuse)], about=ABOUT)
+    assert [each.name for each in report.checks] == ["credentials"]
+
+
+def test_what_could_not_be_looked_at_is_a_warning_where_it_is_not_needed():
+    report = run([Probe("quota", refuse, needed=False)], about=ABOUT)
+    assert report.ok and report.raise_failures() is report
+    assert "could not be looked at: it may not be asked" in report.checks[0].words
+    assert report.checks[0].fix == "ask the administrator"
