@@ -1,0 +1,122 @@
+"""A Google Cloud for tests: real servers on this machine, in this process, with a clock that a test moves.
+
+The container API is served over gRPC, the others over HTTP from the discovery documents of
+google-api-python-client. README.md beside this says what is faithful and what is not.
+"""
+
+from collections.abc import Mapping
+
+from .clock import SimulatedClock
+from .container import Container
+from .rpc import RpcServer
+from .world import Call, Project, World
+
+PROJECT = "trainyard-test"
+NUMBER = 428015927319
+SERVICES = (
+    "artifactregistry",
+    "cloudbilling",
+    "cloudbuild",
+    "cloudresourcemanager",
+    "cloudscheduler",
+    "compute",
+    "container",
+    "file",
+    "iam",
+    "logging",
+    "serviceusage",
+    "storage",
+)
+
+
+class FakeGoogle:
+    """A cloud with one project, all of whose APIs are enabled.
+
+    Args:
+        speed: Simulated seconds in a real one; 0 lets the time stand still until ``clock.advance(seconds)``.
+
+    Attributes:
+        clock: The simulated clock.
+        container: The clusters, for a test that looks behind the API.
+        project: The project: what it has enabled, who pays, what is denied, its quotas.
+        endpoints: The environment variables that lead clients here.
+
+    Example:
+        >>> with FakeGoogle() as google:
+        ...     google.delay("CREATE_CLUSTER", 600)
+        ...     google.fail("container.CreateNodePool", 1, stockout("us-central1-c"))
+        ...     os.environ.update(google.endpoints)
+        ...     google.clock.advance(600)
+        ...     google.left()
+    """
+
+    def __init__(self, *, speed: float = 0.0, project: str = PROJECT) -> None:
+        self.clock = SimulatedClock(speed)
+        self.world = World(self.clock)
+        self.project = Project(project, NUMBER, enabled=set(SERVICES))
+        self.world.projects[project] = self.project
+        self.container = Container(self.world)
+        self._rpc = RpcServer(self.world, self.container)
+
+    @property
+    def endpoints(self) -> Mapping[str, str]:
+        """The variables that lead clients here, as gcloud names them."""
+        prefix = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
+        return {f"{prefix}CONTAINER": f"http://127.0.0.1:{self._rpc.port}"}
+
+    @property
+    def calls(self) -> list[Call]:
+        """Every request so far, over all services, in order."""
+        return self.world.calls
+
+    def fail(self, method: str, nth: int, error, *, times: float = 1) -> None:
+        """Let the nth call of a method from now on fail, and the next ``times - 1``.
+
+        Args:
+            method: ``container.CreateNodePool``, ``compute.zones.list``; ``*`` stands for anything.
+            error: An `ApiError` refuses the request; an `OperationFailure` lets the operation that it begins
+                fail.
+        """
+        self.world.fail(method, nth, error, times=times)
+
+    def cut(self, nth: int, when: str, **options) -> None:
+        """Cut the line at the nth call from now on, ``before`` or ``after`` it takes effect, until `mend`."""
+        self.world.cut(nth, when, **options)
+
+    def mend(self) -> None:
+        """Let calls through again; faults that did not strike are forgotten."""
+        self.world.mend()
+
+    def delay(self, kind: str, seconds: float) -> None:
+        """Set how long a kind of operation takes; `world.DELAYS` has them.
+
+        Raises:
+            KeyError: There is no such kind.
+        """
+        if kind not in self.world.delays:
+            raise KeyError(f"{kind}; there are {', '.join(self.world.delays)}")
+        self.world.delays[kind] = seconds
+
+    def quota(self, metric: str, most: float, *, region: str | None = None) -> None:
+        """Set a quota of the project, of a region or, without one, of all together."""
+        self.project.quotas[(region, metric)] = most
+
+    def backing(self, endpoint: str, ca: str) -> None:
+        """Let clusters made from now on hand out a real API server: ``host:port``, and its CA in base64."""
+        self.world.endpoint, self.world.ca = endpoint.removeprefix("https://"), ca
+
+    def left(self) -> list[str]:
+        """Return what exists, in all services: what a project has from the beginning is not in it."""
+        with self.world.lock:
+            self.clock.settle()
+            return [f"container.googleapis.com/{each}" for each in self.container.left()]
+
+    def close(self) -> None:
+        """Stop the servers."""
+        self._rpc.close()
+
+    def __enter__(self) -> "FakeGoogle":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
