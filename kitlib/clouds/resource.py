@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kitlib.clouds.tags import Tags
+
 
 class State(StrEnum):
     """How a resource is, in the words that all clouds share."""
@@ -57,6 +59,10 @@ class Resource(ABC):
         expected: Seconds until it is ready, as a rule.
         expected_gone: Seconds until it is gone, as a rule.
         poll: Seconds between two looks while the cloud is at it; at least 15 where it takes minutes.
+        again: Whether making it once more may help when it has failed: capacity comes and goes, say.
+        tags: What is written on it, if it was found by its tags rather than asked for.
+        where: The region, or the project and zone, that it was found in.
+        bills: What it costs as long as it stands, in words; empty if nothing.
     """
 
     name: str
@@ -65,6 +71,10 @@ class Resource(ABC):
     expected: float = 1.0
     expected_gone: float = 1.0
     poll: float = 15.0
+    again: bool = False
+    tags: Tags | None = None
+    where: str = ""
+    bills: str = ""
 
     @abstractmethod
     def look(self) -> Seen:
