@@ -89,7 +89,7 @@ class SimulatedCloud:
             if fault == "refused":
                 raise ProviderFailed("not allowed", about=plan.name, fix="ask for the right")
             result = effect()
-            if fault == "gives up" and plan.name in self.things:
+            if fault == "gives up" and verb == "make":
                 self.things[plan.name].broken = "the cloud had no room"
             if fault == "killed after":
                 died.set()
