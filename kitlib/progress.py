@@ -24,6 +24,8 @@ class Progress(AbstractContextManager):
         ...     line.update("starting etcd")
     """
 
+    rewrites = False  # whether what is shown takes the place of what was
+
     def __init__(self, title: str) -> None:
         self.title = title
         self.began = time.monotonic()
@@ -34,6 +36,10 @@ class Progress(AbstractContextManager):
         if text != self.last:
             self.last = text
             self.show(text)
+
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+        log.info("%s: %s", self.title, text)
 
     def done(self, text: str) -> None:
         """Show how it ended, for good."""
@@ -53,6 +59,8 @@ class Progress(AbstractContextManager):
 class TerminalProgress(Progress):
     """A spinner with a line, on stderr."""
 
+    rewrites = True
+
     def __init__(self, title: str) -> None:
         super().__init__(title)
         from rich.console import Console  # only where there is a terminal
@@ -67,6 +75,9 @@ class TerminalProgress(Progress):
 
     def show(self, text: str) -> None:
         self.status.update(f"[bold]{self.plain(self.title)}[/]: {self.plain(text)}")
+
+    def note(self, text: str) -> None:
+        self.console.print(f"[bold]{self.plain(self.title)}[/]: {self.plain(text)}")
 
     def finish(self, text: str) -> None:
         self.status.stop()
@@ -124,6 +135,11 @@ def shown_elsewhere() -> Iterator[None]:
         yield
     finally:
         _elsewhere.reset(token)
+
+
+def is_shown_elsewhere() -> bool:
+    """Return whether this is done in `shown_elsewhere`."""
+    return _elsewhere.get()
 
 
 def in_notebook() -> bool:

@@ -29,7 +29,7 @@ class Step:
         name: The resource's.
         kind: The cloud's word for it.
         phase: Where it is.
-        state: The same in words: ``waits for network``, ``is made``, ``ready``.
+        state: The same in words: ``waits for network``, ``being made``, ``ready``.
         words: What the cloud says of it.
         expected: Seconds that it takes as a rule.
         actual: Seconds that it has taken so far, or in all; None before it has begun.

@@ -89,24 +89,24 @@ class _BringUp(Work):
             case State.READY:
                 self.done(item, "ready" if asked else "was there")
             case State.PENDING:
-                item.state = "is made"
+                item.state = "being made"
                 self.again(item, "look", after=poll)
             case State.PARTIAL:
-                self.act(item, "make", after=poll if asked else 0, state="is made")
+                self.act(item, "make", after=poll if asked else 0, state="being made")
             case State.ABSENT if asked and not item.undoing and item.unseen < UNSEEN_LOOKS:
                 item.unseen += 1
                 self.again(item, "look", after=poll)
             case State.ABSENT:
                 item.undoing = False
-                self.act(item, "make", state="is made")
+                self.act(item, "make", state="being made")
             case State.GOING:
-                item.undoing, item.state = True, "is deleted first"
+                item.undoing, item.state = True, "being deleted first"
                 self.again(item, "look", after=poll)
             case State.FAILED if item.undoing:
-                self.act(item, "unmake", after=poll, state="is deleted first")
+                self.act(item, "unmake", after=poll, state="being deleted first")
             case State.FAILED if not asked or (item.resource.again and not item.undone):
                 item.undoing = item.undone = True
-                self.act(item, "unmake", state="is deleted first")
+                self.act(item, "unmake", state="being deleted first")
             case State.FAILED:
                 self.fail(item, self.gave_up(item, f"{item.resource.name} could not be made"))
 
@@ -129,12 +129,12 @@ class _TakeDown(Work):
             case State.ABSENT:
                 self.done(item, "gone")
             case State.GOING:
-                item.state = "is deleted"
+                item.state = "being deleted"
                 self.again(item, "look", after=poll)
             case State.PARTIAL | State.FAILED if asked:
-                self.act(item, "unmake", after=poll, state="is deleted")
+                self.act(item, "unmake", after=poll, state="being deleted")
             case _ if asked and item.unseen < UNSEEN_LOOKS:
                 item.unseen += 1
                 self.again(item, "look", after=poll)
             case _:
-                self.act(item, "unmake", state="is deleted")
+                self.act(item, "unmake", state="being deleted")

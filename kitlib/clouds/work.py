@@ -22,6 +22,7 @@ Report = Callable[[Snapshot], None]
 
 PATIENCE_SECONDS = {"create": 120.0, "delete": 600.0}  # what holds a thing back may itself take minutes to go
 MOST_TRIES = 5
+AT_ONCE_SECONDS = 1.0  # what takes no longer is looked at as soon as the cloud has taken the request
 LONGEST_SECONDS = 1800.0  # a resource may take this, or three times what it takes as a rule
 
 
@@ -148,7 +149,7 @@ class Work(ABC):
                 if held:
                     item.state = f"waits for {', '.join(held)}"
                 else:
-                    item.phase, item.state, item.began = Phase.RUNS, "is looked at", self.clock.now()
+                    item.phase, item.state, item.began = Phase.RUNS, "being looked at", self.clock.now()
                     item.due = item.began
 
     def send(self, pool: ThreadPoolExecutor) -> None:
@@ -186,7 +187,9 @@ class Work(ABC):
             self.check_deadline(item, seen)
         else:
             item.tries += 1
-            self.again(item, "look", after=0 if item.expected < poll else poll)
+            self.again(
+                item, "look", after=0 if item.expected <= AT_ONCE_SECONDS else min(item.expected, poll)
+            )
 
     # What may follow
 

@@ -151,10 +151,10 @@ def test_an_interruption_lets_requests_end_and_the_same_call_goes_on():
     cloud = SimulatedCloud(CHAIN)
 
     def press(snapshot):
-        if any(each.name == "cluster" and each.state == "is made" for each in snapshot.steps):
+        if any(each.name == "cluster" and each.state == "being made" for each in snapshot.steps):
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match="(?s)goes on by itself.*cluster: is made.*nodes: not begun"):
+    with pytest.raises(Interrupted, match="(?s)goes on by itself.*cluster: being made.*nodes: not begun"):
         up(cloud, report=lambda snapshot: None if snapshot.over else press(snapshot))
     assert not [each for each in threading.enumerate() if each.name.startswith("create-")]
     up(cloud)
