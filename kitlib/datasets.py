@@ -139,6 +139,7 @@ class DatasetJob(Job):
         name = names.unique(f"prepare-{dataset}") if name is None else name
         self.name = names.check(name, kind="run", longest=names.MAX_RUN_NAME)
         self.settings = settings.read()
+        self.secrets = tuple(filter(None, [self.settings.pull_secret]))
         self.labels = names.labels(
             run=self.name, workshop=self.settings.workshop, lifetime=self.settings.lifetime
         )
@@ -156,6 +157,7 @@ class DatasetJob(Job):
                 {"name": "program", "configMap": {"name": self.name}},
                 {"name": "volume", "persistentVolumeClaim": {"claimName": self.claims[0]}},
             ],
+            "imagePullSecrets": self.settings.pull_secrets,
             **self.additions,
         }
         template = {"metadata": {"labels": self.labels}, "spec": pod}

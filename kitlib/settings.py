@@ -24,6 +24,8 @@ class Settings:
 
     Attributes:
         image: Image of the training container (``TRAINYARD_IMAGE``).
+        pull_secret: Secret by which nodes may pull that image (``TRAINYARD_PULL_SECRET``); None where anybody
+            may, or the nodes' own identity does.
         workshop: Whose objects these are, when many share a cluster (``TRAINYARD_WORKSHOP``).
         lifetime: After how long a run may be cleaned up (``TRAINYARD_LIFETIME_HOURS``).
         storage_class: Of volumes that name none (``TRAINYARD_STORAGE_CLASS``); None leaves it to the cluster.
@@ -38,6 +40,12 @@ class Settings:
     storage_class: str | None = None
     tolerations: tuple[dict[str, str], ...] = ()
     budget: float | None = None
+    pull_secret: str | None = None
+
+    @property
+    def pull_secrets(self) -> list[dict[str, str]] | None:
+        """The same as a pod's spec has it."""
+        return [{"name": self.pull_secret}] if self.pull_secret else None
 
 
 def read(environment: dict[str, str] | None = None) -> Settings:
@@ -62,6 +70,7 @@ def read(environment: dict[str, str] | None = None) -> Settings:
         lifetime=lifetime,
         storage_class=env.get("TRAINYARD_STORAGE_CLASS") or None,
         tolerations=tuple(map(_toleration, env.get("TRAINYARD_TOLERATIONS", "").replace(",", " ").split())),
+        pull_secret=env.get("TRAINYARD_PULL_SECRET") or None,
         budget=dollars(given, "TRAINYARD_BUDGET") if (given := env.get("TRAINYARD_BUDGET")) else None,
     )
 

@@ -184,7 +184,9 @@ def _check_secrets(kube: Kube, job: Job) -> None:
             raise BadInput(
                 f'there is no Secret "{secret}"',
                 about=f'run "{job.name}" in cluster "{kube.cluster}"',
-                fix=f"kubectl create secret generic {secret} --from-literal=AWS_ACCESS_KEY_ID=…",
+                fix=f"kubectl create secret generic {secret} --from-literal=AWS_ACCESS_KEY_ID=…\n"
+                f"or, for an image: kubectl create secret docker-registry {secret} --docker-server=… "
+                "--docker-username=… --docker-password=…",
             )
 
 

@@ -57,6 +57,7 @@ def store(job: TrainingJob, rendezvous: str) -> list[Object]:
     spec = {"hostname": name, "subdomain": job.name, "tolerations": job.settings.tolerations or None}
     if rendezvous == "c10d":
         spec["containers"] = [{"name": "store", "image": job.settings.image}]
+        spec["imagePullSecrets"] = job.settings.pull_secrets
     pod = merge(
         job.read(f"store-{rendezvous}", folder="torch-elastic"), {"metadata": {"name": name}, "spec": spec}
     )

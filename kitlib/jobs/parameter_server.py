@@ -52,6 +52,8 @@ class ParameterServer(TrainingJob):
         volumes: What the pods see where; by default the data set's volume at ``/data``.
         resources: By role, ``{"worker": {"cpu": 0.5, "memory": "512Mi"}}``; roles are master, ps, worker.
         priority: PriorityClasses by role: ``{"worker": "low", "master": "high", "ps": "high"}``.
+        image: Of all pods; by default ``TRAINYARD_IMAGE``, or PyTorch's official one.
+        pull_secret: The Secret by which nodes may pull it.
         name: Of the run; by default made from the trainer's, and unique.
 
     Raises:
@@ -82,6 +84,8 @@ class ParameterServer(TrainingJob):
         volumes: Mapping[str, object] | None = None,
         resources: Mapping[str, Mapping] | None = None,
         priority: Mapping[str, str] | None = None,
+        image: str | None = None,
+        pull_secret: str | None = None,
         name: str | None = None,
     ) -> None:
         if name is not None:
@@ -89,7 +93,9 @@ class ParameterServer(TrainingJob):
         self.about = None if isinstance(data, str) else data
         if volumes is None and self.about is not None:
             volumes = {str(PurePosixPath(data.path).parent): data.volume}
-        super().__init__(trainer, nodes=1, volumes=volumes, args=args, name=name)
+        super().__init__(
+            trainer, nodes=1, volumes=volumes, args=args, image=image, pull_secret=pull_secret, name=name
+        )
         if name is None:
             self.name = names.unique(names.slug(self.trainer.stem, MAX_NAME - 6).rstrip("-"))
             self.labels = self.labels | {names.RUN: self.name}
@@ -232,6 +238,7 @@ class ParameterServer(TrainingJob):
             "volumes": [*mapped, *claimed],
             "tolerations": tolerations or None,
             "priorityClassName": self.classes.get(role),
+            "imagePullSecrets": self.settings.pull_secrets,
             **additions,
         }
         meta = {"labels": {**self.labels, **own, names.ROLE: role}}

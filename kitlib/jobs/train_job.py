@@ -32,6 +32,12 @@ class TrainJob(TrainingJob):
                 about=f'TrainJob "{self.name}", trainer {trainer}',
                 fix="name a file here, or use kit.PyTorchJob or kit.IndexedJob",
             )
+        if self.settings.pull_secret:
+            raise BadInput(
+                "a TrainJob of version 2.0 cannot name a Secret for its image",
+                about=f'TrainJob "{self.name}", pull secret {self.settings.pull_secret}',
+                fix="use kit.PyTorchJob or kit.IndexedJob, or name it in the pods' ServiceAccount",
+            )
         if self.priorities:
             raise BadInput(
                 "a TrainJob of version 2.0 cannot name the PriorityClass of its pods",

@@ -7,6 +7,7 @@ where the others are, is in the modules beside this.
 import copy
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -46,6 +47,8 @@ class TrainingJob(Job):
             These two are made if they are not there; by default the pods have the cluster's usual one.
         source_secret: A Secret with what fetching a trainer needs, as environment variables, if that is not
             the pods' own identity: ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_ENDPOINT_URL`` …
+        image: Of the pods, with torch in it; by default ``TRAINYARD_IMAGE``, or PyTorch's official one.
+        pull_secret: The Secret by which nodes may pull it; by default ``TRAINYARD_PULL_SECRET``, or none.
         name: Name of the run; by default made from the trainer's, and unique.
 
     Raises:
@@ -67,6 +70,8 @@ class TrainingJob(Job):
         gpus: int = 0,
         priority: str | None = None,
         source_secret: str | None = None,
+        image: str | None = None,
+        pull_secret: str | None = None,
         name: str | None = None,
     ) -> None:
         self.remote = remote(trainer, source_secret)
@@ -77,7 +82,6 @@ class TrainingJob(Job):
         self.volumes = _claims(volumes or {})
         own = (self.remote.claim,) if self.remote and self.remote.claim else ()
         self.claims = tuple(dict.fromkeys([*self.volumes.values(), *own]))
-        self.secrets = (self.remote.secret,) if self.remote and self.remote.secret else ()
         self.cpu = check_quantity(cpu, what="cpu", example="0.5")
         self.memory = check_quantity(memory, what="memory", example='"2Gi"')
         self.gpus = check_count(gpus, what="gpus", least=0, most=MOST_GPUS)
@@ -92,7 +96,9 @@ class TrainingJob(Job):
             if name is None
             else names.check(name, kind="run", longest=names.MAX_RUN_NAME)
         )
-        self.settings = settings.read()
+        self.settings = _images(settings.read(), image, pull_secret)
+        needed = (self.remote.secret if self.remote else None, self.settings.pull_secret)
+        self.secrets = tuple(filter(None, needed))
         self.labels = names.labels(
             run=self.name, workshop=self.settings.workshop, lifetime=self.settings.lifetime
         )
@@ -142,6 +148,7 @@ class TrainingJob(Job):
             "volumes": self.pod_volumes,
             "tolerations": tolerations or None,
             "priorityClassName": self.priorities[0] if self.priorities else None,
+            "imagePullSecrets": self.settings.pull_secrets,
             **additions,
         }
         filled = merge(template, {"metadata": {"labels": self.labels}, "spec": spec})
@@ -207,6 +214,18 @@ class TrainingJob(Job):
     def mounts(self) -> list[Object]:
         """Where the containers see the volumes that were asked for."""
         return [{"name": f"volume-{index}", "mountPath": path} for index, path in enumerate(self.volumes)]
+
+
+def _images(given: settings.Settings, image: str | None, pull_secret: str | None) -> settings.Settings:
+    """Return the settings with the image, and the Secret for it, of one job."""
+    for word, value in (("image", image), ("pull_secret", pull_secret)):
+        if value is not None and (not isinstance(value, str) or not value or len(value.split()) != 1):
+            raise BadInput(
+                f"{word} is a name",
+                about=f"{word}={value!r}",
+                fix='image="registry.example/mine:1", or leave it out',
+            )
+    return replace(given, image=image or given.image, pull_secret=pull_secret or given.pull_secret)
 
 
 def flags(args: Mapping | Sequence) -> list[str]:
