@@ -99,6 +99,12 @@ def _doctor(options: argparse.Namespace) -> dict[str, Any]:
     return machine.examine().as_dict()
 
 
+def _kubectl(options: argparse.Namespace) -> list[str]:
+    from localkube.controlplane import binaries
+
+    return binaries.obtain(report=lambda text: _say({"progress": text})).argv("kubectl")
+
+
 def _images(options: argparse.Namespace) -> list[dict[str, Any]]:
     from localkube import known_images
 
@@ -195,6 +201,7 @@ def _parser() -> argparse.ArgumentParser:
     bundle.add_argument("file", type=lambda path: Path(path).absolute())
     bundle.add_argument("--without-wheels", action="store_true")
     bundle.set_defaults(run=_bundle)
+    verbs.add_parser("kubectl", help="how the kit's own kubectl is started").set_defaults(run=_kubectl)
     verbs.add_parser("doctor").set_defaults(run=_doctor)
     return parser
 

@@ -2,13 +2,13 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import yaml
 
 from kitlib import names, ownership, settings
 from kitlib.clusters.base import Cluster, Shape
+from kitlib.clusters.kubectl import kubectl
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
 from kitlib.kube import Kube
 
@@ -108,25 +108,18 @@ class ExistingCluster(Cluster):
         return self._kubeconfig
 
     def kubectl_command(self) -> list[str]:
-        """Return the kubectl on PATH, with the chosen context and namespace.
+        """Return a kubectl, with the chosen context and namespace.
 
         They come from a second kubeconfig, which has no credentials: with ``--namespace`` kubectl would
         refuse objects that name another one, as those of an operator do.
-
-        Raises:
-            BadInput: There is none.
         """
-        found = shutil.which("kubectl")
-        if found is None:
-            raise BadInput(
-                "there is no kubectl here", about="PATH", fix="install kubectl, or use the kit's own verbs"
-            )
+        found = kubectl()
         choice = _memory(self.name).with_suffix(".context")
         choice.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         aside = choice.with_suffix(f".{os.getpid()}")
         aside.write_text(yaml.safe_dump(self._choice()), encoding="utf-8")
         aside.replace(choice)
-        return ["env", f"KUBECONFIG={choice}{os.pathsep}{self._kubeconfig.absolute()}", found]
+        return ["env", f"KUBECONFIG={choice}{os.pathsep}{self._kubeconfig.absolute()}", *found]
 
     def _choice(self) -> dict[str, object]:
         """Return a kubeconfig that names a context of the given one, with the namespace of this cluster."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from botocore import exceptions as boto
+from botocore.parsers import ResponseParserError
 
 from kitlib.errors import BadInput, KitError, ProviderFailed
 
@@ -178,6 +179,9 @@ def _unanswered(error: Exception, about: str, service: str, region: str, profile
             fix=f"see that this machine is online, and that {region} has {service}; then call it again",
             passing=True,
         )
+    if isinstance(error, ResponseParserError):
+        what = f"what answered is not AWS, or AWS failed: {error}"
+        return Refused(what, about=about, fix="see whether a proxy is in between", passing=True)
     return Refused(f"the client library of AWS failed: {error}", about=about, fix="call it again; kit doctor")
 
 

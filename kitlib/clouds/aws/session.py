@@ -14,6 +14,7 @@ from functools import cached_property
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
+from botocore.parsers import ResponseParserError
 
 from kitlib.clouds.aws.refusals import ABSENT, Refused, code_of, translate
 from kitlib.errors import BadInput
@@ -25,6 +26,7 @@ _CONFIG = Config(
     user_agent_extra="trainyard",
     max_pool_connections=20,
 )
+ERRORS = (BotoCoreError, ClientError, ResponseParserError, OSError)
 
 
 class Session:
@@ -101,7 +103,7 @@ class Session:
         """
         try:
             return getattr(self.client(service), operation)(**parameters)
-        except (BotoCoreError, ClientError, OSError) as error:
+        except ERRORS as error:
             if code_of(error) in fine:
                 return None
             raise self.translated(error, service, operation, parameters) from error
@@ -128,7 +130,7 @@ class Session:
                 return
             for page in client.get_paginator(operation).paginate(**parameters):
                 yield from page.get(key) or []
-        except (BotoCoreError, ClientError, OSError) as error:
+        except ERRORS as error:
             raise self.translated(error, service, operation, parameters) from error
 
     def translated(self, error: Exception, service: str, operation: str, parameters: dict):

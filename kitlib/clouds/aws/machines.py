@@ -1,0 +1,89 @@
+"""What AWS says of the machines of a type: GPUs, processors, and the zones that have them."""
+
+from dataclasses import dataclass
+
+from kitlib.clouds.aws.refusals import Refused
+from kitlib.clouds.aws.session import Session
+from kitlib.errors import BadInput
+
+# Zones in which EKS has no control planes:
+# https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html
+WITHOUT_EKS = {"use1-az3", "usw1-az2", "cac1-az3"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An instance type.
+
+    Attributes:
+        name: ``g4dn.xlarge``.
+        cpus: Virtual ones.
+        memory_gib: Of main memory.
+        gpus: Of NVIDIA.
+        arm: Whether its processors are ARM's.
+    """
+
+    name: str
+    cpus: int
+    memory_gib: float
+    gpus: int
+    arm: bool
+
+
+def machine(session: Session, name: str) -> Machine:
+    """Return what a type is.
+
+    Raises:
+        BadInput: The region has no such type.
+    """
+    try:
+        answer = session.call("ec2", "describe_instance_types", InstanceTypes=[name])
+        found = answer["InstanceTypes"][0]
+    except (Refused, IndexError) as error:
+        if isinstance(error, Refused) and not error.code.startswith("InvalidInstanceType"):
+            raise
+        raise BadInput(
+            f"{session.region} has no such instance type",
+            about=f'instance_type="{name}"',
+            fix='another type, such as "m5.xlarge" or, with a GPU, "g4dn.xlarge"; or another region',
+        ) from error
+    gpus = (found.get("GpuInfo") or {}).get("Gpus") or []
+    return Machine(
+        name,
+        found["VCpuInfo"]["DefaultVCpus"],
+        found["MemoryInfo"]["SizeInMiB"] / 1024,
+        sum(each["Count"] for each in gpus if each["Manufacturer"] == "NVIDIA"),
+        "arm64" in found["ProcessorInfo"]["SupportedArchitectures"],
+    )
+
+
+def zones(session: Session, instance_type: str) -> tuple[str, str]:
+    """Return two zones for a cluster's subnets, both with machines of the type if there are two.
+
+    The first has the type in any case.
+
+    Raises:
+        BadInput: No zone has it, or there is only one zone in all.
+    """
+    here = [
+        {"Name": "zone-type", "Values": ["availability-zone"]},
+        {"Name": "state", "Values": ["available"]},
+    ]
+    every = session.call("ec2", "describe_availability_zones", Filters=here)["AvailabilityZones"]
+    usable = sorted(each["ZoneName"] for each in every if each.get("ZoneId") not in WITHOUT_EKS)
+    offers = session.every(
+        "ec2",
+        "describe_instance_type_offerings",
+        "InstanceTypeOfferings",
+        LocationType="availability-zone",
+        Filters=[{"Name": "instance-type", "Values": [instance_type]}],
+    )
+    having = {each["Location"] for each in offers}
+    chosen = sorted(usable, key=lambda zone: (zone not in having, zone))
+    if len(chosen) < 2 or chosen[0] not in having:
+        raise BadInput(
+            f"no zone of {session.region} has machines of this type",
+            about=f'instance_type="{instance_type}"',
+            fix="another type, or another region",
+        )
+    return chosen[0], chosen[1]

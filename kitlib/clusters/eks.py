@@ -1,0 +1,283 @@
+"""Clusters of Amazon EKS, in an account of the user's.
+
+What such a cluster is made of is in `kitlib.clouds.aws`; here is that it is one of the kit's clusters: made,
+found from a fresh kernel or another machine, scaled, and deleted until nothing is left. boto3 is imported
+when one is asked for.
+"""
+
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kitlib import names, settings
+from kitlib.clouds import steps
+from kitlib.clouds.tags import Tags
+from kitlib.clusters.base import Cluster, Shape
+from kitlib.clusters.cloud_memory import Memory
+from kitlib.clusters.kubectl import kubectl
+from kitlib.errors import BadInput, ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
+from kitlib.quantities import check_count
+from kitlib.tables import Table
+
+if TYPE_CHECKING:
+    from kitlib.clouds.aws.plan import Plan
+    from kitlib.clouds.aws.session import Session
+
+LONGEST_NAME = 24
+MACHINE, HOURS, DISK_GB = "m5.xlarge", 4, 100
+SYSTEM_MACHINE = "t3.large"
+GPU = "nvidia.com/gpu"
+OPTIONS = {
+    "region": "of AWS; by default AWS_REGION, or the profile's",
+    "profile": "of your AWS configuration; by default what boto3 finds",
+    "instance_type": f"of the training nodes; by default {MACHINE}",
+    "spot": "True takes machines that AWS may take back, for about a third of the price",
+    "hours": f"after which AWS itself deletes it; by default {HOURS}",
+    "disk_gb": f"of each training node; by default {DISK_GB}",
+    "version": "of Kubernetes",
+}
+
+
+class EksCluster(Cluster):
+    """A cluster of EKS.
+
+    Args:
+        name: Its name.
+        session: The way to its account and region.
+    """
+
+    provider = "eks"
+    memory = Memory("eks")
+
+    def __init__(self, name: str, session: "Session") -> None:
+        super().__init__(names.check(name, kind="cluster", longest=LONGEST_NAME))
+        self.session = session
+
+    @classmethod
+    def create(cls, name: str, shape: Shape, *, recreate: bool = False) -> "EksCluster":
+        """Make a cluster, go on with one that was begun, or return the one that is there.
+
+        Raises:
+            BadInput: An argument is wrong; nothing was started.
+            ProviderFailed: AWS refused something; the same call goes on where it was.
+            Interrupted: The user stopped it; the same call goes on where it was.
+        """
+        from kitlib.clouds.aws.everything import resources
+        from kitlib.clouds.aws.session import Session
+
+        shape.check_options(OPTIONS, cls.provider)
+        cluster = cls(name, Session(shape.options.get("region"), shape.options.get("profile")))
+        if recreate:
+            cluster.delete()
+        steps.bring_up(resources(cluster._planned(shape)), title=cluster._title, resume=cluster._again)
+        cluster._keep()
+        return cluster
+
+    @classmethod
+    def find(cls, name: str, *, region: str | None = None, profile: str | None = None) -> "EksCluster | None":
+        """Return the one of this name, in whatever state, or None.
+
+        Args:
+            name: Its name.
+            region: Where it is; needed once on each machine.
+            profile: Whose account.
+        """
+        from kitlib.clouds.aws.session import Session
+
+        before = cls.memory.read(names.check(name, kind="cluster"))
+        if before is None and region is None and profile is None:
+            return None
+        where = before or {}
+        cluster = cls(name, Session(region or where.get("region"), profile or where.get("profile")))
+        if cluster._described() is None:
+            return None
+        cluster._keep()
+        return cluster
+
+    @classmethod
+    def existing(cls) -> list[dict[str, object]]:
+        """Return a row for each that was used from here; how it is, nobody asks AWS."""
+        return cls.memory.rows("region")
+
+    # What AWS says
+
+    def _described(self) -> dict | None:
+        """Return what EKS says of it; None if there is none that is the kit's."""
+        from kitlib.clouds.aws.cluster import ControlPlane
+        from kitlib.clouds.aws.everything import resources
+
+        control = next(each for each in resources(self._plan) if isinstance(each, ControlPlane))
+        found = control.described()
+        if found is not None:
+            control.check_owner(found.get("tags") or {})
+        return found
+
+    @property
+    def status(self) -> dict[str, object]:
+        """What is known of it: state, version, end, the machines of each group."""
+        from kitlib.clouds.aws.expiry import end
+
+        found = self._described()
+        if found is None:
+            return {"name": self.name, "state": "absent"}
+        return {
+            "name": self.name,
+            "state": found["status"].lower(),
+            "version": found["version"],
+            "region": self.session.region,
+            "account": self.session.account,
+            "expires": end(self._plan),
+            "endpoint": found.get("endpoint"),
+        }
+
+    def resources(self) -> Table:
+        """Return all that AWS has of it, and how each is."""
+        from kitlib.clouds.aws.everything import there
+
+        rows = [
+            (part.name, part.kind, seen.state.value, seen.id, seen.words) for part, seen in there(self._plan)
+        ]
+        return Table(("what", "kind", "state", "id", "words"), rows, empty="nothing is left of it at AWS")
+
+    @cached_property
+    def _plan(self) -> "Plan":
+        """The cluster as far as its name tells."""
+        from kitlib.clouds.aws.plan import Plan
+
+        return Plan(self.session, self._tags(None))
+
+    def _tags(self, expires: datetime | None) -> Tags:
+        whose = names.labels(workshop=settings.read().workshop, lifetime=timedelta())
+        return Tags(self.name, whose[names.OWNER], whose[names.WORKSHOP], expires)
+
+    def _planned(self, shape: Shape) -> "Plan":
+        """Return the cluster as it shall be; one that was begun keeps its end."""
+        from kitlib.clouds.aws.expiry import end
+        from kitlib.clouds.aws.machines import machine, zones
+        from kitlib.clouds.aws.plan import SYSTEM, TRAIN, VERSION, Group, Plan
+
+        given = shape.options
+        for word in ("cpus", "memory", "gpus"):
+            if getattr(shape, word) is not None:
+                raise BadInput(
+                    f"{word} of a node at AWS come with its type",
+                    about=f'create_cluster("eks", {word}=…)',
+                    fix='instance_type="m5.xlarge", or "g4dn.xlarge" for a GPU',
+                )
+        wanted = machine(self.session, str(given.get("instance_type") or MACHINE))
+        until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=_hours(given.get("hours", HOURS)))
+        train = Group(
+            TRAIN,
+            wanted.name,
+            shape.nodes,
+            disk_gb=check_count(given.get("disk_gb", DISK_GB), what="disk_gb", least=20, most=16384),
+            spot=bool(given.get("spot")),
+            gpus=wanted.gpus,
+            arm=wanted.arm,
+        )
+        return Plan(
+            self.session,
+            self._tags(end(self._plan) or until),
+            zones=zones(self.session, wanted.name),
+            groups=(Group(SYSTEM, SYSTEM_MACHINE, 1, least=1), train),
+            version=str(given.get("version") or VERSION),
+        )
+
+    # Reaching it
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Its own file, with a program of the kit's that brings the credentials."""
+        path = self.memory.kubeconfig(self.name)
+        if not path.exists():
+            self._keep()
+        return path
+
+    def _keep(self) -> None:
+        """Let a fresh kernel find it by its name, and kubectl by its file."""
+        from kitlib.clouds.aws.kubeconfig import kubeconfig
+
+        self.memory.write(self.name, {"region": self.session.region, "profile": self.session.profile})
+        found = self._described()
+        if found is not None and found.get("endpoint"):
+            self.memory.write_kubeconfig(self.name, kubeconfig(self.session, found))
+
+    def kubectl_command(self) -> list[str]:
+        """Return the kubectl on PATH, or else the kit's own."""
+        return kubectl()
+
+    def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
+        """Return what lets training pods onto GPU nodes, and keeps others off the system's if they can."""
+        if gpus:
+            return {"tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]}
+        there = {"key": "trainyard/pool", "operator": "In", "values": ["train"]}
+        preferred = {"weight": 100, "preference": {"matchExpressions": [there]}}
+        term = {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}
+        return {"affinity": {"nodeAffinity": term}}
+
+    def explain(self, words: str) -> KitError:
+        """Return why it does not answer, as far as AWS knows."""
+        state = self.status["state"]
+        if state == "absent":
+            return self._not_found()
+        return ClusterUnreachable(
+            f"its API server does not answer: {words}; AWS says it is {state}",
+            about=self._title,
+            fix="try again in a minute" if state == "active" else self._again,
+        )
+
+    def _not_found(self) -> ClusterNotFound:
+        return ClusterNotFound(
+            f"there is no such cluster of the kit's in {self.session.region}",
+            about=self._title,
+            fix=self._again,
+        )
+
+    # Acting
+
+    def scale(self, nodes: int) -> Table:
+        """Have so many training nodes; returns when AWS has begun. Zero costs nothing for machines.
+
+        Example:
+            >>> cluster.scale(4)
+        """
+        from kitlib.clouds.aws.everything import node_group
+
+        check_count(nodes, what="nodes", least=0, most=100)
+        node_group(self._plan, "train").scale(nodes)
+        return self.nodes()
+
+    def delete(self) -> None:
+        """Delete all of it, and see that nothing is left; one that is gone is fine.
+
+        Raises:
+            ProviderFailed: Something is left; the error names it, and what it costs.
+        """
+        from kitlib.clouds.aws.everything import resources, there
+
+        again = f'kit.connect("{self.name}").delete()'
+        steps.take_down(resources(self._plan), title=self._title, resume=again)
+        left = there(self._plan)
+        if left:
+            raise ProviderFailed(
+                "something is left, and may cost: "
+                + "; ".join(f"{part.name} {seen.id} {part.bills}".rstrip() for part, seen in left),
+                about=self._title,
+                fix="delete it again; if it stays, docs/eks.md says how by hand",
+            )
+        self.memory.forget(self.name)
+
+    @property
+    def _title(self) -> str:
+        return f'cluster "{self.name}" in {self.session.region}'
+
+    @property
+    def _again(self) -> str:
+        return f'kit.create_cluster("eks", name="{self.name}", region="{self.session.region}")'
+
+
+def _hours(hours: object) -> float:
+    if isinstance(hours, bool) or not isinstance(hours, int | float) or not 0.5 <= hours <= 24 * 14:
+        raise BadInput("hours are a number from 0.5 to 336", about=f"hours={hours!r}", fix=f"hours={HOURS}")
+    return float(hours)
