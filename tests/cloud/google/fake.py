@@ -6,9 +6,13 @@ google-api-python-client. README.md beside this says what is faithful and what i
 
 from collections.abc import Mapping
 
+from . import seeds
 from .clock import SimulatedClock
 from .container import Container
+from .http_server import HttpServer
+from .rest import Rest
 from .rpc import RpcServer
+from .specials import SPECIALS
 from .world import Call, Project, World
 
 PROJECT = "trainyard-test"
@@ -38,6 +42,7 @@ class FakeGoogle:
     Attributes:
         clock: The simulated clock.
         container: The clusters, for a test that looks behind the API.
+        rest: All other services; ``rest.store`` has their resources.
         project: The project: what it has enabled, who pays, what is denied, its quotas.
         endpoints: The environment variables that lead clients here.
 
@@ -56,13 +61,20 @@ class FakeGoogle:
         self.project = Project(project, NUMBER, enabled=set(SERVICES))
         self.world.projects[project] = self.project
         self.container = Container(self.world)
+        self.rest = Rest(self.world, self.container, SPECIALS)
+        seeds.plant(self.rest.store, self.project)
         self._rpc = RpcServer(self.world, self.container)
+        self._http = HttpServer(self.rest, self._control)
 
     @property
     def endpoints(self) -> Mapping[str, str]:
         """The variables that lead clients here, as gcloud names them."""
-        prefix = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
-        return {f"{prefix}CONTAINER": f"http://127.0.0.1:{self._rpc.port}"}
+        url = self._http.url
+        found = {each: f"{url}/{each}/" for each in SERVICES}
+        # As gcloud has them: those of Compute Engine and Cloud Storage end with the version
+        found |= {each: f"{url}/{each}/v1/" for each in ("compute", "storage")}
+        found["container"] = f"http://127.0.0.1:{self._rpc.port}"
+        return {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{key.upper()}": value for key, value in found.items()}
 
     @property
     def calls(self) -> list[Call]:
@@ -109,11 +121,16 @@ class FakeGoogle:
         """Return what exists, in all services: what a project has from the beginning is not in it."""
         with self.world.lock:
             self.clock.settle()
-            return [f"container.googleapis.com/{each}" for each in self.container.left()]
+            clusters = [f"container.googleapis.com/{each}" for each in self.container.left()]
+            return clusters + self.rest.store.left()
 
     def close(self) -> None:
         """Stop the servers."""
+        self._http.close()
         self._rpc.close()
+
+    def _control(self, word: str, given: dict) -> object:
+        raise NotImplementedError(word)
 
     def __enter__(self) -> "FakeGoogle":
         return self

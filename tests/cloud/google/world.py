@@ -186,7 +186,7 @@ class World:
         return struck
 
     def _allow(self, method: str, target: str, title: str) -> None:
-        words = target.split("/")
+        words = target.partition(":")[0].split("/")
         if "projects" not in words[:-1] or (name := words[words.index("projects") + 1]) == "-":
             return
         project = self.project(name)

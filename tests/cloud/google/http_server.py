@@ -1,0 +1,78 @@
+"""The HTTP door: one port for all services, each under its name: ``/file/v1/projects/…``."""
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+from .refusals import ApiError, LineCut
+from .rest import Rest
+
+
+class HttpServer:
+    """A server on a port of 127.0.0.1.
+
+    Args:
+        rest: The services.
+        control: Answers what begins with ``/_fake/``: called with the rest of the path and the body.
+        port: Which; 0 lets the system choose.
+    """
+
+    def __init__(self, rest: Rest, control: Callable[[str, dict], object], port: int = 0) -> None:
+        handler = type("Handler", (_Handler,), {"rest": rest, "control": staticmethod(control)})
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="fake-google", daemon=True
+        )
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        """Stop it."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    rest: Rest
+    control: Callable[[str, dict], object]
+
+    def log_message(self, *_) -> None:
+        pass
+
+    def _answer(self) -> None:
+        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        url = urlsplit(self.path)
+        first, _, path = url.path.lstrip("/").partition("/")
+        try:
+            try:
+                if first == "_fake":
+                    status, body = 200, self.control(path, json.loads(raw or b"{}"))
+                else:
+                    query = parse_qs(url.query, keep_blank_values=True)
+                    status, body = 200, self._serve(first, path, query, raw)
+            except ApiError as error:
+                status, body = error.json()
+        except LineCut:
+            self.close_connection = True
+            return
+        sent = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json; charset=UTF-8")
+        self.send_header("Content-Length", str(len(sent)))
+        self.end_headers()
+        self.wfile.write(sent)
+
+    def _serve(self, service: str, path: str, query: dict, raw: bytes) -> dict:
+        try:
+            body = json.loads(raw) if raw else None
+        except ValueError as error:
+            raise ApiError("INVALID_ARGUMENT", f"Invalid JSON payload received. {error}") from error
+        return self.rest.handle(service, self.command, path, query, body)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
