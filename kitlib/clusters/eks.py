@@ -104,14 +104,9 @@ class EksCluster(Cluster):
 
     def _described(self) -> dict | None:
         """Return what EKS says of it; None if there is none that is the kit's."""
-        from kitlib.clouds.aws.cluster import ControlPlane
-        from kitlib.clouds.aws.everything import resources
+        from kitlib.clouds.aws.everything import control_plane
 
-        control = next(each for each in resources(self._plan) if isinstance(each, ControlPlane))
-        found = control.described()
-        if found is not None:
-            control.check_owner(found.get("tags") or {})
-        return found
+        return control_plane(self._plan).described()
 
     @property
     def status(self) -> dict[str, object]:
@@ -254,10 +249,10 @@ class EksCluster(Cluster):
         Raises:
             ProviderFailed: Something is left; the error names it, and what it costs.
         """
-        from kitlib.clouds.aws.everything import resources, there
+        from kitlib.clouds.aws.everything import doomed, there
 
         again = f'kit.connect("{self.name}").delete()'
-        steps.take_down(resources(self._plan), title=self._title, resume=again)
+        steps.take_down(doomed(self._plan), title=self._title, resume=again)
         left = there(self._plan)
         if left:
             raise ProviderFailed(

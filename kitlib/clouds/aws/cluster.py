@@ -30,7 +30,8 @@ class EksPart(Part):
     def judged(self, found: Mapping, states: Mapping[str, State] = STATES) -> Seen:
         """Return how it is, by what EKS says of it."""
         tags = found.get("tags") or {}
-        self.check_owner(tags)
+        if not self.is_ours(tags):
+            return ABSENT
         issues = (found.get("health") or {}).get("issues") or []
         words = "; ".join(f"{each.get('code', '')}: {each.get('message', '')}" for each in issues)
         identity = next((value for key, value in found.items() if key.lower().endswith("arn")), "")
@@ -52,9 +53,11 @@ class ControlPlane(EksPart):
         self.role, self.subnets = role, subnets
 
     def described(self) -> dict | None:
-        """Return what EKS says of it, or None if there is none."""
+        """Return what EKS says of it; None if there is none that is the kit's."""
         found = self.session.find("eks", "describe_cluster", name=self.plan.cluster)
-        return None if found is None else found["cluster"]
+        if found is None or not self.is_ours(found["cluster"].get("tags") or {}):
+            return None
+        return found["cluster"]
 
     def look(self) -> Seen:
         found = self.described()
@@ -80,9 +83,7 @@ class ControlPlane(EksPart):
         )
 
     def unmake(self) -> None:
-        found = self.described()
-        if found is not None:
-            self.check_owner(found.get("tags") or {})
+        if self.described() is not None:
             self.session.find("eks", "delete_cluster", name=self.plan.cluster)
 
 

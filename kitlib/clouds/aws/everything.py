@@ -1,17 +1,23 @@
-"""All parts of a cluster at AWS, with what each needs; and what is there of a cluster, or of all.
+"""All parts of a cluster at AWS, with what each needs; and all that there may be of one cluster, or of any.
 
 How they are brought up and taken down is in `kitlib.clouds.steps`.
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from kitlib.clouds.aws.cluster import Addon, ControlPlane, NodeGroup, PodIdentity, Template
 from kitlib.clouds.aws.expiry import Schedule, ScheduleGroup
+from kitlib.clouds.aws.leftovers import leftovers
+from kitlib.clouds.aws.nat import NatAddress, NatGateway, PrivateRoutes
 from kitlib.clouds.aws.network import FilesGroup, InternetGateway, Subnet, Vpc
-from kitlib.clouds.aws.plan import SYSTEM, Part, Plan
-from kitlib.clouds.aws.roles import roles
-from kitlib.clouds.aws.storage import Bucket, FileSystem, MountTarget
+from kitlib.clouds.aws.plan import PATH, SYSTEM, Part, Plan, as_dict
+from kitlib.clouds.aws.registry import LogGroup, Repositories
+from kitlib.clouds.aws.roles import Role, roles
+from kitlib.clouds.aws.session import Session
+from kitlib.clouds.aws.storage import Bucket, FileSystem, MountTarget, MountTargets
 from kitlib.clouds.resource import Seen, State
+from kitlib.clouds.tags import CLUSTER, KIT, Tags, read
 
 WORKERS = 8
 EARLY = ("vpc-cni", "kube-proxy", "eks-pod-identity-agent")  # nodes are not ready without
@@ -24,15 +30,44 @@ def resources(plan: Plan) -> list[Part]:
     schedules = ScheduleGroup(plan)
     ends = [Schedule(plan, schedules, own["expiry"], each.name) for each in plan.groups]
     ends.append(Schedule(plan, schedules, own["expiry"]))
-    bucket = Bucket(plan)
+    bucket, logs, files = Bucket(plan), LogGroup(plan), FileSystem(plan)
     vpc = Vpc(plan, (bucket.name,))
+    door = FilesGroup(plan, vpc)
+    ways, subnets = network(plan, vpc)
+    targets = [MountTarget(plan, files, each, door) for each in subnets]
+    # Nothing that costs by the hour is made before its end is.
+    before = (logs.name, *(each.name for each in (*ways, *ends) if each not in subnets))
+    control = ControlPlane(plan, own["cluster"], subnets, before)
+    return [
+        schedules,
+        *own.values(),
+        *ends,
+        bucket,
+        logs,
+        vpc,
+        *ways,
+        files,
+        door,
+        *targets,
+        control,
+        *programs(plan, own, subnets),
+    ]
+
+
+def network(plan: Plan, vpc: Vpc) -> tuple[list[Part], list[Subnet]]:
+    """Return subnets and ways to the internet, and of the subnets those in which the nodes are."""
     public = [Subnet(plan, vpc, number, public=True) for number in range(2)]
     gateway = InternetGateway(plan, vpc)
-    subnets = public
-    files, door = FileSystem(plan), FilesGroup(plan, vpc)
-    targets = [MountTarget(plan, files, each, door) for each in subnets]
-    before = (gateway.name, *(each.name for each in ends))
-    control = ControlPlane(plan, own["cluster"], subnets, before)
+    if not plan.private:
+        return [*public, gateway], public
+    private = [Subnet(plan, vpc, number, public=False) for number in range(2)]
+    address = NatAddress(plan, vpc)
+    nat = NatGateway(plan, public[0], address, (gateway.name,))
+    return [*public, gateway, *private, address, nat, PrivateRoutes(plan, vpc, private, nat)], private
+
+
+def programs(plan: Plan, own: dict[str, Role], subnets: list[Subnet]) -> list[Part]:
+    """Return the machines, and what runs on them."""
     templates = [Template(plan, each) for each in plan.groups]
     groups = [
         NodeGroup(plan, each, own["nodes"], template, subnets)
@@ -44,23 +79,62 @@ def resources(plan: Plan) -> list[Part]:
         *(Addon(plan, each, system) for each in LATE),
         Addon(plan, "aws-efs-csi-driver", system, account="efs-csi-controller-sa", role=own["efs"]),
     ]
-    return [
-        schedules,
-        *own.values(),
-        *ends,
-        bucket,
-        vpc,
-        *public,
-        gateway,
-        files,
-        door,
-        *targets,
-        control,
-        *templates,
-        *groups,
-        *addons,
-        PodIdentity(plan, own["pods"]),
+    return [*templates, *groups, *addons, PodIdentity(plan, own["pods"])]
+
+
+def doomed(plan: Plan) -> list[Part]:
+    """Return all that there may be of a cluster, with what Kubernetes made, in the order of needs."""
+    plan = replace(plan, private=True, strict=False)
+    parts = [each for each in resources(plan) if not isinstance(each, MountTarget)]
+    by_name = {each.name: each for each in parts}
+    holds = tuple(each.name for each in parts if isinstance(each, Subnet | InternetGateway | NatGateway))
+    left = leftovers(plan, by_name["vpc"], by_name["role cluster"], holds=holds)
+    by_name["cluster"].needs += tuple(each.name for each in left)  # first it goes, and makes no more
+    targets = MountTargets(plan, by_name["file system"], (*holds, "security group files"))
+    return [*parts, targets, *left, Repositories(plan)]
+
+
+def there(plan: Plan) -> list[tuple[Part, Seen]]:
+    """Return what there is of a cluster, and how it is."""
+    parts = doomed(plan)
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="look") as pool:
+        seen = list(pool.map(lambda part: part.look(), parts))
+    return [(part, how) for part, how in zip(parts, seen, strict=True) if how.state is not State.ABSENT]
+
+
+def discover(session: Session, cluster: str | None = None) -> list[Part]:
+    """Return all that there may be of a cluster, or of every cluster of the kit in the region.
+
+    A look at each tells whether it is there.
+
+    Example:
+        >>> [each.name for each in discover(Session("eu-central-1")) if each.look().id]
+    """
+    names = clusters(session) if cluster is None else {cluster}
+    return [each for name in sorted(names) for each in doomed(Plan(session, Tags(name, "", "")))]
+
+
+def clusters(session: Session) -> set[str]:
+    """Return the names of the clusters of which there is something, by the kit's tags."""
+    kit = [{"Key": KIT, "Values": ["true"]}]
+    found = [
+        as_dict(each["Tags"])
+        for each in session.every(
+            "resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=kit
+        )
     ]
+    # The index above is late, and does not know all: what is made first and deleted last is asked for itself.
+    groups = session.every("scheduler", "list_schedule_groups", "ScheduleGroups", NamePrefix="trainyard-")
+    for each in groups:
+        told = session.find("scheduler", "list_tags_for_resource", ResourceArn=each["Arn"]) or {}
+        found.append(as_dict(told.get("Tags")))
+    for each in session.every("iam", "list_roles", "Roles", PathPrefix=PATH):
+        told = session.find("iam", "list_role_tags", RoleName=each["RoleName"]) or {}
+        tags = as_dict(told.get("Tags"))
+        if each["RoleName"].startswith(f"trainyard-{tags.get(CLUSTER)}-{session.region}-"):
+            found.append(tags)
+    known = filter(None, map(read, found))
+    return {each.cluster for each in known if each.cluster}
 
 
 def node_group(plan: Plan, name: str) -> NodeGroup:
@@ -68,9 +142,6 @@ def node_group(plan: Plan, name: str) -> NodeGroup:
     return next(each for each in resources(plan) if isinstance(each, NodeGroup) and each.group.name == name)
 
 
-def there(plan: Plan) -> list[tuple[Part, Seen]]:
-    """Return what there is of a cluster, and how it is."""
-    parts = resources(plan)
-    with ThreadPoolExecutor(WORKERS, thread_name_prefix="look") as pool:
-        seen = list(pool.map(lambda part: part.look(), parts))
-    return [(part, how) for part, how in zip(parts, seen, strict=True) if how.state is not State.ABSENT]
+def control_plane(plan: Plan) -> ControlPlane:
+    """Return a cluster's control plane."""
+    return next(each for each in resources(plan) if isinstance(each, ControlPlane))

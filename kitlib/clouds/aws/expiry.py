@@ -38,7 +38,8 @@ class ScheduleGroup(Part):
         if found is None:
             return ABSENT
         tags = self.written_tags()
-        self.check_owner(tags)
+        if not self.is_ours(tags):
+            return ABSENT
         state = State.GOING if found["State"] == "DELETING" else State.READY
         return self.seen(state, found["Arn"], tags=tags)
 

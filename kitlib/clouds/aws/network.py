@@ -5,7 +5,9 @@ Public subnets cost nothing. Private ones need a NAT gateway, which costs by the
 Security groups of the control plane and the nodes are made by EKS itself.
 """
 
-from kitlib.clouds.aws.claims import Claims
+from collections.abc import Mapping
+
+from kitlib.clouds.aws.claims import Claimed
 from kitlib.clouds.aws.plan import Ec2Part, Plan, as_dict
 from kitlib.clouds.resource import ABSENT, Seen, State
 
@@ -16,47 +18,26 @@ ANYWHERE = "0.0.0.0/0"
 NFS = 2049
 
 
-class Vpc(Ec2Part):
-    """The cluster's network. EC2 lets two people make two of the same name: a claim says which counts."""
+class Vpc(Claimed):
+    """The cluster's network."""
 
     kind = "AWS::EC2::VPC"
     listing, word = ("describe_vpcs", "Vpcs", "VpcId"), "vpc"
 
     def __init__(self, plan: Plan, needs: tuple[str, ...]) -> None:
         super().__init__(plan, "vpc", needs)
-        self.claims = Claims(plan)
 
-    def look(self) -> Seen:
-        found = {each["VpcId"]: each for each in self.found()}
-        if not found:
-            return ABSENT
-        held = self.claims.holder("vpc")
-        if held in found and len(found) == 1:
-            return self.seen(State.READY, held, tags=as_dict(found[held].get("Tags")))
-        return self.seen(State.PARTIAL, held if held in found else min(found))
+    def create(self) -> str:
+        made = self.session.call("ec2", "create_vpc", CidrBlock=CIDR, TagSpecifications=self.specification())
+        return made["Vpc"]["VpcId"]
 
-    def make(self) -> None:
-        found = [each["VpcId"] for each in self.found()]
-        if not found:
-            made = self.session.call(
-                "ec2", "create_vpc", CidrBlock=CIDR, TagSpecifications=self.specification()
-            )
-            found = [made["Vpc"]["VpcId"]]
-        held = self.claims.holder("vpc")
-        if held not in found:
-            self._prepare(found[0])
-            held = self.claims.take("vpc", found[0], instead_of=held)
-        for each in found:
-            if each != held:  # made at the same time as the one that counts, and nothing is in it
-                self.session.find("ec2", "delete_vpc", VpcId=each)
-
-    def _prepare(self, vpc: str) -> None:
+    def prepare(self, identity: str) -> None:
         for attribute in ("EnableDnsSupport", "EnableDnsHostnames"):
-            self.session.call("ec2", "modify_vpc_attribute", VpcId=vpc, **{attribute: {"Value": True}})
+            value = {attribute: {"Value": True}}
+            self.session.call("ec2", "modify_vpc_attribute", VpcId=identity, **value)
 
-    def unmake(self) -> None:
-        for each in self.found():
-            self.session.find("ec2", "delete_vpc", VpcId=each["VpcId"])
+    def remove(self, found: Mapping) -> None:
+        self.session.find("ec2", "delete_vpc", VpcId=found["VpcId"])
 
 
 class Subnet(Ec2Part):

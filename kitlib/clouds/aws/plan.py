@@ -62,6 +62,8 @@ class Plan:
         groups: Its node groups.
         private: Whether nodes have no public address, and reach the internet through a NAT gateway.
         version: Of Kubernetes.
+        strict: Whether what has the right name and is somebody else's is refused; else it is as if it
+            were not there, as listing and deleting want it.
     """
 
     session: Session
@@ -72,6 +74,7 @@ class Plan:
     )
     private: bool = False
     version: str = VERSION
+    strict: bool = True
 
     @property
     def cluster(self) -> str:
@@ -127,16 +130,23 @@ class Part(Resource):
         name = f"trainyard/{self.plan.cluster}/{self.name}"
         return self.plan.tags.amazon() | {PART: self.name, "Name": name} | more
 
-    def check_owner(self, given: Mapping[str, str]) -> None:
-        """Refuse to touch what has the right name and somebody else's tags."""
+    def is_ours(self, given: Mapping[str, str]) -> bool:
+        """Return whether the tags of what has the right name are those of this cluster.
+
+        Raises:
+            Refused: They are not, and the plan is strict.
+        """
         found = read(given)
-        if found is None or found.cluster != self.plan.cluster:
+        if found is not None and found.cluster == self.plan.cluster:
+            return True
+        if self.plan.strict:
             raise Refused(
                 "it is there already, and it is not the kit's",
                 about=f"{self.name} ({self.kind}) of cluster {self.plan.cluster} in {self.where}",
                 fix="choose another name for the cluster: what is not the kit's stays as it is",
                 code="Foreign",
             )
+        return False
 
     def mark(self, tags: Mapping[str, str]) -> None:
         """Write tags on it, as it stands."""

@@ -42,6 +42,27 @@ _CAPACITY = {
     "NoFreeAddressesInSubnet",
     "InsufficientFreeAddresses",
 }
+_NOT_YET = re.compile(
+    r"(could not|cannot) be assumed|must allow .* to assume|cannot assume|not exist or the trusted", re.I
+)
+# Something else, which goes by itself or is deleted at the same time, still uses it.
+_IN_USE = {
+    "DependencyViolation",
+    "DeleteConflict",
+    "FileSystemInUse",
+    "IncorrectFileSystemLifeCycleState",
+    "IncorrectMountTargetState",
+    "IncorrectState",
+    "InvalidGroup.InUse",
+    "InvalidNetworkInterface.InUse",
+    "InvalidIPAddress.InUse",
+    "VolumeInUse",
+    "ResourceInUse",
+    "ResourceInUseException",
+    "ConcurrentModification",
+    "OperationAborted",
+    "BucketNotEmpty",
+}
 _LIMIT = re.compile(r"LimitExceeded|QuotaExceeded|LimitReached|TooMany(?!Requests)|VcpuLimit|InstanceLimit")
 _SKEW = re.compile(
     r"signature (not yet current|expired)|skew|ahead of|difference between the request time", re.I
@@ -123,6 +144,12 @@ def _answered(
         return refused(
             f"the account's quota is used up: {words}",
             "ask for more at Service Quotas in the console, or delete something: kit.list_resources()",
+        )
+    if code in _IN_USE:
+        return refused(f"it is in use: {words}", "call it again in a minute", passing=True)
+    if _NOT_YET.search(words):
+        return refused(
+            f"a role that was just made is not known everywhere: {words}", "call it again", passing=True
         )
     if _AT_FAULT.search(code):
         return refused(f"AWS failed: {words}", "call it again in a minute", passing=True)

@@ -7,6 +7,7 @@ and one cluster.
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 
 from kitlib.clouds.aws.plan import PATH, Part, Plan, as_dict, as_list
 from kitlib.clouds.resource import ABSENT, Seen, State
@@ -52,7 +53,8 @@ class Role(Part):
         if found is None:
             return ABSENT
         tags = as_dict(found["Role"].get("Tags"))
-        self.check_owner(tags)
+        if not self.is_ours(tags):
+            return ABSENT
         whole = set(self.managed) <= set(self._attached()) and (not self.statements or self._inline())
         return self.seen(State.READY if whole else State.PARTIAL, found["Role"]["Arn"], tags=tags)
 
@@ -80,14 +82,18 @@ class Role(Part):
 
     def unmake(self) -> None:
         found = self.session.find("iam", "get_role", RoleName=self.role)
-        if found is None:
+        if found is None or not self.is_ours(as_dict(found["Role"].get("Tags"))):
             return
-        self.check_owner(as_dict(found["Role"].get("Tags")))
         for each in self._attached():
             self.session.find("iam", "detach_role_policy", RoleName=self.role, PolicyArn=each)
         if self._inline():
             self.session.find("iam", "delete_role_policy", RoleName=self.role, PolicyName=INLINE)
         self.session.find("iam", "delete_role", RoleName=self.role)
+
+    def created(self) -> datetime | None:
+        """Return when it was made; None if it is not there."""
+        found = self.session.find("iam", "get_role", RoleName=self.role)
+        return None if found is None else found["Role"]["CreateDate"]
 
     def mark(self, tags: Mapping[str, str]) -> None:
         self.session.find("iam", "tag_role", RoleName=self.role, Tags=as_list(tags))

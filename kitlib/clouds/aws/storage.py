@@ -36,7 +36,8 @@ class FileSystem(Part):
         if found is None:
             return ABSENT
         tags = as_dict(found.get("Tags"))
-        self.check_owner(tags)
+        if not self.is_ours(tags):
+            return ABSENT
         return self.seen(STATES[found["LifeCycleState"]], found["FileSystemId"], tags=tags)
 
     def make(self) -> None:
@@ -99,6 +100,40 @@ class MountTarget(Part):
         """Do nothing: it has no tags of its own."""
 
 
+class MountTargets(Part):
+    """All mount targets of the file system, in whatever subnet: for its end."""
+
+    kind, expected_gone = "AWS::EFS::MountTarget", 60.0
+
+    def __init__(self, plan: Plan, files: FileSystem, needs: tuple[str, ...]) -> None:
+        super().__init__(plan, "mount targets", (files.name, *needs))
+        self.files = files
+
+    def look(self) -> Seen:
+        found = self._found()
+        if not found:
+            return ABSENT
+        self.tags = self.files.tags
+        going = all(each["LifeCycleState"] == "deleting" for each in found)
+        words = " ".join(each["MountTargetId"] for each in found)
+        return self.seen(State.GOING if going else State.READY, words)
+
+    def make(self) -> None:
+        """Do nothing: `MountTarget` makes each."""
+
+    def unmake(self) -> None:
+        for each in self._found():
+            self.session.find("efs", "delete_mount_target", MountTargetId=each["MountTargetId"])
+
+    def mark(self, tags: Mapping[str, str]) -> None:
+        """Do nothing: they have no tags of their own."""
+
+    def _found(self) -> list[dict]:
+        files = self.files.look().id
+        told = self.session.find("efs", "describe_mount_targets", FileSystemId=files) if files else None
+        return [each for each in (told or {}).get("MountTargets", []) if each["LifeCycleState"] != "deleted"]
+
+
 class Bucket(Part):
     """The cluster's bucket: trainers and models, and who made what first."""
 
@@ -115,7 +150,8 @@ class Bucket(Part):
         tags = as_dict((self.session.find("s3", "get_bucket_tagging", Bucket=name) or {}).get("TagSet"))
         if not tags:  # its name holds the account's number and the kit's: it died before it was marked
             return self.seen(State.PARTIAL, name)
-        self.check_owner(tags)
+        if not self.is_ours(tags):
+            return ABSENT
         return self.seen(State.READY, name, tags=tags)
 
     def make(self) -> None:

@@ -150,7 +150,7 @@ def _group_is_unused(question: Question) -> None:
     ec2 = ec2_backends[ACCOUNT][question.region]
     used = any(group in [each.id for each in eni.group_set] for eni in _interfaces(question.region))
     named = any(
-        group in [source.get("GroupId") for source in rule.source_groups]
+        rule.source_group.get("GroupId") == group
         for groups in ec2.groups.values()
         for other in groups.values()
         if other.id != group

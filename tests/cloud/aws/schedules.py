@@ -106,7 +106,7 @@ class Schedules:
         name, group = given["Name"], given.get("GroupName") or "default"
         groups = scheduler_backends[ACCOUNT][question.region].schedule_groups
         found = groups[group].schedules.get(name) if group in groups else None
-        same = found is not None and found.schedule_expression == given["ScheduleExpression"]
+        same = found is not None and _told(found) == (given["ScheduleExpression"], given.get("StartDate"))
         if not same or found.state != "ENABLED":
             return
         done = self._call(question, found.target, f"{group}/{name}")
@@ -143,6 +143,11 @@ class Schedules:
         except Refused as error:
             fired.outcome, fired.words = error.code, error.message
         return fired
+
+
+def _told(schedule: Any) -> tuple[str, datetime | None]:
+    """Return when a schedule is due, as it was told last: an older telling of it counts no more."""
+    return schedule.schedule_expression, schedule.start_date
 
 
 def _operation(found: re.Match[str]) -> Any:
