@@ -10,7 +10,8 @@
 These are all the names that notebooks need; the modules behind them are for those who want to know.
 """
 
-from kitlib.cleanup import clean_up
+from kitlib.cleanup import clean_up, delete_resources
+from kitlib.clouds.inventory import list_resources
 from kitlib.clusters import Cluster, connect, create_cluster, list_clusters
 from kitlib.container_images import build_image
 from kitlib.datasets import Dataset, image_folder, prepare_dataset
@@ -41,10 +42,12 @@ __all__ = [
     "clean_up",
     "connect",
     "create_cluster",
+    "delete_resources",
     "image_folder",
     "install",
     "launch",
     "list_clusters",
+    "list_resources",
     "machine",
     "prepare_dataset",
     "providers",

@@ -10,6 +10,7 @@ import sys
 import click
 
 from kitlib import clusters, settings
+from kitlib.cli_resources import OPTION, extend, options_of, resources
 from kitlib.cli_volume import CLUSTER, volume
 from kitlib.cli_workshop import workshop as workshop_group
 from kitlib.errors import KitError
@@ -49,9 +50,14 @@ def cluster() -> None:
 @click.option("--gpus", type=int, help="GPUs that each node declares.")
 @click.option("--port", type=int, help="Port of the API on 127.0.0.1 (local only).")
 @click.option("--recreate", is_flag=True, help="Delete a cluster of this name first.")
-def create(name: str, provider: str, port: int | None, **shape) -> None:
-    """Create the cluster NAME, or find it running."""
-    options = {} if port is None else {"port": port}
+@OPTION
+def create(name: str, provider: str, port: int | None, option: tuple[str, ...], **shape) -> None:
+    """Create the cluster NAME, or find it running.
+
+    What only one provider understands is given as it is called in Python:
+    kit cluster create lab --provider eks -o region=eu-central-1 -o instance_type=g4dn.xlarge -o hours=4
+    """
+    options = options_of(option) | ({} if port is None else {"port": port})
     made = clusters.create_cluster(provider, name=name, **shape, **options)
     click.echo(made.nodes())
     click.echo(f"\nTry: kit kubectl -c {name} get pods -A", err=True)
@@ -96,9 +102,19 @@ def stop(name: str) -> None:
 
 @cluster.command()
 @click.argument("name", default=settings.DEFAULT_CLUSTER)
-def delete(name: str) -> None:
-    """Delete the cluster NAME and all that is in it; harmless when there is none."""
-    clusters.LocalCluster(name).delete()
+@click.option("--provider", help="Whose; by default any that this machine used for this name.")
+@OPTION
+def delete(name: str, provider: str | None, option: tuple[str, ...]) -> None:
+    """Delete the cluster NAME and all that is in it; harmless when there is none.
+
+    One at a cloud that another machine made is found with its place:
+    kit cluster delete lab --provider eks -o region=eu-central-1
+    """
+    found = clusters.find(name, provider=provider, **options_of(option))
+    if found is None:
+        click.echo(f"there is no cluster {name}; kit resources list says what is left at clouds", err=True)
+    else:
+        found.delete()
 
 
 @main.group()
@@ -146,6 +162,8 @@ def simulate(count: int, cluster: str) -> None:
     clusters.connect(cluster).simulate_nodes(count)
 
 
+main.add_command(extend)
+main.add_command(resources)
 main.add_command(volume)
 main.add_command(workshop_group)
 

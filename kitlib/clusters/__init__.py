@@ -1,11 +1,12 @@
 """Clusters of every provider: make one, find one again, list them."""
 
+import inspect
 from pathlib import Path
 
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.clusters.local import LocalCluster, not_found
-from kitlib.errors import BadInput
+from kitlib.errors import BadInput, ClusterNotFound
 from kitlib.settings import DEFAULT_CLUSTER
 from kitlib.tables import Table
 
@@ -46,29 +47,27 @@ def create_cluster(
         >>> cluster.nodes()
     """
     shape = Shape(nodes=nodes, cpus=cpus, memory=memory, gpus=gpus, options=options)
-    if provider not in PROVIDERS:
-        raise BadInput(
-            f"there is no provider {provider!r}",
-            about=f"create_cluster({provider!r})",
-            fix=f"those that there are: {', '.join(PROVIDERS)}",
-        )
-    return PROVIDERS[provider].create(name, shape, recreate=recreate)
+    return _class(provider).create(name, shape, recreate=recreate)
 
 
 def connect(
     name: str = DEFAULT_CLUSTER,
     *,
+    provider: str | None = None,
     kubeconfig: str | Path | None = None,
     context: str | None = None,
     start: bool = False,
+    **where: str,
 ) -> Cluster:
     """Return a cluster that is there: from a fresh kernel, or after somebody else made it.
 
     Args:
         name: Its name; with a kubeconfig, what the kit shall call it.
+        provider: Whose cluster; by default every provider is asked that this machine used for this name.
         kubeconfig: Leads to a cluster that the kit did not make; needed once, the kit remembers its path.
         context: One of the kubeconfig's contexts.
         start: Start a local cluster that has stopped: after the machine was, for one.
+        where: Where the provider has it, on a machine that did not make it: as for `find`.
 
     Raises:
         ClusterNotFound: There is none of this name; the error lists those that there are.
@@ -76,14 +75,45 @@ def connect(
     """
     if kubeconfig is not None or context is not None:
         return ExistingCluster(name, kubeconfig=kubeconfig, context=context).remembered()
-    cluster = LocalCluster.find(name)
+    cluster = find(name, provider=provider, **where)
     if cluster is None:
-        if known := ExistingCluster.find(name):
-            return known
-        raise not_found(name)
+        raise not_found(name) if provider in (None, "local") else _not_there(name, provider)
+    if not isinstance(cluster, LocalCluster):
+        return cluster
     if start and cluster.status["state"] == "stopped":
         return cluster.start()
     return cluster.check_running()
+
+
+def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | None:
+    """Return the cluster of a name, in whatever state, or None.
+
+    Args:
+        name: Its name.
+        provider: Whose; by default all are asked that this machine used for this name, local first.
+        where: Where the provider has it: its own words.
+
+    Raises:
+        BadInput: There is no such provider, or it knows no such place.
+    """
+    if provider is None and where:
+        raise BadInput(
+            f"only a provider knows a {', '.join(where)}",
+            about=f'cluster "{name}"',
+            fix=f"say which: provider={' or '.join(map(repr, PROVIDERS))}",
+        )
+    asked = PROVIDERS.values() if provider is None else [_class(provider)]
+    for each in asked:
+        known = set(inspect.signature(each.find).parameters) - {"name"}
+        if unknown := sorted(set(where) - known):
+            raise BadInput(
+                f"the provider {provider} has no {', '.join(unknown)}",
+                about=f'cluster "{name}"',
+                fix=f"it is found by: {', '.join(sorted(known)) or 'its name alone'}",
+            )
+        if cluster := each.find(name, **where):
+            return cluster
+    return None
 
 
 def list_clusters() -> Table:
@@ -93,4 +123,24 @@ def list_clusters() -> Table:
     return Table(columns, [[row[column] for column in columns] for row in rows], empty="no clusters")
 
 
-__all__ = ["PROVIDERS", "Cluster", "LocalCluster", "connect", "create_cluster", "list_clusters"]
+def _class(provider: str) -> type[Cluster]:
+    if provider not in PROVIDERS:
+        raise BadInput(
+            f"there is no provider {provider!r}",
+            about=f"provider={provider!r}",
+            fix=f"those that there are: {', '.join(PROVIDERS)}",
+        )
+    return PROVIDERS[provider]
+
+
+def _not_there(name: str, provider: str) -> ClusterNotFound:
+    known = [str(each["cluster"]) for each in PROVIDERS[provider].existing()]
+    return ClusterNotFound(
+        f"{provider} has no such cluster of the kit's there",
+        about=f'cluster "{name}"',
+        fix=f'say where it is, or create it: kit.create_cluster("{provider}", name="{name}")'
+        + (f"; used from here: {', '.join(known)}" if known else ""),
+    )
+
+
+__all__ = ["PROVIDERS", "Cluster", "LocalCluster", "connect", "create_cluster", "find", "list_clusters"]

@@ -1,0 +1,108 @@
+"""``kit resources`` and ``kit extend``: what the kit has at clouds, and until when, for a terminal."""
+
+import ast
+from collections.abc import Sequence
+
+import click
+
+from kitlib import clusters, settings
+from kitlib.errors import BadInput
+
+OPTION = click.option(
+    "--option", "-o", multiple=True, metavar="KEY=VALUE", help="The provider's own; repeat it."
+)
+
+
+def options_of(given: Sequence[str]) -> dict[str, object]:
+    """Return options as Python has them: ``spot=true`` is True, ``hours=4`` is 4, all else is text.
+
+    Raises:
+        BadInput: One has no equals sign.
+    """
+    read = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals or not key.isidentifier():
+            raise BadInput("an option is a key and a value", about=each, fix="--option region=eu-central-1")
+        read[key] = _value(value)
+    return read
+
+
+def _value(text: str) -> object:
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    if isinstance(value, float) and repr(value) != text:  # a version, such as 1.30
+        return text
+    return value if isinstance(value, int | float | dict | list) else text
+
+
+def _where(command):
+    for option in (
+        click.option("--provider", help="eks or gke; by default both."),
+        click.option("--region", "regions", multiple=True, help="Of AWS; repeat it, or say all."),
+        click.option("--profile", help="Of your AWS configuration."),
+        click.option("--project", help="Of Google Cloud."),
+    ):
+        command = option(command)
+    return command
+
+
+def _places(regions: tuple[str, ...]) -> tuple[str, ...] | str | None:
+    return "all" if "all" in regions else regions or None
+
+
+@click.group()
+def resources() -> None:
+    """List and delete what the kit has at clouds, whoever made it."""
+
+
+@resources.command("list")
+@click.option("--cluster", "-c", help="Only what belongs to this one.")
+@_where
+def list_(regions: tuple[str, ...], **where) -> None:
+    """List what the kit has at clouds, found by its tags."""
+    from kitlib.clouds.inventory import list_resources
+
+    click.echo(list_resources(regions=_places(regions), **where))
+    if (budget := settings.read().budget) is not None:
+        click.echo(f"\nbudget: {budget:g} dollars (TRAINYARD_BUDGET)", err=True)
+
+
+@resources.command()
+@click.argument("names", metavar="[CLUSTER]...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Of every cluster of the kit that is found.")
+@click.option("--really", is_flag=True, help="Delete it; without this it is only listed.")
+@click.option("--yes", "confirm", is_flag=True, help="More than one cluster is meant.")
+@_where
+def delete(names: tuple[str, ...], every: bool, really: bool, regions: tuple[str, ...], **given) -> None:
+    """Delete what belongs to each CLUSTER, also where the cluster itself is gone."""
+    from kitlib.cleanup import delete_resources
+
+    if bool(names) == every:
+        raise click.UsageError("name one cluster or several, or say --all")
+    left = delete_resources(clusters=names or None, regions=_places(regions), dry_run=not really, **given)
+    click.echo(left)
+    if not really and len(left):
+        click.echo("\nNothing was deleted. To delete all of this: the same with --really", err=True)
+
+
+@click.command()
+@click.argument("name", default=settings.DEFAULT_CLUSTER)
+@click.option("--hours", type=float, required=True, help="From now.")
+@click.option("--provider", help="Whose; by default any that this machine used for this name.")
+@OPTION
+def extend(name: str, hours: float, provider: str | None, option: tuple[str, ...]) -> None:
+    """Let the cloud delete the cluster NAME so many hours from now, and not before."""
+    found = clusters.connect(name, provider=provider, **options_of(option))
+    if not hasattr(found, "extend"):
+        raise BadInput(
+            f"a cluster of the provider {found.provider} has no end that could be put off",
+            about=f'cluster "{name}"',
+            fix="it stays until you delete it",
+        )
+    click.echo(found.extend(hours=hours))

@@ -1,0 +1,139 @@
+"""The verbs of a terminal that concern clouds: which provider is meant, its own options, what is asked."""
+
+import pytest
+from click.testing import CliRunner
+
+import kitlib as kit
+from kitlib import cleanup, cli, clusters
+from kitlib.cli_resources import options_of
+from kitlib.clouds import inventory
+from kitlib.clouds.inventory import Cloud, Place
+from kitlib.errors import BadInput, ClusterNotFound
+from kitlib.tables import Table
+
+from ..cloud.simulated_cloud import Plan, SimulatedCloud, Thing, plans
+
+
+class Rented:
+    """A provider of clusters, as far as the verbs need one."""
+
+    provider = "rented"
+    said: list = []
+
+    def __init__(self, name):
+        self.name = name
+
+    @classmethod
+    def create(cls, name, shape, *, recreate):
+        cls.said.append(("create", name, dict(shape.options), shape.nodes))
+        return cls(name)
+
+    @classmethod
+    def find(cls, name, *, region=None):
+        return cls(name) if name == "lab" and region in (None, "eu-1") else None
+
+    @classmethod
+    def existing(cls):
+        return [{"cluster": "lab"}]
+
+    def nodes(self):
+        return Table(("node",), [("node-0",)])
+
+    def delete(self):
+        self.said.append(("delete", self.name))
+
+    def extend(self, *, hours):
+        return f"{self.name} ends in {hours:g} hours"
+
+
+@pytest.fixture
+def rented(monkeypatch):
+    monkeypatch.setattr(Rented, "said", [])
+    monkeypatch.setattr(clusters, "PROVIDERS", {"rented": Rented})
+    return Rented.said
+
+
+def run(*words):
+    return CliRunner().invoke(cli.main, words)
+
+
+def test_options_are_as_python_has_them():
+    given = options_of(
+        ["spot=true", "hours=2.5", "nodes=3", "region=eu-1", "version=1.30", 'labels={"a": "b"}']
+    )
+    assert given == {
+        "spot": True,
+        "hours": 2.5,
+        "nodes": 3,
+        "region": "eu-1",
+        "version": "1.30",
+        "labels": {"a": "b"},
+    }
+    with pytest.raises(BadInput, match="a key and a value"):
+        options_of(["spot"])
+
+
+def test_a_cluster_is_created_with_its_providers_own_options(rented):
+    done = run("cluster", "create", "lab", "--provider", "rented", "--nodes", "2", "-o", "region=eu-1")
+    assert done.exit_code == 0
+    assert rented == [("create", "lab", {"region": "eu-1"}, 2)]
+
+
+def test_a_cluster_of_any_provider_is_deleted_by_its_name(rented):
+    assert run("cluster", "delete", "lab").exit_code == 0
+    assert rented == [("delete", "lab")]
+
+
+def test_deleting_a_cluster_that_nobody_has_is_harmless_and_says_where_to_look(rented):
+    done = run("cluster", "delete", "gone")
+    assert done.exit_code == 0
+    assert "kit resources list" in done.stderr
+    assert rented == []
+
+
+@pytest.mark.usefixtures("rented")
+def test_a_cluster_is_found_at_the_place_that_is_named_and_nowhere_else():
+    assert kit.connect("lab", provider="rented", region="eu-1").name == "lab"
+    with pytest.raises(ClusterNotFound, match="used from here: lab"):
+        kit.connect("lab", provider="rented", region="us-9")
+    with pytest.raises(BadInput, match="found by: region"):
+        kit.connect("lab", provider="rented", zone="a")
+    with pytest.raises(BadInput, match="say which"):
+        kit.connect("lab", region="eu-1")
+    with pytest.raises(BadInput, match="those that there are: rented"):
+        kit.connect("lab", provider="azure")
+
+
+@pytest.mark.usefixtures("rented")
+def test_a_clusters_end_is_put_off():
+    assert run("extend", "lab", "--hours", "3").stdout == "lab ends in 3 hours\n"
+
+
+def test_resources_are_listed_first_and_deleted_only_when_that_is_said(monkeypatch):
+    cloud = SimulatedCloud(plans(Plan("network")))
+    cloud.things["network"] = Thing(1, 0, 0)
+
+    def discover(cluster=None):
+        found = cloud.process()
+        for each in found:
+            each.tags = kit.clouds.tags.Tags("lab", "ada", "course")
+        return found
+
+    asked = []
+
+    def clouds(provider, **where):
+        asked.append((provider, where))
+        return [Cloud("eks", lambda: [Place("eks", "eu-1", discover)])]
+
+    monkeypatch.setattr(inventory, "clouds", clouds)
+    shown = run("resources", "list", "--provider", "eks", "--region", "all")
+    assert "lab      network" in shown.stdout
+    assert asked == [("eks", {"regions": "all", "profile": None, "project": None})]
+    tried = run("resources", "delete", "lab")
+    assert "Nothing was deleted" in tried.stderr
+    assert cloud.left() == ["network"]
+    assert run("resources", "delete").exit_code == 2
+    done = run("resources", "delete", "lab", "--really")
+    assert (done.exit_code, cloud.left()) == (0, [])
+    assert "nothing of the kit" in done.stdout
+    assert cleanup.delete_resources(clusters="lab").rows == []
