@@ -47,6 +47,7 @@ def _create(options: argparse.Namespace) -> dict[str, Any]:
         mode=options.mode,
         container_log_max_size=memory_bytes(options.container_log_max_size),
         container_log_max_files=options.container_log_max_files,
+        token_webhook=options.token_webhook,
     )
     return cluster.create(options.name, wanted=wanted, report=_reporter())
 
@@ -160,6 +161,9 @@ def _parser() -> argparse.ArgumentParser:
     create.add_argument("--port", type=int, default=0, help="of the API on 127.0.0.1")
     create.add_argument("--container-log-max-size", default="10Mi", metavar="SIZE")
     create.add_argument("--container-log-max-files", type=int, default=5, metavar="NUMBER")
+    create.add_argument(
+        "--token-webhook", metavar="URL", help="a server on 127.0.0.1 that judges tokens, by TokenReview"
+    )
     create.add_argument("--no-warm", action="store_true", help="start every container's Python afresh")
     create.add_argument(
         "--mode",

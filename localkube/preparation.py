@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from localkube.controlplane import certificates, components, kubeconfig
 from localkube.controlplane.binaries import ControlPlane
@@ -23,6 +24,8 @@ CONTROL_GROUPS = "TRAINYARD_CGROUPS"
 # Seconds after the API's first answer: each takes a core for a second or two, which the first pods want.
 DELAYS = {"metrics-server": 3.0, "warm": 4.0}
 EGRESS_SOCKET = "egress.sock"
+# Of a site's loopback: from there the supervisor carries to the server on the host that judges tokens.
+TOKEN_WEBHOOK_PORT = 6444
 # The agent trusts its cluster's authority alone: reading the machine's takes aiohttp a sixth of a second.
 AGENT_ENVIRONMENT = {"SSL_CERT_FILE": "/dev/null", "SSL_CERT_DIR": "/dev/null", "MALLOC_ARENA_MAX": "1"}
 
@@ -141,14 +144,30 @@ class Preparation:
             "site": site,
             "components": self._components(),
             "gateway": None if plain else _gateway(self.control_plane, Site()),
+            "token_webhook": None if plain else self._way_to_token_webhook(),
             "api": [self._on_loopback(Site().address), 6443],
         }
+
+    def _token_webhook(self) -> str | None:
+        """Return its URL, as the API server reaches it: in a site, by a port of the site's own loopback."""
+        url = self.wanted.token_webhook
+        if url is None or self.mode == "plain":
+            return url
+        return urlsplit(url)._replace(netloc=f"127.0.0.1:{TOKEN_WEBHOOK_PORT}").geturl()
+
+    def _way_to_token_webhook(self) -> dict[str, Any] | None:
+        if self.wanted.token_webhook is None:
+            return None
+        there = urlsplit(self.wanted.token_webhook)
+        return {"inside": ["127.0.0.1", TOKEN_WEBHOOK_PORT], "outside": [there.hostname, there.port]}
 
     def _components(self) -> list[dict[str, Any]]:
         """Return the programs of the site, as the supervisor reads them."""
         paths, plain, found = self.paths, self.mode == "plain", []
         own = self._on_loopback(Site().address)
-        at = components.Addresses(api_bind=own, loopback=own, egress=EGRESS_SOCKET) if plain else None
+        at = components.Addresses(token_webhook=self._token_webhook())
+        if plain:
+            at = replace(at, api_bind=own, loopback=own, egress=EGRESS_SOCKET)
         for component in components.commands(paths, self.control_plane, addresses=at):
             late = bool(component.starts_after)
             argv, env = list(component.argv), dict(component.env)

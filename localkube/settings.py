@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from localkube.errors import LocalClusterError
 from localkube.machine import Machine
@@ -30,6 +31,8 @@ class Wanted:
         mode: ``namespaces``, ``plain``, or ``auto``: namespaces where the machine allows them.
         container_log_max_size: Bytes after which a container's log goes on in a new file.
         container_log_max_files: How many files of a container's log are kept.
+        token_webhook: ``http://127.0.0.1:PORT/PATH``: a server on this machine that is asked, by TokenReview,
+            whose a bearer token is that the cluster did not issue.
     """
 
     nodes: int = 4
@@ -42,6 +45,7 @@ class Wanted:
     mode: str = "auto"
     container_log_max_size: int = LogLimits.bytes
     container_log_max_files: int = LogLimits.files
+    token_webhook: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MOST_NODES:
@@ -66,6 +70,12 @@ class Wanted:
                 "a node declares 0 to 64 GPUs", about=str(self.gpus), fix="correct --gpus"
             )
 
+        if self.token_webhook is not None and not _on_this_machine(self.token_webhook):
+            raise LocalClusterError(
+                "tokens are judged by a server on this machine's loopback",
+                about=self.token_webhook,
+                fix="write --token-webhook http://127.0.0.1:PORT/PATH",
+            )
         if self.mode not in MODES:
             raise LocalClusterError(
                 f"a mode is one of {', '.join(MODES)}", about=self.mode, fix="correct --mode, or leave it out"
@@ -96,6 +106,14 @@ class Wanted:
                 )
             )
         return settings
+
+
+def _on_this_machine(url: str) -> bool:
+    try:
+        there = urlsplit(url)
+        return (there.scheme, there.hostname) == ("http", "127.0.0.1") and bool(there.port)
+    except ValueError:
+        return False
 
 
 def memory_bytes(text: str) -> int:

@@ -79,6 +79,8 @@ class Supervisor:
             for component in self._components.values():
                 if not component.starts_after_api:
                     await self._start(component)
+            if self._plan["token_webhook"]:
+                start_task(self._let_out(**self._plan["token_webhook"]), name="token webhook")
             start_task(self._start_late(), name="late components")
             start_task(self._serve(listener), name="forwarder")
             start_task(rotation.keep_small(self._root / "logs"), name="logs")
@@ -212,6 +214,29 @@ class Supervisor:
             inside.close()
             raise
         return inside
+
+    # One server of the host, for the API server alone: pods are in networks of their own.
+
+    async def _let_out(self, inside: list[Any], outside: list[Any]) -> None:
+        _, descriptors = await self._orders.ask("socket")
+        loop, listener = asyncio.get_running_loop(), socket.socket(fileno=descriptors[0])
+        listener.bind(tuple(inside))
+        listener.listen()
+        listener.setblocking(False)
+        while True:
+            client, _ = await loop.sock_accept(listener)
+            start_task(self._lead_out(client, tuple(outside)), name="token review")
+
+    async def _lead_out(self, client: socket.socket, to: tuple[str, int]) -> None:
+        there = socket.socket()
+        there.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(there, to)
+        except OSError:
+            client.close()
+            there.close()
+            return
+        await carry(client, there)
 
     async def _forward(self, client: socket.socket) -> None:
         try:

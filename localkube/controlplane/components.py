@@ -66,7 +66,8 @@ class Addresses:
     """Where the components listen. The defaults are those inside a site, whose network nobody else is in.
 
     ``egress`` is a Unix socket, by a name relative to the cluster's directory: the API server's way to nodes,
-    pods and Services, where their addresses are not on the network.
+    pods and Services, where their addresses are not on the network. ``token_webhook`` is the URL at which the
+    API server asks whose a token is.
     """
 
     api_bind: str = "0.0.0.0"
@@ -78,6 +79,7 @@ class Addresses:
     services: str = "10.96.0.0/16"
     loopback: str = "127.0.0.1"
     egress: str | None = None
+    token_webhook: str | None = None
 
     @property
     def api(self) -> str:
@@ -188,8 +190,15 @@ def _etcd(paths: ClusterPaths, at: Addresses) -> dict[str, object]:
 
 def _api_server(paths: ClusterPaths, at: Addresses, files: Mapping[str, Path]) -> dict[str, object]:
     pki = paths.pki
-    egress = {"egress-selector-config-file": files["egress"]} if at.egress else {}
-    return egress | {
+    more = {"egress-selector-config-file": files["egress"]} if at.egress else {}
+    if at.token_webhook:
+        more |= {
+            "authentication-token-webhook-config-file": files["token-webhook"],
+            "authentication-token-webhook-version": "v1",
+            # Whose rights end is to be out soon; the server is on the same machine.
+            "authentication-token-webhook-cache-ttl": "5s",
+        }
+    return more | {
         "bind-address": at.api_bind,
         "secure-port": at.api_port,
         "advertise-address": at.advertise,
@@ -306,6 +315,9 @@ def _write_configuration(paths: ClusterPaths, at: Addresses) -> dict[str, Path]:
     if at.egress:
         files["egress"] = folder / "egress.json"
         _write_json(files["egress"], _egress_selector(at.egress))
+    if at.token_webhook:
+        files["token-webhook"] = folder / "token-webhook.json"
+        _write_json(files["token-webhook"], _token_webhook(at.token_webhook))
     _write_json(
         files["authentication"],
         {
@@ -333,6 +345,17 @@ def _egress_selector(socket: str) -> dict[str, object]:
         "apiVersion": "apiserver.k8s.io/v1beta1",
         "kind": "EgressSelectorConfiguration",
         "egressSelections": [{"name": "cluster", "connection": connection}],
+    }
+
+
+def _token_webhook(url: str) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "judge", "cluster": {"server": url}}],
+        "users": [{"name": "api-server", "user": {}}],
+        "contexts": [{"name": "judge", "context": {"cluster": "judge", "user": "api-server"}}],
+        "current-context": "judge",
     }
 
 

@@ -16,10 +16,17 @@ class Identities:
     def reset(self) -> None:
         """Let every key be the instructor's again."""
         self._known: dict[str, str] = {}
+        self._secrets: dict[str, str] = {}
 
-    def add(self, key: str, arn: str) -> None:
-        """Say whose a key is."""
+    def add(self, key: str, arn: str, *, secret: str | None = None) -> None:
+        """Say whose a key is; with its secret, its signatures of tokens are checked."""
         self._known[key] = arn
+        if secret is not None:
+            self._secrets[key] = secret
+
+    def secret(self, key: str) -> str | None:
+        """Return a key's secret, if it is known."""
+        return self._secrets.get(key)
 
     def arn(self, key: str) -> str:
         """Return the ARN, as STS gives it."""

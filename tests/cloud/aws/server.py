@@ -16,7 +16,8 @@ from moto.moto_server.werkzeug_app import (
 )
 from werkzeug.serving import make_server
 
-from . import remains, services, wire
+from ..tokens import review
+from . import remains, services, tokens, wire
 from .calls import Call, Refused
 from .clock import SimulatedClock
 from .faults import Cut, Failure, Faults
@@ -163,6 +164,10 @@ class FakeAmazon:
         """
         self.services.failures[kind, name] = {"code": code, "message": message, "resourceIds": []}
 
+    def token_webhook(self, cluster: str) -> str:
+        """Return the URL at which a backing cluster's API server asks whose a token is."""
+        return f"{self.endpoint}/_tokens/{cluster}"
+
     def left(self) -> list[remains.Left]:
         """Return all that exists, in all services and regions, but what every account has."""
         with self._lock:
@@ -185,6 +190,8 @@ class FakeAmazon:
     def _answer(self, environ: dict[str, Any], start_response: Callable) -> list[bytes]:
         if environ["PATH_INFO"].startswith("/_fake/"):
             return self.services.control(environ, start_response)
+        if environ["PATH_INFO"].startswith("/_tokens/"):
+            return self._review(environ, start_response)
         with self._lock:
             question = wire.read(environ)
             call = self._note(question)
@@ -194,6 +201,15 @@ class FakeAmazon:
         headers = [*answer.headers, ("Content-Length", str(len(answer.body)))]
         start_response(f"{answer.status} {'OK' if answer.status < 300 else 'Refused'}", headers)
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer.body]
+
+    def _review(self, environ: dict[str, Any], start_response: Callable) -> list[bytes]:
+        """Answer the API server of a backing cluster; the path ends with the cluster's name at Amazon."""
+        cluster = environ["PATH_INFO"].removeprefix("/_tokens/")
+        asked = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        body = review(asked, lambda token: tokens.judge(self, cluster, token))
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        start_response("200 OK", headers)
+        return [body]
 
     def _note(self, question: Question) -> Call:
         call = Call(
@@ -227,6 +243,7 @@ class FakeAmazon:
             if question.model is None:
                 raise NotImplementedError(f"the models know no {call.action}")
             self.faults.before(call, _signed(question), self.identities.arn(call.key))
+            tokens.check_signature(self, question.environ)
             for failure in failures:
                 if failure.after:
                     self.execute(question, call)
