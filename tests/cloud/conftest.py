@@ -6,23 +6,23 @@ from .aws import FakeAmazon
 
 
 @pytest.fixture(scope="session")
-def _one_amazon():
+def one_amazon():
     with FakeAmazon() as amazon:
         yield amazon
 
 
 @pytest.fixture
-def amazon(_one_amazon, monkeypatch, tmp_path):
+def amazon(one_amazon, monkeypatch, tmp_path):
     """The fake Amazon, empty; boto3 is led to it, has credentials, and tries each call once."""
-    _one_amazon.reset()
+    one_amazon.reset()
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
-    monkeypatch.setenv("AWS_ENDPOINT_URL", _one_amazon.endpoint)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", one_amazon.endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTTESTTESTTEST")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    return _one_amazon
+    return one_amazon

@@ -8,7 +8,9 @@ import pytest
 
 from localkube.controlplane import certificates, components
 from localkube.controlplane.binaries import COMPONENTS, ControlPlane
+from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths
+from localkube.settings import Wanted
 
 PROGRAM = "/opt/trainyard-kubernetes"
 
@@ -68,6 +70,21 @@ def test_only_health_is_open_to_strangers(started, paths):
     file = paths.root / flags(started["kube-apiserver"])["authentication-config"]
     allowed = json.loads(file.read_text())["anonymous"]["conditions"]
     assert {entry["path"] for entry in allowed} == {"/livez", "/readyz", "/healthz"}
+
+
+def test_tokens_are_judged_elsewhere_only_where_that_is_asked_for(started, paths):
+    assert not [flag for flag in flags(started["kube-apiserver"]) if flag.startswith("authentication-token")]
+    control_plane = ControlPlane("v1.36.3", "cache", {name: (PROGRAM, name) for name in COMPONENTS})
+    at = components.Addresses(token_webhook="http://127.0.0.1:6444/judge")
+    found = {each.name: each for each in components.commands(paths, control_plane, addresses=at)}
+    file = paths.root / flags(found["kube-apiserver"])["authentication-token-webhook-config-file"]
+    assert json.loads(file.read_text())["clusters"][0]["cluster"] == {"server": "http://127.0.0.1:6444/judge"}
+
+
+@pytest.mark.parametrize("url", ["https://127.0.0.1:1/", "http://elsewhere:1/", "http://127.0.0.1/", "judge"])
+def test_tokens_are_judged_on_this_machine_alone(url):
+    with pytest.raises(LocalClusterError, match="loopback"):
+        Wanted(token_webhook=url)
 
 
 def test_etcd_listens_for_certified_clients_on_the_loopback_only(started):
