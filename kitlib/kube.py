@@ -37,6 +37,7 @@ API_VERSIONS = {
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
     "Role": "rbac.authorization.k8s.io/v1",
     "RoleBinding": "rbac.authorization.k8s.io/v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
     "StorageClass": "storage.k8s.io/v1",
     "PriorityClass": "scheduling.k8s.io/v1",
     "EndpointSlice": "discovery.k8s.io/v1",
@@ -204,7 +205,7 @@ class Kube:
     # Access for others
 
     def within(self, namespace: str) -> "Kube":
-        """Return the same API, with another namespace for objects that name none."""
+        """Return the same API, with another namespace for objects that name none; "" lists those of all."""
         other = copy.copy(self)
         other.namespace = namespace
         return other

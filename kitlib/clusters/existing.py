@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from kitlib import names, ownership, settings
+from kitlib import names, ownership, presence, settings
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.kubectl import kubectl
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
@@ -77,7 +77,11 @@ class ExistingCluster(Cluster):
     def find(cls, name: str) -> "ExistingCluster | None":
         """Return the one that was used by this name before, or None."""
         given = _remembered(name)
-        return None if given is None else cls(name, **given)
+        if given is None:
+            return None
+        found = cls(name, **given)
+        presence.follow(found.kube)
+        return found
 
     @classmethod
     def existing(cls) -> list[dict[str, object]]:
@@ -100,6 +104,7 @@ class ExistingCluster(Cluster):
         given = {"kubeconfig": str(self._kubeconfig.absolute()), "context": self.context}
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_text(json.dumps(given | {"namespace": self.kube.namespace}), encoding="utf-8")
+        presence.follow(self.kube)
         return self
 
     @property
