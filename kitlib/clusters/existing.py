@@ -11,6 +11,7 @@ from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.kubectl import kubectl
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
 from kitlib.kube import Kube
+from kitlib.refusals import unreached
 
 OPTIONS = {
     "kubeconfig": "path of the file; by default $KUBECONFIG, or else ~/.kube/config",
@@ -146,11 +147,8 @@ class ExistingCluster(Cluster):
 
     def explain(self, words: str) -> KitError:
         """Return why it does not answer, as far as can be told from here."""
-        return ClusterUnreachable(
-            f"its API server does not answer: {words}",
-            about=f'cluster "{self.name}"',
-            fix=f"see that it runs, and that {self._kubeconfig} is meant for it",
-        )
+        what, fix = unreached(words)
+        return ClusterUnreachable(what, about=f'cluster "{self.name}", as {self._kubeconfig} has it', fix=fix)
 
 
 def _default() -> Path:
