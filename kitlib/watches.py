@@ -18,8 +18,7 @@ from kitlib.waiting import Patience
 
 TICK_SECONDS = 1.0
 
-# The kind -> the object's name, in a watch of all namespaces behind its namespace and a slash -> the object.
-Snapshot = dict[str, dict[str, Object]]
+Snapshot = dict[str, dict[str, Object]]  # selection's name -> object's name -> object
 
 
 @dataclass(frozen=True)
@@ -56,12 +55,7 @@ class _Follower:
 
     def _list(self) -> tuple[dict[str, Object], str]:
         items, version = self.kube.get_all_at(self.selection.kind, **self.chosen)
-        return {self._key(each): each for each in items}, version
-
-    def _key(self, item: Object) -> str | None:
-        meta = item["metadata"]
-        name = meta.get("name")
-        return name if self.kube.namespace else f"{meta.get('namespace', '')}/{name}"
+        return {each["metadata"]["name"]: each for each in items}, version
 
     def _run(self) -> None:
         failures = 0
@@ -88,7 +82,7 @@ class _Follower:
             change = json.loads(line)
             if change["type"] == "ERROR":
                 return
-            name = self._key(change["object"])
+            name = change["object"]["metadata"].get("name")
             if change["type"] == "DELETED":
                 self.objects.pop(name, None)
             elif change["type"] != "BOOKMARK":

@@ -1,8 +1,11 @@
-"""What the tests of the clouds share: a fake Amazon in this process, emptied before each test."""
+"""What the tests of the clouds share: a fake Amazon in this process, emptied before each test; a fake Google
+in this process, a new one for each.
+"""
 
 import pytest
 
 from .aws import FakeAmazon
+from .google.fake import PROJECT, FakeGoogle
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +29,17 @@ def amazon(one_amazon, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     return one_amazon
+
+
+@pytest.fixture
+def google(monkeypatch, tmp_path):
+    """A fake Google Cloud with one empty project, to which Google's libraries are led; nobody signs in."""
+    with FakeGoogle() as fake:
+        for name, value in fake.endpoints.items():
+            monkeypatch.setenv(name, value)
+        for name in ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_AUTH_ACCESS_TOKEN"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
+        monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "no-gcloud"))
+        monkeypatch.setenv("NO_GCE_CHECK", "true")
+        yield fake

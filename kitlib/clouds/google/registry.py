@@ -1,0 +1,119 @@
+"""The repository for a cluster's images in Artifact Registry, and that its machines may pull from it.
+
+Building images and pushing them is not here: `kitlib.container_images`.
+"""
+
+from kitlib.clouds.google.accounts import ANCHOR, email
+from kitlib.clouds.google.owned import Owned, marked, raise_failure
+from kitlib.clouds.google.session import Session, find
+from kitlib.clouds.resource import ABSENT, Resource, Seen, State
+from kitlib.clouds.tags import Tags
+
+READER = "roles/artifactregistry.reader"
+_COLLECTION = "projects.locations.repositories"
+
+
+def repository_id(project: str, region: str, cluster: str) -> str:
+    """Return how Artifact Registry calls the repository of a cluster."""
+    return f"projects/{project}/locations/{region}/repositories/trainyard-{cluster}"
+
+
+def image_prefix(project: str, region: str, cluster: str) -> str:
+    """Return with what the names of images begin that are in it.
+
+    Example:
+        >>> image_prefix("my-project", "us-central1", "lab")
+        'us-central1-docker.pkg.dev/my-project/trainyard-lab'
+    """
+    return f"{region}-docker.pkg.dev/{project}/trainyard-{cluster}"
+
+
+class Repository(Owned):
+    """A repository of container images, in the cluster's region."""
+
+    name, kind, needs = "repository", "artifactregistry.googleapis.com/Repository", (ANCHOR,)
+    expected, expected_gone, poll = 8.0, 8.0, 5.0
+
+    @property
+    def id(self) -> str:
+        return repository_id(self.session.project, self.session.region, self.tags.cluster)
+
+    def found(self):
+        return find(self.session.rest, "artifactregistry", f"{_COLLECTION}.get", name=self.id)
+
+    def labels(self, found):
+        return found.get("labels") or {}
+
+    def make(self) -> None:
+        parent, _, name = self.id.rpartition("/repositories/")
+        body = {
+            "format": "DOCKER",
+            "labels": marked(self.tags, self.session.zone),
+            "description": "Images of Trainyard",
+        }
+
+        def request() -> None:
+            begun = self.session.rest(
+                "artifactregistry", f"{_COLLECTION}.create", parent=parent, repositoryId=name, body=body
+            )
+            self.operation = begun["name"]
+
+        self.create(request)
+
+    def remove(self) -> None:
+        self.operation = self.session.rest("artifactregistry", f"{_COLLECTION}.delete", name=self.id)["name"]
+
+    def under_way(self) -> bool:
+        if not self.operation:
+            return False
+        now = find(
+            self.session.rest,
+            "artifactregistry",
+            "projects.locations.operations.get",
+            name=self.operation,
+        )
+        if now is not None and not now.get("done"):
+            return True
+        self.operation = ""
+        raise_failure((now or {}).get("error"), self.id, self.session.project)
+        return False
+
+
+class RepositoryAccess(Resource):
+    """That the cluster's machines may pull images. It goes with the repository."""
+
+    name, kind = "access to the repository", "artifactregistry.googleapis.com/Policy"
+    needs = ("repository", "account nodes")
+    expected, poll = 2.0, 5.0
+
+    def __init__(self, session: Session, tags: Tags) -> None:
+        self.session, self.tags = session, tags
+
+    @property
+    def member(self) -> str:
+        """The account of the machines."""
+        return f"serviceAccount:{email(self.session, 'nodes', self.tags.cluster)}"
+
+    def look(self) -> Seen:
+        policy = self._policy()
+        gives = any(
+            each["role"] == READER and self.member in each.get("members", ())
+            for each in (policy or {}).get("bindings", ())
+        )
+        return Seen(State.READY, self.member) if gives else ABSENT
+
+    def make(self) -> None:
+        policy = self._policy() or {}
+        policy.setdefault("bindings", []).append({"role": READER, "members": [self.member]})
+        body = {"policy": policy}
+        self.session.rest("artifactregistry", f"{_COLLECTION}.setIamPolicy", resource=self._id, body=body)
+
+    def unmake(self) -> None:
+        return
+
+    @property
+    def _id(self) -> str:
+        return repository_id(self.session.project, self.session.region, self.tags.cluster)
+
+    def _policy(self):
+        return find(self.session.rest, "artifactregistry", f"{_COLLECTION}.getIamPolicy", resource=self._id)

@@ -1,0 +1,120 @@
+"""What Google Cloud refuses is told in the kit's words: what, on what, and what to do; from real client
+libraries, over gRPC and HTTP.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kitlib.clouds.google.refusals import Answer, Refused, Why, judge
+from kitlib.clouds.google.session import Session, find
+from kitlib.errors import BadInput
+
+from .google.fake import PROJECT
+from .google.refusals import permission_denied, service_disabled, stockout
+
+LAB = f"projects/{PROJECT}/locations/us-central1-c/clusters/lab"
+
+
+@pytest.fixture
+def session(google):
+    return Session(PROJECT, "us-central1-c")
+
+
+def refusal(call, *arguments, **parameters) -> Refused:
+    with pytest.raises(Refused) as caught:
+        call(*arguments, **parameters)
+    return caught.value
+
+
+def test_what_is_not_there_is_none(session):
+    assert find(session.container, "get_cluster", name=LAB) is None
+    assert find(session.rest, "compute", "networks.get", project=PROJECT, network="lab") is None
+
+
+@pytest.mark.parametrize("api", ["container", "compute"])
+def test_a_denied_permission_is_named_with_the_role_that_gives_it(google, session, api):
+    google.fail(f"{api}.*", 1, permission_denied("compute.networks.create", f"projects/{PROJECT}"))
+    error = refusal(ask, session, api)
+    assert (error.why, error.passing) == (Why.DENIED, False)
+    assert error.what == "this user lacks the permission compute.networks.create"
+    assert "roles/compute.networkAdmin" in error.fix
+    assert f"gcloud projects add-iam-policy-binding {PROJECT}" in error.fix
+
+
+@pytest.mark.parametrize("api", ["container", "compute"])
+def test_an_api_that_is_not_enabled_comes_with_the_line_and_the_link_that_enable_it(google, session, api):
+    google.fail(f"{api}.*", 1, service_disabled(api, "Some API", PROJECT))
+    error = refusal(ask, session, api)
+    assert error.why is Why.DISABLED
+    assert f"gcloud services enable {api}.googleapis.com --project={PROJECT}" in error.fix
+    assert f"https://console.cloud.google.com/apis/library/{api}.googleapis.com" in error.fix
+
+
+@pytest.mark.parametrize("api", ["container", "compute"])
+def test_a_network_that_fails_once_is_not_noticed_and_one_that_is_gone_passes_maybe(google, session, api):
+    google.cut(1, "before", calls=1)
+    ask(session, api)
+    google.cut(1, "before")
+    error = refusal(ask, session, api)
+    assert error.passing and error.why in (Why.NETWORK, Why.FAULT)
+
+
+def test_a_project_that_is_not_there_is_said_to_be_so(session):
+    error = refusal(
+        Session("no-such-project", "us-central1-c").container,
+        "get_cluster",
+        name=LAB.replace(PROJECT, "no-such-project"),
+    )
+    assert error.why is Why.PROJECT
+    assert "gcloud projects list" in error.fix
+
+
+SAID = [
+    (403, "quotaExceeded", "Quota 'NVIDIA_T4_GPUS' exceeded. Limit: 0.0", Why.QUOTA, "NVIDIA_T4_GPUS"),
+    (403, "", 'Insufficient regional quota: resource "CPUS": is short', Why.QUOTA, "of CPUS"),
+    (400, "8", stockout("us-central1-c").message, Why.STOCKOUT, "another zone"),
+    (400, "FAILED_PRECONDITION", "Operation x is currently creating cluster lab.", Why.BUSY, "minute"),
+    (400, "", "Billing must be enabled for activation of service(s) x", Why.BILLING, "linkedaccount"),
+    (401, "UNAUTHENTICATED", "Invalid credentials.", Why.CREDENTIALS, "application-default login"),
+    (503, "UNAVAILABLE", "Getting metadata from plugin failed: reauthenticate", Why.CREDENTIALS, "login"),
+    (409, "ABORTED", "There were concurrent policy changes.", Why.BUSY, "minute"),
+    (429, "RESOURCE_EXHAUSTED", "Too many requests.", Why.BUSY, "minute"),
+]
+
+
+@pytest.mark.parametrize(("status", "code", "said", "why", "fix"), SAID, ids=[each[3] for each in SAID])
+def test_each_kind_of_refusal_says_what_to_do(status, code, said, why, fix):
+    error = judge(Answer(status, code, said), "container: create_cluster lab", PROJECT)
+    assert error.why is why
+    assert fix in error.fix
+
+
+def test_without_a_project_or_credentials_it_says_how_to_get_them(google, monkeypatch):
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
+    with pytest.raises(BadInput, match="no project is named"):
+        Session()
+    error = refusal(lambda: Session(PROJECT).credentials)
+    assert error.why is Why.CREDENTIALS
+    assert "gcloud auth application-default login" in error.fix
+
+
+def test_a_token_for_the_cluster_is_printed_as_kubectl_wants_it(google, tmp_path):
+    program = [sys.executable, "-m", "kitlib.clouds.google.token"]
+    given = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(
+        program, env=given | {"CLOUDSDK_AUTH_ACCESS_TOKEN": "secret"}, capture_output=True, text=True
+    )
+    assert '"token": "secret"' in done.stdout
+    done = subprocess.run(program, env=given, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "gcloud auth application-default login" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def ask(session, api):
+    if api == "container":
+        return session.container("list_clusters", parent=f"projects/{PROJECT}/locations/-")
+    return session.rest("compute", "zones.get", project=PROJECT, zone="us-central1-c")
