@@ -10,6 +10,7 @@
 These are all the names that notebooks need; the modules behind them are for those who want to know.
 """
 
+from kitlib import workshop
 from kitlib.cleanup import clean_up, delete_resources
 from kitlib.clouds.inventory import list_resources
 from kitlib.clusters import Cluster, connect, create_cluster, list_clusters
@@ -52,4 +53,5 @@ __all__ = [
     "prepare_dataset",
     "providers",
     "uninstall",
+    "workshop",
 ]

@@ -24,7 +24,16 @@ from kitlib.watches import Selection, snapshots
 
 LABEL = "trainyard/attendee"
 ACCOUNT = "attendee"
-OBJECTS = ("namespace", "serviceaccount", "role", "rolebinding", "resourcequota", "limitrange")
+OBJECTS = (
+    "namespace",
+    "serviceaccount",
+    "role",
+    "rolebinding",
+    "resourcequota",
+    "limitrange",
+    "networkpolicy",
+    "configmap",
+)
 LONGEST_NAME = 40
 LEAST_HOURS, MOST_HOURS = 1 / 6, 24 * 14  # Kubernetes gives no token for less than ten minutes
 SETTLE_SECONDS, DELETE_SECONDS = 60, 120
@@ -95,7 +104,7 @@ def add(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
         kube.apply(_for(item, namespace, labels=labels, quota=quota))
     _wait_counted(kube.within(namespace), name)
     token, until = kube.token(ACCOUNT, namespace=namespace, seconds=int(lifetime.total_seconds()))
-    path = _kubeconfig(kube.cluster, name)
+    path = kubeconfig(kube.cluster, name)
     _write(path, kube.kubeconfig_for(token, user=name, namespace=namespace))
     return Attendee(name, namespace, path, until)
 
@@ -107,7 +116,7 @@ def table(kube: Kube) -> Table:
         meta = each["metadata"]
         name = meta["labels"][LABEL]
         quota = kube.within(meta["name"]).find("ResourceQuota", ACCOUNT) or {}
-        path = _kubeconfig(kube.cluster, name)
+        path = kubeconfig(kube.cluster, name)
         rows.append(
             (
                 name,
@@ -126,16 +135,23 @@ def remove(kube: Kube, name: str) -> None:
     namespace = namespace_of(name)
     if _check_ours(kube, namespace):
         kube.delete("Namespace", namespace)
-        wait(
-            snapshots(kube, Selection("Namespace", fields=f"metadata.name={namespace}")),
-            until=lambda seen: not seen["Namespace"],
-            timeout=DELETE_SECONDS,
-            what="the namespace to be gone",
-            about=f'attendee "{name}" in cluster "{kube.cluster}"',
-            resume=f'cluster.remove_attendee("{name}") goes on waiting',
-            describe=lambda seen: "Kubernetes deletes what is in it",
-        )
-    _kubeconfig(kube.cluster, name).unlink(missing_ok=True)
+        _wait_gone(kube, name)
+    for volume in kube.get_all("PersistentVolume", labels=f"{LABEL}={name}"):  # theirs outlive a namespace
+        kube.delete("PersistentVolume", volume["metadata"]["name"])
+    kubeconfig(kube.cluster, name).unlink(missing_ok=True)
+
+
+def _wait_gone(kube: Kube, name: str) -> None:
+    namespace = namespace_of(name)
+    wait(
+        snapshots(kube, Selection("Namespace", fields=f"metadata.name={namespace}")),
+        until=lambda seen: not seen["Namespace"],
+        timeout=DELETE_SECONDS,
+        what="the namespace to be gone",
+        about=f'attendee "{name}" in cluster "{kube.cluster}"',
+        resume=f'cluster.remove_attendee("{name}") goes on waiting',
+        describe=lambda seen: "Kubernetes deletes what is in it",
+    )
 
 
 def namespace_of(name: str) -> str:
@@ -192,7 +208,8 @@ def _used(quota: Object, what: str) -> str | None:
     return f"{(status.get('used') or {}).get(what, '0')} of {hard}" if hard else None
 
 
-def _kubeconfig(cluster: str, name: str) -> Path:
+def kubeconfig(cluster: str, name: str) -> Path:
+    """Return where the kubeconfig of an attendee lies."""
     return settings.state_folder() / "attendees" / cluster / f"{name}.kubeconfig"
 
 

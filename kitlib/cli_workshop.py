@@ -1,16 +1,86 @@
-"""``kit workshop``: what an instructor does before the room is full, for a terminal."""
+"""``kit workshop``: what an instructor does, for a terminal."""
 
 import sys
 from pathlib import Path
 
 import click
 
+from kitlib.cli_volume import CLUSTER
+
+QUOTA = (
+    click.option("--cpu", help="Cores that the pods of each may request together."),
+    click.option("--memory", help="Memory that they may request together, such as 4Gi."),
+    click.option("--pods", type=int, help="How many pods each may have."),
+    click.option("--gpus", type=int, help="How many GPUs each may have."),
+    click.option("--hours", default=12.0, show_default=True, help="How long the kubeconfigs work."),
+    click.option("--jupyter", is_flag=True, help="Run a JupyterLab in a pod for each."),
+    click.option("--image", help="Of JupyterLab, with the kit in /kit; a local cluster needs none."),
+    click.option("--host", help="Leads to the cluster's Ingress, for JupyterLab."),
+)
 FOLDER = Path("reports", "rehearsal")
 
 
 @click.group()
 def workshop() -> None:
-    """Prepare a workshop."""
+    """Prepare a workshop, look at it, and delete it."""
+
+
+def _quota(command):
+    for option in reversed(QUOTA):
+        command = option(command)
+    return command
+
+
+def _given(jupyter: bool, image: str | None, host: str | None, options: dict) -> dict[str, object]:
+    """Return the arguments that were given on the command line."""
+    from kitlib.workshop import Jupyter
+
+    wanted = Jupyter(image=image, host=host) if jupyter or image or host else None
+    return {key: value for key, value in options.items() if value is not None} | {"jupyter": wanted}
+
+
+@workshop.command()
+@click.argument("attendees", nargs=-1, required=True)
+@CLUSTER
+@click.option("--dataset", "datasets", multiple=True, help="To have ready for all; may be repeated.")
+@click.option("--scale", is_flag=True, help="Add the nodes that are missing; they cost money on a cloud.")
+@_quota
+def create(attendees: tuple[str, ...], jupyter: bool, image: str | None, host: str | None, **options) -> None:
+    """Make a room for each of ATTENDEES: a number, such as 30, or their names."""
+    from kitlib import workshop
+
+    many = int(attendees[0]) if len(attendees) == 1 and attendees[0].isdigit() else attendees
+    click.echo(workshop.create(many, **_given(jupyter, image, host, options)))
+
+
+@workshop.command()
+@click.argument("name")
+@CLUSTER
+@_quota
+def add(name: str, jupyter: bool, image: str | None, host: str | None, **options) -> None:
+    """Make a room for NAME, who comes late, and print the path of a kubeconfig."""
+    from kitlib import workshop
+
+    click.echo(workshop.add(name, **_given(jupyter, image, host, options)).kubeconfig)
+
+
+@workshop.command()
+@CLUSTER
+def status(cluster: str) -> None:
+    """Show who is at which notebook, and whose pods fail and why."""
+    from kitlib import workshop
+
+    click.echo(workshop.status(cluster=cluster))
+
+
+@workshop.command()
+@CLUSTER
+def delete(cluster: str) -> None:
+    """Delete every attendee's namespace with all that is in it; the cluster stays."""
+    from kitlib import workshop
+
+    workshop.delete(cluster=cluster)
+    click.echo("no attendees are left")
 
 
 @workshop.command()

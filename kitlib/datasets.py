@@ -7,7 +7,7 @@ nothing can be fetched. Here is only what starts it, tells how far it has come, 
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -21,7 +21,7 @@ from kitlib.manifests import Object, merge
 from kitlib.progress import Progress, progress
 from kitlib.quantities import check_count
 from kitlib.runs import Run
-from kitlib.storage import Volume
+from kitlib.storage import Volume, sharing
 from kitlib.storage.paths import inside
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ PREPARE_SECONDS = 3600
 SOURCES = {None: "auto", True: "synthetic", False: "real"}
 # What the program is told of this machine's way to the world.
 HANDED_ON = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "TRAINYARD_DATASET_MIRROR")
+# Of a workshop: the claim from which everybody reads, where pods see it, and the note of what is on it.
+SHARED, SHARED_MOUNT, SHARED_NOTE = "datasets", "/datasets", "trainyard/datasets"
 STAND_IN = "SYNTHETIC stand-in images, not the real ones"
 
 
@@ -53,7 +55,7 @@ class Dataset:
 
     Example:
         >>> dataset = kit.prepare_dataset("cifar10", volume=volume)
-        >>> kit.IndexedJob(…, volumes={"/data": volume}, args={"data-dir": dataset.path})
+        >>> kit.IndexedJob(…, volumes=dataset.volumes, args={"data-dir": dataset.path})
     """
 
     name: str
@@ -67,8 +69,17 @@ class Dataset:
 
     @property
     def path(self) -> str:
-        """Where pods find it that mount the volume at ``/data``."""
-        return f"{MOUNT}/{self.name}"
+        """Where pods find it that mount `volumes`."""
+        return f"{SHARED_MOUNT if self.volume.name == SHARED else MOUNT}/{self.name}"
+
+    @property
+    def volumes(self) -> dict[str, Volume]:
+        """What pods mount to find it: its volume at ``/data``, or in a workshop that of everybody's data.
+
+        Example:
+            >>> kit.IndexedJob(…, volumes={"/data": volume} | dataset.volumes)
+        """
+        return {SHARED_MOUNT if self.volume.name == SHARED else MOUNT: self.volume}
 
     def sample(self) -> "Picture":
         """Return a picture of some of its images, each under its class."""
@@ -189,6 +200,9 @@ def prepare_dataset(
 ) -> Dataset:
     """Have a dataset on a volume; one that is there, and is what is asked for, is taken as it is.
 
+    In a workshop that has staged it for everybody, that one is taken, wherever it was asked for: so pods
+    mount its `Dataset.volumes`.
+
     Args:
         name: ``digits``, ``mnist``, ``cifar10`` or ``tiny-imagenet-200``.
         volume: Where.
@@ -206,10 +220,12 @@ def prepare_dataset(
         >>> kit.prepare_dataset("cifar10", volume=cluster.create_volume("shared"))
     """
     job = DatasetJob(name, volume=volume, synthetic=synthetic, limit=limit, records=records)
-    there = _there(volume, name)
-    complete = there is not None and ("records" in there or not records)
-    if complete and _suits(there, synthetic, limit):
-        return _dataset(volume, there)
+    for place, there in _places(volume, name, records=records):
+        complete = there is not None and ("records" in there or not records)
+        # How many are drawn, the instructor has decided for all.
+        enough = limit if place is volume else (there or {}).get("limit")
+        if complete and _suits(there, synthetic, enough):
+            return _dataset(place, there)
     with progress(f"dataset {name}") as line:
         line.update("starting the Job that prepares it")
         run = launch(job, cluster=volume.cluster)
@@ -251,7 +267,19 @@ def image_folder(path: str | Path, *, volume: Volume, name: str | None = None) -
     return _dataset(volume, said)
 
 
-def _there(volume: Volume, name: str) -> dict | None:
+def _places(volume: Volume, name: str, *, records: bool) -> Iterator[tuple[Volume, dict | None]]:
+    """Yield where a dataset may be, and what is said of it there: in a workshop, among everybody's first.
+
+    Whoever reads records writes a model beside them, so these are had on a volume of one's own.
+    """
+    own = volume.name == SHARED or records
+    if not own and (claim := sharing.shared_claim(volume.cluster.kube, SHARED)):
+        note = (claim["metadata"].get("annotations") or {}).get(SHARED_NOTE, "{}")
+        yield Volume(volume.cluster, SHARED), json.loads(note).get(name)
+    yield volume, said_of(volume, name)
+
+
+def said_of(volume: Volume, name: str) -> dict | None:
     """Return what is said of a dataset on a volume, or None where it is not, or not complete."""
     try:
         return json.loads(volume.read(f"{name}/dataset.json"))

@@ -14,6 +14,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -22,7 +23,7 @@ import yaml
 
 from kitlib.errors import BadInput, ClusterUnreachable, CommandFailed, KitError, Rejected
 from kitlib.manifests import Object, title
-from kitlib.refusals import rejected, words_of
+from kitlib.refusals import expired, rejected, words_of
 
 _WRITING = {"fieldManager": "trainyard", "fieldValidation": "Strict"}
 CONNECT_SECONDS, READ_SECONDS = 5, 60
@@ -37,6 +38,7 @@ API_VERSIONS = {
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
     "Role": "rbac.authorization.k8s.io/v1",
     "RoleBinding": "rbac.authorization.k8s.io/v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
     "StorageClass": "storage.k8s.io/v1",
     "PriorityClass": "scheduling.k8s.io/v1",
     "EndpointSlice": "discovery.k8s.io/v1",
@@ -204,7 +206,7 @@ class Kube:
     # Access for others
 
     def within(self, namespace: str) -> "Kube":
-        """Return the same API, with another namespace for objects that name none."""
+        """Return the same API, with another namespace for objects that name none; "" lists those of all."""
         other = copy.copy(self)
         other.namespace = namespace
         return other
@@ -371,6 +373,14 @@ class Kube:
                 retries=False,
                 timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=seconds),
             )
+            if response.status == 401 and (since := expired(headers.get("authorization"), datetime.now(UTC))):
+                raise Rejected(
+                    f"the token in the kubeconfig has expired, at {since}",
+                    about=f"{self.kubeconfig}, for cluster \"{self.cluster}\"",
+                    fix="ask whoever gave you the kubeconfig for a new one: kit workshop add makes it",
+                    status=401,
+                    reason="Unauthorized",
+                )
             if response.status >= 400:
                 raise rejected(response.status, response.data, about=self._place(about))
         except (urllib3.exceptions.HTTPError, ssl.SSLError, OSError) as error:
@@ -398,7 +408,16 @@ def _load(kubeconfig: Path, context: str | None, cluster: str):
     try:
         contexts, current = config.list_kube_config_contexts(str(kubeconfig))
         chosen = next((each for each in contexts if each["name"] == context), None) if context else current
+        if context and chosen is None:
+            known = ", ".join(each["name"] for each in contexts) or "none"
+            raise BadInput(
+                f'the kubeconfig has no context "{context}"',
+                about=f'{kubeconfig}, for cluster "{cluster}"',
+                fix=f"context= one of those that it has: {known}",
+            )
         client = config.new_client_from_config(str(kubeconfig), context=context, persist_config=False)
+    except BadInput:
+        raise
     except (
         ConfigException,
         OSError,

@@ -18,7 +18,8 @@ from kitlib.waiting import Patience
 
 TICK_SECONDS = 1.0
 
-Snapshot = dict[str, dict[str, Object]]  # selection's name -> object's name -> object
+# The kind -> the object's name, in a watch of all namespaces behind its namespace and a slash -> the object.
+Snapshot = dict[str, dict[str, Object]]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,12 @@ class _Follower:
 
     def _list(self) -> tuple[dict[str, Object], str]:
         items, version = self.kube.get_all_at(self.selection.kind, **self.chosen)
-        return {each["metadata"]["name"]: each for each in items}, version
+        return {self._key(each): each for each in items}, version
+
+    def _key(self, item: Object) -> str | None:
+        meta = item["metadata"]
+        name = meta.get("name")
+        return name if self.kube.namespace else f"{meta.get('namespace', '')}/{name}"
 
     def _run(self) -> None:
         failures = 0
@@ -82,7 +88,7 @@ class _Follower:
             change = json.loads(line)
             if change["type"] == "ERROR":
                 return
-            name = change["object"]["metadata"].get("name")
+            name = self._key(change["object"])
             if change["type"] == "DELETED":
                 self.objects.pop(name, None)
             elif change["type"] != "BOOKMARK":

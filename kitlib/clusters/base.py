@@ -16,7 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import ClassVar
 
-from kitlib import attendees, manifests, pods, runs, settings
+from kitlib import attendees, manifests, pods, rights, runs, settings
 from kitlib.attendees import Attendee, Quota
 from kitlib.clusters import nodes
 from kitlib.clusters.switches import NodeSwitches
@@ -252,6 +252,17 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
         return None
 
     # Sharing
+
+    def allowed(self) -> Table:
+        """Return what this user may do here, asked of the API server: a row for each thing the course does.
+
+        Example:
+            >>> cluster.allowed()
+            TO           TAKES              ALLOWED  NOTEBOOKS   THE ROLE THAT WOULD ALLOW IT
+            launch runs  create jobs.batch  yes      all         -
+            see nodes    list nodes         NO       01, 09, 11  kubectl create clusterrole list-nodes …
+        """
+        return rights.table(self.kube)
 
     def add_attendee(self, name: str, *, hours: float = 12, **quota: object) -> Attendee:
         """Give somebody a namespace of their own, and a kubeconfig that leads there and nowhere else.

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import yaml
 
-from kitlib import names, ownership, settings
+from kitlib import names, ownership, presence, settings
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.kubectl import kubectl
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
 from kitlib.kube import Kube
+from kitlib.refusals import unreached
 
 OPTIONS = {
     "kubeconfig": "path of the file; by default $KUBECONFIG, or else ~/.kube/config",
@@ -77,7 +78,11 @@ class ExistingCluster(Cluster):
     def find(cls, name: str) -> "ExistingCluster | None":
         """Return the one that was used by this name before, or None."""
         given = _remembered(name)
-        return None if given is None else cls(name, **given)
+        if given is None:
+            return None
+        found = cls(name, **given)
+        presence.follow(found.kube)
+        return found
 
     @classmethod
     def existing(cls) -> list[dict[str, object]]:
@@ -100,6 +105,7 @@ class ExistingCluster(Cluster):
         given = {"kubeconfig": str(self._kubeconfig.absolute()), "context": self.context}
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_text(json.dumps(given | {"namespace": self.kube.namespace}), encoding="utf-8")
+        presence.follow(self.kube)
         return self
 
     @property
@@ -141,11 +147,8 @@ class ExistingCluster(Cluster):
 
     def explain(self, words: str) -> KitError:
         """Return why it does not answer, as far as can be told from here."""
-        return ClusterUnreachable(
-            f"its API server does not answer: {words}",
-            about=f'cluster "{self.name}"',
-            fix=f"see that it runs, and that {self._kubeconfig} is meant for it",
-        )
+        what, fix = unreached(words)
+        return ClusterUnreachable(what, about=f'cluster "{self.name}", as {self._kubeconfig} has it', fix=fix)
 
 
 def _default() -> Path:

@@ -14,7 +14,8 @@ import traitlets
 from kitlib.widgets import palette
 
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = ("uPlot.iife.min.js", "parts.js", "chart.js", "run.js", "cluster.js", "timeline.js", "view.js")
+SCRIPTS = ("uPlot.iife.min.js", "parts.js", "chart.js", "run.js", "cluster.js", "timeline.js")
+SCRIPTS += ("workshop.js", "view.js")
 STYLES = ("uPlot.min.css", "view.css")
 
 
@@ -34,7 +35,7 @@ class LiveView(anywidget.AnyWidget):
     """What a browser shows of a watch.
 
     Attributes:
-        kind: ``run``, ``cluster`` or ``timeline``.
+        kind: ``run``, ``cluster``, ``timeline`` or ``workshop``.
         frame: Curves, row after row of float32, little-endian.
         layout: What the rows of the frame are: ``{"rows": [[name, number], …], "columns": 120}``.
         facts: Title, phase, figures: what is said in words.

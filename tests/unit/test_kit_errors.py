@@ -1,8 +1,12 @@
+import base64
+import json
+from datetime import UTC, datetime
+
 import pytest
 
 from kitlib import errors
 from kitlib.errors import Interrupted, KitError, Rejected, RunFailed
-from kitlib.refusals import rejected
+from kitlib.refusals import expired, grant, rejected, unreached
 
 
 def test_an_error_says_what_failed_on_which_object_and_what_to_try():
@@ -50,3 +54,67 @@ def test_the_api_servers_words_are_kept_and_a_remedy_added(status, body, what, f
     assert what in error.what
     assert fix in error.fix
     assert error.status == status
+
+
+FORBIDDEN = 'jobs.batch is forbidden: User "ada" cannot create resource "jobs" in API group "batch"'
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (f'{FORBIDDEN} in the namespace "lab"', "kubectl create role create-jobs -n lab --verb=create"),
+        (f"{FORBIDDEN} at the cluster scope", "kubectl create clusterrolebinding create-jobs --clusterrole="),
+        ('pods "x" is forbidden: exceeded quota: attendee, requested: pods=1', "delete runs"),
+        ('pods "x" is forbidden: violates PodSecurity "baseline:latest": hostNetwork', "leave out"),
+        ("no words that we know", "administrator"),
+    ],
+)
+def test_what_is_forbidden_is_refused_with_what_would_allow_it(words, fix):
+    body = json.dumps({"reason": "Forbidden", "message": words}).encode()
+    assert fix in rejected(403, body, about="Job").fix
+
+
+@pytest.mark.parametrize(
+    ("resource", "group", "said"),
+    [
+        ("pods/exec", "", "--verb=create --resource=pods/exec"),
+        ("jobs", "batch", "--resource=jobs.batch"),
+        ("pytorchjobs/scale", "kubeflow.org", "--resource=pytorchjobs.kubeflow.org/scale"),
+    ],
+)
+def test_a_right_is_granted_in_the_words_of_kubectl(resource, group, said):
+    assert said in grant("create", resource, group=group, namespace="lab")
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "fix"),
+    [
+        (
+            "[SSL: CERTIFICATE_VERIFY_FAILED] unable to get local issuer",
+            "does not trust",
+            "this very cluster",
+        ),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "no TLS", "proxy"),
+        ("Failed to resolve: Name or service not known", "cannot be found", "network"),
+        ("Connection refused", "does not answer", "port"),
+        ("Connection to 10.0.0.1 timed out", "does not answer", "private"),
+        ("something else", "does not answer", "runs"),
+    ],
+)
+def test_the_words_of_a_connection_are_explained_and_kept(words, what, fix):
+    said, tried = unreached(words)
+    assert what in said
+    assert words in said
+    assert fix in tried
+
+
+def token(**payload):
+    middle = base64.urlsafe_b64encode(json.dumps(payload).encode()).decode().rstrip("=")
+    return f"Bearer head.{middle}.signature"
+
+
+def test_a_token_that_has_expired_says_so_itself_and_nothing_else_is_taken_for_one():
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    assert expired(token(exp=now.timestamp() - 60), now) == "2029-12-31T23:59+00:00"
+    for other in (token(exp=now.timestamp() + 60), token(), token(exp="soon"), "Bearer opaque", "", None):
+        assert expired(other, now) == ""

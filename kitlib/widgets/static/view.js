@@ -9,7 +9,7 @@ function render({ model, el }) {
   const spoken = element("p", { class: "ty-spoken", role: "status", "aria-live": "polite" });
   const root = element("div", { class: "ty-watch" }, element("header", {}, title, element("p", { class: "ty-notes" })), spoken);
   el.append(root);
-  const views = { cluster: clusterView, run: runView, timeline: timelineView };
+  const views = { cluster: clusterView, run: runView, timeline: timelineView, workshop: workshopView };
   const view = views[model.get("kind")](model, root);
   let theme = {};
 
@@ -37,7 +37,8 @@ function render({ model, el }) {
   let spokenAt = 0;
   function speak() {
     const { title: name, about, finished, phase } = model.get("facts") || {};
-    title.textContent = `${model.get("kind") === "cluster" ? "Cluster" : "Run"} ${name || ""}`;
+    const called = { cluster: "Cluster", workshop: "Workshop on" };
+    title.textContent = `${called[model.get("kind")] || "Run"} ${name || ""}`;
     root.setAttribute("role", "region");
     root.setAttribute("aria-label", about || "");
     root.dataset.finished = Boolean(finished);

@@ -43,6 +43,12 @@ class SimulatedClock:
             self.settle()
             self._pass_to(self._now + timedelta(seconds=seconds))
 
+    def run(self, speed: float) -> None:
+        """Run by itself from now on, so many times faster than the real time."""
+        with self.lock:
+            self.settle()
+            self.speed = speed
+
     def settle(self) -> None:
         """Let pass what has passed in the real world since somebody last looked, times the speed."""
         with self.lock:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from google.cloud.container_v1 import types
 from google.protobuf import empty_pb2
 
-from . import quotas
+from . import machines, quotas
 from .operations import Kind, Operations, conditions, not_found, timestamp
 from .refusals import ApiError, OperationFailure
+from .store import Store
 from .world import Project, World
 
 TITLE = "Kubernetes Engine API"
@@ -25,8 +26,9 @@ Key = tuple[str, str, str]  # project, location, cluster
 class Container:
     """Clusters and what is done to them. Each public method whose name is an RPC's is that RPC."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, store: Store) -> None:
         self.world = world
+        self.store = store
         self.clusters: dict[Key, types.Cluster] = {}
         self.operations = Operations(world)
 
@@ -65,11 +67,14 @@ class Container:
                 name="default-pool", initial_node_count=cluster.initial_node_count, config=cluster.node_config
             )
             cluster.node_pools = [pool]
+        self._check_network(project, location, cluster)
         for pool in cluster.node_pools:
             self._check_pool(project, location, pool)
         self._furnish(cluster, project, location)
+        machines.raise_firewall(self.store, project.id, cluster)
         for pool in cluster.node_pools:
             self._furnish_pool(pool, cluster)
+            machines.raise_pool(self.store, project.id, cluster, pool)
         self.clusters[key] = cluster
 
         def done() -> None:
@@ -92,13 +97,17 @@ class Container:
         before = cluster.status
         cluster.status = ClusterStatus.STOPPING
 
+        def done() -> None:
+            for pool in cluster.node_pools:
+                machines.raze_pool(self.store, pool)
+            machines.raze_firewall(self.store, key[0], cluster)
+            self.clusters.pop(key, None)
+
         def failed(failure: OperationFailure) -> None:
             cluster.status = ClusterStatus.ERROR if before == ClusterStatus.ERROR else ClusterStatus.DEGRADED
             cluster.status_message = failure.message
 
-        return self._begin(
-            Kind.DELETE_CLUSTER, key, f"clusters/{key[2]}", lambda: self.clusters.pop(key, None), failed
-        )
+        return self._begin(Kind.DELETE_CLUSTER, key, f"clusters/{key[2]}", done, failed)
 
     def SetLabels(self, request) -> types.Operation:
         key = self._key(request)
@@ -169,6 +178,7 @@ class Container:
         self._furnish_pool(pool, cluster)
         cluster.node_pools.append(pool)
         pool = cluster.node_pools[-1]
+        machines.raise_pool(self.store, key[0], cluster, pool)
 
         def done() -> None:
             pool.status = PoolStatus.RUNNING
@@ -186,6 +196,7 @@ class Container:
         pool.status = PoolStatus.STOPPING
 
         def done() -> None:
+            machines.raze_pool(self.store, pool)
             left = [each for each in cluster.node_pools if each.name != pool.name]
             cluster.node_pools = left
             cluster.status = ClusterStatus.RUNNING
@@ -197,14 +208,13 @@ class Container:
 
     def SetNodePoolSize(self, request) -> types.Operation:
         key, cluster, pool = self._pool(request, changing=True)
-        more = request.node_count - pool.initial_node_count
+        more = request.node_count - machines.size(self.store, pool)
         if more > 0:
             quotas.check(self, self.world.project(key[0]), key[1], pool, more)
         pool.status = PoolStatus.RECONCILING
 
         def done() -> None:
-            # The API has no field for the present size: it is the instance groups' (here, the initial count)
-            pool.initial_node_count = request.node_count
+            machines.resize(self.store, pool, request.node_count)
             pool.status = PoolStatus.RUNNING
             cluster.status = ClusterStatus.RUNNING
 
@@ -343,7 +353,22 @@ class Container:
                 return key, cluster, pool
         raise not_found(f"{_path(key)}/nodePools/{name}")
 
+    def _check_network(self, project: Project, location: str, cluster: types.Cluster) -> None:
+        """Refuse a cluster in a network, or as an account, that is not there."""
+        places = (
+            ("Network", cluster.network, "global/networks"),
+            ("Subnetwork", cluster.subnetwork, f"regions/{quotas.region_of(location)}/subnetworks"),
+        )
+        for kind, name, place in places:
+            name = name.rsplit("/", 1)[-1] or "default"
+            if not self.store.has("compute", f"projects/{project.id}/{place}/{name}"):
+                raise ApiError("INVALID_ARGUMENT", f'{kind} "{name}" does not exist.')
+
     def _check_pool(self, project: Project, location: str, pool: types.NodePool) -> None:
+        account = pool.config.service_account
+        ours = account.endswith(f"@{project.id}.iam.gserviceaccount.com")
+        if ours and not self.store.has("iam", f"projects/{project.id}/serviceAccounts/{account}"):
+            raise ApiError("INVALID_ARGUMENT", f'Service account "{account}" does not exist.')
         _check_name(pool.name, "node_pool.name", longest=40)
         quotas.check(self, project, location, pool, pool.initial_node_count)
 

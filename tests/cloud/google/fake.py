@@ -5,14 +5,16 @@ google-api-python-client. README.md beside this says what is faithful and what i
 """
 
 from collections.abc import Mapping
+from functools import partial
 
-from . import seeds
+from . import builds, compute, container_rest, http_control, iam, seeds, storage, usage
 from .clock import SimulatedClock
 from .container import Container
 from .http_server import HttpServer
 from .rest import Rest
 from .rpc import RpcServer
-from .specials import SPECIALS
+from .scheduler import Scheduler
+from .store import Store
 from .world import Call, Project, World
 
 PROJECT = "trainyard-test"
@@ -33,6 +35,9 @@ SERVICES = (
 )
 
 
+_PARTS = (builds, compute, container_rest, iam, storage, usage)
+
+
 class FakeGoogle:
     """A cloud with one project, all of whose APIs are enabled.
 
@@ -43,6 +48,7 @@ class FakeGoogle:
         clock: The simulated clock.
         container: The clusters, for a test that looks behind the API.
         rest: All other services; ``rest.store`` has their resources.
+        scheduler: What schedules have called so far is in its ``fired``.
         project: The project: what it has enabled, who pays, what is denied, its quotas.
         endpoints: The environment variables that lead clients here.
 
@@ -60,9 +66,14 @@ class FakeGoogle:
         self.world = World(self.clock)
         self.project = Project(project, NUMBER, enabled=set(SERVICES))
         self.world.projects[project] = self.project
-        self.container = Container(self.world)
-        self.rest = Rest(self.world, self.container, SPECIALS)
-        seeds.plant(self.rest.store, self.project)
+        store = Store(self.world)
+        seeds.plant(store, self.project)
+        self.container = Container(self.world, store)
+        specials = {key: value for each in _PARTS for key, value in each.SPECIALS.items()}
+        self.rest = Rest(self.world, store, self.container, specials, _called)
+        self.scheduler = Scheduler(self.rest)
+        specials.update(self.scheduler.specials)
+        self.world.may = partial(iam.may, self.rest)
         self._rpc = RpcServer(self.world, self.container)
         self._http = HttpServer(self.rest, self._control)
 
@@ -75,6 +86,11 @@ class FakeGoogle:
         found |= {each: f"{url}/{each}/v1/" for each in ("compute", "storage")}
         found["container"] = f"http://127.0.0.1:{self._rpc.port}"
         return {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{key.upper()}": value for key, value in found.items()}
+
+    @property
+    def url(self) -> str:
+        """Where the HTTP services are; ``/_fake/`` below it is `http_control`."""
+        return self._http.url
 
     @property
     def calls(self) -> list[Call]:
@@ -109,6 +125,10 @@ class FakeGoogle:
             raise KeyError(f"{kind}; there are {', '.join(self.world.delays)}")
         self.world.delays[kind] = seconds
 
+    def deny(self, permission: str) -> None:
+        """Take a permission from the user: ``container.clusters.create``, ``compute.networks.create``."""
+        self.project.denied.add(permission)
+
     def quota(self, metric: str, most: float, *, region: str | None = None) -> None:
         """Set a quota of the project, of a region or, without one, of all together."""
         self.project.quotas[(region, metric)] = most
@@ -122,7 +142,7 @@ class FakeGoogle:
         with self.world.lock:
             self.clock.settle()
             clusters = [f"container.googleapis.com/{each}" for each in self.container.left()]
-            return clusters + self.rest.store.left()
+            return clusters + self.rest.store.left() + iam.bindings_left(self.rest)
 
     def close(self) -> None:
         """Stop the servers."""
@@ -130,10 +150,17 @@ class FakeGoogle:
         self._rpc.close()
 
     def _control(self, word: str, given: dict) -> object:
-        raise NotImplementedError(word)
+        return http_control.answer(self, word, given)
 
     def __enter__(self) -> "FakeGoogle":
         return self
 
     def __exit__(self, *exception) -> None:
         self.close()
+
+
+def _called(route) -> str:
+    """Return how a method is called in the log: those of the container API by their RPC."""
+    if route.id.startswith("container."):
+        return f"container.{container_rest.rpc_of(route)}"
+    return route.id

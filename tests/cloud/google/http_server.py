@@ -6,6 +6,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+from . import storage
 from .refusals import ApiError, LineCut
 from .rest import Rest
 
@@ -53,15 +54,18 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 if first == "_fake":
                     status, body = 200, self.control(path, json.loads(raw or b"{}"))
+                elif first == "upload":
+                    query, kind = parse_qs(url.query), self.headers.get("Content-Type", "")
+                    status, body = 200, storage.upload(self.rest, path.partition("v1/")[2], query, kind, raw)
                 else:
                     query = parse_qs(url.query, keep_blank_values=True)
-                    status, body = 200, self._serve(first, path, query, raw)
+                    status, body = 200, self._serve(first.removeprefix("download"), path, query, raw)
             except ApiError as error:
                 status, body = error.json()
         except LineCut:
             self.close_connection = True
             return
-        sent = json.dumps(body).encode()
+        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json; charset=UTF-8")
         self.send_header("Content-Length", str(len(sent)))

@@ -6,6 +6,7 @@ words, is not: https://github.com/googlecodelabs/feedback/issues/950 shows one w
 
 from google.cloud.container_v1 import types
 
+from . import machines
 from .refusals import ApiError
 from .world import Project
 
@@ -55,7 +56,8 @@ def usage(container, project: str, region: str | None) -> dict[str, float]:
     total: dict[str, float] = {}
     for location, pool in container.pools(project):
         if region in (None, region_of(location)):
-            for metric, each in needs(pool, pool.initial_node_count, len(pool.locations)).items():
+            count = machines.size(container.store, pool)
+            for metric, each in needs(pool, count, len(pool.locations)).items():
                 total[metric] = total.get(metric, 0.0) + each
     return total
 

@@ -10,12 +10,14 @@ import fnmatch
 import itertools
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from urllib.parse import unquote
 
 from . import discovery
 from .container import Container
 from .operations import timestamp
-from .refusals import ApiError
+from .refusals import ApiError, OperationFailure
 from .store import Store, Thing
 from .world import World
 
@@ -65,15 +67,20 @@ class Rest:
 
     Args:
         world: What all services share.
+        store: What there is.
         container: The clusters, which use quotas of Compute Engine.
         specials: Methods of their own, by patterns of ids: called with this and the request.
+        names: How a method is called in the log.
     """
 
-    def __init__(self, world: World, container: Container, specials: dict) -> None:
+    def __init__(
+        self, world: World, store: Store, container: Container, specials: dict, names=lambda route: route.id
+    ) -> None:
         self.world = world
+        self.store = store
         self.container = container
-        self.store = Store(world)
         self._specials = specials
+        self._names = names
         self._ids = itertools.count(1000)
 
     def handle(self, service: str, verb: str, path: str, query: dict, body, *, by: str = "user") -> dict:
@@ -83,6 +90,7 @@ class Rest:
             ApiError: The answer is no.
             LineCut: There is none.
         """
+        path = "/".join(unquote(each).replace("%", "%25").replace("/", "%2F") for each in path.split("/"))
         found = discovery.find(service, verb, path)
         if found is None:
             raise ApiError("NOT_FOUND", f"The requested URL /{path} was not found on this server.")
@@ -97,10 +105,19 @@ class Rest:
                 route.api.check(route.request, request.body)
             return copy.deepcopy(self._act(request))
 
-        return self.world.serve(route.id, plain, act, title=route.api.title, by=by)
+        return self.world.serve(self._names(route), plain, act, title=route.api.title, by=by)
 
-    def begin(self, request: Request, target: str, *, kind: str = "", done=dict, failed=lambda failure: None):
-        """Begin an operation for a request, at its zone, location or project."""
+    def begin(
+        self,
+        request: Request,
+        target: str,
+        *,
+        kind: str = "",
+        failure: OperationFailure | None = None,
+        done: Callable[[], dict] = dict,
+        failed: Callable[[OperationFailure], None] = lambda failure: None,
+    ) -> dict:
+        """Begin an operation for a request, at its zone, location or project; see `Store.begin`."""
         service = request.service
         delays = self.world.delays
         seconds = delays.get(f"{service}.{kind}", delays.get(service, 0.0))
@@ -115,7 +132,7 @@ class Rest:
             seconds=seconds,
             target=target,
             verb=request.verb,
-            failure=self.world.operation_failure(request.route.id),
+            failure=failure or self.world.operation_failure(request.route.id),
             done=done,
             failed=failed,
         )
@@ -147,7 +164,7 @@ class Rest:
         found = [each.body for each in self.store.children(request.service, request.path)]
         answer = self.listed(request, found, _list_field(request.route))
         if request.service in ("compute", "storage"):
-            answer = {"kind": f"{request.service}#{request.path.rsplit('/', 1)[1]}List", **answer}
+            answer = {"kind": f"{request.service}#{request.path.rsplit('/', 1)[-1][:-1]}List", **answer}
         return answer
 
     def _aggregatedList(self, request: Request) -> dict:
@@ -238,7 +255,7 @@ class Rest:
         return self._policed(request).policy
 
     def _setIamPolicy(self, request: Request) -> dict:
-        thing, given = self._policed(request), request.body.get("policy", {})
+        thing, given = self._policed(request), request.body.get("policy", request.body)
         if given.get("etag") not in (None, thing.policy["etag"]):
             raise ApiError("ABORTED", "There were concurrent policy changes. Please retry.")
         thing.policy = {**given, "etag": base64.b64encode(uuid.uuid4().bytes[:8]).decode()}

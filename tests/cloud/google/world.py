@@ -96,6 +96,8 @@ class World:
         self._faults: list[_Fault] = []
         self._cut: _Cut | None = None
         self._numbers = itertools.count(1)
+        # Whether a service account has a permission on a target of a project; `iam` knows
+        self.may: Callable[[str, str, str, str], bool] = lambda *_: False
 
     def serve(
         self, method: str, target: str, act: Callable[[], object], *, title: str = "", by: str = "user"
@@ -115,7 +117,7 @@ class World:
                 raise LineCut
             if error := self._fault(method, ApiError):
                 raise error
-            self._allow(method, target, title)
+            self._allow(method, target, title, by)
             answer = act()
             if cut:
                 raise LineCut
@@ -185,7 +187,7 @@ class World:
         cut.after = False  # once it is cut, nothing reaches the cloud
         return struck
 
-    def _allow(self, method: str, target: str, title: str) -> None:
+    def _allow(self, method: str, target: str, title: str, by: str) -> None:
         words = target.partition(":")[0].split("/")
         if "projects" not in words[:-1] or (name := words[words.index("projects") + 1]) == "-":
             return
@@ -193,7 +195,11 @@ class World:
         service = method.partition(".")[0]
         if service not in project.enabled and service != "serviceusage":
             raise service_disabled(service, title, project.id)
-        if (permission := permission_of(method)) in project.denied:
+        permission = permission_of(method)
+        denied = (
+            permission in project.denied if by == "user" else not self.may(by, permission, target, project.id)
+        )
+        if denied:
             raise permission_denied(permission, f"projects/{project.id}")
 
 

@@ -1,13 +1,12 @@
-"""What single services do besides keeping resources: enabling APIs, billing, projects, service accounts.
+"""Which APIs a project has enabled, who pays, what things cost; and the project itself.
 
-Each function is one method of a discovery document, named in `SPECIALS`.
+Prices are of one moment, and few: clients are tested against their form.
 """
 
-from . import quotas
 from .refusals import ApiError
 from .rest import Request, Rest
 
-# Public prices of one moment, in US dollars: the fake's clients are tested against the form, not the figures.
+# In US dollars.
 SKUS = {
     "6F81-5844-456A": (  # Compute Engine
         ("N1 Predefined Instance Core running in Americas", "CPU", "OnDemand", "h", 0.031611),
@@ -119,62 +118,12 @@ def billed_services(rest: Rest, request: Request) -> dict:
     return rest.listed(request, every, "services")
 
 
-def region(rest: Rest, request: Request) -> dict:
-    name = request.names["region"]
-    body = rest.store.get("compute", request.path).body
-    return body | {"quotas": _quotas(rest, request.project, name, quotas.REGIONAL)}
-
-
-def regions(rest: Rest, request: Request) -> dict:
-    found = [
-        each.body | {"quotas": _quotas(rest, request.project, each.body["name"], quotas.REGIONAL)}
-        for each in rest.store.children("compute", request.path)
-    ]
-    return {"kind": "compute#regionList", **rest.listed(request, found, "items")}
-
-
-def compute_project(rest: Rest, request: Request) -> dict:
-    project = rest.world.project(request.names["project"])
-    return {
-        "kind": "compute#project",
-        "id": str(project.number),
-        "name": project.id,
-        "defaultServiceAccount": f"{project.number}-compute@developer.gserviceaccount.com",
-        "quotas": _quotas(rest, project.id, None, quotas.GLOBAL),
-    }
-
-
-def operation_wait(rest: Rest, request: Request) -> dict:
-    """Return the operation as it is; the real one waits up to two minutes."""
-    return rest.store.get("compute", request.path.removesuffix("/wait")).body
-
-
 def project_get(rest: Rest, request: Request) -> dict:
     project = rest.world.project(request.path.split("/")[1])
     thing = rest.store.get("cloudresourcemanager", f"projects/{project.id}")
     if request.route.version == "v1":
         return {"projectId": project.id, "projectNumber": str(project.number), "lifecycleState": "ACTIVE"}
     return thing.body
-
-
-def service_account_create(rest: Rest, request: Request) -> dict:
-    name = request.body.get("accountId", "")
-    project = rest.world.project(request.project)
-    email = f"{name}@{project.id}.iam.gserviceaccount.com"
-    if not 6 <= len(name) <= 30:
-        raise ApiError("INVALID_ARGUMENT", "The account ID does not have a length between 6 and 30.")
-    if rest.store.has("iam", f"{request.path}/{email}"):
-        raise ApiError(
-            "ALREADY_EXISTS", f"Service account {name} already exists within project projects/{project.id}."
-        )
-    body = {
-        **request.body.get("serviceAccount", {}),
-        "email": email,
-        "projectId": project.id,
-        "uniqueId": str(10**20 + len(rest.store.every("iam"))),
-        "oauth2ClientId": str(10**20 + len(rest.store.every("iam"))),
-    }
-    return rest.create(request, email, body)
 
 
 def _service(project, host: str) -> dict:
@@ -185,16 +134,6 @@ def _service(project, host: str) -> dict:
         "config": {"name": host, "title": name},
         "state": "ENABLED" if name in project.enabled else "DISABLED",
     }
-
-
-def _quotas(rest: Rest, name: str, where: str | None, defaults: dict[str, float]) -> list[dict]:
-    project = rest.world.project(name)
-    own = {metric for place, metric in project.quotas if place == where}
-    used = quotas.usage(rest.container, project.id, where)
-    return [
-        {"metric": each, "limit": quotas.limit(project, where, each), "usage": used.get(each, 0.0)}
-        for each in {**defaults, **dict.fromkeys(own)}
-    ]
 
 
 def _sku(service: str, number: int, words: str, group: str, usage: str, unit: str, dollars: float) -> dict:
@@ -235,10 +174,5 @@ SPECIALS = {
     "cloudbilling.projects.getBillingInfo": billing_info,
     "cloudbilling.services.skus.list": skus,
     "cloudbilling.services.list": billed_services,
-    "compute.regions.get": region,
-    "compute.regions.list": regions,
-    "compute.projects.get": compute_project,
-    "compute.*Operations.wait": operation_wait,
     "cloudresourcemanager.projects.get": project_get,
-    "iam.projects.serviceAccounts.create": service_account_create,
 }

@@ -1,0 +1,104 @@
+"""Any cluster that a kubeconfig leads to: what one may do in it, and what is wrong with kubeconfigs."""
+
+import base64
+import json
+import socket
+
+import pytest
+import yaml
+
+import kitlib as kit
+from kitlib import rights
+from kitlib.errors import ClusterUnreachable, Rejected
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def attendee(local_cluster):
+    """Somebody with a namespace and nothing else."""
+    yield local_cluster.add_attendee("guest")
+    local_cluster.remove_attendee("guest")
+
+
+@pytest.fixture
+def spoil(attendee, tmp_path):
+    """Return a function that writes the attendee's kubeconfig anew, with another server or another user."""
+
+    def write(*, server=None, user=None):
+        config = yaml.safe_load(attendee.kubeconfig.read_text())
+        config["clusters"][0]["cluster"] |= server or {}
+        config["users"][0]["user"] |= user or {}
+        path = tmp_path / "kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    return write
+
+
+def test_it_is_asked_what_this_user_may_do_and_said_what_would_allow_the_rest(attendee, local_cluster):
+    theirs = kit.connect("existing", kubeconfig=attendee.kubeconfig, context="guest")
+    told = {each["to"]: each for each in theirs.allowed()}
+    within = [each.to for each in rights.RIGHTS if not each.everywhere]
+    assert {each["to"] for each in told.values() if each["allowed"] == "yes"} == set(within)
+    assert "kubectl create clusterrole list-nodes" in told["see nodes"]["the role that would allow it"]
+    assert {each["allowed"] for each in local_cluster.allowed()} == {"yes"}
+
+
+def test_a_right_that_is_granted_as_the_error_says_is_there(attendee, local_cluster):
+    theirs = kit.connect("existing", kubeconfig=attendee.kubeconfig)
+    with pytest.raises(Rejected) as refused:
+        theirs.kube.get_all("StorageClass")
+    commands = [line for line in refused.value.fix.splitlines() if line.startswith("kubectl")]
+    try:
+        for command in commands:
+            local_cluster.kubectl(command)
+        assert theirs.kube.get_all("StorageClass")
+    finally:
+        local_cluster.kubectl("delete clusterrole,clusterrolebinding list-storageclasses --ignore-not-found")
+
+
+def test_a_token_that_has_expired_and_one_that_is_not_accepted_are_said(spoil):
+    payload = base64.urlsafe_b64encode(json.dumps({"exp": 1_700_000_000}).encode()).decode().rstrip("=")
+    old = kit.connect("old", kubeconfig=spoil(user={"token": f"e30.{payload}.x"}))
+    with pytest.raises(Rejected, match=r"expired, at 2023-11-14T22:13(?s:.*)ask whoever gave you"):
+        old.kube.version()
+        old.pods()
+    strange = kit.connect("strange", kubeconfig=spoil(user={"token": "nobody's"}))
+    with pytest.raises(Rejected, match=r"(?s)Unauthorized.*get a new kubeconfig"):
+        strange.pods()
+
+
+def test_a_server_that_cannot_be_reached_or_trusted_is_said(spoil, local_cluster):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    other = kit.connect("gone", kubeconfig=spoil(server={"server": f"https://127.0.0.1:{port}"}))
+    with pytest.raises(ClusterUnreachable, match=r"(?s)Connection refused.*the port is right"):
+        other.kube.version()
+    nowhere = kit.connect("nowhere", kubeconfig=spoil(server={"server": "https://no-such-host.invalid:6443"}))
+    with pytest.raises(ClusterUnreachable, match=r'"nowhere", as .*kubeconfig'):
+        nowhere.kube.version()
+    authority = {"certificate-authority-data": base64.b64encode(_another_authority()).decode()}
+    strange = kit.connect("strange", kubeconfig=spoil(server=authority))
+    with pytest.raises(ClusterUnreachable, match=r"(?s)does not trust.*this very cluster"):
+        strange.kube.version()
+
+
+def _another_authority():
+    """Return the certificate of an authority that has signed nothing."""
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "somebody")])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return made.public_bytes(serialization.Encoding.PEM)

@@ -1,0 +1,150 @@
+"""A workshop on a real cluster: rooms for all, data that nobody spoils, a table of who is where, no trace."""
+
+import stat
+
+import nbformat
+import pytest
+from click.testing import CliRunner
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
+
+import kitlib as kit
+from kitlib import cli
+from kitlib.errors import Rejected
+from kitlib.waiting import wait
+
+pytestmark = pytest.mark.cluster
+NOTEBOOK = [
+    "import kitlib as kit",
+    'cluster = kit.create_cluster("existing", name="mine")',
+    "cluster.pods()",
+    'raise ValueError("my own mistake\\nand more of it")',
+]
+
+
+@pytest.fixture(scope="module")
+def workshop(local_cluster):
+    """A workshop of two, with data; deleted after the tests of this file."""
+    yield kit.workshop.create(["ada", "bob"], cluster=local_cluster, datasets=["digits"], cpu="2", pods=8)
+    kit.workshop.delete(cluster=local_cluster)
+
+
+def connect(workshop, name):
+    (found,) = [each for each in workshop.attendees if each.name == name]
+    return kit.connect(f"room-of-{name}", kubeconfig=found.kubeconfig)
+
+
+def row_of(name, cluster):
+    (row,) = [each for each in kit.workshop.status(cluster=cluster) if each["attendee"] == name]
+    return row
+
+
+def test_everybody_has_a_room_with_what_belongs_into_it_and_it_is_said_what_does_not(workshop, local_cluster):
+    facts = {each["what"]: f"{each['is']} {each['note']}" for each in workshop.facts}
+    assert "nobody in this cluster enforces them" in facts["network"]
+    assert "127.0.0.1" in facts["jupyter"]
+    assert "digits" in facts["data"]
+    assert stat.S_IMODE(workshop.handout.stat().st_mode) == 0o600
+    for each in workshop.attendees:
+        kinds = local_cluster.kubectl(
+            f"get networkpolicy,resourcequota,limitrange,role,pvc,configmap -n {each.namespace} -o name"
+        )
+        for kind in ("networkpolicy", "resourcequota", "limitrange", "role", "datasets", "whereabouts"):
+            assert kind in kinds
+    late = CliRunner().invoke(cli.main, ["workshop", "add", "late-lena", "-c", local_cluster.name])
+    assert late.exit_code == 0, late.output
+    assert late.stdout.strip().endswith("late-lena.kubeconfig")
+    shown = CliRunner().invoke(cli.main, ["workshop", "status", "-c", local_cluster.name])
+    assert [line.split()[0] for line in shown.stdout.splitlines()[1:]] == ["ada", "bob", "late-lena"]
+
+
+def test_data_are_staged_once_and_read_by_all_and_nobody_spoils_them(workshop, plain):
+    source = """
+        import json, pathlib
+        print(json.loads(pathlib.Path("/datasets/digits/dataset.json").read_text())["name"])
+        try:
+            pathlib.Path("/datasets/mine").write_text("spoilt")
+        except OSError as error:
+            print("read-only:", error.strerror)
+    """
+    runs = []
+    for name in ("ada", "bob"):
+        theirs = connect(workshop, name)
+        data = kit.prepare_dataset("digits", volume=theirs.create_volume("shared", size="10Mi"))
+        assert data.path == "/datasets/digits"
+        assert len(theirs.runs()) == 0, "nothing was started to find them"
+        runs.append(kit.launch(plain(source, nodes=1, name="reads", volumes=data.volumes), cluster=theirs))
+    for run in runs:
+        run.wait(timeout=120)
+        said = repr(run.logs(rank=0))
+        assert "digits" in said
+        assert "read-only: Read-only file system" in said
+        run.delete()
+
+
+def test_a_quota_holds_for_pods_cores_and_gpus(workshop):
+    theirs = connect(workshop, "ada")
+    for what, amount in (("nvidia.com/gpu", "1"), ("cpu", "3")):
+        resources = {"requests": {what: amount}, "limits": {what: amount}}
+        container = {"name": "main", "image": "busybox", "command": ["true"], "resources": resources}
+        greedy = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "greedy"}}
+        with pytest.raises(Rejected, match=f"exceeded quota.*{what}"):
+            theirs.kube.create(greedy | {"spec": {"containers": [container]}})
+
+
+def test_the_instructor_sees_where_a_notebook_is_what_failed_in_it_and_which_pod_waits(
+    workshop, local_cluster, tmp_path, monkeypatch
+):
+    ada = next(each for each in workshop.attendees if each.name == "ada")
+    monkeypatch.setenv("KUBECONFIG", str(ada.kubeconfig))
+    container = {"name": "main", "image": "busybox", "command": ["true"]}
+    stuck = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stuck"}}
+    spec = {"containers": [container], "nodeSelector": {"no": "such-node"}}
+    local_cluster.kube.within(ada.namespace).create(stuck | {"spec": spec})
+    notebook = new_notebook(cells=[new_code_cell(source) for source in NOTEBOOK])
+    path = tmp_path / "05_indexed_job.ipynb"
+    nbformat.write(notebook, path)
+    client = NotebookClient(
+        notebook, timeout=120, allow_errors=True, resources={"metadata": {"path": tmp_path}}
+    )
+    with kit.workshop.watch(cluster=local_cluster) as watch, client.setup_kernel():
+        for index, each in enumerate(notebook.cells):
+            client.execute_cell(each, index)
+        # The kernel tells it in its own time, and the watch hears of it.
+        wait(
+            _ticks(watch),
+            until=lambda rows: any(row[0] == "ada" and "my own mistake" in row[-1] for row in rows),
+            timeout=120,
+            what="the notebook to tell",
+            about="ada",
+            resume="",
+        )
+    row = row_of("ada", local_cluster)
+    assert "ValueError: my own mistake" in row["trouble"]
+    assert "and more of it" not in row["trouble"]
+    assert "stuck: 0/4 nodes are available" in row["trouble"]
+    assert row["doing"].startswith("failed")
+    assert row_of("bob", local_cluster)["doing"] == "not seen yet"
+    assert "ada" in watch.still()[1]["text/html"]
+    assert watch.picture().save(tmp_path / "workshop.png").stat().st_size > 1000
+
+
+def _ticks(watch):
+    while True:
+        yield watch.rows
+        watch.stopping.wait(0.5)
+
+
+def test_nothing_of_a_workshop_is_left_and_what_is_the_instructors_stays(workshop, local_cluster):
+    local_cluster.create_volume("mine", size="10Mi")
+    try:
+        for _ in range(2):
+            done = CliRunner().invoke(cli.main, ["workshop", "delete", "-c", local_cluster.name])
+            assert done.exit_code == 0, done.output
+        assert len(local_cluster.attendees()) == 0
+        left = local_cluster.kubectl("get namespaces,persistentvolumes,persistentvolumeclaims -o name")
+        assert "attendee" not in left
+        assert "datasets" not in left
+        assert "persistentvolumeclaim/mine" in left
+    finally:
+        local_cluster.volume("mine").delete()

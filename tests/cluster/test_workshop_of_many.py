@@ -1,0 +1,178 @@
+"""Thirty attendees have a room on one local cluster, and ten of them run notebook 05 at once, in small.
+
+Its figures are in docs/instructors-guide.md; with TRAINYARD_FIGURES=FILE they are written there as JSON.
+"""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from datetime import datetime
+from pathlib import Path
+
+import psutil
+import pytest
+
+import kitlib as kit
+from kitlib.quantities import number
+from kitlib.watches import Selection, snapshots
+
+ROOT = Path(__file__).parents[2]
+ROOMS, AT_ONCE, LIMIT = 30, 10, 1500
+MOST_MEMORY = 16 * 2**30
+SMALL = {"provider": "existing", "nodes": 2, "epochs": 2, "threshold": 0.5}
+# More is declared than the machine has: the attendees compute in turns, and none of their pods has to wait.
+SHAPE = {"nodes": 4, "cpus": 8, "memory": "16Gi"}
+QUOTA = {"cpu": "1", "memory": "2Gi", "pods": 10}
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(LIMIT + 300)]
+
+
+@pytest.fixture
+def cluster(state_home):
+    """A cluster with room for all of them, on whatever machine this is."""
+    name = f"many-{secrets.token_hex(2)}"
+    try:
+        yield kit.create_cluster("local", name=name, **SHAPE)
+    finally:
+        kit.clusters.LocalCluster(name).delete()
+
+
+class Watcher(threading.Thread):
+    """Sees how long each pod of an attendee waits, what quotas count, and what all processes hold."""
+
+    def __init__(self, cluster):
+        super().__init__(name="watcher", daemon=True)
+        self.kube = cluster.kube.within("")
+        processes = kit.connect(cluster.name).status["processes"].values()
+        self.roots = [os.getpid(), *(each["pid"] for each in processes)]
+        self.ended = threading.Event()
+        self.waits, self.over = {}, []
+        self.most, self.kernels, self.ranks, self.base = 0, [], [], 0
+        self.troubles = []
+
+    def run(self):
+        sampled = 0.0
+        for seen in snapshots(self.kube, Selection("Pod"), Selection("ResourceQuota")):
+            for key, pod in seen["Pod"].items():
+                if key.startswith("attendee-") and (began := started(pod)):
+                    made = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+                    self.waits[pod["metadata"]["uid"]] = (key, (began - made).total_seconds())
+            self.over += [key for key, each in seen["ResourceQuota"].items() if is_over(each)]
+            if time.monotonic() - sampled > 5:
+                self.weigh()
+                sampled = time.monotonic()
+            if self.ended.is_set():
+                return
+
+    def weigh(self):
+        """Count the memory of the cluster's processes and the notebooks', a shared page by its share."""
+        total, kernels, ranks = 0, [], []
+        for process in below(self.roots):
+            try:
+                words, size = " ".join(process.cmdline()), process.memory_full_info().pss
+            except psutil.Error:
+                continue
+            total += size
+            if "ipykernel" in words or "papermill" in words:
+                kernels.append(size)
+            elif "trainer.py" in words or "torchrun" in words:
+                ranks.append(size)
+        self.most = max(self.most, total)
+        self.base = self.base or total
+        self.kernels, self.ranks = max(self.kernels, kernels, key=sum), max(self.ranks, ranks, key=sum)
+
+
+def below(roots):
+    """Return processes, and all that they have started."""
+    processes = [psutil.Process(each) for each in roots]
+    every = [each for root in processes for each in (root, *root.children(recursive=True))]
+    return list({each.pid: each for each in every}.values())
+
+
+def started(pod):
+    """Return when the first container of a pod started, or None."""
+    states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or []]
+    times = [(state.get("running") or state.get("terminated") or {}).get("startedAt") for state in states]
+    return min((datetime.fromisoformat(each) for each in times if each), default=None)
+
+
+def is_over(quota):
+    """Return whether more is used than a quota allows."""
+    status = quota.get("status") or {}
+    used = status.get("used") or {}
+    return any(
+        number(used.get(what, "0")) > number(most) for what, most in (status.get("hard") or {}).items()
+    )
+
+
+def attend(attendee, folder):
+    """Start notebook 05 as an attendee, with nothing but the kubeconfig."""
+    (folder / attendee.name).mkdir()
+    given = {"KUBECONFIG": str(attendee.kubeconfig), "XDG_STATE_HOME": str(folder / attendee.name)}
+    words = [word for name, value in SMALL.items() for word in ("-p", name, str(value))]
+    output = folder / f"{attendee.name}.ipynb"
+    command = [sys.executable, "-m", "papermill", "05_indexed_job.ipynb", str(output), *words]
+    log = (folder / f"{attendee.name}.log").open("w")
+    return subprocess.Popen(
+        command, cwd=ROOT / "notebooks", env=os.environ | given, stdout=log, stderr=subprocess.STDOUT
+    )
+
+
+def test_ten_of_thirty_run_notebook_05_at_once_and_nobody_starves(cluster, tmp_path):
+    began = time.monotonic()
+    workshop = kit.workshop.create(ROOMS, cluster=cluster, **QUOTA)
+    made = time.monotonic() - began
+    assert len(cluster.attendees()) == ROOMS
+    assert "enough for all at once" in {each["note"] for each in workshop.facts}
+    watcher = Watcher(cluster)
+    watcher.weigh()
+    watcher.start()
+    began = time.monotonic()
+    running = {each.name: attend(each, tmp_path) for each in workshop.attendees[:AT_ONCE]}
+    ended = {}
+    while running.keys() - ended.keys():
+        for name in running.keys() - ended.keys():
+            if running[name].poll() is not None:
+                ended[name] = time.monotonic() - began
+        watcher.ended.wait(0.5)
+        assert time.monotonic() - began < LIMIT, f"{sorted(running.keys() - ended.keys())} have not ended"
+    watcher.ended.set()
+    watcher.join()
+
+    failed = {
+        name: (tmp_path / f"{name}.log").read_text()[-3000:] for name in running if running[name].returncode
+    }
+    assert not failed, "\n".join(failed.values())
+    finished = {each["attendee"]: each["finished"] for each in kit.workshop.status(cluster=cluster)}
+    assert [name for name, notebooks in finished.items() if notebooks == "05"] == sorted(running)
+    assert not watcher.over, "a quota did not hold"
+    assert {key.partition("/")[0] for key, _ in watcher.waits.values()} == {f"attendee-{n}" for n in running}
+    assert watcher.most < MOST_MEMORY, f"{watcher.most / 2**30:.1f} GiB"
+    write_down(made, ended, watcher)
+
+
+def write_down(made, ended, watcher):
+    """Leave the figures where the environment says."""
+    waits = sorted(seconds for _, seconds in watcher.waits.values())
+    figures = {
+        "rooms": ROOMS,
+        "seconds to make them": round(made, 1),
+        "at once": AT_ONCE,
+        "seconds of a notebook, first and last to end": [
+            round(each) for each in (min(ended.values()), max(ended.values()))
+        ],
+        "pods": len(waits),
+        "seconds a pod waited: median, most": [waits[len(waits) // 2], waits[-1]],
+        "GiB before": round(watcher.base / 2**30, 2),
+        "GiB at most": round(watcher.most / 2**30, 2),
+        "MiB of notebooks at most": round(sum(watcher.kernels) / 2**20),
+        "MiB of ranks at most": [len(watcher.ranks), round(sum(watcher.ranks) / 2**20)],
+        "load": os.getloadavg(),
+    }
+    print(json.dumps(figures, indent=1))
+    if where := os.environ.get("TRAINYARD_FIGURES"):
+        Path(where).write_text(json.dumps(figures, indent=1))

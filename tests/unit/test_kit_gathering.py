@@ -1,0 +1,137 @@
+"""What a workshop comes to before anything is made: room, networks, volumes that are shared, names."""
+
+import stat
+import zipfile
+
+import pytest
+
+import kitlib as kit
+from kitlib.attendees import Attendee, Quota
+from kitlib.errors import BadInput
+from kitlib.storage.sharing import read_only
+from kitlib.workshop import handout, policies, room
+
+
+def node(cpu="4", memory="16Gi", gpus="0", ready="True"):
+    has = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": gpus}
+    conditions = [{"type": "Ready", "status": ready}]
+    return {"metadata": {"name": "n"}, "spec": {}, "status": {"allocatable": has, "conditions": conditions}}
+
+
+def pod(cpu, phase="Running"):
+    containers = [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]
+    return {"metadata": {"name": "p"}, "spec": {"containers": containers}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("people", "quota", "nodes", "others", "enough", "missing"),
+    [
+        (4, Quota(cpu="1", memory="1Gi"), [node()], [], True, 0),
+        (4, Quota(cpu="1", memory="1Gi"), [node()], [pod("500m")], False, 1),
+        (4, Quota(cpu="1", memory="1Gi"), [node()], [pod("500m", phase="Succeeded")], True, 0),
+        (30, Quota(cpu="1", memory="2Gi"), [node()], [], False, 7),
+        (30, Quota(cpu="100m", memory="4Gi"), [node(), node(ready="False")], [], False, 7),
+        (3, Quota(cpu="1", memory="1Gi", gpus=1), [node(gpus="1")], [], False, 2),
+        (3, Quota(cpu="1", memory="1Gi", gpus=1), [node()], [], False, None),
+        (3, Quota(), [], [], False, None),
+    ],
+    ids=str,
+)
+def test_room_is_what_the_quotas_of_all_come_to(people, quota, nodes, others, enough, missing):
+    found = room.count(people, quota, nodes, others)
+    assert (found.enough, found.missing) == (enough, missing)
+    assert "of quotas" in str(found)
+
+
+def daemonset(name, *arguments):
+    containers = [{"name": "main"}, {"name": "aws-eks-nodeagent", "args": list(arguments)}]
+    spec = {"template": {"spec": {"containers": containers}}}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("found", "who"),
+    [
+        ([], ""),
+        ([daemonset("kube-proxy")], ""),
+        ([daemonset("kube-proxy"), daemonset("calico-node")], "Calico"),
+        ([daemonset("anetd")], "Google's dataplane V2"),
+        ([daemonset("aws-node", "--enable-network-policy=false")], ""),
+        ([daemonset("aws-node", "--enable-network-policy=true")], "Amazon VPC CNI"),
+    ],
+    ids=str,
+)
+def test_it_is_said_who_enforces_network_policies(found, who):
+    assert policies.enforcer(found) == who
+
+
+@pytest.mark.parametrize(
+    ("source", "shared"),
+    [
+        ({"hostPath": {"path": "/a"}}, {"hostPath": {"path": "/a"}}),
+        ({"nfs": {"server": "s", "path": "/"}}, {"nfs": {"server": "s", "path": "/", "readOnly": True}}),
+        (
+            {"csi": {"driver": "efs.csi.aws.com", "volumeHandle": "fs-1::fsap-2"}},
+            {"csi": {"driver": "efs.csi.aws.com", "volumeHandle": "fs-1::fsap-2", "readOnly": True}},
+        ),
+        (
+            {
+                "csi": {
+                    "driver": "filestore.csi.storage.gke.io",
+                    "volumeHandle": "modeInstance/z/i/vol1",
+                    "volumeAttributes": {"ip": "10.0.0.2", "volume": "vol1"},
+                }
+            },
+            {"nfs": {"server": "10.0.0.2", "path": "/vol1", "readOnly": True}},
+        ),
+    ],
+    ids=str,
+)
+def test_a_shared_volume_is_read_only_in_the_words_of_its_kind(source, shared):
+    assert read_only(source) == shared
+
+
+@pytest.mark.parametrize(
+    "source", [{"csi": {"driver": "ebs.csi.aws.com"}}, {"awsElasticBlockStore": {}}, {"iscsi": {}}], ids=str
+)
+def test_a_disk_of_one_node_is_not_shared(source):
+    with pytest.raises(BadInput, match="one node"):
+        read_only(source)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"attendees": 0}, "1 to 500"),
+        ({"attendees": "ada"}, "whole number"),
+        ({"attendees": []}, "nobody"),
+        ({"attendees": ["Ada L."]}, "a-z"),
+        ({"disks": 3}, "no disks"),
+        ({"cpu": "lots"}, "above 0"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused_before_a_cluster_is_looked_for(given, words):
+    with pytest.raises(BadInput, match=words):
+        kit.workshop.create(cluster="nowhere", **given)
+
+
+def test_a_handout_has_a_folder_for_each_and_is_the_instructors_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    people = []
+    for name in ("ada", "bob"):
+        file = tmp_path / "trainyard" / "attendees" / "lab" / f"{name}.kubeconfig"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"the key of {name}")
+        people.append(Attendee(name, f"attendee-{name}", file, "2030-01-01T00:00:00Z"))
+    for _ in range(2):
+        path = handout.write("lab", people, jupyter={"ada": "\nYour JupyterLab: here\n"})
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with zipfile.ZipFile(path) as packed:
+        assert sorted(packed.namelist()) == [
+            f"{name}/{file}" for name in ("ada", "bob") for file in ("kubeconfig", "start.txt")
+        ]
+        assert packed.read("bob/kubeconfig") == b"the key of bob"
+        page = packed.read("ada/start.txt").decode()
+        assert all(words in page for words in ('"ada"', "attendee-ada", "2030-01-01", "JupyterLab: here"))
+        assert packed.getinfo("ada/kubeconfig").external_attr >> 16 & 0o777 == 0o600

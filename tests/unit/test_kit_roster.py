@@ -1,0 +1,149 @@
+"""Who is where in a workshop: what a notebook tells of itself, and the instructor's table of it."""
+
+import json
+import threading
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+from kitlib import presence, roster
+from kitlib.errors import ClusterUnreachable, KitError, Rejected
+from kitlib.presence import Teller, Whereabouts, locate
+
+COURSE = {
+    "import kitlib as kit": [("05_indexed_job", 2, 4), ("06_data_parallel", 2, 5)],
+    "run.plot()": [("05_indexed_job", 4, 4)],
+}
+LABEL = "trainyard/attendee"
+NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
+
+
+class Recorder:
+    """Takes what a teller writes, or fails as it is told to."""
+
+    namespace = "attendee-ada"
+
+    def __init__(self, error=None):
+        self.error, self.written, self.asked = error, {}, 0
+        self.wrote = threading.Event()
+
+    def patch(self, kind, name, change):
+        self.asked += 1
+        self.wrote.set()
+        if self.error is not None:
+            raise self.error
+        self.written |= change["data"]
+
+
+def cell(source, error=None):
+    info = SimpleNamespace(raw_cell=source)
+    return SimpleNamespace(info=info, raw_cell=source, error_in_exec=error, error_before_exec=None)
+
+
+def test_a_cell_is_found_in_the_course_and_one_of_several_notebooks_by_where_it_was_before():
+    assert locate("run.plot()\n", Whereabouts("another"), COURSE).cell == 4
+    assert locate("import kitlib as kit", Whereabouts("06_data_parallel"), COURSE).of == 5
+    unknown = locate("import kitlib as kit", Whereabouts("another"), COURSE)
+    assert (unknown.notebook, unknown.cell) == ("another", 0)
+    stays = Whereabouts("05_indexed_job", 3, 4)
+    assert locate("my_own = 1", stays, COURSE) == stays
+
+
+def test_every_cell_of_the_course_is_known():
+    found = presence.cells()
+    assert len(found) > 100
+    assert ("05_indexed_job", 2) in [each[:2] for each in found["import kitlib as kit"]]
+
+
+def test_a_teller_writes_the_last_word_and_an_errors_first_line():
+    kube = Recorder()
+    teller = Teller(kube, course=lambda: COURSE)
+    teller.begins(cell("run.plot()"))
+    assert kube.wrote.wait(30)
+    teller.ends(cell("run.plot()", error=KitError("no such run\nmore", about="run", fix="none")))
+    teller.close()
+    (said,) = [json.loads(each) for each in kube.written.values()]
+    assert list(kube.written) == ["05_indexed_job"]
+    assert (said["cell"], said["of"], said["state"]) == (4, 4, "failed")
+    assert said["error"] == "KitError: no such run"
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_where_nobody_wants_to_know_a_teller_asks_once(status):
+    kube = Recorder(Rejected("no", about="whereabouts", fix="none", status=status))
+    teller = Teller(kube, course=lambda: COURSE)
+    teller.begins(cell("run.plot()"))
+    assert kube.wrote.wait(30)
+    teller.close()
+    teller.ends(cell("run.plot()"))
+    assert teller.ended
+    assert kube.asked == 1
+
+
+@pytest.mark.parametrize(
+    "error", [ClusterUnreachable("gone", about="cluster", fix="wait"), ZeroDivisionError("a bug of ours")]
+)
+def test_what_goes_wrong_with_telling_is_nobodys_trouble(error):
+    kube = Recorder(error)
+    teller = Teller(kube, course=lambda: COURSE)
+    teller.begins(cell("run.plot()"))
+    assert kube.wrote.wait(30)
+    teller.ends(cell("run.plot()"))
+    teller.close()
+    teller.ends(SimpleNamespace(info=None, error_in_exec=None, error_before_exec=None))
+
+
+def test_only_an_attendees_notebook_tells_anything():
+    presence.follow(SimpleNamespace(namespace="attendee-ada"))  # no notebook: nothing is asked of it
+
+
+def room(name, **data):
+    namespace = {"metadata": {"name": f"attendee-{name}", "labels": {LABEL: name}}}
+    return namespace, {"metadata": {"namespace": f"attendee-{name}"}, "data": data}
+
+
+def pod(name, namespace, *, phase, why="", run=None):
+    labels = {} if run is None else {"trainyard/run": run, "batch.kubernetes.io/job-completion-index": "1"}
+    unscheduled = [{"type": "PodScheduled", "status": "False", "message": why}]
+    status = {"phase": phase, "message": why}
+    status |= {"conditions": unscheduled} if phase == "Pending" and why else {}
+    return {
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {"containers": []},
+        "status": status,
+    }
+
+
+def told(cell, of, state="done", error="", at="2030-01-01T11:59:00+00:00"):
+    return json.dumps({"cell": cell, "of": of, "state": state, "error": error, "at": at})
+
+
+def test_the_table_says_where_everybody_is_and_whose_pods_fail_and_why():
+    bob = {"00_start": told(9, 9), "05_indexed_job": told(3, 4, "failed", "Oh: no", "2030-01-01T11:59:30Z")}
+    namespaces, places = zip(room("bob", **bob), room("ada"), strict=True)
+    pods = [
+        pod("digits-1-x", "attendee-bob", phase="Failed", why="OOMKilled", run="digits"),
+        pod("waits", "attendee-bob", phase="Pending", why="0/4 nodes are available"),
+        pod("well", "attendee-bob", phase="Running"),
+        pod("others", "default", phase="Failed"),
+    ]
+    found = roster.seats(namespaces, places, pods, label=LABEL)
+    ada, bob = list(roster.table(found, NOW))
+    assert (ada["attendee"], ada["doing"]) == ("ada", "not seen yet")
+    assert (bob["notebook"], bob["cell"], bob["doing"]) == ("05_indexed_job", "3 of 4", "failed, for 30s")
+    assert (bob["finished"], bob["pods"]) == ("00", "1 run, 1 wait, 1 failed")
+    assert bob["trouble"] == "Oh: no; digits rank 1: OOMKilled; and 1 more"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "null", "{}", '{"cell": "3", "at": "2030-01-01"}', '{"at": "soon"}', told(1, 2, "dances")],
+)
+def test_what_somebody_has_spoiled_is_left_out(text):
+    assert roster.read({"05_indexed_job": text, "06_data_parallel": told(1, 5)})[0].cell == 1
+    assert len(roster.read({"05_indexed_job": text})) == 0
+
+
+def test_an_instructor_in_no_workshop_sees_no_attendees():
+    assert repr(roster.table([])) == "no attendees"
