@@ -142,10 +142,13 @@ def run(probes: Iterable[Probe], *, about: str) -> Report:
 
 
 def _ask(probe: Probe) -> list[Check]:
+    checks: list[Check] = []
     try:
         found = probe.ask()
+        for each in [found] if isinstance(found, Check) else found:
+            checks.append(each)  # one may be found before the next raises
     except KitError as error:
         if probe.needed:
-            return [failed(probe.name, error.what, error.fix)]
-        return [warn(probe.name, f"it could not be looked at: {error.what}", error.fix)]
-    return [found] if isinstance(found, Check) else list(found)
+            return [*checks, failed(probe.name, error.what, error.fix)]
+        return [*checks, warn(probe.name, f"it could not be looked at: {error.what}", error.fix)]
+    return checks

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from moto.ec2.models import ec2_backends
+from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 from moto.efs.models import efs_backends
 
 from .calls import Refused
@@ -55,9 +56,10 @@ class Ec2:
             return None
         kind = question.parameters.get("LocationType") or "region"
         filters = {each["Name"]: each["Values"] for each in question.parameters.get("Filters") or []}
-        types = filters.get("instance-type") or [
-            name for where, name in self.offers if where == question.region
-        ]
+        types = filters.get("instance-type") or sorted(
+            {name for where, name in self.offers if where == question.region}
+            | {each["InstanceType"] for each in INSTANCE_TYPE_OFFERINGS["region"].get(question.region, [])}
+        )
         rows = []
         for name in types:
             zones = self.offers.get((question.region, name))

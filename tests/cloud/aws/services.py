@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from moto.ec2.models import ec2_backends
@@ -118,7 +119,10 @@ class Services:
             question.service
         )
         if owner is None:
-            return self._identity if question.action == "sts:GetCallerIdentity" else None
+            return {
+                "sts:GetCallerIdentity": self._identity,
+                "iam:SimulatePrincipalPolicy": self._simulate,
+            }.get(question.action)
         method = re.sub(r"(?<!^)(?=[A-Z])", "_", question.operation).lower()
         found = getattr(owner, method, None)
         if found is None:
@@ -130,6 +134,16 @@ class Services:
     def _identity(self, question: Question) -> dict[str, Any]:
         arn = self.amazon.identities.arn(question.key)
         return {"Arn": arn, "Account": arn.split(":")[4], "UserId": f"AIDA{arn.split('/')[-1].upper()}"}
+
+    def _simulate(self, question: Question) -> dict[str, Any]:
+        """Say what the caller may do: all but what a test has denied."""
+        denied = self.amazon.faults.denied
+        rows = []
+        for action in question.parameters["ActionNames"]:
+            found = [explicit for pattern, explicit in denied.items() if fnmatchcase(action, pattern)]
+            decision = "explicitDeny" if any(found) else "implicitDeny" if found else "allowed"
+            rows.append({"EvalActionName": action, "EvalResourceName": "*", "EvalDecision": decision})
+        return {"EvaluationResults": rows, "IsTruncated": False}
 
     def _moto_with_lag(self, question: Question, call: Call, moto: Callable[[Question], Answer]) -> Answer:
         if not self.lags:
