@@ -6,6 +6,7 @@ live in one PID namespace, so that deleting is killing one process and removing 
 
 import asyncio
 import fcntl
+import json
 import os
 import shutil
 import socket
@@ -18,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from localkube import machine, preload
+from localkube import control, machine, preload
 from localkube.controlplane import bake, binaries
 from localkube.errors import LocalClusterError
 from localkube.liveness import alive, check_name, end_processes, note_stop, read_record, status
@@ -31,12 +32,14 @@ Report = Callable[[str], None]
 READY_SECONDS = 60
 STOP_SECONDS = 10
 POLL_SECONDS = 0.02
+BRING_BACK = {"stopped": "start", "cut": "heal"}
 
 
 def create(name: str, *, wanted: Wanted, report: Report) -> dict[str, Any]:
     """Start a cluster, or return the one of this name that runs already.
 
-    A stopped cluster is started again with the objects that it had.
+    A stopped cluster is started again with the objects that it had, and so are nodes that were switched off
+    or cut off.
 
     Args:
         name: Up to 40 lower-case letters, digits and hyphens.
@@ -55,7 +58,7 @@ def create(name: str, *, wanted: Wanted, report: Report) -> dict[str, Any]:
     with locked(paths):
         now = status(name)
         if now["state"] == "running":
-            return _same(now, wanted)
+            return _whole(paths, _same(now, wanted))
         if now["state"] == "broken":
             raise LocalClusterError(
                 f"the cluster does not answer: {now['reason']}",
@@ -272,6 +275,17 @@ def _same(now: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
             about=now["name"],
             fix=f"ask for the same, choose another name, or delete it: kit cluster delete {now['name']}",
         )
+    return now
+
+
+def _whole(paths: ClusterPaths, now: dict[str, Any]) -> dict[str, Any]:
+    """Bring back the nodes that were switched off or cut off: whoever creates a cluster wants all of it."""
+    try:
+        states = json.loads(paths.node_states.read_text())
+    except FileNotFoundError:
+        return now
+    for node, state in states.items():
+        control.ask(paths.name, {"verb": BRING_BACK[state], "node": node})
     return now
 
 

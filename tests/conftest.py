@@ -14,6 +14,9 @@ import kitlib as kit
 NODES = 4
 
 
+LINES_OF_AN_ERROR = 12
+
+
 def pytest_configure():
     """Let signals work, here and in what tests start: background jobs and nohup begin with some ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -30,6 +33,16 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("site"):
                 item.add_marker(skip)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Say of what was run again why it had failed: what passes the second time has a flaw all the same."""
+    config.get_terminal_writer().fullwidth = 200  # the last lines say why a test failed, where there is room
+    for report in terminalreporter.stats.get("rerun", []):
+        crash = getattr(report.longrepr, "reprcrash", None)
+        words = crash.message if crash else report.longreprtext
+        terminalreporter.write_sep("-", f"{report.nodeid} had failed by")
+        terminalreporter.write_line("\n".join(words.splitlines()[:LINES_OF_AN_ERROR]))
 
 
 @pytest.fixture(scope="session")

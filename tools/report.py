@@ -21,6 +21,7 @@ from smoke.result import Outcome
 
 HERE = Path(__file__).parent
 PICTURE_TAG = "result-picture"
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 # A cell with one of these tags has a number as its value, or a dict of numbers by these names; the dict also
 # says whether the data were synthetic.
 FIGURE_TAGS = {
@@ -40,11 +41,15 @@ class Picture:
 
 @dataclass(frozen=True)
 class Failure:
-    """The cell that failed: its number in the stored notebook, its first line, the error's last words."""
+    """The cell that failed: its number in the stored notebook, its first line, the error's last words.
+
+    ``traceback`` is all that Python said, for a terminal; empty where the cell did not come to an end.
+    """
 
     cell: int
     source: str
     error: str
+    traceback: str = ""
 
     def __str__(self) -> str:
         return f"cell {self.cell} (`{self.source}`): {self.error}"
@@ -109,7 +114,8 @@ def _failure(cell: NotebookNode, number: int) -> Failure | None:
     source = (cell.source.strip().splitlines() or [""])[0]
     for output in cell.outputs:
         if output.output_type == "error":
-            return Failure(number, source, f"{output.ename}: {output.evalue}".strip())
+            error = f"{output.ename}: {output.evalue}".strip()
+            return Failure(number, source, error, COLOURS.sub("", "\n".join(output.traceback)))
     if cell.metadata.get("papermill", {}).get("status") in {"running", "failed"}:
         return Failure(number, source, "did not come to an end")
     return None

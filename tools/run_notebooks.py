@@ -19,6 +19,7 @@ from pathlib import Path
 
 import report
 from smoke import clusters, thresholds
+from smoke.brief import brief
 from smoke.bundle import Bundle
 from smoke.execution import execute
 from smoke.result import Outcome
@@ -51,17 +52,18 @@ def run(notebooks: Sequence[Path], site, outcome: Outcome, *, folder: Path, argu
                 )
             except KeyboardInterrupt:
                 if stopping.reason == TIME_LIMIT:
-                    _collect(bundle, cluster, notebook)
+                    _collect(bundle, cluster, notebook, outcome)
                 raise
             if status:
-                _collect(bundle, cluster, notebook)
+                _collect(bundle, cluster, notebook, outcome)
     finally:
         saved = bundle.save(folder / "bundle.tar.gz")
         outcome.bundle = saved and saved.name
 
 
-def _collect(bundle: Bundle, cluster: Cluster, notebook: Path) -> None:
+def _collect(bundle: Bundle, cluster: Cluster, notebook: Path, outcome: Outcome) -> None:
     print("  collecting events, logs and manifests", flush=True)
+    outcome.briefs[notebook.stem] = bundle.clean(brief(cluster))
     bundle.collect(cluster, part=notebook.stem)
 
 
@@ -204,10 +206,24 @@ def main() -> int:
     outcome.seconds = time.monotonic() - began
     outcome.write(folder)
     index = report.write(outcome, folder=folder)
-    for line in summary(outcome):
+    for line in [*details(outcome), *summary(outcome)]:
         print(line)
     print(f"{outcome.verdict}: the report is {index}")
     return outcome.exit_code
+
+
+def details(outcome: Outcome) -> list[str]:
+    """Return for each notebook that failed how its cluster was then, and below it what Python said.
+
+    At the end, since of a long output often only that is kept.
+    """
+    failures = {each.name: each.failure for each in outcome.notebooks if each.failure}
+    lines = []
+    for name, text in outcome.briefs.items():
+        lines += ["", f"== the cluster when {name} had failed", text]
+        if name in failures:
+            lines += [f"== {name}, cell {failures[name].cell}", failures[name].traceback, ""]
+    return lines
 
 
 def summary(outcome: Outcome) -> list[str]:

@@ -40,7 +40,7 @@ def test_a_second_cluster_of_the_same_name_and_another_size_is_refused(local_clu
 
 
 def test_the_nodes_are_ready_and_show_themselves_as_a_table(local_cluster):
-    nodes = local_cluster.wait_ready(timeout=30).nodes()
+    nodes = local_cluster.wait_ready(timeout=120).nodes()
     assert [each["node"] for each in nodes] == [f"node-{index}" for index in range(4)]
     assert {each["status"] for each in nodes} == {"Ready"}
     assert repr(nodes).startswith("NODE ")
@@ -86,7 +86,7 @@ def test_a_cluster_whose_supervisor_was_killed_during_a_run_is_explained_and_can
         break
     os.kill(cluster.status["processes"]["supervisor"]["pid"], signal.SIGKILL)
     with pytest.raises(ClusterBroken, match=f'(?s)supervisor.*kit.connect."{spare}", start=True'):
-        run.wait(timeout=60)
+        run.wait(timeout=120)
     assert "supervisor" in repr(run)  # showing an object never fails
     with pytest.raises(ClusterBroken):
         kit.connect(spare)
@@ -107,7 +107,7 @@ def test_an_api_server_that_dies_and_comes_back_costs_neither_a_line_nor_the_wai
             (server,) = _processes(spare, "kube-apiserver")
             server.kill()
     assert lines == [str(number) for number in range(80)]
-    assert run.wait(timeout=60).phase == "Succeeded"
+    assert run.wait(timeout=120).phase == "Succeeded"
 
 
 def _processes(cluster: str, component: str) -> list[psutil.Process]:
@@ -223,6 +223,14 @@ def test_a_node_is_switched_off_and_on_and_others_are_pretended_in_a_terminal_an
     finally:
         local_cluster.simulate_nodes(0)
     assert "4 of 4 nodes Ready" in repr(local_cluster)
+
+
+def test_who_creates_a_cluster_that_is_there_gets_back_the_nodes_that_were_switched_off(local_cluster):
+    local_cluster.stop_node("node-2")
+    with pytest.raises(ProviderFailed, match="switched off"):
+        local_cluster.heal("node-2")
+    again = kit.create_cluster("local", name=local_cluster.name, nodes=4)
+    assert {each["status"] for each in again.heal("node-2")} == {"Ready"}
 
 
 def test_top_tells_what_nodes_and_pods_use(local_cluster):

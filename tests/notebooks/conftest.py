@@ -51,16 +51,20 @@ def finish(state_home):
     """Return a function that runs a command to its end, out and err in one."""
 
     def run(command, *, timeout, env=None, **options):
-        return subprocess.run(
-            command,
-            cwd=ROOT,
-            env=env or os.environ,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=timeout,
-            check=False,
-            **options,
-        )
+        try:
+            return subprocess.run(
+                command,
+                cwd=ROOT,
+                env=env or os.environ,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=timeout,
+                check=False,
+                **options,
+            )
+        except subprocess.TimeoutExpired as error:  # whose words do not say how far it had come
+            said = (error.output or b"").decode(errors="replace")
+            pytest.fail(f"not done after {timeout} s: {command}\n{said}", pytrace=False)
 
     return run

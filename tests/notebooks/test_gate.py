@@ -35,7 +35,7 @@ def test_an_interrupted_run_deletes_its_cluster(make_notebook, runner, tmp_path)
 
 
 def test_a_name_that_no_notebook_has_starts_nothing(runner, finish):
-    done = finish(runner("99_nothing"), timeout=60)
+    done = finish(runner("99_nothing"), timeout=120)
     assert done.returncode == 1
     assert "no notebook is called 99_nothing; there are 00_start" in done.stdout
 
@@ -44,7 +44,7 @@ def test_a_name_that_no_notebook_has_starts_nothing(runner, finish):
     "words", [("--time-limit", "soon"), ("--min-accuracy", "good"), ("--tolerations", "a:Sometimes")]
 )
 def test_a_setting_that_cannot_be_used_starts_nothing_and_is_named(words, runner, finish):
-    done = finish(runner(*words), timeout=60)
+    done = finish(runner(*words), timeout=120)
     assert done.returncode == 2
     assert words[1] in done.stdout
 

@@ -75,10 +75,14 @@ class Bundle:
             text = read()
         except (KitError, OSError) as error:
             path, text = path.with_suffix(f"{path.suffix}.missing"), f"{error}\n"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.clean(text), encoding="utf-8")
+
+    def clean(self, text: str) -> str:
+        """Return a text without the kubeconfig's credentials."""
         for secret in self._secrets:
             text = text.replace(secret, LEFT_OUT)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        return text
 
     def save(self, path: Path) -> Path | None:
         """Write the archive, readable by this user alone; return None if nothing was collected."""

@@ -34,6 +34,7 @@ class Outcome:
         notebooks: What the executed notebooks say (``report.Result``).
         thresholds: What came of them.
         bundle: The file with what is needed to find out why.
+        briefs: The first page of that for each notebook that failed, which is printed at the end.
     """
 
     run: str
@@ -47,6 +48,7 @@ class Outcome:
     notebooks: list = field(default_factory=list)
     thresholds: list[Verdict] = field(default_factory=list)
     bundle: str | None = None
+    briefs: dict[str, str] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:

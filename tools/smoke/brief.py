@@ -1,0 +1,49 @@
+"""What to read first when a notebook has failed: nodes, events, runs with their timelines and last words.
+
+It is for a terminal of which perhaps only the end is kept. All of it, and more, is in the bundle.
+"""
+
+from collections.abc import Callable, Iterator
+
+from kitlib.clusters import Cluster
+from kitlib.errors import KitError
+
+RUNS, EVENTS, LINES, WIDTH = 3, 25, 12, 200  # the newest of each; of a log, per run
+
+
+def brief(cluster: Cluster) -> str:
+    """Return how the cluster is now; what it does not answer costs a line.
+
+    Example:
+        >>> print(brief(kit.connect("trainyard")))
+        -- nodes
+        ...
+    """
+    return "\n".join(line[:WIDTH] for line in _lines(cluster))
+
+
+def _lines(cluster: Cluster) -> Iterator[str]:
+    yield from _part("nodes", lambda: repr(cluster.nodes()).splitlines())
+    yield from _part("events", lambda: repr(cluster.events()).splitlines()[-EVENTS:])
+    yield from _part("pods", lambda: repr(cluster.pods()).splitlines())
+    yield from _part("runs", lambda: repr(cluster.runs()).splitlines())
+    try:
+        newest = [str(each["run"]) for each in cluster.runs()][-RUNS:]
+    except KitError:
+        return
+    for name in newest:
+        yield from _part(f"run {name}", lambda name=name: _run(cluster, name))
+
+
+def _run(cluster: Cluster, name: str) -> list[str]:
+    run = cluster.run(name)
+    timeline = run.timeline()
+    changes = repr(timeline).splitlines() if timeline.rounds else []
+    return [str(run.status), *changes, *str(run.logs()).splitlines()[-LINES:]]
+
+
+def _part(title: str, read: Callable[[], list[str]]) -> list[str]:
+    try:
+        return [f"-- {title}", *read()]
+    except Exception as error:  # noqa: BLE001 - what is odd about a cluster must not end the run
+        return [f"-- {title}", *f"{type(error).__name__}: {error}".splitlines()]
