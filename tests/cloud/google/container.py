@@ -5,7 +5,7 @@ and instance groups are made up, and nothing is upgraded by itself.
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from google.cloud.container_v1 import types
 from google.protobuf import empty_pb2
@@ -24,13 +24,18 @@ Key = tuple[str, str, str]  # project, location, cluster
 
 
 class Container:
-    """Clusters and what is done to them. Each public method whose name is an RPC's is that RPC."""
+    """Clusters and what is done to them. Each public method whose name is an RPC's is that RPC.
+
+    Attributes:
+        on_pool: Told of a pool and its number of machines, whenever that has changed.
+    """
 
     def __init__(self, world: World, store: Store) -> None:
         self.world = world
         self.store = store
         self.clusters: dict[Key, types.Cluster] = {}
         self.operations = Operations(world)
+        self.on_pool: Callable[[types.NodePool, int], None] = lambda pool, count: None
 
     # Clusters
 
@@ -81,6 +86,7 @@ class Container:
             cluster.status = ClusterStatus.RUNNING
             for pool in cluster.node_pools:
                 pool.status = PoolStatus.RUNNING
+                self.on_pool(pool, machines.size(self.store, pool))
 
         def failed(failure: OperationFailure) -> None:
             cluster.status = ClusterStatus.ERROR
@@ -99,6 +105,7 @@ class Container:
 
         def done() -> None:
             for pool in cluster.node_pools:
+                self.on_pool(pool, 0)
                 machines.raze_pool(self.store, pool)
             machines.raze_firewall(self.store, key[0], cluster)
             self.clusters.pop(key, None)
@@ -183,6 +190,7 @@ class Container:
         def done() -> None:
             pool.status = PoolStatus.RUNNING
             cluster.status = ClusterStatus.RUNNING
+            self.on_pool(pool, machines.size(self.store, pool))
 
         def failed(failure: OperationFailure) -> None:
             _spoil(pool, failure)
@@ -196,6 +204,7 @@ class Container:
         pool.status = PoolStatus.STOPPING
 
         def done() -> None:
+            self.on_pool(pool, 0)
             machines.raze_pool(self.store, pool)
             left = [each for each in cluster.node_pools if each.name != pool.name]
             cluster.node_pools = left
@@ -215,6 +224,7 @@ class Container:
 
         def done() -> None:
             machines.resize(self.store, pool, request.node_count)
+            self.on_pool(pool, request.node_count)
             pool.status = PoolStatus.RUNNING
             cluster.status = ClusterStatus.RUNNING
 

@@ -4,13 +4,14 @@ The container API is served over gRPC, the others over HTTP from the discovery d
 google-api-python-client. README.md beside this says what is faithful and what is not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from . import builds, compute, container_rest, http_control, iam, seeds, storage, usage
 from .clock import SimulatedClock
 from .container import Container
 from .http_server import HttpServer
+from .identities import Identities
 from .rest import Rest
 from .rpc import RpcServer
 from .scheduler import Scheduler
@@ -48,6 +49,7 @@ class FakeGoogle:
         clock: The simulated clock.
         container: The clusters, for a test that looks behind the API.
         rest: All other services; ``rest.store`` has their resources.
+        identities: Whose the access tokens are.
         scheduler: What schedules have called so far is in its ``fired``.
         project: The project: what it has enabled, who pays, what is denied, its quotas.
         endpoints: The environment variables that lead clients here.
@@ -75,7 +77,9 @@ class FakeGoogle:
         specials.update(self.scheduler.specials)
         self.world.may = partial(iam.may, self.rest)
         self._rpc = RpcServer(self.world, self.container)
-        self._http = HttpServer(self.rest, self._control)
+        self.identities = Identities()
+        doors = {"_fake": self._control, "_tokens": lambda _, asked: self.identities.answer(asked)}
+        self._http = HttpServer(self.rest, doors)
 
     @property
     def endpoints(self) -> Mapping[str, str]:
@@ -133,9 +137,22 @@ class FakeGoogle:
         """Set a quota of the project, of a region or, without one, of all together."""
         self.project.quotas[(region, metric)] = most
 
-    def backing(self, endpoint: str, ca: str) -> None:
-        """Let clusters made from now on hand out a real API server: ``host:port``, and its CA in base64."""
+    def backing(self, endpoint: str, ca: str, on_pool: Callable | None = None) -> None:
+        """Let clusters made from now on hand out a real API server.
+
+        Args:
+            endpoint: ``host:port``.
+            ca: The certificate of its authority, base64 of PEM.
+            on_pool: Told of each pool and its number of machines; see `nodes.nodes_of`.
+        """
         self.world.endpoint, self.world.ca = endpoint.removeprefix("https://"), ca
+        if on_pool:
+            self.container.on_pool = on_pool
+
+    @property
+    def token_webhook(self) -> str:
+        """Where a real API server asks whose a token is; `identities` know."""
+        return f"{self.url}/_tokens"
 
     def left(self) -> list[str]:
         """Return what exists, in all services: what a project has from the beginning is not in it."""

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,12 +16,12 @@ class HttpServer:
 
     Args:
         rest: The services.
-        control: Answers what begins with ``/_fake/``: called with the rest of the path and the body.
+        doors: Others, by the first word of their path: called with the rest of it and the body.
         port: Which; 0 lets the system choose.
     """
 
-    def __init__(self, rest: Rest, control: Callable[[str, dict], object], port: int = 0) -> None:
-        handler = type("Handler", (_Handler,), {"rest": rest, "control": staticmethod(control)})
+    def __init__(self, rest: Rest, doors: Mapping[str, Callable[[str, dict], object]], port: int = 0) -> None:
+        handler = type("Handler", (_Handler,), {"rest": rest, "doors": doors})
         self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(
@@ -41,7 +41,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     rest: Rest
-    control: Callable[[str, dict], object]
+    doors: Mapping[str, Callable[[str, dict], object]]
 
     def log_message(self, *_) -> None:
         pass
@@ -52,8 +52,8 @@ class _Handler(BaseHTTPRequestHandler):
         first, _, path = url.path.lstrip("/").partition("/")
         try:
             try:
-                if first == "_fake":
-                    status, body = 200, self.control(path, json.loads(raw or b"{}"))
+                if first in self.doors:
+                    status, body = 200, self.doors[first](path, json.loads(raw or b"{}"))
                 elif first == "upload":
                     query, kind = parse_qs(url.query), self.headers.get("Content-Type", "")
                     status, body = 200, storage.upload(self.rest, path.partition("v1/")[2], query, kind, raw)
