@@ -13,7 +13,7 @@ These are all the names that notebooks need; the modules behind them are for tho
 from kitlib import workshop
 from kitlib.cleanup import clean_up, delete_resources
 from kitlib.clouds.inventory import list_resources
-from kitlib.clusters import Cluster, connect, create_cluster, list_clusters
+from kitlib.clusters import Cluster, connect, create_cluster, list_clusters, preflight
 from kitlib.container_images import build_image
 from kitlib.datasets import Dataset, image_folder, prepare_dataset
 from kitlib.doctor import machine
@@ -50,6 +50,7 @@ __all__ = [
     "list_clusters",
     "list_resources",
     "machine",
+    "preflight",
     "prepare_dataset",
     "providers",
     "uninstall",

@@ -411,11 +411,22 @@ def reset(notebook: str, every: bool, cluster: str) -> None:
 
 
 @main.command()
-def doctor() -> None:
+@click.option("--provider", help="Look instead at what may stand in the way of a cluster there.")
+@click.option("--nodes", default=4, show_default=True, help="Of how many nodes.")
+@click.option("--name", default=settings.DEFAULT_CLUSTER, show_default=True, help="Of what name.")
+@OPTION
+@click.pass_context
+def doctor(
+    context: click.Context, provider: str | None, nodes: int, name: str, option: tuple[str, ...]
+) -> None:
     """Say what this machine can do, and which credentials each provider would use."""
     from kitlib.doctor import machine
     from kitlib.providers import providers
 
+    if provider is not None:
+        report = clusters.preflight(provider, name=name, nodes=nodes, **options_of(option))
+        click.echo(report)
+        context.exit(0 if report.ok else 1)
     click.echo(machine())
     click.echo()
     click.echo(providers())

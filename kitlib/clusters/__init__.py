@@ -3,6 +3,7 @@
 import inspect
 from pathlib import Path
 
+from kitlib.clouds.preflight import Report
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.clusters.local import LocalCluster, not_found
@@ -48,6 +49,32 @@ def create_cluster(
     """
     shape = Shape(nodes=nodes, cpus=cpus, memory=memory, gpus=gpus, options=options)
     return _class(provider).create(name, shape, recreate=recreate)
+
+
+def preflight(
+    provider: str,
+    *,
+    name: str = DEFAULT_CLUSTER,
+    nodes: int = 4,
+    **options: object,
+) -> Report:
+    """Look at what may stand in the way of a new cluster: credentials, permissions, quotas, zones, names.
+
+    `create_cluster` does the same before anything is paid for.
+
+    Args:
+        provider: As for `create_cluster`.
+        name: The same.
+        nodes: The same.
+        options: The same.
+
+    Returns:
+        A table with a row for each check, and what mends it; ``raise_failures()`` turns it into an error.
+
+    Example:
+        >>> preflight("eks", region="us-west-2", instance_type="g4dn.xlarge", nodes=2)
+    """
+    return _class(provider).preflight(name, Shape(nodes=nodes, options=options))
 
 
 def connect(
@@ -143,4 +170,13 @@ def _not_there(name: str, provider: str) -> ClusterNotFound:
     )
 
 
-__all__ = ["PROVIDERS", "Cluster", "LocalCluster", "connect", "create_cluster", "find", "list_clusters"]
+__all__ = [
+    "PROVIDERS",
+    "Cluster",
+    "LocalCluster",
+    "connect",
+    "create_cluster",
+    "find",
+    "list_clusters",
+    "preflight",
+]

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from kitlib import attendees, manifests, pods, rights, runs, settings
 from kitlib.attendees import Attendee, Quota
+from kitlib.clouds.preflight import Report, ok
 from kitlib.clusters import nodes
 from kitlib.clusters.switches import NodeSwitches
 from kitlib.clusters.volumes import Volumes
@@ -105,6 +106,12 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
     @abstractmethod
     def existing(cls) -> list[dict[str, object]]:
         """Return a row for each cluster of this provider: name, provider, state, nodes, version."""
+
+    @classmethod
+    def preflight(cls, name: str, shape: Shape) -> Report:
+        """Look at what may stand in the way of a new cluster; nothing is made, and nothing costs."""
+        words = f"the provider {cls.provider} needs no account and costs nothing"
+        return Report(f'cluster "{name}"', (ok("account", words),))
 
     @property
     @abstractmethod

@@ -1,7 +1,10 @@
 """How checks run before anything is paid for, and what they come to."""
 
 import pytest
+from click.testing import CliRunner
 
+import kitlib as kit
+from kitlib.cli import main
 from kitlib.clouds.preflight import Level, Probe, failed, ok, run, warn
 from kitlib.errors import KitError, PreflightFailed
 
@@ -47,3 +50,11 @@ def test_what_could_not_be_looked_at_is_a_warning_where_it_is_not_needed():
     assert report.ok and report.raise_failures() is report
     assert "could not be looked at: it may not be asked" in report.checks[0].words
     assert report.checks[0].fix == "ask the administrator"
+
+
+def test_a_provider_that_costs_nothing_has_nothing_to_check_and_doctor_says_so():
+    assert kit.preflight("local").ok
+    said = CliRunner().invoke(main, ["doctor", "--provider", "local"])
+    assert said.exit_code == 0 and "costs nothing" in said.output
+    wrong = CliRunner().invoke(main, ["doctor", "--provider", "azure"])
+    assert wrong.exit_code == 1 and "there is no provider 'azure'" in wrong.output
