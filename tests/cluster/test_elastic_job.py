@@ -92,7 +92,7 @@ def test_workers_give_way_to_a_service_of_high_priority_and_come_back(
     assert lost == workers - {stayed}
     for each in lost:
         first, *_, again = began(watch.placement, each, "running")
-        (leaving,) = began(watch.placement, each, "leaving")
+        leaving = began(watch.placement, each, "leaving")[0]
         assert first < leaving < began(watch.placement, each, "waiting")[-1] < again
     assert len(began(watch.placement, stayed, "running")) == 1
     assert watch.placement.losses["gives-way"], "logs were read while there were pods to read them of"

@@ -18,7 +18,7 @@ import pytest
 import kitlib as kit
 from kitlib.errors import KitError
 
-from .ranks import STEPS, at_step, component, containers, until
+from .ranks import PATIENCE, STEPS, at_step, component, containers, until
 
 pytestmark = pytest.mark.cluster
 
@@ -42,10 +42,10 @@ def test_a_run_outlives_the_death_of(victim, train, name):
     before = component(victim, name)
     before.kill()
     assert list(lines) == [str(number) for number in range(6, STEPS)]
-    assert run.wait(timeout=60).phase == "Succeeded"
+    assert run.wait(timeout=120).phase == "Succeeded"
     assert [each["restarts"] for each in run.pods()] == [0, 0]
     assert run.logs(rank=1).splitlines() == [str(number) for number in range(STEPS)]
-    assert component(victim, name).pid != before.pid
+    until(lambda: (now := component(victim, name)) and now.pid != before.pid, f"another {name}")
 
 
 def test_the_digits_train_on_while_the_agent_is_killed(local_cluster, launch):
@@ -62,7 +62,7 @@ def test_the_digits_train_on_while_the_agent_is_killed(local_cluster, launch):
     assert [each["restarts"] for each in run.pods()] == [0, 0]
     epochs = run.metrics("epoch")
     assert sorted(epochs[epochs["rank"] == 0]["epoch"]) == list(range(12))
-    assert component(local_cluster, "agent").pid != before.pid
+    until(lambda: (now := component(local_cluster, "agent")) and now.pid != before.pid, "another agent")
     assert run.metrics("eval")["accuracy"].iloc[-1] > 0.9
 
 
@@ -71,7 +71,7 @@ def test_a_killed_container_fails_the_run_and_names_its_rank(victim, train):
     at_step(run, 3)
     containers(victim, run)[1].kill()
     with pytest.raises(kit.RunFailed) as failed:
-        run.wait(timeout=60)
+        run.wait(timeout=120)
     assert failed.value.rank is not None
     assert {each["status"] for each in run.pods()} <= {"Error", "Failed", "Completed"}
 
@@ -81,13 +81,18 @@ def test_a_stopped_rank_holds_the_others_and_the_run_goes_on_with_it(victim, tra
     lines = at_step(run, 3)
     process = containers(victim, run)[1]
     process.suspend()
-    held = int(run.logs(rank=0).splitlines()[-1])
+
+    def reached():
+        return int(run.logs(rank=0).splitlines()[-1])
+
+    until(lambda: reached() == (time.sleep(1), reached())[1], "what was on its way to be in the log")
+    held = reached()
     time.sleep(2)  # nothing to watch: that nothing happens is what is looked at
-    assert int(run.logs(rank=0).splitlines()[-1]) <= held + 1
+    assert reached() <= held + 1
     assert {each["status"] for each in run.pods()} == {"Running"}
     process.resume()
     assert list(lines) == [str(number) for number in range(4, STEPS)]
-    assert run.wait(timeout=60).phase == "Succeeded"
+    assert run.wait(timeout=120).phase == "Succeeded"
 
 
 class Writer(threading.Thread):
@@ -117,7 +122,7 @@ class Writer(threading.Thread):
 def writer(victim):
     writing = Writer(victim)
     writing.start()
-    assert writing.first.wait(30)
+    assert writing.first.wait(PATIENCE)
     yield writing
     writing.stop()
 
@@ -144,15 +149,15 @@ def test_what_was_acknowledged_and_the_run_itself_outlast_the_supervisor(victim,
     at_step(run, 3)
     os.kill(victim.status["processes"]["supervisor"]["pid"], signal.SIGKILL)
     with pytest.raises(kit.errors.ClusterBroken, match="(?s)supervisor.*kit cluster start"):
-        run.wait(timeout=60)
+        run.wait(timeout=120)
     writer.stop()
     again = kit.create_cluster("local", name=victim.name, nodes=2, warm=False)
     assert set(writer.acknowledged) <= stored(again)
     with pytest.raises(kit.RunFailed, match="ContainerStatusUnknown.*the cluster was stopped") as failed:
-        again.run(run.name).wait(timeout=60)
+        again.run(run.name).wait(timeout=120)
     assert "launch" in failed.value.fix
     fresh = train(again, steps=5)
-    assert fresh.wait(timeout=60).phase == "Succeeded"
+    assert fresh.wait(timeout=120).phase == "Succeeded"
 
 
 FULL = """
@@ -176,7 +181,7 @@ with kit.create_cluster("local", name="full", nodes=1, warm=False) as cluster:
         except OSError as error:
             print("full:", error.strerror)
     write("during")
-    print("run:", run.wait(timeout=60).phase)
+    print("run:", run.wait(timeout=120).phase)
     print("output lost:", 0 < len(run.logs(rank=0).splitlines()) < 30)
     filler.unlink()
     write("after")
@@ -184,7 +189,7 @@ with kit.create_cluster("local", name="full", nodes=1, warm=False) as cluster:
     print("kept:", {"before", "during", "after"} <= names)
     again = kit.launch(kit.IndexedJob(trainer, nodes=1).patch(
         {"spec": {"template": {"spec": {"containers": containers}}}}), cluster=cluster)
-    print("again:", again.wait(timeout=60).phase)
+    print("again:", again.wait(timeout=120).phase)
 """
 CHATTER = """
 import time

@@ -53,7 +53,7 @@ def test_a_pod_that_has_ended_is_named_as_what_holds_a_volume(launch, plain, loc
     volume = local_cluster.create_volume("held", size="10Mi")
     kit_api.prepare_dataset("digits", volume=volume)  # its pod ends, and holds nothing for long
     run = launch(plain("pass", nodes=1, name="holder", volumes={"/data": volume}))
-    run.wait(timeout=60)
+    run.wait(timeout=120)
     with pytest.raises(VolumeInUse, match="holder-0-"):
         volume.delete()
     run.delete()

@@ -9,6 +9,8 @@ import pytest
 import kitlib as kit
 from kitlib.errors import BadInput, Interrupted, LaunchRejected, RunExists, RunNotFound, WaitTimeout
 
+from .ranks import until
+
 pytestmark = pytest.mark.cluster
 
 
@@ -24,7 +26,7 @@ def test_four_pods_train_the_digits_to_97_percent_on_a_node_each(launch):
 
 def test_a_launched_run_is_found_again_and_its_output_can_be_read(launch, plain, local_cluster):
     run = launch(plain("import os\nprint('I am', os.environ['NODE_RANK'])", name="found-again"))
-    run.wait(timeout=60)
+    run.wait(timeout=120)
     again = kit.connect(local_cluster.name).run("found-again")
     assert again.status.phase == "Succeeded"
     assert again.logs(rank=1) == "I am 1"
@@ -85,16 +87,16 @@ def test_a_script_of_ones_own_runs_its_words_are_shown_and_so_is_its_error(launc
 def test_a_fresh_kernel_sees_why_a_run_failed(launch, plain, local_cluster):
     run = launch(plain("raise KeyError('lost')", nodes=1))
     with pytest.raises(kit.RunFailed):
-        run.wait(timeout=60)
+        run.wait(timeout=120)
     with pytest.raises(kit.RunFailed, match="KeyError: 'lost'"):
-        kit.Run(local_cluster.kube, run.name).wait(timeout=60)
+        kit.Run(local_cluster.kube, run.name).wait(timeout=120)
 
 
 def test_a_command_that_does_not_exist_is_named(launch, plain):
     command = [{"name": "pytorch", "command": ["no-such-program"]}]
     run = launch(plain("pass", nodes=1).patch({"spec": {"template": {"spec": {"containers": command}}}}))
     with pytest.raises(kit.RunFailed, match="no-such-program"):
-        run.wait(timeout=60)
+        run.wait(timeout=120)
     assert run.pods()[0]["status"] in ("StartError", "ContainerCannotRun", "Error")
 
 
@@ -103,8 +105,9 @@ def test_a_command_that_does_not_exist_is_named(launch, plain):
 )
 def test_a_run_that_no_node_can_hold_is_pending_with_the_schedulers_words(launch, plain, asked, words):
     run = launch(plain("pass", nodes=1, **asked))
+    until(lambda: "Insufficient" in run.status.reason, "the scheduler to say so")
     with pytest.raises(WaitTimeout, match=f"Insufficient {words}"):
-        run.wait(timeout=5)
+        run.wait(timeout=2)
     assert run.status.phase == "Pending"
     assert "nodes are available" in run.status.reason
     assert words in repr(run.pods())
@@ -156,7 +159,7 @@ def test_a_saved_manifest_does_the_same_by_kubectl(plain, launch, local_cluster,
     saved = job.save(tmp_path / "job.yaml")
     assert "created" in local_cluster.kubectl(f"apply -f {saved}")
     run = local_cluster.run("by-kubectl")
-    assert run.wait(timeout=60).phase == "Succeeded"
+    assert run.wait(timeout=120).phase == "Succeeded"
     assert run.logs(rank=0) == "applied"
     run.delete()
     assert "by-kubectl" not in local_cluster.kubectl("get jobs,services,configmaps,pods")

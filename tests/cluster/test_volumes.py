@@ -65,7 +65,7 @@ def test_a_folder_comes_back_as_it_was_sent_and_nothing_else_is_left(volume, fol
     gone = wait(
         snapshots(local_cluster.kube, Selection("Pod", labels="trainyard/volume=files")),
         until=lambda seen: not seen["Pod"],
-        timeout=30,
+        timeout=120,
         what="the helpers to go",
         about="",
         resume="",

@@ -19,7 +19,7 @@ def mnist(local_cluster):
     volume = local_cluster.create_volume("shared")
     yield kit.prepare_dataset("mnist", volume=volume)
     local_cluster.kubectl("delete job,service,configmap mnist --ignore-not-found --wait")
-    local_cluster.kubectl("wait pod -l batch.kubernetes.io/job-name=mnist --for=delete --timeout=60s")
+    local_cluster.kubectl("wait pod -l batch.kubernetes.io/job-name=mnist --for=delete --timeout=120s")
     volume.delete()
 
 

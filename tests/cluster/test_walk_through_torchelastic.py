@@ -71,7 +71,7 @@ def workers(local_cluster, tmp_path):
     kubectl(f"delete --ignore-not-found --wait=false -f {path} -f {FOLDER / 'etcd.yaml'} -f {storage}")
     kubectl("delete pod,service -l job=imagenet --ignore-not-found")
     kubectl("delete configmap imagenet code --ignore-not-found")
-    kubectl("wait pod --for=delete -l job=imagenet --timeout=60s")
+    kubectl("wait pod --for=delete -l job=imagenet --timeout=120s")
     volume.delete()
 
 

@@ -14,7 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 import kitlib as kit
 from kitlib.widgets.live import LiveView
 
-from .ranks import component, until
+from .ranks import PATIENCE, component, until
 
 pytestmark = pytest.mark.cluster
 
@@ -35,7 +35,7 @@ def test_an_executed_notebook_has_picture_and_table_of_the_end_and_no_widget(lau
     run = launch(plain(TRAINER.format(steps=20, pause=0.05)))
     cells = (
         f"import kitlib as kit\nrun = kit.connect({local_cluster.name!r}).run({run.name!r})\nrun.watch()",
-        "done = run.wait(timeout=60)",
+        "done = run.wait(timeout=120)",
     )
     kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
     notebook = new_notebook(cells=[new_code_cell(each) for each in cells], metadata={"kernelspec": kernel})
@@ -65,7 +65,7 @@ def threads():
 
 
 def ended(watch):
-    watch.join(60)
+    watch.join(PATIENCE)
     return watch.finished
 
 
@@ -96,7 +96,7 @@ def test_a_watch_sees_all_that_a_run_does_and_ends_by_itself(launch, plain):
 
 def test_a_run_that_ended_long_ago_is_shown_whole_by_two_watches_at_once(launch, plain, local_cluster):
     run = launch(plain(TRAINER.format(steps=5, pause=0)))
-    run.wait(timeout=60)
+    run.wait(timeout=120)
     watches = [local_cluster.run(run.name).watch() for _ in range(2)]
     assert all(map(ended, watches))
     assert [each.training.last_step for each in watches] == [4, 4]
@@ -175,11 +175,16 @@ def test_a_log_that_is_cut_comes_without_a_gap_and_without_a_double(own_cluster,
 def test_a_cluster_is_watched_until_it_is_gone(own_cluster, train):
     run = train(own_cluster, source="while True: pass", nodes=1)
     watch = own_cluster.watch()
-    until(lambda: watch.history.count >= 3 and len(watch.pods) == 1, "three samples")
-    shares = watch.history.percent("cpu")
-    busy = {row[2] for row in watch.pods}
-    for index, node in enumerate(watch.history.nodes):
-        assert (shares[index, -1] > 20) == (node in busy), (node, shares, watch.pods)
+
+    def busy():
+        """Return the nodes that have something to do; on a busy machine it is not much that they get."""
+        now = watch.history.percent("cpu")[:, -1]
+        return {node for node, share in zip(watch.history.nodes, now, strict=True) if share > 5}
+
+    until(
+        lambda: watch.history.count >= 3 and busy() and busy() == {row[2] for row in watch.pods},
+        "samples by which the pod's node works, and no other",
+    )
     assert watch.source == "the kubelets"
     assert "nodes Ready: 2 of 2" in repr(watch)
     assert watch.picture()._repr_png_()
