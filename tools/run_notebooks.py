@@ -1,7 +1,8 @@
 """Run notebooks on a cluster, write a report, and delete what was made, whatever happened.
 
-By default the cluster is a local one that lives as long as the run. With ``--provider existing`` it is any
-that a kubeconfig leads to: a platform engineer's smoke test (docs/smoke-test.md). The report is
+By default the cluster is a local one that lives as long as the run; with ``--provider eks`` or ``gke`` it is
+one at a cloud, which costs money, and is asked for before. With ``--provider existing`` it is any that a
+kubeconfig leads to: a platform engineer's smoke test (docs/smoke-test.md). The report is
 ``index.html`` for people, ``result.json`` and ``junit.xml`` for programs, and ``bundle.tar.gz`` where a
 notebook failed. The exit status says what came of it; the parts are in ``smoke``.
 """
@@ -32,6 +33,7 @@ from kitlib.errors import KitError
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 CLUSTER, NODES = "trainyard-run", 4
+RENTED = ("eks", "gke")
 LEFT_BEFORE = ("[0-9][0-9]_*.*", "index.html", "result.json", "junit.xml", "bundle.tar.gz")
 
 
@@ -84,6 +86,9 @@ def attempt(notebooks: Sequence[Path], outcome: Outcome, *, folder: Path, argume
     stopping = Stopping(seconds=arguments.time_limit)
     if arguments.provider == "local":
         site = clusters.OwnCluster(arguments.cluster, nodes=arguments.nodes or NODES)
+    elif arguments.provider in RENTED:
+        nodes = arguments.nodes or NODES
+        site = clusters.RentedCluster(arguments.provider, arguments.cluster, nodes, dict(arguments.option))
     else:
         site = clusters.BorrowedNamespace(
             outcome.run,
@@ -131,9 +136,11 @@ def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("notebooks", nargs="*", help="numbers or names; all of them if none is given")
     add("--folder", type=Path, default=NOTEBOOKS, help="where the notebooks are")
     add("--output", type=Path, default=ROOT / "reports")
-    add("--provider", choices=("local", "existing"), default="local")
-    add("--cluster", default=CLUSTER, help="local: the cluster's name; it is deleted at the end")
-    add("--nodes", type=int, help="nodes of a local cluster, and how many pods train; 4, or the notebook's")
+    add("--provider", choices=("local", "existing", *RENTED), default="local")
+    add("--cluster", default=CLUSTER, help="its name, unless it exists; it is deleted at the end")
+    help_text = "eks, gke: of the cluster: region=us-west-2 instance_type=g4dn.xlarge hours=2 confirm=true"
+    add("--option", action="append", default=[], type=_pair, metavar="NAME=VALUE", help=help_text)
+    add("--nodes", type=int, help="nodes of its own cluster, and how many pods train; 4, or the notebook's")
     add("--kubeconfig", help="existing: by default $KUBECONFIG, or ~/.kube/config")
     add("--context", help="existing: one of the kubeconfig's contexts")
     add("--namespace", help="existing: where to work; by default one is made where that is allowed")
@@ -185,6 +192,7 @@ def main() -> int:
     """Run, report, and say in the last lines what came of it."""
     arguments = read_arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("botocore").setLevel(logging.WARNING)
     notebooks, folder = find(arguments.notebooks, arguments.folder), arguments.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     for old in (path for pattern in LEFT_BEFORE for path in folder.glob(pattern)):

@@ -1,6 +1,7 @@
 """The fake Amazon answers boto3 as the real one would: what takes time, what is refused, what is left."""
 
 import json
+from datetime import timedelta
 
 import boto3
 import pytest
@@ -237,3 +238,112 @@ def test_a_connection_is_cut_before_or_after_a_call_took_effect(amazon, monkeypa
         ec2.create_vpc(CidrBlock="10.0.0.0/16")
     assert [each.kind for each in amazon.left()] == ["vpc"]
     assert [call.outcome for call in amazon.calls] == ["cut before", "cut after"]
+
+
+def test_what_is_tagged_is_found_whatever_service_made_it(amazon):
+    amazon.delay("*", 0)
+    tags = [{"Key": "trainyard:kit", "Value": "true"}]
+    cluster(network()["subnets"])
+    client("efs").create_file_system(CreationToken="a", Tags=tags)
+    client("ec2").create_volume(
+        AvailabilityZone="us-west-2a",
+        Size=1,
+        TagSpecifications=[{"ResourceType": "volume", "Tags": tags}],
+    )
+    pages = client("resourcegroupstaggingapi").get_paginator("get_resources")
+    found = pages.paginate(TagFilters=[{"Key": "trainyard:kit", "Values": ["true"]}]).build_full_result()
+    kinds = sorted(each["ResourceARN"].split(":")[2] for each in found["ResourceTagMappingList"])
+    assert kinds == ["ec2", "eks", "elasticfilesystem"]
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("no way out", "NodeCreationFailure"),
+        ("no public address", "Ec2SubnetInvalidConfiguration"),
+        ("no network plugin", "NodeCreationFailure"),
+        ("no capacity", "AsgInstanceLaunchFailures"),
+    ],
+)
+def test_nodes_that_cannot_join_say_why(amazon, how, code):
+    eks, ec2, there = client("eks"), client("ec2"), network()
+    amazon.delay("cluster", 0)
+    cluster(there["subnets"])
+    if how != "no network plugin":
+        eks.create_addon(clusterName="yard", addonName="vpc-cni")
+    if how == "no way out":
+        ec2.delete_route(RouteTableId=there["table"], DestinationCidrBlock="0.0.0.0/0")
+    if how == "no public address":
+        ec2.modify_subnet_attribute(SubnetId=there["subnets"][0], MapPublicIpOnLaunch={"Value": False})
+    if how == "no capacity":
+        amazon.break_("node group", "train", code, "We currently do not have sufficient g4dn.xlarge capacity")
+    nodes(there["subnets"])
+    amazon.clock.advance(2000)
+    found = eks.describe_nodegroup(clusterName="yard", nodegroupName="train")["nodegroup"]
+    assert (found["status"], found["health"]["issues"][0]["code"]) == ("CREATE_FAILED", code)
+
+
+def test_what_was_made_a_moment_ago_is_not_seen_by_everybody(amazon):
+    ec2 = client("ec2")
+    amazon.lag("ec2:CreateVpc", 2)
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    assert refusal(ec2.describe_vpcs, VpcIds=[vpc])[0] == "InvalidVpcID.NotFound"
+    assert vpc not in [each["VpcId"] for each in ec2.describe_vpcs()["Vpcs"]]
+    assert vpc in [each["VpcId"] for each in ec2.describe_vpcs()["Vpcs"]]
+    amazon.lag("iam:CreateRole", 1)
+    subnets = network()["subnets"]
+    assert "could not be assumed" in refusal(cluster, subnets=subnets)[1]
+    assert cluster(subnets)["status"] == "CREATING"
+
+
+def test_quotas_prices_and_offers_are_as_in_an_account_that_has_trained_before(amazon):
+    quotas, pricing, ec2 = client("service-quotas"), client("pricing", region_name="us-east-1"), client("ec2")
+    amazon.quota("L-DB2E81BA", 8)
+    found = quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-DB2E81BA")["Quota"]
+    assert (found["QuotaName"], found["Value"]) == ("Running On-Demand G and VT instances", 8.0)
+    wanted = {"instanceType": "g4dn.xlarge", "regionCode": "us-west-2", "operatingSystem": "Linux"}
+    filters = [{"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in wanted.items()]
+    (row,) = pricing.get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"]
+    (term,) = json.loads(row)["terms"]["OnDemand"].values()
+    (price,) = term["priceDimensions"].values()
+    assert float(price["pricePerUnit"]["USD"]) == 0.526
+    amazon.offer("g4dn.xlarge", ["us-west-2b"])
+    offered = ec2.describe_instance_type_offerings(
+        LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": ["g4dn.xlarge"]}]
+    )["InstanceTypeOfferings"]
+    assert [each["Location"] for each in offered] == ["us-west-2b"]
+
+
+def test_lists_come_in_pages_and_files_take_their_time(amazon):
+    eks, efs, there = client("eks"), client("efs"), network()
+    amazon.page_size = 1
+    amazon.delay("cluster", 0)
+    cluster(there["subnets"])
+    cluster(there["subnets"], name="yard-2")
+    assert eks.list_clusters()["clusters"] == ["yard"]
+    pages = eks.get_paginator("list_clusters").paginate()
+    assert [name for page in pages for name in page["clusters"]] == ["yard", "yard-2"]
+    files = efs.create_file_system(CreationToken="a")["FileSystemId"]
+    amazon.clock.advance(10)
+    target = efs.create_mount_target(FileSystemId=files, SubnetId=there["subnets"][0])["MountTargetId"]
+
+    def states():
+        return [
+            each["LifeCycleState"] for each in efs.describe_mount_targets(FileSystemId=files)["MountTargets"]
+        ]
+
+    assert states() == ["creating"]
+    amazon.clock.advance(91)
+    assert states() == ["available"]
+    assert refusal(client("ec2").delete_subnet, SubnetId=there["subnets"][0])[0] == "DependencyViolation"
+    efs.delete_mount_target(MountTargetId=target)
+    assert refusal(efs.delete_file_system, FileSystemId=files)[0] == "FileSystemInUse"
+    amazon.clock.advance(46)
+    efs.delete_file_system(FileSystemId=files)
+
+
+def test_a_clock_that_is_wrong_is_told_in_each_service_s_own_words(amazon):
+    amazon.faults.skew = timedelta(minutes=10)
+    assert refusal(client("eks").list_clusters)[0] == "InvalidSignatureException"
+    assert refusal(client("iam").list_roles)[0] == "SignatureDoesNotMatch"
+    assert refusal(client("ec2").describe_vpcs) == ("RequestExpired", "Request has expired.")

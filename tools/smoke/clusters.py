@@ -1,11 +1,11 @@
-"""The cluster that a run works on: one of its own on this machine, or a namespace in somebody else's.
+"""The cluster that a run works on: its own, on this machine or rented, or a namespace in somebody else's.
 
-Both are context managers, make no more than they must, and delete what they made and nothing else. All that
+All are context managers, make no more than they must, and delete what they made and nothing else. All that
 the kit makes in them carries the run's id in its label ``trainyard/workshop``.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,7 +14,7 @@ import kitlib as kit
 from kitlib import names, settings
 from kitlib.clusters import Cluster, LocalCluster
 from kitlib.clusters.existing import ExistingCluster
-from kitlib.errors import BadInput, KitError, Rejected
+from kitlib.errors import BadInput, ClusterNotFound, KitError, Rejected
 from kitlib.kube import Kube
 from kitlib.manifests import Object
 from kitlib.operators.install import OPERATOR
@@ -30,6 +30,7 @@ from smoke.stopping import Stopping
 LOCK = "trainyard-run"  # a ConfigMap in a namespace that was given: two runs in one would meet
 KINDS_BY_KUBECTL = ("Deployment", "Job", "Pod", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim")
 SETTLE_SECONDS, DELETE_SECONDS = 60, 300
+PLACES = ("region", "profile", "project", "zone")  # by these a provider finds a cluster again
 
 
 @dataclass
@@ -56,6 +57,44 @@ class OwnCluster(AbstractContextManager):
     def close(self) -> None:
         """Delete it; a notebook may have done so before."""
         LocalCluster(self.name).delete()
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+@dataclass
+class RentedCluster(AbstractContextManager):
+    """A cluster at a cloud that is made for the run and deleted at its end, whatever happened.
+
+    Args:
+        provider: ``eks`` or ``gke``.
+        name: Its name.
+        nodes: How many nodes it has for training.
+        options: The provider's own, as `kit.create_cluster` takes them: where, ``confirm=True`` where
+            nobody can be asked.
+    """
+
+    provider: str
+    name: str
+    nodes: int
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    def open(self) -> Cluster:
+        """Make the cluster, and wait until it answers."""
+        cluster = kit.create_cluster(self.provider, name=self.name, nodes=self.nodes, **self.options)
+        return cluster.wait_ready()
+
+    def offer(self) -> dict[str, object]:
+        """Return the parameters by which a notebook finds it."""
+        return {"provider": self.provider, "cluster_name": self.name, "nodes": self.nodes}
+
+    def close(self) -> None:
+        """Delete it, also one that is half made; a notebook may have done so before."""
+        where = {key: str(value) for key, value in self.options.items() if key in PLACES}
+        try:
+            kit.connect(self.name, provider=self.provider, **where).delete()
+        except ClusterNotFound:
+            return
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -1,0 +1,40 @@
+"""The course on the provider eks, unchanged: the fake Amazon hands out a real cluster, and it really trains.
+
+Simulated time runs by itself here, fast: what takes ten minutes at Amazon takes seconds.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kitlib.clusters import PROVIDERS
+
+from .aws.machines import nodes_of
+from .backing import Backing
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME, NODES, SPEED = "course", 4, 60
+SECONDS = 3600
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("eks" not in PROVIDERS, reason="the kit has no provider eks yet")
+@pytest.mark.timeout(SECONDS)
+def test_the_notebooks_run_on_eks_from_the_first_to_the_last_and_leave_nothing(amazon, state_home, tmp_path):
+    chosen = os.environ.get("TRAINYARD_CLOUD_NOTEBOOKS", "").split()
+    amazon.clock.run(SPEED)
+    with Backing(amazon.token_webhook(NAME), nodes=NODES + 1) as behind:
+        amazon.backing(NAME, endpoint=behind.endpoint, ca=behind.ca, on_nodes=nodes_of(behind))
+        command = [sys.executable, "tools/run_notebooks.py", *chosen, "--provider", "eks", "--cluster", NAME]
+        command += ["--nodes", str(NODES), "--option", "region=us-west-2", "--option", "confirm=true"]
+        done = subprocess.run([*command, "--output", str(tmp_path)], cwd=ROOT, timeout=SECONDS, check=False)
+        behind.settled()
+    result = json.loads((tmp_path / "result.json").read_text())
+    told = {each["name"]: each["verdict"] for each in result["notebooks"]}
+    assert set(told.values()) == {"passed"}, told
+    assert done.returncode == 0
+    assert amazon.left() == []
