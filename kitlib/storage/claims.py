@@ -36,7 +36,15 @@ def volume_labels(name: str) -> dict[str, str]:
     return names.labels(volume=name, workshop=now.workshop, lifetime=now.lifetime)
 
 
-def create(kube: Kube, name: str, *, size: str, storage_class: str | None, source: Mapping | None) -> None:
+def create(
+    kube: Kube,
+    name: str,
+    *,
+    size: str,
+    storage_class: str | None,
+    source: Mapping | None,
+    timeout: float = BIND_SECONDS,
+) -> None:
     """Ask for a volume and wait until it is there; one that is there and large enough is fine.
 
     Raises:
@@ -58,7 +66,7 @@ def create(kube: Kube, name: str, *, size: str, storage_class: str | None, sourc
     (asked,) = manifests.read(settings.manifests("volume", "claim.yaml"))
     own = {"metadata": {"name": name, "labels": volume_labels(name)}, "spec": spec}
     kube.create(merge(asked, own))
-    _wait_bound(kube, name)
+    _wait_bound(kube, name, timeout)
 
 
 def remove(kube: Kube, name: str, *, report: Callable[[str], None]) -> None:
@@ -211,7 +219,7 @@ def _check_class(kube: Kube, name: str | None) -> None:
         )
 
 
-def _wait_bound(kube: Kube, name: str) -> None:
+def _wait_bound(kube: Kube, name: str, timeout: float) -> None:
     """Wait until the claim has its volume, or is known to get it with its first pod."""
 
     def bound(seen: Snapshot) -> bool:
@@ -231,7 +239,7 @@ def _wait_bound(kube: Kube, name: str) -> None:
                 Selection("Event", fields=f"involvedObject.kind={CLAIM},involvedObject.name={name}"),
             ),
             until=bound,
-            timeout=BIND_SECONDS,
+            timeout=timeout,
             what="the claim to get its volume",
             about=about(kube, name),
             resume="look at cluster.events(); deleting the volume takes the claim back",

@@ -7,7 +7,7 @@ itself between 0 and the machines asked for: what nobody uses for ten minutes is
 from google.cloud.container_v1 import types
 
 from kitlib.clouds.google.accounts import email
-from kitlib.clouds.google.machines import CHANNEL, SYSTEM_MACHINE, Machines
+from kitlib.clouds.google.machines import CHANNEL, SYSTEM_DISK_GB, SYSTEM_MACHINE, Machines
 from kitlib.clouds.google.network import network_of
 from kitlib.clouds.google.owned import Owned, marked
 from kitlib.clouds.google.refusals import Answer, judge
@@ -67,7 +67,7 @@ class Followed(Owned):
         tail = self.id.partition("/locations/")[2].partition("/")[2]
         for each in listed.operations:
             if each.status != _OVER and each.target_link.endswith(f"/{tail}"):
-                self.operation = each.name
+                self.operation, self.meanwhile = each.name, State.PENDING
 
     def settled(self, state: State, words: str) -> Seen:
         """Return how it is; if it is on its way, find the operation that is behind it."""
@@ -81,6 +81,7 @@ class GkeCluster(Followed):
 
     name, kind = "cluster", "container.googleapis.com/Cluster"
     expected, expected_gone = 360.0, 300.0
+    bills = "about 0.25 dollars an hour, with its machine for the system"
 
     def __init__(self, session: Session, tags: Tags, *, network: str | None = None) -> None:
         super().__init__(session, tags)
@@ -144,10 +145,27 @@ class GkeCluster(Followed):
                 types.NodePool(
                     name=SYSTEM,
                     initial_node_count=1,
-                    config=node_config(self.session, self.tags, SYSTEM_MACHINE, disk_gb=50),
+                    config=node_config(self.session, self.tags, SYSTEM_MACHINE, disk_gb=SYSTEM_DISK_GB),
                 )
             ],
         )
+
+
+class ClusterLabels(GkeCluster):
+    """That the cluster's labels are the tags: they change when its end does."""
+
+    name, expected = "labels of the cluster", 30.0
+
+    def seen(self, found: types.Cluster) -> Seen:
+        seen = super().seen(found)
+        same = dict(found.resource_labels) == marked(self.tags, self.session.zone)
+        return seen if same or seen.state is not State.READY else Seen(State.PARTIAL, seen.id)
+
+    def make(self) -> None:
+        found = self.found()
+        labels = marked(self.tags, self.session.zone)
+        given = {"resource_labels": labels, "label_fingerprint": found.label_fingerprint}
+        self.begun(self.session.container("set_labels", name=self.id, **given))
 
 
 class TrainingPool(Followed):
@@ -155,6 +173,7 @@ class TrainingPool(Followed):
 
     name, kind, needs = "training pool", "container.googleapis.com/NodePool", ("cluster",)
     expected, expected_gone = 180.0, 180.0
+    bills = "by the hour, as many machines as it has"
 
     def __init__(self, session: Session, tags: Tags, machines: Machines | None = None) -> None:
         super().__init__(session, tags)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kitlib.clouds import tags as tags_
 from kitlib.clouds.google import leftovers
 from kitlib.clouds.google.accounts import Account, Grant
-from kitlib.clouds.google.cluster import GkeCluster, TrainingPool
+from kitlib.clouds.google.cluster import ClusterLabels, GkeCluster, TrainingPool
 from kitlib.clouds.google.expiry import TIMES, Ending
 from kitlib.clouds.google.machines import Machines
 from kitlib.clouds.google.network import Network, Subnet, network_of
@@ -72,6 +72,23 @@ def resources(plan: Plan) -> list[Resource]:
     ]
 
 
+def extension(session: Session, tags: Tags) -> list[Resource]:
+    """Return what has to be brought to a cluster's new end.
+
+    Args:
+        session: The way into its project and zone.
+        tags: Its tags, with the new end.
+    """
+    labels = ClusterLabels(session, tags)
+    labels.needs = tuple(f"end of the {each}" for each in ("training pool", "cluster"))
+    return [
+        Account(session, tags, "expiry"),
+        Grant(session, tags, "expiry"),
+        *(Ending(session, tags, what) for what in TIMES),
+        labels,
+    ]
+
+
 def traces(session: Session) -> dict[str, Trace]:
     """Return every cluster of the kit of which something is left in the project, by name."""
     found: dict[str, Trace] = {}
@@ -102,7 +119,7 @@ def discover(session: Session, cluster: str | None = None) -> list[Resource]:
         known = {cluster: known.get(cluster, Trace(Tags(cluster, "", ""), session.zone or ""))}
     everything: list[Resource] = []
     for trace in known.values():
-        there = Session(session.project, trace.zone or session.zone or None)
+        there = session.at(trace.zone or session.zone)
         everything += of_cluster(there, trace.tags)
     return everything
 

@@ -39,6 +39,7 @@ class Left(Computed):
         self.item, self.collection, self.singular, self.needs = item, collection, singular, needs
         self.kind = f"compute.googleapis.com/{singular[0].upper()}{singular[1:]}"
         self.name = _named(singular, item["name"])
+        self.bills = self._bills()
         self.zone = item.get("zone", "").rpartition("/")[2]
         self.region = item.get("region", "").rpartition("/")[2]
 
@@ -46,6 +47,12 @@ class Left(Computed):
     def id(self) -> str:
         place = self.zone or self.region or "global"
         return f"projects/{self.session.project}/{place}/{self.collection}/{self.item['name']}"
+
+    def _bills(self) -> str:
+        if self.collection == "disks":
+            return self.bill("persistent disk, balanced", float(self.item.get("sizeGb", 0)))
+        key = {"forwardingRules": "load balancer", "addresses": "public IPv4 address"}.get(self.collection)
+        return self.bill(key) if key else ""
 
     @property
     def _where(self) -> dict[str, str]:
@@ -82,7 +89,8 @@ class FileSystem(Owned):
         super().__init__(session, tags)
         self.item = item
         self.name = _named("file system", item["name"].rpartition("/")[2])
-        self.gigabytes = sum(int(each.get("capacityGb", 0)) for each in item.get("fileShares", ()))
+        gigabytes = sum(int(each.get("capacityGb", 0)) for each in item.get("fileShares", ()))
+        self.bills = self.bill("Filestore, basic HDD", gigabytes)
 
     @property
     def id(self) -> str:

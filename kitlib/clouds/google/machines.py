@@ -6,6 +6,7 @@ from kitlib.errors import BadInput
 from kitlib.quantities import check_count
 
 GPU_MACHINE, CPU_MACHINE, SYSTEM_MACHINE = "n1-standard-4", "e2-standard-4", "e2-standard-4"
+SYSTEM_DISK_GB = 50
 CHANNEL = "REGULAR"
 # Machine types that come with their accelerators; others are N1, to which any of the older ones is attached.
 COMES_WITH = {

@@ -11,6 +11,7 @@ from kitlib import names
 from kitlib.clouds import tags as tags_
 from kitlib.clouds.google.refusals import Answer, Refused, Why, judge
 from kitlib.clouds.google.session import Session, find
+from kitlib.clouds.prices import HOURS_A_MONTH, price_table
 from kitlib.clouds.resource import ABSENT, Resource, Seen, State
 from kitlib.clouds.tags import Tags
 
@@ -26,13 +27,25 @@ class Owned(Resource):
         tags: Whose it is.
 
     Attributes:
-        operation: The request that was taken last and may not have ended.
+        operation: The request that was taken last and may not have ended …
+        meanwhile: … and how the thing is until then.
     """
 
     def __init__(self, session: Session, tags: Tags) -> None:
         self.session, self.tags = session, tags
         self.where = session.zone or session.project
         self.operation = ""
+        self.meanwhile = State.PENDING
+
+    def bill(self, key: str, count: float = 1) -> str:
+        """Return what it costs as long as it stands, by the kit's table of prices."""
+        price = price_table("google").price(key, count=count)
+        monthly = price.together * HOURS_A_MONTH
+        return (
+            f"about {monthly:.2f} dollars a month"
+            if monthly < 30
+            else f"about {price.together:.2f} dollars an hour"
+        )
 
     @property
     @abstractmethod
@@ -70,10 +83,11 @@ class Owned(Resource):
         Raises:
             Refused: It is somebody else's.
         """
-        going_on = self.under_way()
+        if self.under_way():
+            return Seen(self.meanwhile, self.id)
         found = self.found()
         if found is None:
-            return Seen(State.PENDING, self.id) if going_on else ABSENT
+            return ABSENT
         if not self.owns(found):
             raise Refused(
                 f"{self.name} of this name is there, and not the kit's: it is left alone",
@@ -81,17 +95,18 @@ class Owned(Resource):
                 fix="take another name for the cluster",
                 why=Why.TAKEN,
             )
-        seen = self.seen(found)
-        return Seen(State.PENDING, seen.id, seen.words) if going_on and seen.state is State.READY else seen
+        return self.seen(found)
 
     def unmake(self) -> None:
         """Ask for its deletion, if it is there and the kit's."""
         found = self.found()
         if found is not None and self.owns(found):
+            self.meanwhile = State.GOING
             find(self.remove)
 
     def create(self, request) -> None:
         """Send what makes it; that somebody else was first is fine: a look tells whose it is."""
+        self.meanwhile = State.PENDING
         try:
             request()
         except Refused as error:

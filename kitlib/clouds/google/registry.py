@@ -33,6 +33,7 @@ class Repository(Owned):
 
     name, kind, needs = "repository", "artifactregistry.googleapis.com/Repository", (ANCHOR,)
     expected, expected_gone, poll = 8.0, 8.0, 5.0
+    bills = "0.10 dollars a month for each gigabyte in it"
 
     @property
     def id(self) -> str:

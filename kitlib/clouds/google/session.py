@@ -5,6 +5,7 @@ Which credentials win is google-auth's business. Where the services are can be s
 ``CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER`` and the like; at an address with ``http://`` nobody signs in.
 """
 
+import copy
 import os
 import threading
 import time
@@ -70,6 +71,12 @@ class Session:
     def place(self) -> str:
         """What clusters of this zone are under: ``projects/P/locations/Z``."""
         return f"projects/{self.project}/locations/{self.zone}"
+
+    def at(self, zone: str | None) -> "Session":
+        """Return the way into another zone of the project, over the same connections."""
+        other = copy.copy(self)
+        other.zone = zone
+        return other
 
     @cached_property
     def number(self) -> str:

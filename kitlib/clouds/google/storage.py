@@ -31,6 +31,7 @@ class Bucket(Owned):
 
     name, kind, needs = "bucket", "storage.googleapis.com/Bucket", (ANCHOR,)
     expected, expected_gone, poll = 2.0, 10.0, 5.0
+    bills = "0.02 dollars a month for each gigabyte in it"
 
     @property
     def id(self) -> str:

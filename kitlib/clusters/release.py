@@ -1,0 +1,57 @@
+"""Having Kubernetes give back what it made at a cloud, before the cluster is deleted: load balancers, disks.
+
+Its own controllers know best how. What they do not give back in time is found at the cloud by its tags.
+"""
+
+from kitlib.errors import KitError
+from kitlib.kube import Kube
+from kitlib.progress import progress
+from kitlib.waiting import wait
+from kitlib.watches import Selection, Snapshot, snapshots
+
+SERVICE, CLAIM = "Service", "PersistentVolumeClaim"
+SECONDS = 120.0
+
+
+def release(kube: Kube, *, about: str, timeout: float = SECONDS) -> None:
+    """Delete the Services with load balancers and the claims of all namespaces; wait until they are gone.
+
+    An API that does not answer, and a claim that a pod holds, are no errors: the nodes go next.
+    """
+    with progress(about) as line:
+        try:
+            everywhere = kube.within("")
+            for kind in (SERVICE, CLAIM):
+                for each in everywhere.get_all(kind):
+                    if kind == CLAIM or _balanced(each):
+                        meta = each["metadata"]
+                        kube.within(meta["namespace"]).delete(kind, meta["name"])
+            wait(
+                snapshots(everywhere, Selection(SERVICE), Selection(CLAIM)),
+                until=_released,
+                timeout=timeout,
+                what="load balancers and disks to be given back",
+                about=about,
+                resume="call delete again",
+                describe=_left,
+                report=line.update,
+            )
+        except KeyboardInterrupt:
+            raise
+        except KitError as error:
+            line.done(f"not all was given back; what is left is looked for at the cloud: {error.what}")
+            return
+        line.done("load balancers and disks are given back")
+
+
+def _balanced(service: dict) -> bool:
+    return service["spec"].get("type") == "LoadBalancer"
+
+
+def _released(seen: Snapshot) -> bool:
+    return not seen[CLAIM] and not any(map(_balanced, seen[SERVICE].values()))
+
+
+def _left(seen: Snapshot) -> str:
+    balanced = sum(map(_balanced, seen[SERVICE].values()))
+    return f"{balanced} load balancers and {len(seen[CLAIM])} claims are left"
