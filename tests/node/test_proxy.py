@@ -125,7 +125,7 @@ async def test_an_established_connection_outlives_its_endpoint_and_its_service()
         with pytest.raises(ConnectionRefusedError):
             await greeting()
         writer.write(b"still there\n")
-        assert await asyncio.wait_for(reader.readline(), 5) == b"still there\n"
+        assert await asyncio.wait_for(reader.readline(), 30) == b"still there\n"
         writer.close()
 
 
@@ -176,7 +176,7 @@ async def test_a_reset_is_passed_on_as_a_reset():
         linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         writer.transport.abort()
-        assert isinstance(await asyncio.wait_for(resets, 5), ConnectionResetError)
+        assert isinstance(await asyncio.wait_for(resets, 30), ConnectionResetError)
     server.close()
 
 
@@ -231,7 +231,7 @@ async def test_datagrams_of_a_client_stay_with_one_endpoint_while_it_is_ready():
 
             async def ask():
                 await loop.sock_sendall(client, b"?")
-                return await asyncio.wait_for(loop.sock_recv(client, 100), 5)
+                return await asyncio.wait_for(loop.sock_recv(client, 100), 30)
 
             assert {await ask() for _ in range(4)} == {b"10.244.1.2 ?"}
             cluster.point_to("10.244.2.2")
@@ -293,7 +293,7 @@ async def test_many_clients_at_once_are_all_served():
         answers = await asyncio.gather(*(greeting() for _ in range(300)))
         assert sorted(set(answers)) == ["10.244.1.2", "10.244.2.2"]
         assert (one.seen, two.seen) == (150, 150)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 60
 
 
 async def test_without_a_site_a_service_can_be_placed_elsewhere():
@@ -306,7 +306,7 @@ async def test_without_a_site_a_service_can_be_placed_elsewhere():
         services=cluster.services, slices=cluster.slices, place=lambda ip, port: ("127.0.0.1", 0)
     ) as proxy:
         reader, _ = await asyncio.open_connection(*proxy.address(IP, 80))
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), 30) == b""
     server.close()
 
 

@@ -133,7 +133,7 @@ def test_a_pod_that_is_deleted_stays_until_its_grace_period_is_over_and_no_longe
     name = pods.running(pod(deaf, terminationGracePeriodSeconds=600))["metadata"]["name"]
     begun = time.monotonic()
     lab.kubectl("delete", "pod", name, "--grace-period=2", "--timeout=60s")
-    assert 2 <= time.monotonic() - begun < 12
+    assert 2 <= time.monotonic() - begun < 60
 
 
 def test_a_forced_deletion_cuts_a_graceful_one_short(pods, lab):

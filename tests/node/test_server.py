@@ -148,7 +148,7 @@ async def test_following_begins_at_once_and_ends_with_the_container(server, clie
         assert await response.content.readany() == b"epoch 1"
         writer.feed("stdout", b" done\nlast")
         writer.close()
-        assert await asyncio.wait_for(response.content.read(), 5) == b" done\nlast"
+        assert await asyncio.wait_for(response.content.read(), 30) == b" done\nlast"
 
 
 async def test_a_follower_that_hangs_up_is_let_go(server, client, view, files):

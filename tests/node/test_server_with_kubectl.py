@@ -145,11 +145,11 @@ async def test_kubectl_logs_follow_prints_at_once_and_ends_with_the_container(no
     for number in range(1, 20):
         begun = time.monotonic()
         writer.feed("stdout", b"%d\n" % number)
-        assert await asyncio.wait_for(kubectl.stdout.readline(), 5) == b"%d\n" % number
+        assert await asyncio.wait_for(kubectl.stdout.readline(), 30) == b"%d\n" % number
         delays.append(time.monotonic() - begun)
-    assert sorted(delays)[len(delays) // 2] < 0.1
+    assert sorted(delays)[len(delays) // 2] < 0.4, "who asked once a second would need half of one"
     writer.close()
-    assert await asyncio.wait_for(kubectl.wait(), 5) == 0
+    assert await asyncio.wait_for(kubectl.wait(), 30) == 0
 
 
 async def test_an_interrupted_kubectl_leaves_no_follower_behind(node):

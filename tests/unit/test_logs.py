@@ -221,7 +221,7 @@ def test_a_follower_sees_each_write_and_ends_with_the_container(path):
         await asyncio.sleep(0.01)
         writer.feed("stderr", b"at the very end")
         writer.close()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 30)
         return seen
 
     assert asyncio.run(scenario()) == [b"a", b"b\n", b"c", b"at the very end"]
