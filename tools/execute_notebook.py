@@ -17,7 +17,7 @@ from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import LocalHandler, papermill_io
 from traitlets.config import Config
 
-CELL_SECONDS = 600
+START_SECONDS, CELL_SECONDS = 300, 600
 
 
 class TellingEngine(NBClientEngine):
@@ -66,6 +66,7 @@ def execute(notebook: Path, output: Path, parameters: dict[str, object]) -> int:
             kernel_name="python3",
             cwd=notebook.parent,
             progress_bar=False,
+            start_timeout=START_SECONDS,
             execution_timeout=CELL_SECONDS,
             config=Config(KernelManager={"transport": "ipc"}),  # sockets in a private folder, no open ports
         )

@@ -39,7 +39,7 @@ def test_an_executed_notebook_has_picture_and_table_of_the_end_and_no_widget(lau
     )
     kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
     notebook = new_notebook(cells=[new_code_cell(each) for each in cells], metadata={"kernelspec": kernel})
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=120, startup_timeout=300, kernel_name="python3").execute()
     picture, table = (each.data for each in notebook.cells[0].outputs)
     assert set(picture) == {"image/png", "text/plain"}
     assert "Succeeded" in picture["text/plain"]

@@ -45,6 +45,7 @@ def nbval(finish):
     """Return a function that runs a notebook by nbval: cells must pass, checked outputs must be as stored."""
     options = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=600", "-p", "no:cacheprovider", "-q"]
     options += ["--durations=5", f"--nbval-sanitize-with={ROOT / 'notebooks' / 'sanitize.cfg'}"]
+    options += ["--nbval-kernel-startup-timeout=300", "-p", "tests.notebooks.patience"]
     options += ["--exitfirst"]  # the cells after it would wait for what will not come
 
     def run(name):

@@ -73,7 +73,7 @@ with StepsTable("cluster lab") as report:
         report(Snapshot("cluster lab", "create", (step,), seconds, 0, phase is Phase.DONE))
 """
     notebook = new_notebook(cells=[new_code_cell(source)])
-    NotebookClient(notebook, timeout=120).execute()
+    NotebookClient(notebook, timeout=120, startup_timeout=300).execute()
     (output,) = nbformat.from_dict(notebook).cells[0].outputs
     assert "1 of 1 steps done after 4 s" in output.data["text/plain"]
     assert "<table>" in output.data["text/html"]

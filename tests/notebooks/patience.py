@@ -1,0 +1,12 @@
+"""A plugin for nbval, which gives a kernel five seconds to hand over what a cell has written: too few on a
+machine that is busy with something else.
+"""
+
+OUTPUT_SECONDS = 120
+
+
+def pytest_collection_modifyitems(items):
+    """Let each cell wait longer; nbval has no option for it."""
+    for each in items:
+        if hasattr(each, "output_timeout"):
+            each.output_timeout = OUTPUT_SECONDS
