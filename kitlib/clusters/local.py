@@ -66,7 +66,7 @@ class LocalCluster(Cluster):
 
     @classmethod
     def create(cls, name: str, shape: Shape, *, recreate: bool = False) -> "LocalCluster":
-        """Start a cluster, or return the healthy one of this name and shape.
+        """Start a cluster, or return the healthy one of this name and shape, with all its nodes switched on.
 
         Raises:
             BadInput: The name or an option cannot be used; nothing was started.
