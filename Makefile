@@ -26,12 +26,14 @@ RUN_OPTIONS = --provider $(PROVIDER) $(call option,NODES,--nodes) $(call option,
 	$(call option,MIN_IMAGES_PER_S,--min-images-per-s) $(call option,MIN_ALLREDUCE,--min-allreduce-mb-per-s) \
 	$(call option,STORAGE_CLASS,--storage-class) $(call option,TOLERATIONS,--tolerations) \
 	$(foreach each,$(PARAMETERS),--parameter $(call quoted,$(each)))
+# A cluster at a cloud costs money: its price is shown and asked for, unless OPTIONS says confirm=true.
+RUN_OPTIONS += $(foreach each,$(OPTIONS),--option $(call quoted,$(each)))
 ifeq ($(PROVIDER),existing)
 RUN_OPTIONS += $(call option,KUBECONFIG,--kubeconfig) $(call option,CONTEXT,--context) \
 	$(call option,NAMESPACE,--namespace)
 endif
 
-.PHONY: help setup run lab browser lint test test-all soak-elastic bench wheel pins clean
+.PHONY: help setup run lab browser lint test test-all test-clouds soak-elastic bench wheel pins clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,7 +43,7 @@ setup:  ## make the environment and obtain Kubernetes; keeps what is there; BUND
 	@$(if $(BUNDLE),$(PYTHON) -m localkube.bundles use $(BUNDLE))
 	@$(PYTHON) tools/setup.py --venv $(VENV)
 
-run: setup  ## run the notebooks on a local cluster, or with PROVIDER=existing on yours; leaves reports/index.html
+run: setup  ## run the notebooks on a local cluster, or PROVIDER=existing, eks, gke; leaves reports/index.html
 	@$(BIN)/python tools/run_notebooks.py --output reports $(RUN_OPTIONS) $(NOTEBOOKS)
 
 lab: setup  ## open JupyterLab on the notebooks
@@ -61,6 +63,9 @@ test: lint browser  ## lint, then unit, node, cluster, notebook and browser test
 test-all: lint browser  ## every test, those marked slow as well; those of pods in plain mode, too
 	$(PYTEST) tests
 	TRAINYARD_MODE=plain $(SIDE_BY_SIDE) $(WORKERS) -m "not slow" $(IN_BOTH_MODES)
+
+test-clouds: lint  ## the clouds' tests against simulated ones, the whole course on each included
+	$(SIDE_BY_SIDE) 2 tests/cloud
 
 soak-elastic: setup  ## disturb an elastic run for ten minutes, at random; SEED=N does the same again
 	$(BIN)/python tools/soak_elastic.py $(if $(SEED),--seed $(SEED))

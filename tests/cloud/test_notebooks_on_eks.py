@@ -13,11 +13,11 @@ import pytest
 
 from kitlib.clusters import PROVIDERS
 
-from .aws.machines import nodes_of
+from .aws.machines import files_of, nodes_of
 from .backing import Backing
 
 ROOT = Path(__file__).resolve().parents[2]
-NAME, NODES, SPEED = "course", 4, 60
+NAME, REGION, NODES, SPEED = "course", "us-west-2", 4, 60
 SECONDS = 3600
 
 
@@ -27,12 +27,16 @@ SECONDS = 3600
 def test_the_notebooks_run_on_eks_from_the_first_to_the_last_and_leave_nothing(amazon, state_home, tmp_path):
     chosen = os.environ.get("TRAINYARD_CLOUD_NOTEBOOKS", "").split()
     amazon.clock.run(SPEED)
-    with Backing(amazon.token_webhook(NAME), nodes=NODES + 1) as behind:
+    with (
+        Backing(amazon.token_webhook(NAME), nodes=NODES + 1) as behind,
+        files_of(amazon, behind, region=REGION) as files,
+    ):
         amazon.backing(NAME, endpoint=behind.endpoint, ca=behind.ca, on_nodes=nodes_of(behind))
         command = [sys.executable, "tools/run_notebooks.py", *chosen, "--provider", "eks", "--cluster", NAME]
-        command += ["--nodes", str(NODES), "--option", "region=us-west-2", "--option", "confirm=true"]
+        command += ["--nodes", str(NODES), "--option", f"region={REGION}", "--option", "confirm=true"]
         done = subprocess.run([*command, "--output", str(tmp_path)], cwd=ROOT, timeout=SECONDS, check=False)
         behind.settled()
+        assert files.refused == []
     result = json.loads((tmp_path / "result.json").read_text())
     told = {each["name"]: each["verdict"] for each in result["notebooks"]}
     assert set(told.values()) == {"passed"}, told

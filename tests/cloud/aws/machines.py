@@ -1,9 +1,16 @@
-"""Node groups of a cluster that a real one stands behind: their machines are that one's."""
+"""A cluster of the fake's that a real one stands behind: machines of node groups, and the driver of EFS."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from moto.efs.models import efs_backends
 
 from ..backing import Backing
+from ..shared_files import SharedFiles
+from .identities import ACCOUNT
+
+if TYPE_CHECKING:
+    from .server import FakeAmazon
 
 
 def nodes_of(backing: Backing) -> Callable[[str, dict[str, Any], int], None]:
@@ -20,3 +27,18 @@ def nodes_of(backing: Backing) -> Callable[[str, dict[str, Any], int], None]:
         backing.set(group["nodegroupName"], count, labels, tuple(group["taints"]))
 
     return told
+
+
+def files_of(amazon: "FakeAmazon", backing: Backing, *, region: str) -> SharedFiles:
+    """Return the driver of EFS: it makes volumes for classes whose file system can be mounted."""
+
+    def check(parameters: Mapping[str, str]) -> str:
+        name = parameters.get("fileSystemId", "")
+        reached = any(
+            each.file_system_id == name and each.life_cycle_state == "available"
+            for each in efs_backends[ACCOUNT][region].mount_targets_by_id.values()
+        )
+        return "" if reached else f"no node can mount the file system {name!r}"
+
+    folder = backing.kubeconfig.parent / "volumes"
+    return SharedFiles(backing.kubeconfig, folder, driver="efs.csi.aws.com", check=check)
