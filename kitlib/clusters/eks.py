@@ -10,15 +10,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kitlib import names, settings
-from kitlib.clouds import steps
+from kitlib import manifests, names, settings
+from kitlib.clouds import consent, steps
 from kitlib.clouds.tags import Tags
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.cloud_memory import Memory
 from kitlib.clusters.kubectl import kubectl
+from kitlib.clusters.release import release
 from kitlib.errors import BadInput, ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
+from kitlib.progress import progress
 from kitlib.quantities import check_count
-from kitlib.tables import Table
+from kitlib.tables import Table, Text
+from kitlib.widgets.steps_table import StepsTable
 
 if TYPE_CHECKING:
     from kitlib.clouds.aws.plan import Plan
@@ -35,7 +38,10 @@ OPTIONS = {
     "spot": "True takes machines that AWS may take back, for about a third of the price",
     "hours": f"after which AWS itself deletes it; by default {HOURS}",
     "disk_gb": f"of each training node; by default {DISK_GB}",
+    "private": "True gives nodes no public address; the NAT gateway that they need costs by the hour",
     "version": "of Kubernetes",
+    "confirm": "True agrees to the price beforehand",
+    "budget": "dollars that it may cost; by default TRAINYARD_BUDGET",
 }
 
 
@@ -68,10 +74,15 @@ class EksCluster(Cluster):
 
         shape.check_options(OPTIONS, cls.provider)
         cluster = cls(name, Session(shape.options.get("region"), shape.options.get("profile")))
+        plan = cluster._planned(shape)
         if recreate:
             cluster.delete()
-        steps.bring_up(resources(cluster._planned(shape)), title=cluster._title, resume=cluster._again)
+        if recreate or cluster._described() is None:
+            cluster._agree(plan, shape)
+        with StepsTable(cluster._title) as report:
+            steps.bring_up(resources(plan), title=cluster._title, resume=cluster._again, report=report)
         cluster._keep()
+        cluster._furnish(plan)
         return cluster
 
     @classmethod
@@ -131,16 +142,18 @@ class EksCluster(Cluster):
         from kitlib.clouds.aws.everything import there
 
         rows = [
-            (part.name, part.kind, seen.state.value, seen.id, seen.words) for part, seen in there(self._plan)
+            (part.name, part.kind, seen.state.value, part.bills, seen.id, seen.words)
+            for part, seen in there(self._plan)
         ]
-        return Table(("what", "kind", "state", "id", "words"), rows, empty="nothing is left of it at AWS")
+        columns = ("what", "kind", "state", "costs", "id", "words")
+        return Table(columns, rows, empty="nothing is left of it at AWS")
 
     @cached_property
     def _plan(self) -> "Plan":
         """The cluster as far as its name tells."""
         from kitlib.clouds.aws.plan import Plan
 
-        return Plan(self.session, self._tags(None))
+        return Plan(self.session, self._tags(None), strict=False)
 
     def _tags(self, expires: datetime | None) -> Tags:
         whose = names.labels(workshop=settings.read().workshop, lifetime=timedelta())
@@ -176,8 +189,30 @@ class EksCluster(Cluster):
             self._tags(end(self._plan) or until),
             zones=zones(self.session, wanted.name),
             groups=(Group(SYSTEM, SYSTEM_MACHINE, 1, least=1), train),
+            private=bool(given.get("private")),
             version=str(given.get("version") or VERSION),
         )
+
+    def _agree(self, plan: "Plan", shape: Shape) -> None:
+        """Look at what may stand in the way, and have the price agreed to; nothing is made before."""
+        from kitlib.clouds.aws import preflight, prices
+
+        preflight.check(plan).raise_failures()
+        given = shape.options
+        estimate = prices.estimate(plan, hours=_hours(given.get("hours", HOURS)))
+        consent.agree(estimate, confirm=given.get("confirm") is True, budget=given.get("budget"))
+
+    def _furnish(self, plan: "Plan") -> None:
+        """Put into the cluster what its volumes and its GPUs need."""
+        from kitlib.clouds.aws.storage import FileSystem
+
+        (item,) = manifests.read(settings.manifests("eks", "storageclass.yaml"))
+        own = {"parameters": {"fileSystemId": FileSystem(plan).id}}
+        self.kube.apply(manifests.merge(item, own))
+        if any(each.gpus for each in plan.groups):
+            from kitlib.operators import install  # which imports this package
+
+            install("nvidia-device-plugin", cluster=self)
 
     # Reaching it
 
@@ -243,6 +278,23 @@ class EksCluster(Cluster):
         node_group(self._plan, "train").scale(nodes)
         return self.nodes()
 
+    def extend(self, hours: float) -> Text:
+        """Let it live for so many hours from now: its schedules move, and the tags of all that it is made of.
+
+        Example:
+            >>> cluster.extend(hours=2)
+            cluster "lab" in eu-central-1 ends at 2026-11-22 18:00 UTC
+        """
+        from kitlib.clouds.aws.everything import extend
+
+        until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=_hours(hours))
+        if self._described() is None:
+            raise self._not_found()
+        with progress(self._title) as line:
+            extend(self._plan, until, report=line.update)
+            line.done(f"it ends at {until:%Y-%m-%d %H:%M} UTC")
+        return Text(f"{self._title} ends at {until:%Y-%m-%d %H:%M} UTC")
+
     def delete(self) -> None:
         """Delete all of it, and see that nothing is left; one that is gone is fine.
 
@@ -251,8 +303,13 @@ class EksCluster(Cluster):
         """
         from kitlib.clouds.aws.everything import doomed, there
 
+        found = self._described()
+        if found is not None and found["status"] == "ACTIVE":
+            self._keep()
+            release(self.kube, about=self._title)
         again = f'kit.connect("{self.name}").delete()'
-        steps.take_down(doomed(self._plan), title=self._title, resume=again)
+        with StepsTable(self._title) as report:
+            steps.take_down(doomed(self._plan), title=self._title, resume=again, report=report)
         left = there(self._plan)
         if left:
             raise ProviderFailed(

@@ -65,8 +65,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_started(arguments, wo
 
 @pytest.mark.usefixtures("no_process")
 def test_a_provider_that_is_not_there_yet_is_refused_with_those_that_are():
-    with pytest.raises(BadInput, match="(?s)no provider 'eks'.*local, existing"):
-        kit.create_cluster("eks")
+    with pytest.raises(BadInput, match="(?s)no provider 'aks'.*local, existing"):
+        kit.create_cluster("aks")
 
 
 def test_a_cluster_that_is_not_there_is_refused_with_the_way_to_make_it(monkeypatch, tmp_path):

@@ -3,21 +3,23 @@
 How they are brought up and taken down is in `kitlib.clouds.steps`.
 """
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 
 from kitlib.clouds.aws.cluster import Addon, ControlPlane, NodeGroup, PodIdentity, Template
 from kitlib.clouds.aws.expiry import Schedule, ScheduleGroup
 from kitlib.clouds.aws.leftovers import leftovers
 from kitlib.clouds.aws.nat import NatAddress, NatGateway, PrivateRoutes
 from kitlib.clouds.aws.network import FilesGroup, InternetGateway, Subnet, Vpc
-from kitlib.clouds.aws.plan import PATH, SYSTEM, Part, Plan, as_dict
+from kitlib.clouds.aws.plan import PATH, SYSTEM, Ec2Part, Part, Plan, as_dict
 from kitlib.clouds.aws.registry import LogGroup, Repositories
 from kitlib.clouds.aws.roles import Role, roles
 from kitlib.clouds.aws.session import Session
 from kitlib.clouds.aws.storage import Bucket, FileSystem, MountTarget, MountTargets
 from kitlib.clouds.resource import Seen, State
-from kitlib.clouds.tags import CLUSTER, KIT, Tags, read
+from kitlib.clouds.tags import CLUSTER, EXPIRES, KIT, Tags, read
 
 WORKERS = 8
 EARLY = ("vpc-cni", "kube-proxy", "eks-pod-identity-agent")  # nodes are not ready without
@@ -90,6 +92,10 @@ def doomed(plan: Plan) -> list[Part]:
     holds = tuple(each.name for each in parts if isinstance(each, Subnet | InternetGateway | NatGateway))
     left = leftovers(plan, by_name["vpc"], by_name["role cluster"], holds=holds)
     by_name["cluster"].needs += tuple(each.name for each in left)  # first it goes, and makes no more
+    names = frozenset(by_name)
+    for each in parts:
+        if isinstance(each, Ec2Part):
+            each.others = names - {each.name}
     targets = MountTargets(plan, by_name["file system"], (*holds, "security group files"))
     return [*parts, targets, *left, Repositories(plan)]
 
@@ -135,6 +141,26 @@ def clusters(session: Session) -> set[str]:
             found.append(tags)
     known = filter(None, map(read, found))
     return {each.cluster for each in known if each.cluster}
+
+
+def extend(plan: Plan, until: datetime, *, report: Callable[[str], None]) -> None:
+    """Move the end of a cluster: first the schedules, then what the tags say of it.
+
+    Args:
+        plan: The cluster, as far as its name tells.
+        until: Its new end.
+        report: Called with what is at work.
+    """
+    found = [part for part, _ in there(plan)]
+    own = next((part.tags for part in found if isinstance(part, ScheduleGroup) and part.tags), plan.tags)
+    later = replace(plan, tags=replace(own, cluster=plan.cluster, expires=until), strict=False)
+    for part in resources(later):
+        if isinstance(part, Schedule):
+            report(part.name)
+            part.make()
+    for part in found:
+        report(part.name)
+        part.mark({EXPIRES: later.tags.amazon()[EXPIRES]})
 
 
 def node_group(plan: Plan, name: str) -> NodeGroup:

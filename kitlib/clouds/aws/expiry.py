@@ -84,6 +84,7 @@ class Schedule(Part):
             "GroupName": self.group.group,
             "Name": self.schedule,
             "Description": f"the end of {self.what} of {self.plan.cluster}",
+            "State": "ENABLED",
             "ScheduleExpression": EVERY,
             "StartDate": begin,
             "EndDate": begin + FOR,

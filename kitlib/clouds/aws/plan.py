@@ -159,20 +159,25 @@ class Ec2Part(Part):
     Attributes:
         listing: The operation that lists, the member of its answer, and the member with the id.
         word: What tags call its kind.
+        others: For the end: the names of all other parts. What has none of them, since somebody spoiled the
+            tag, is taken for this part as well.
     """
 
     listing: tuple[str, str, str]
     word: str
+    others: frozenset[str] | None = None
 
     def found(self) -> list[dict]:
         """Return those that have its tags, by id: one, as a rule."""
         operation, key, identity = self.listing
-        filters = [
-            {"Name": f"tag:{KIT}", "Values": ["true"]},
-            {"Name": f"tag:{CLUSTER}", "Values": [self.plan.cluster]},
-            {"Name": f"tag:{PART}", "Values": [self.name]},
-        ]
-        every = self.session.every("ec2", operation, key, Filters=filters)
+        wanted = {KIT: "true", CLUSTER: self.plan.cluster}
+        if self.others is None:
+            wanted[PART] = self.name
+        filters = [{"Name": f"tag:{tag}", "Values": [value]} for tag, value in wanted.items()]
+        name = "Filter" if operation == "describe_nat_gateways" else "Filters"
+        every = list(self.session.every("ec2", operation, key, **{name: filters}))
+        if self.others is not None:
+            every = [each for each in every if as_dict(each.get("Tags")).get(PART) not in self.others]
         return sorted(every, key=lambda each: each[identity])
 
     def specification(self, **more: str) -> list[dict]:

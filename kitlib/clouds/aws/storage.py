@@ -160,7 +160,7 @@ class Bucket(Part):
         self.session.call(
             "s3", "create_bucket", fine={"BucketAlreadyOwnedByYou"}, Bucket=self.plan.bucket, **place
         )
-        self.mark(self.written())
+        self._tag(self.written())
 
     def unmake(self) -> None:
         if self.look().state is State.ABSENT:
@@ -176,6 +176,11 @@ class Bucket(Part):
         self.session.find("s3", "delete_bucket", Bucket=self.plan.bucket)
 
     def mark(self, tags: Mapping[str, str]) -> None:
+        told = self.session.find("s3", "get_bucket_tagging", Bucket=self.plan.bucket) or {}
+        self._tag(as_dict(told.get("TagSet")) | dict(tags))
+
+    def _tag(self, tags: Mapping[str, str]) -> None:
+        """Write all its tags: S3 knows no adding."""
         self.session.call(
             "s3", "put_bucket_tagging", Bucket=self.plan.bucket, Tagging={"TagSet": as_list(tags)}
         )

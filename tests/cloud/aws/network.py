@@ -37,6 +37,7 @@ class Ec2:
             "ec2:DeleteVpc": [_vpc_is_empty],
             "ec2:DeleteSubnet": [_subnet_is_empty],
             "ec2:DeleteSecurityGroup": [_group_is_unused],
+            "ec2:AttachInternetGateway": [_vpc_has_no_gateway],
             "ec2:DetachInternetGateway": [_no_public_addresses],
             "iam:AttachRolePolicy": [_amazons_policy_is_there],
         }
@@ -116,7 +117,7 @@ class Ec2:
             found.state = "deleted"
             ec2.enis.pop(found._eni.id, None)
             for address in ec2.addresses:
-                if address.allocation_id == found.allocation_id:
+                if address.eni is not None and address.eni.id == found._eni.id:
                     address.association_id = address.eni = None
 
         self.amazon.clock.after(self.amazon.waits["NAT gateway gone"], gone)
@@ -179,6 +180,13 @@ def _group_is_unused(question: Question) -> None:
     )
     if used or named:
         raise Refused("DependencyViolation", f"resource {group} has a dependent object")
+
+
+def _vpc_has_no_gateway(question: Question) -> None:
+    vpc = question.parameters["VpcId"]
+    gateways = ec2_backends[ACCOUNT][question.region].internet_gateways.values()
+    if any(each.vpc and each.vpc.id == vpc for each in gateways):
+        raise Refused("InvalidParameterValue", f"Network {vpc} already has an internet gateway attached")
 
 
 def _no_public_addresses(question: Question) -> None:

@@ -66,6 +66,7 @@ class Schedules:
     def reset(self) -> None:
         """Forget what was fired."""
         self.fired: list[Fired] = []
+        self.told: dict[tuple[str, str], Question] = {}
 
     def before(self, question: Question) -> None:
         """Refuse what the service does not take."""
@@ -98,6 +99,7 @@ class Schedules:
     def _plan(self, question: Question) -> None:
         given = question.parameters
         when = _first(given, self.amazon.clock.now())
+        self.told[given.get("GroupName") or "default", given["Name"]] = question  # older ones count no more
         if when is not None:
             self.amazon.clock.at(when, lambda: self._fire(question))
 
@@ -106,8 +108,7 @@ class Schedules:
         name, group = given["Name"], given.get("GroupName") or "default"
         groups = scheduler_backends[ACCOUNT][question.region].schedule_groups
         found = groups[group].schedules.get(name) if group in groups else None
-        same = found is not None and _told(found) == (given["ScheduleExpression"], given.get("StartDate"))
-        if not same or found.state != "ENABLED":
+        if found is None or self.told.get((group, name)) is not question or found.state != "ENABLED":
             return
         done = self._call(question, found.target, f"{group}/{name}")
         self.fired.append(done)
@@ -143,11 +144,6 @@ class Schedules:
         except Refused as error:
             fired.outcome, fired.words = error.code, error.message
         return fired
-
-
-def _told(schedule: Any) -> tuple[str, datetime | None]:
-    """Return when a schedule is due, as it was told last: an older telling of it counts no more."""
-    return schedule.schedule_expression, schedule.start_date
 
 
 def _operation(found: re.Match[str]) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from moto.ec2.models import ec2_backends
 from moto.efs.models import efs_backends
 
-from . import wire
+from . import policies, wire
 from .calls import Call, Refused
 from .eks import Eks
 from .identities import ACCOUNT
@@ -95,6 +95,8 @@ class Services:
             return wire.write(question, result)
         for check in self.ec2.before.get(name, ()):
             check(question)
+        if name == "iam:AttachRolePolicy":
+            policies.provide(question)
         if name.startswith("scheduler:"):
             self.schedules.before(question)
         answer = self._moto_with_lag(question, call, moto)

@@ -1,0 +1,55 @@
+"""The provider eks as notebooks meet it: a real API server stands behind the fake Amazon's cluster."""
+
+import stat
+
+import pytest
+
+from kitlib import clusters
+from kitlib.clouds import steps
+from kitlib.errors import BadInput, ClusterNotFound
+
+from .aws.machines import nodes_of
+from .backing import Backing
+from .simulated_clock import SimulatedClock
+
+KEY, INSTRUCTOR = "AKIATESTTESTTESTTEST", "arn:aws:iam::123456789012:user/instructor"
+HERE = {"name": "yard", "nodes": 2, "region": "us-west-2", "instance_type": "m5.xlarge"}
+
+
+@pytest.fixture(scope="module")
+def behind(state_home, one_amazon):
+    with Backing(one_amazon.token_webhook("yard"), nodes=3) as backing:
+        yield backing
+
+
+@pytest.fixture
+def there(amazon, behind, monkeypatch):
+    """Return the fake Amazon, with a real cluster behind the one that is made."""
+    amazon.identities.add(KEY, INSTRUCTOR, secret="secret")
+    amazon.backing("yard", endpoint=behind.endpoint, ca=behind.ca, on_nodes=nodes_of(behind))
+    monkeypatch.setattr(steps, "Clock", lambda: SimulatedClock(amazon.clock.advance))
+    return amazon
+
+
+@pytest.mark.slow
+def test_a_cluster_is_made_reached_found_scaled_and_deleted(there):
+    with pytest.raises(BadInput, match="agreed to"):
+        clusters.create_cluster("eks", **HERE)
+    assert there.left() == []
+
+    cluster = clusters.create_cluster("eks", confirm=True, **HERE)
+    assert stat.S_IMODE(cluster.kubeconfig.stat().st_mode) == 0o600
+    cluster.wait_ready(timeout=120)
+    assert len(cluster.nodes()) == 3
+    assert "efs (default)" in cluster.kubectl("get storageclass efs")
+    assert clusters.connect("yard").kube.version() == cluster.kube.version()
+    again = clusters.create_cluster("eks", **HERE)  # it is there: nobody has to agree
+    assert again.status["expires"] == cluster.status["expires"]
+
+    cluster.scale(1)
+    assert "ends at" in cluster.extend(hours=6)
+    cluster.kubectl("create service loadbalancer web --tcp=80")
+    cluster.delete()
+    assert there.left() == []
+    with pytest.raises(ClusterNotFound):
+        clusters.connect("yard", provider="eks", region="us-west-2")
