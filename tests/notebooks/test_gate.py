@@ -18,7 +18,7 @@ import kitlib as kit
 ROOT = Path(__file__).parents[2]
 CLUSTER = "gate"
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 def test_an_interrupted_run_deletes_its_cluster(make_notebook, runner, tmp_path):
