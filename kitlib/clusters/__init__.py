@@ -7,12 +7,13 @@ from kitlib.clouds.preflight import Report
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.eks import EksCluster
 from kitlib.clusters.existing import ExistingCluster
+from kitlib.clusters.gke import GkeCluster
 from kitlib.clusters.local import LocalCluster, not_found
 from kitlib.errors import BadInput, ClusterNotFound
 from kitlib.settings import DEFAULT_CLUSTER
 from kitlib.tables import Table
 
-_ALL = (LocalCluster, ExistingCluster, EksCluster)
+_ALL = (LocalCluster, ExistingCluster, EksCluster, GkeCluster)
 PROVIDERS: dict[str, type[Cluster]] = {each.provider: each for each in _ALL}
 
 
@@ -31,7 +32,7 @@ def create_cluster(
 
     Args:
         provider: ``local``: on this machine; ``existing``: the one that a kubeconfig leads to; ``eks``: at
-            AWS, which costs money and is asked for first.
+            AWS, ``gke``: at Google Cloud; both cost money, and ask first.
         name: By it the cluster is found again.
         nodes: How many nodes.
         cpus: Cores of each node; by default the machine's are shared out.
@@ -39,7 +40,8 @@ def create_cluster(
         gpus: GPUs that each node declares; by default those that there are.
         recreate: Delete a cluster of this name first.
         options: The provider's own: for ``local`` port, labels, simulated_nodes, warm; for ``existing``
-            kubeconfig, context, namespace; for ``eks`` region, profile, instance_type, spot, hours and more.
+            kubeconfig, context, namespace; for ``eks`` region, profile, instance_type, spot, hours and more;
+            for ``gke`` project, zone, accelerator, machine_type, spot, hours and more.
 
     Raises:
         BadInput: An argument is wrong; nothing was started.

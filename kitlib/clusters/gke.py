@@ -109,7 +109,7 @@ class GkeCluster(Cluster):
         from kitlib.clouds.google.everything import traces
         from kitlib.clouds.google.session import Session
 
-        before = cls.memory.read(_checked_name(name))
+        before = cls.memory.read(names.check(name, kind="cluster"))
         if before is None and project is None:
             return None
         where = before or {}

@@ -1,0 +1,71 @@
+"""A GKE cluster as notebooks have it: made, found by its name in a fresh kernel, used, and deleted."""
+
+import stat
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from kitlib import settings
+from kitlib.clouds.google.session import Session
+from kitlib.clusters.base import Shape
+from kitlib.clusters.gke import GkeCluster
+from kitlib.errors import BadInput, ClusterNotFound
+
+from .backing import Backing
+from .google.fake import PROJECT
+from .google.nodes import nodes_of
+from .simulated_clock import SimulatedClock
+
+ZONE = "us-central1-c"
+OPTIONS = {"zone": ZONE, "accelerator": "nvidia-tesla-t4", "confirm": True}
+
+
+@pytest.fixture
+def clock(google, monkeypatch):
+    passing = SimulatedClock(passed=google.clock.advance)
+    monkeypatch.setattr(GkeCluster, "clock", passing)
+    google.clock.advance((datetime.now(UTC) - google.clock.now).total_seconds())
+    return passing
+
+
+@pytest.mark.slow
+def test_a_cluster_is_made_used_found_again_extended_and_leaves_nothing(
+    google, clock, state_home, monkeypatch
+):
+    monkeypatch.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", "ya29.owner")
+    google.identities.add("ya29.owner")
+    with Backing(google.token_webhook, nodes=2) as behind:
+        google.backing(behind.endpoint, behind.ca, nodes_of(behind))
+        GkeCluster.create("lab", Shape(1, options=OPTIONS))
+        file = settings.state_folder() / "gke" / "lab.kubeconfig"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert "ya29" not in file.read_text()
+
+        lab = GkeCluster.find("lab")
+        behind.settled()
+        lab.wait_ready(timeout=120)
+        assert len(lab.nodes()) == 2
+        parameters = lab.kube.find("StorageClass", "filestore")["parameters"]
+        assert parameters["network"] == "trainyard-lab"
+        assert "trainyard-cluster=lab" in parameters["labels"]
+        added = lab.pod_additions(gpus=1)
+        assert added["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
+        assert lab.bucket.startswith("gs://trainyard-lab-")
+
+        with pytest.raises(BadInput, match="other machines"):
+            GkeCluster.create("lab", Shape(1, options=OPTIONS | {"spot": True}))
+        assert "ends at" in lab.extend(hours=8)
+        ends = lab.status["expires"] - datetime.now(UTC)
+        assert timedelta(hours=7) < ends < timedelta(hours=9)
+
+        lab.delete()
+        assert google.left() == []
+        assert not file.exists() and GkeCluster.find("lab") is None
+        GkeCluster("lab", lab.session).delete()  # once more is fine
+
+
+def test_a_name_that_no_cluster_has_is_told_with_how_to_make_it(google, state_home):
+    assert GkeCluster.find("lab") is None
+    assert GkeCluster.find("lab", project=PROJECT) is None
+    with pytest.raises(ClusterNotFound, match="no such cluster"):
+        _ = GkeCluster("lab", Session(PROJECT, ZONE)).kubeconfig
