@@ -277,7 +277,7 @@ def test_a_bucket_with_objects_in_it_is_emptied_first(google, session, clock):
 
 
 def test_hostile_labels_name_nothing(google, session, clock):
-    labels = {"trainyard-kit": "true", "trainyard-cluster": "../../other"}
+    labels = {"trainyard-kit": "true", "trainyard-cluster": "--all"}
     body = {"name": "trainyard-evil", "labels": labels}
     session.rest("storage", "buckets.insert", project=PROJECT, body=body)
     description = "trainyard-kit=true trainyard-cluster=--flag trainyard-zone=../x"

@@ -66,6 +66,12 @@ def test_a_cluster_takes_its_time_and_hands_out_the_backing_endpoint(google, cli
         client.get_cluster(name=LAB)
 
 
+def test_labels_that_are_none_are_refused(client):
+    lab = types.Cluster(name="lab", initial_node_count=1, resource_labels={"trainyard:kit": "true"})
+    with pytest.raises(exceptions.InvalidArgument, match="violates format constraints"):
+        client.create_cluster(parent=PLACE, cluster=lab)
+
+
 def test_a_cluster_has_one_operation_at_a_time(google, client, lab):
     begun = client.create_node_pool(parent=LAB, node_pool=t4s(1))
     with pytest.raises(

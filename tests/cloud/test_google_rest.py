@@ -78,6 +78,8 @@ def test_what_is_not_of_the_schema_is_refused(client):
     place = f"{ROOT}/locations/us-central1-c"
     wrong = instances.create(parent=place, instanceId="a", body={"tier": "GOLD"})
     assert "Invalid value at 'tier'" in refused(wrong).reason
+    hostile = {"name": "a", "labels": {"owner": "Robert'); drop"}}
+    assert "violates format constraints" in refused(disks.insert(**ZONE, body=hostile)).reason
 
 
 def test_a_file_share_is_made_in_time_and_found_by_its_labels(google, client):

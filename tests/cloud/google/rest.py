@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
-from . import discovery
+from . import discovery, labels
 from .container import Container
+from .filters import fits
 from .operations import timestamp
 from .refusals import ApiError, OperationFailure
 from .store import Store, Thing
@@ -103,6 +104,7 @@ class Rest:
             discovery.check_query(route, query, names)
             if route.request:
                 route.api.check(route.request, request.body)
+            labels.check(request.body.get("labels") or {}, "resource.labels")
             return copy.deepcopy(self._act(request))
 
         return self.world.serve(self._names(route), plain, act, title=route.api.title, by=by)
@@ -141,7 +143,7 @@ class Rest:
         """Return a page of a list, filtered."""
         size = int(request.query.get("pageSize") or request.query.get("maxResults") or PAGE)
         start = int(base64.b64decode(request.query.get("pageToken", "")).decode() or 0)
-        things = [each for each in things if _fits(each, request.query.get("filter", ""))]
+        things = [each for each in things if fits(each, request.query.get("filter", ""))]
         page = {field: things[start : start + size]} if things[start:] else {}
         if len(things) > start + size:
             page["nextPageToken"] = base64.b64encode(str(start + size).encode()).decode()
@@ -172,10 +174,10 @@ class Rest:
         scopes: dict[str, dict] = {}
         for scope in ("zones", "regions"):
             for each in self.store.children("compute", f"projects/{project}/{scope}/-/{kind}"):
-                if _fits(each.body, request.query.get("filter", "")):
+                if fits(each.body, request.query.get("filter", "")):
                     scopes.setdefault("/".join(each.path.split("/")[2:4]), {kind: []})[kind].append(each.body)
         for each in self.store.children("compute", f"projects/{project}/global/{kind}"):
-            if _fits(each.body, request.query.get("filter", "")):
+            if fits(each.body, request.query.get("filter", "")):
                 scopes.setdefault("global", {kind: []})[kind].append(each.body)
         return {"kind": f"compute#{kind[:-1]}AggregatedList", "items": scopes}
 
@@ -315,33 +317,3 @@ def _list_field(route: discovery.Route) -> str:
     return next(
         key for key, each in fields.items() if each.get("type") == "array" and "$ref" in each["items"]
     )
-
-
-_TERM = re.compile(
-    r"""\s*\(?\s*([\w.\-"]+)\s*(!=|=|:|eq\b|ne\b)\s*("[^"]*"|[^\s)]+)\s*\)?\s*(?:AND\b|and\b)?"""
-)
-
-
-def _fits(body: dict, condition: str) -> bool:
-    """Return whether a thing fits a filter: terms ``key = value``, ``key:value`` (has), joined by AND.
-
-    Raises:
-        ApiError: It is more than that.
-    """
-    place = 0
-    while place < len(condition):
-        term = _TERM.match(condition, place)
-        if term is None:
-            raise ApiError("INVALID_ARGUMENT", f"Invalid filter for the fake: {condition!r}")
-        place = term.end()
-        key, sign, wanted = term[1].replace('"', ""), term[2], term[3].strip('"')
-        found: object = body
-        for word in key.split("."):
-            found = found.get(word) if isinstance(found, dict) else None
-        if sign == ":":
-            fits = found is not None if wanted == "*" else wanted in str(found or "")
-        else:
-            fits = (str(found) == wanted) == (sign in ("=", "eq"))
-        if not fits:
-            return False
-    return True
