@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from kitlib import attendees, manifests, pods, rights, runs, settings
 from kitlib.attendees import Attendee, Quota
+from kitlib.clouds.images import Registry
 from kitlib.clouds.preflight import Report, ok
 from kitlib.clusters import nodes
 from kitlib.clusters.switches import NodeSwitches
@@ -253,6 +254,11 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
     def brings(self, operator: str) -> str:
         """Return in what form a cluster of this provider has an operator anyway; empty if it has not."""
         return ""
+
+    @property
+    def registry(self) -> Registry | None:
+        """Where its images are, if its provider brings a registry; None if it does not."""
+        return None
 
     def operator_manifests(self, program: str) -> Path | None:
         """Return the folder with an operator's own manifests, if the provider runs that program by itself."""

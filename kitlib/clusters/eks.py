@@ -26,6 +26,8 @@ from kitlib.widgets.steps_table import StepsTable
 if TYPE_CHECKING:
     from kitlib.clouds.aws.plan import Plan
     from kitlib.clouds.aws.session import Session
+    from kitlib.clouds.images import Registry
+    from kitlib.clouds.preflight import Report
 
 LONGEST_NAME = 24
 MACHINE, HOURS, DISK_GB = "m5.xlarge", 4, 100
@@ -105,6 +107,22 @@ class EksCluster(Cluster):
             return None
         cluster._keep()
         return cluster
+
+    @classmethod
+    def preflight(cls, name: str, shape: Shape) -> "Report":
+        """Look at what may stand in the way of a new cluster; nothing is made, and nothing costs."""
+        from kitlib.clouds.aws import preflight
+        from kitlib.clouds.aws.session import Session
+
+        shape.check_options(OPTIONS, cls.provider)
+        cluster = cls(name, Session(shape.options.get("region"), shape.options.get("profile")))
+        try:
+            return preflight.check(cluster._planned(shape))
+        except KitError:  # nothing can be planned without credentials: that report says so
+            report = preflight.check(cluster._plan)
+            if report.ok:
+                raise
+            return report
 
     @classmethod
     def existing(cls) -> list[dict[str, object]]:
@@ -263,6 +281,13 @@ class EksCluster(Cluster):
             about=self._title,
             fix=self._again,
         )
+
+    @property
+    def registry(self) -> "Registry":
+        """Its repositories in ECR."""
+        from kitlib.clouds.aws.images import EcrRegistry
+
+        return EcrRegistry(self._plan)
 
     # Acting
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib import cli
+from kitlib import cli, settings
 from kitlib.errors import BadInput, FileMissing, Interrupted, TransferFailed, VolumeInUse, VolumeNotFound
 from kitlib.storage.helper import Helper
 from kitlib.waiting import wait
@@ -241,3 +241,14 @@ def test_cleaning_up_knows_of_volumes(local_cluster):
     assert "PersistentVolumeClaim/leftover" in repr(kit.ownership.owned(local_cluster.kube))
     local_cluster.volume("leftover").delete()
     assert "leftover" not in repr(kit.ownership.owned(local_cluster.kube))
+
+
+def test_kubernetes_accepts_the_volumes_and_classes_of_every_provider_as_they_stand(local_cluster):
+    every = [
+        each for each in settings.manifests().rglob("*.yaml") if each.parent.name in ("volume", "eks", "gke")
+    ]
+    kinds = ("kind: PersistentVolume\n", "kind: StorageClass\n")
+    files = [each for each in sorted(every) if any(kind in each.read_text() for kind in kinds)]
+    assert len(files) >= 4
+    said = local_cluster.kubectl(f"apply --dry-run=server {' '.join(f'-f {path}' for path in files)}")
+    assert said.count("created (server dry run)") == len(files)

@@ -5,16 +5,24 @@ these tests are skipped, unless TRAINYARD_NEEDS_DOCKER says that they must run, 
 integration.
 """
 
+import io
+import json
 import os
 import shutil
-import socket
 import subprocess
+import tarfile
+import zipfile
+from types import SimpleNamespace
 
 import pytest
 
 import kitlib as kit
+from kitlib.clouds.images import Login, Registry, Stored
 from kitlib.container_images import engine_missing
+from kitlib.container_images.context import Context
 from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
+
+from .container_registry import PASSWORD, serve_registry
 
 MISSING = engine_missing() or ("" if shutil.which("docker-registry") else "there is no docker-registry")
 if MISSING and os.environ.get("TRAINYARD_NEEDS_DOCKER"):
@@ -22,31 +30,13 @@ if MISSING and os.environ.get("TRAINYARD_NEEDS_DOCKER"):
 with_engine = pytest.mark.skipif(
     bool(MISSING), reason=f"building and pushing images is NOT TESTED: {MISSING}"
 )
-CONFIGURATION = """
-version: 0.1
-log: {level: info, accesslog: {disabled: true}}
-storage: {filesystem: {rootdirectory: %s}}
-http: {addr: "127.0.0.1:%d"}
-"""
 
 
 @pytest.fixture
-def registry(tmp_path):
+def registry(tmp_path_factory):
     """A registry on this machine; its address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    configuration = tmp_path / "registry.yml"
-    configuration.write_text(CONFIGURATION % (tmp_path / "storage", port))
-    command = ["docker-registry", "serve", configuration]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            if "listening on" in line:
-                break
-        assert "listening on" in said[-1], "".join(said)
-        yield f"127.0.0.1:{port}"
-        process.terminate()
+    with serve_registry(tmp_path_factory.mktemp("registry")) as address:
+        yield address
 
 
 @pytest.fixture
@@ -102,3 +92,146 @@ def test_without_an_engine_it_says_so(monkeypatch, dockerfile):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(NoContainerEngine, match="docker"):
         kit.build_image("trainyard/greeting", tag="1", dockerfile=dockerfile)
+
+
+def test_a_tag_of_the_content_changes_with_what_is_copied_and_with_nothing_else(dockerfile):
+    folder = dockerfile.parent
+
+    def tag(**arguments):
+        return Context(folder, dockerfile, arguments).tag
+
+    first = tag()
+    (folder / ".dockerignore").write_text("*.log\n")
+    second = tag()
+    (folder / "noise.log").write_text("noise")
+    assert first != second == tag()
+    os.utime(folder / "greeting.txt", (0, 0))
+    assert tag() == second
+    assert tag(COLOUR="red") != second
+    (folder / "greeting.txt").chmod(0o755)
+    third = tag()
+    (folder / "greeting.txt").write_text("bye")
+    assert len({second, third, tag()}) == 3
+
+
+def make_tree(folder, ignore):
+    for name in (
+        "a/b/c.txt",
+        "a/b/d.log",
+        "a/e.txt",
+        "x.log",
+        "y.txt",
+        "keep/me.log",
+        "keep/sub/z.log",
+        ".env",
+    ):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (folder / ".dockerignore").write_text("\n".join(ignore))
+    file = folder / "Dockerfile"
+    file.write_text("FROM scratch\nCOPY . /\n")
+    return file
+
+
+IGNORES = [
+    ["*", "!a", "**/*.log"],
+    ["*.log", "!keep", "a/b"],
+    ["# a comment", "**/*.log", "!keep/**", "keep/sub", ".env"],
+    ["a/*/c.txt", "/y.txt", "?.log"],
+    ["*", "!a/b/c.txt", "!keep/sub"],
+]
+
+
+@with_engine
+@pytest.mark.parametrize("ignore", IGNORES)
+def test_what_is_left_out_is_what_the_engine_leaves_out(tmp_path, ignore):
+    file = make_tree(tmp_path, ignore)
+    name = "trainyard-test/ignored:1"
+    try:
+        built = subprocess.run(
+            ["docker", "build", f"--tag={name}", tmp_path], capture_output=True, text=True, check=False
+        )
+        assert built.returncode == 0, built.stdout + built.stderr
+        saved, sent = subprocess.check_output(["docker", "save", name]), set()
+        with tarfile.open(fileobj=io.BytesIO(saved)) as archive:
+            for layer in json.load(archive.extractfile("manifest.json"))[0]["Layers"]:
+                with tarfile.open(fileobj=archive.extractfile(layer)) as files:
+                    sent |= {each.name for each in files if each.isfile()}
+    finally:
+        docker("rmi", "--force", name)
+    ours = {str(each.relative_to(tmp_path)) for each in Context(tmp_path, file).files}
+    # These two are always sent, and copied only if no rule leaves them out.
+    own = {"Dockerfile", ".dockerignore"}
+    assert ours - own == sent - own
+
+
+def test_an_archive_has_the_files_and_what_runs_still_runs(dockerfile, tmp_path):
+    (dockerfile.parent / "run.sh").write_text("#!/bin/sh\n")
+    (dockerfile.parent / "run.sh").chmod(0o755)
+    with zipfile.ZipFile(Context(dockerfile.parent, dockerfile).archive(tmp_path / "c.zip")) as archive:
+        modes = {each.filename: each.external_attr >> 16 & 0o777 for each in archive.infolist()}
+    assert set(modes) >= {"Dockerfile", "greeting.txt", "run.sh"} and modes["run.sh"] == 0o755
+
+
+class OwnRegistry(Registry):
+    """A registry of a cluster's, whose images are those of a folder of the tests."""
+
+    def __init__(self, host, password):
+        self.host, self.password, self.images, self.orders = host, password, {}, []
+
+    def address(self, name):
+        return f"{self.host}/{name}"
+
+    def login(self):
+        return Login(self.host, "AWS", self.password)
+
+    def stored(self, name, tag):
+        return self.images.get(tag)
+
+    def build(self, order, *, report):
+        report("building")
+        with zipfile.ZipFile(order.archive) as archive:
+            assert order.dockerfile in archive.namelist()
+        self.orders.append(order)
+        self.images[order.image.rpartition(":")[2]] = Stored("sha256:0", 5)
+
+
+@with_engine
+def test_a_clusters_own_registry_is_logged_in_to_and_nobodys_configuration_is_written(
+    tmp_path, tmp_path_factory, dockerfile, monkeypatch
+):
+    folder = tmp_path_factory.mktemp("aside")
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    with serve_registry(folder, password=PASSWORD) as address:
+        home = OwnRegistry(address, PASSWORD)
+        cluster = SimpleNamespace(registry=home)
+        image = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster)
+        docker("rmi", "--force", image.name)
+        assert image.digest.startswith("sha256:") and image.name.endswith(
+            f":{Context(tmp_path, dockerfile).tag}"
+        )
+        assert not (folder / "home").exists()
+        assert docker("pull", image.reference).returncode != 0  # the login was for the push alone
+        wrong = SimpleNamespace(registry=OwnRegistry(address, "wrong"))
+        with pytest.raises(CommandFailed, match="unauthorized|authentication"):
+            kit.build_image("greeting", dockerfile=dockerfile, cluster=wrong)
+        home.images[Context(tmp_path, dockerfile).tag] = Stored(image.digest, 7)
+        again = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster)
+        assert (again.reference, again.build_seconds) == (image.reference, 0)  # it is there: nothing is built
+
+
+def test_without_an_engine_the_cloud_of_the_cluster_builds(dockerfile, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing-here"))
+    home = OwnRegistry("registry.example", "x")
+    cluster = SimpleNamespace(registry=home)
+    image = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster, arguments={"A": "1"})
+    (order,) = home.orders
+    assert (order.dockerfile, order.arguments, order.image) == ("Dockerfile", {"A": "1"}, image.name)
+    assert image.reference == "registry.example/greeting@sha256:0" and "compressed" in repr(image)
+    with pytest.raises(NoContainerEngine, match="no docker on PATH; there is no podman on PATH"):
+        kit.build_image("greeting", dockerfile=dockerfile)
+
+
+def test_a_password_is_not_shown():
+    assert "secret" not in repr(Login("registry.example", "AWS", "secret"))

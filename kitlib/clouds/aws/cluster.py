@@ -1,7 +1,9 @@
 """The EKS cluster itself: control plane, node groups, add-ons, and which pods have which role."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from kitlib.clouds.aws.failures import explained
 from kitlib.clouds.aws.network import Subnet
 from kitlib.clouds.aws.plan import Ec2Part, Group, Part, Plan, as_dict
 from kitlib.clouds.aws.roles import Role
@@ -148,7 +150,13 @@ class NodeGroup(EksPart):
         found = self.session.find(
             "eks", "describe_nodegroup", clusterName=self.plan.cluster, nodegroupName=self.group.name
         )
-        return ABSENT if found is None else self.judged(found["nodegroup"])
+        if found is None:
+            return ABSENT
+        seen = self.judged(found["nodegroup"])
+        if seen.state is not State.FAILED:
+            return seen
+        kind, spot = self.group.instance_type, self.group.spot
+        return replace(seen, words=explained(self.session, kind, seen.words, spot=spot))
 
     def make(self) -> None:
         taints = [{"key": GPU, "value": "present", "effect": "NO_SCHEDULE"}] if self.group.gpus else []

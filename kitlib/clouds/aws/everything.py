@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 
+from kitlib.clouds.aws.builds import build_parts
 from kitlib.clouds.aws.cluster import Addon, ControlPlane, NodeGroup, PodIdentity, Template
 from kitlib.clouds.aws.expiry import Schedule, ScheduleGroup
 from kitlib.clouds.aws.leftovers import leftovers
@@ -97,7 +98,7 @@ def doomed(plan: Plan) -> list[Part]:
         if isinstance(each, Ec2Part):
             each.others = names - {each.name}
     targets = MountTargets(plan, by_name["file system"], (*holds, "security group files"))
-    return [*parts, targets, *left, Repositories(plan)]
+    return [*parts, targets, *left, Repositories(plan), *build_parts(plan)]
 
 
 def there(plan: Plan) -> list[tuple[Part, Seen]]:

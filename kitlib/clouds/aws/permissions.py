@@ -11,6 +11,9 @@ from kitlib.errors import KitError
 # life of a cluster really asks of the tests' server.
 ACTIONS = {
     "autoscaling": "DescribeAutoScalingGroups UpdateAutoScalingGroup",
+    "codebuild": """
+        BatchGetBuilds BatchGetProjects CreateProject DeleteProject StartBuild UpdateProject
+    """,
     "ec2": """
         AllocateAddress AssociateRouteTable AttachInternetGateway AuthorizeSecurityGroupIngress
         CreateInternetGateway CreateNatGateway CreateRoute CreateRouteTable CreateSecurityGroup CreateSubnet
@@ -23,8 +26,9 @@ ACTIONS = {
         RevokeSecurityGroupIngress
     """,
     "ecr": """
-        BatchCheckLayerAvailability CompleteLayerUpload CreateRepository DeleteRepository DescribeRepositories
-        GetAuthorizationToken InitiateLayerUpload ListTagsForResource PutImage TagResource UploadLayerPart
+        BatchCheckLayerAvailability CompleteLayerUpload CreateRepository DeleteRepository DescribeImages
+        DescribeRepositories GetAuthorizationToken InitiateLayerUpload ListTagsForResource PutImage
+        TagResource UploadLayerPart
     """,
     "eks": """
         AssociateAccessPolicy CreateAccessEntry CreateAddon CreateCluster CreateNodegroup
@@ -43,7 +47,10 @@ ACTIONS = {
         GetRole ListAttachedRolePolicies ListRolePolicies ListRoles ListRoleTags PassRole PutRolePolicy
         TagRole
     """,
-    "logs": "DeleteLogGroup DescribeLogGroups ListTagsForResource",
+    "logs": """
+        CreateLogGroup DeleteLogGroup DescribeLogGroups GetLogEvents ListTagsForResource PutRetentionPolicy
+        TagResource
+    """,
     "s3": """
         CreateBucket DeleteBucket DeleteObject GetBucketTagging GetObject ListAllMyBuckets ListBucket
         PutBucketPublicAccessBlock PutBucketTagging PutObject

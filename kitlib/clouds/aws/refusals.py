@@ -5,6 +5,8 @@ next thing to do. Pure: nothing here makes a request.
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
@@ -71,6 +73,7 @@ _AT_FAULT = re.compile(r"Internal|ServiceUnavailable|Unavailable|^5\d\d$|ServerE
 _WHO = re.compile(r"(?:User|Principal): (\S+) is not authorized")
 _WHAT = re.compile(r"not authorized to perform:? ?\[?([a-zA-Z0-9-]+:[A-Za-z0-9]+)")
 _ON_WHAT = re.compile(r"on resource: (\S+)")
+SKEW_SECONDS = 300  # AWS refuses requests that are off by more
 ABSENT = re.compile(r"NotFound|NoSuch|^404$")
 
 
@@ -122,7 +125,7 @@ def _answered(
     def refused(what: str, fix: str, *, passing: bool = False, detail: str = "") -> Refused:
         return Refused(what, about=about, fix=fix, code=code, passing=passing, detail=detail)
 
-    if code == "RequestTimeTooSkewed" or _SKEW.search(words):
+    if code == "RequestTimeTooSkewed" or _SKEW.search(words) or _off(error):
         return refused(
             f"this machine's clock is wrong: {words}", "set it: sudo chronyc makestep, or timedatectl"
         )
@@ -154,6 +157,19 @@ def _answered(
     if _AT_FAULT.search(code):
         return refused(f"AWS failed: {words}", "call it again in a minute", passing=True)
     return refused(f"AWS refused: {words} ({code})", "read what it says; the same call goes on where it was")
+
+
+def _off(error: boto.ClientError) -> bool:
+    """Return whether AWS's clock, as its answer has it, is so far from this one that it refuses requests.
+
+    EC2 says of a wrong clock and of credentials that have expired the same.
+    """
+    told = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    try:
+        there = parsedate_to_datetime(told)
+        return code_of(error) in _EXPIRED and abs((datetime.now(UTC) - there).total_seconds()) > SKEW_SECONDS
+    except (TypeError, ValueError):
+        return False
 
 
 def _denied(refused, words: str, service: str, operation: str) -> Refused:

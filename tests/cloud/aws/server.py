@@ -36,6 +36,7 @@ class FakeAmazon:
         calls: What was asked since the last reset, in order.
         clock: The time in which clusters take minutes; it stands still unless told.
         waits: How long things take; see `delay`.
+        registry: The address of a real registry that ECR shall name as its own; empty for Amazon's.
         identities: Whose the access keys are.
 
     Example:
@@ -99,6 +100,7 @@ class FakeAmazon:
             self.calls.clear()
             self.backings.clear()
             self.on_call = self.page_size = None
+            self.registry = ""
 
     def fail(
         self,

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +100,9 @@ class Services:
         if name.startswith("scheduler:"):
             self.schedules.before(question)
         answer = self._moto_with_lag(question, call, moto)
+        if question.service == "ecr" and self.amazon.registry:
+            host = f"{ACCOUNT}.dkr.ecr.{question.region}.amazonaws.com".encode()
+            answer = replace(answer, body=answer.body.replace(host, self.amazon.registry.encode()))
         if answer.status < 300:
             for follow in (*self.ec2.after.get(name, ()), *self.schedules.after.get(name, ())):
                 follow(question)

@@ -1,0 +1,123 @@
+"""An EKS cluster's images: pushed to its own repositories, or built by CodeBuild where no engine is."""
+
+import json
+import shutil
+import subprocess
+from types import SimpleNamespace
+
+import boto3
+import pytest
+
+import kitlib as kit
+from kitlib.clouds.aws import builds
+from kitlib.clouds.aws.builds import build_parts
+from kitlib.clouds.aws.images import EcrRegistry
+from kitlib.clouds.aws.plan import Plan
+from kitlib.clouds.aws.session import Session
+from kitlib.clouds.resource import State
+from kitlib.clouds.tags import Tags
+from kitlib.container_images import engine_missing
+from kitlib.errors import CommandFailed
+
+from ..unit.container_registry import PASSWORD, serve_registry
+
+NO_ENGINE = engine_missing() or ("" if shutil.which("docker-registry") else "there is no docker-registry")
+MEDIA = "application/vnd.docker.distribution.manifest.v2+json"
+MANIFEST = json.dumps({"schemaVersion": 2, "mediaType": MEDIA, "config": {"size": 1}, "layers": []})
+
+
+@pytest.fixture
+def cluster(amazon):
+    plan = Plan(Session("us-west-2"), Tags("lab", "ada", "self-paced"))
+    boto3.client("s3").create_bucket(
+        Bucket=plan.bucket, CreateBucketConfiguration={"LocationConstraint": "us-west-2"}
+    )
+    return SimpleNamespace(registry=EcrRegistry(plan), plan=plan)
+
+
+@pytest.fixture
+def dockerfile(tmp_path):
+    (tmp_path / "greeting.txt").write_text("hello")
+    file = tmp_path / "Dockerfile"
+    file.write_text("FROM scratch\nCOPY greeting.txt /greeting.txt\n")
+    return file
+
+
+@pytest.mark.skipif(bool(NO_ENGINE), reason=f"pushing to ECR is NOT TESTED: {NO_ENGINE}")
+def test_an_image_is_pushed_to_a_repository_of_the_clusters_own_without_an_aws_program(
+    amazon, cluster, dockerfile, tmp_path_factory
+):
+    with serve_registry(tmp_path_factory.mktemp("registry"), password=PASSWORD) as amazon.registry:
+        image = kit.build_image("trainyard/greeting", dockerfile=dockerfile, cluster=cluster)
+    subprocess.run(["docker", "rmi", "--force", image.name], check=True, capture_output=True)
+    assert image.name.startswith(f"{amazon.registry or '127.0.0.1'}") and image.digest.startswith("sha256:")
+    (made,) = boto3.client("ecr").describe_repositories()["repositories"]
+    assert made["repositoryName"] == "trainyard/lab/greeting"
+    assert (
+        cluster.registry.repositories.look().state is State.READY
+    )  # so it is found, and deleted, by its tags
+
+
+def pushed(amazon):
+    """Have a build leave an image, as it would."""
+
+    def after(call, when):
+        if (call.operation, when) == ("StartBuild", "after"):
+            boto3.client("ecr").put_image(
+                repositoryName="trainyard/lab/greeting", imageManifest=MANIFEST, imageTag=tag_of(call)
+            )
+
+    amazon.on_call = after
+
+
+def tag_of(call) -> str:
+    return call.parameters["buildspecOverride"].partition("--tag=")[2].split()[0].rpartition(":")[2]
+
+
+def test_without_an_engine_codebuild_builds_and_pushes_and_what_it_used_is_deleted_with_the_cluster(
+    amazon, cluster, dockerfile, monkeypatch
+):
+    monkeypatch.setenv("PATH", "/nowhere")
+    pushed(amazon)
+    image = kit.build_image(
+        "trainyard/greeting", dockerfile=dockerfile, cluster=cluster, arguments={"WORD": "two words"}
+    )
+    assert image.digest.startswith("sha256:") and image.layers == 0
+    (begun,) = [each for each in amazon.calls if each.operation == "StartBuild"]
+    spec = begun.parameters["buildspecOverride"]
+    assert "aws ecr get-login-password --region us-west-2" in spec
+    assert "'--build-arg=WORD=two words'" in spec and f"docker push {image.name}" in spec
+    sent = begun.parameters["sourceLocationOverride"].partition("/")
+    assert sent[0] == cluster.plan.bucket
+    assert "Contents" not in boto3.client("s3").list_objects_v2(Bucket=cluster.plan.bucket)
+    again = kit.build_image(
+        "trainyard/greeting", dockerfile=dockerfile, cluster=cluster, arguments={"WORD": "two words"}
+    )
+    assert again.reference == image.reference
+    assert amazon.actions().count("codebuild:StartBuild") == 1  # what has not changed is not built again
+    parts = build_parts(cluster.plan)
+    assert [each.look().state for each in parts] == [State.READY, State.READY]
+    for each in reversed(parts):
+        each.unmake()
+        each.unmake()
+    assert not [each for each in amazon.left() if each.service in ("codebuild", "iam")]
+
+
+def test_a_build_that_fails_says_what_codebuild_said_and_leaves_no_archive(
+    amazon, cluster, dockerfile, monkeypatch
+):
+    monkeypatch.setenv("PATH", "/nowhere")
+    phases = [{"phaseStatus": "FAILED", "contexts": [{"message": "COPY failed: no such file"}]}]
+    asked = []
+
+    def looked(self, ids):
+        asked.append(ids)
+        status = "IN_PROGRESS" if len(asked) == 1 else "FAILED"
+        return [{"id": ids[0], "buildStatus": status, "currentPhase": "BUILD", "phases": phases}]
+
+    monkeypatch.setattr("moto.codebuild.models.CodeBuildBackend.batch_get_builds", looked)
+    monkeypatch.setattr(builds, "POLL_SECONDS", 0.01)
+    with pytest.raises(CommandFailed, match="COPY failed"):
+        kit.build_image("trainyard/greeting", dockerfile=dockerfile, cluster=cluster)
+    assert len(asked) == 2
+    assert "Contents" not in boto3.client("s3").list_objects_v2(Bucket=cluster.plan.bucket)
