@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from kitlib.clouds.clock import Clock
 from kitlib.clouds.resource import Resource, Seen, State
+from kitlib.clouds.snapshot import Phase
 from kitlib.clouds.work import Item, Report, Work
 
 WORKERS = 8
@@ -122,6 +123,13 @@ class _TakeDown(Work):
             for name in item.resource.needs:
                 if name in self.items:
                     self.items[name].before.append(item)
+
+    def refused(self, item: Item, request: str) -> None:
+        """Look again at what needs it and was not seen: somebody may have made it a moment before."""
+        for each in item.before:
+            if request == "unmake" and each.phase is Phase.DONE and not each.tries:
+                each.phase, each.took = Phase.RUNS, None
+                self.again(each, "look", after=0)
 
     def saw(self, item: Item, seen: Seen) -> None:
         poll, asked = item.resource.poll, item.tries > 0

@@ -95,6 +95,9 @@ class Work(ABC):
     def saw(self, item: Item, seen: Seen) -> None:
         """Decide what follows from a look."""
 
+    def refused(self, item: Item, request: str) -> None:  # noqa: B027  (there may be nothing to do)
+        """Decide what else follows from a refusal that may pass."""
+
     # The one loop
 
     def run(self) -> None:
@@ -178,6 +181,7 @@ class Work(ABC):
                 self.fail(item, error)
             else:
                 item.words = error.what
+                self.refused(item, request)
                 self.again(item, request, after=poll)
             return
         item.patience.succeeded()

@@ -9,15 +9,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from kitlib.clouds.resource import ABSENT, Resource, Seen, State
 from kitlib.errors import ProviderFailed, Rejected
 
+from .deaths import Killed
 from .simulated_clock import SimulatedClock
-
-
-class Killed(BaseException):
-    """The process that asked is dead."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,10 @@ class SimulatedCloud:
     log: list[tuple[float, str, str]] = field(default_factory=list)  # when, verb, name
     faults: dict[int, str] = field(default_factory=dict)  # by the number of a request
     breaches: list[str] = field(default_factory=list)  # what was asked for in the wrong order
-    most_at_once: int = 0
     on_call: Callable[[int], None] = lambda number: None
+    around: Callable[[str, str, Callable], object] | None = (
+        None  # is given the effect of a request, to let happen
+    )
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def process(self) -> list["SimulatedResource"]:
@@ -77,6 +77,8 @@ class SimulatedCloud:
         with self._lock:
             if died.is_set():
                 raise Killed
+            if self.around is not None:
+                effect = partial(self.around, verb, plan.name, effect)
             number = len(self.log)
             self.log.append((self.clock.now(), verb, plan.name))
             self.on_call(number)

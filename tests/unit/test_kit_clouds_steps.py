@@ -11,7 +11,8 @@ from kitlib.clouds.snapshot import Phase
 from kitlib.clouds.steps import bring_up, take_down
 from kitlib.errors import BadInput, Interrupted, ProviderFailed, WaitTimeout
 
-from ..cloud.simulated_cloud import Killed, Plan, SimulatedCloud, plans
+from ..cloud.deaths import Killed
+from ..cloud.simulated_cloud import Plan, SimulatedCloud, plans
 
 WORDS = {"title": "cluster lab", "resume": "kit.create_cluster(…)"}
 CHAIN = plans(
@@ -145,6 +146,15 @@ def test_one_thing_that_cannot_be_deleted_holds_up_only_what_it_needs():
     with pytest.raises(ProviderFailed, match="(?s)not allowed.*disk: failed.*nodes: gone"):
         down(cloud)
     assert cloud.left() == ["disk", "network"]
+
+
+def test_what_was_made_a_moment_before_and_not_seen_is_deleted_all_the_same():
+    parts = CHAIN | plans(Plan("nodes", needs=("cluster",), lag=60))
+    cloud = SimulatedCloud(parts)
+    up(cloud)
+    cloud.things["nodes"].since = cloud.clock.now()  # nobody sees it for a minute
+    down(cloud)
+    assert cloud.left() == []
 
 
 def test_an_interruption_lets_requests_end_and_the_same_call_goes_on():
