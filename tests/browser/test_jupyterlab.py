@@ -49,7 +49,7 @@ for step in range(100_000):
     time.sleep(0.05)
 """
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 
 def _browser():
