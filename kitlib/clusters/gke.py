@@ -48,6 +48,7 @@ OPTIONS = {
     "confirm": "True agrees to the price beforehand",
     "budget": "dollars that it may cost; by default TRAINYARD_BUDGET",
 }
+MACHINE_OPTIONS = {"accelerator", "machine_type", "spot"}
 
 
 class GkeCluster(Cluster):
@@ -75,7 +76,7 @@ class GkeCluster(Cluster):
             ProviderFailed: Google Cloud refused something; the same call goes on where it was.
             Interrupted: The user stopped it; the same call goes on where it was.
         """
-        cluster = cls(name, _session(shape))
+        cluster = cls(name, _session(name, shape))
         plan = cluster._planned(shape)
         if recreate:
             cluster.delete()
@@ -83,7 +84,7 @@ class GkeCluster(Cluster):
         if found is None:
             cluster._agree(plan, shape)
         else:
-            _check_same(found, plan, cluster._title)
+            plan = _as_it_is(found, plan, shape, cluster._title)
         cluster._remember(plan.machines.accelerator)
         cluster._bring_up(plan)
         cluster._keep()
@@ -95,7 +96,7 @@ class GkeCluster(Cluster):
         """Look at what may stand in the way of a cluster, without making anything."""
         from kitlib.clouds.google import preflight
 
-        return preflight.check(cls(name, _session(shape))._planned(shape))
+        return preflight.check(cls(name, _session(name, shape))._planned(shape))
 
     @classmethod
     def find(cls, name: str, *, project: str | None = None, zone: str | None = None) -> "GkeCluster | None":
@@ -422,32 +423,49 @@ class GkeCluster(Cluster):
         return f'kit.create_cluster("gke", name="{self.name}", {where})'
 
 
-def _session(shape: Shape) -> "Session":
-    """Return the way to the project and zone that were asked for."""
+def _session(name: str, shape: Shape) -> "Session":
+    """Return the way to the project and zone that were asked for, or where this machine knows the cluster."""
     from kitlib.clouds.google.session import Session
 
     shape.check_options(OPTIONS, GkeCluster.provider)
-    zone = shape.options.get("zone")
+    before = GkeCluster.memory.read(_checked_name(name)) or {}
+    zone = shape.options.get("zone") or before.get("zone")
     if not zone:
         raise BadInput("no zone is named", about='create_cluster("gke")', fix='zone="us-central1-c"')
-    return Session(shape.options.get("project"), str(zone))
+    return Session(shape.options.get("project") or before.get("project"), str(zone))
 
 
-def _check_same(found, plan: "Plan", title: str) -> None:
-    """Refuse other machines than those that are there: a pool's machines never change."""
+def _as_it_is(found, plan: "Plan", shape: Shape, title: str) -> "Plan":
+    """Return the plan with the machines that are there, which never change.
+
+    Raises:
+        BadInput: Others are asked for.
+    """
     from kitlib.clouds.google.cluster import TRAINING
+    from kitlib.clouds.google.machines import Machines
 
-    for pool in (each for each in found.node_pools if each.name == TRAINING):
-        config, asked = pool.config, plan.machines
-        kinds = [each.accelerator_type for each in config.accelerators]
-        there = (config.machine_type, next(iter(kinds), None), config.spot)
-        if there != (asked.machine_type, asked.accelerator, asked.spot):
-            has = f"machine_type={there[0]!r}, accelerator={there[1]!r}, spot={there[2]}"
+    asked = plan.machines
+    for config in (each.config for each in found.node_pools if each.name == TRAINING):
+        gpus = next(iter(config.accelerators), None)
+        there = Machines(
+            nodes=asked.nodes,
+            machine_type=config.machine_type,
+            accelerator=gpus.accelerator_type if gpus else None,
+            gpus=gpus.accelerator_count if gpus else 0,
+            spot=config.spot,
+            disk_gb=config.disk_size_gb,
+        )
+        same = (there.machine_type, there.accelerator, there.spot)
+        wanted = (asked.machine_type, asked.accelerator, asked.spot)
+        if MACHINE_OPTIONS & set(shape.options) and same != wanted:
+            has = f"machine_type={same[0]!r}, accelerator={same[1]!r}, spot={same[2]}"
             raise BadInput(
                 f"it is there already, with other machines: {has}",
                 about=title,
                 fix="ask for these, take another name, or delete it first; cluster.scale(n) changes how many",
             )
+        plan = replace(plan, machines=there)
+    return plan
 
 
 def _checked_name(name: str) -> str:

@@ -52,6 +52,8 @@ def test_a_cluster_is_made_used_found_again_extended_and_leaves_nothing(
         assert added["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
         assert lab.bucket.startswith("gs://trainyard-lab-")
 
+        again = GkeCluster.create("lab", Shape(1))  # as a notebook asks: by its name alone
+        assert (again.session.zone, again.accelerator) == (ZONE, "nvidia-tesla-t4")
         with pytest.raises(BadInput, match="other machines"):
             GkeCluster.create("lab", Shape(1, options=OPTIONS | {"spot": True}))
         assert "ends at" in lab.extend(hours=8)

@@ -171,6 +171,7 @@ class Session:
                     VERSIONS.get(service, "v1"),
                     http=httplib2.Http(),  # each thread brings its own to each request
                     static_discovery=True,
+                    cache_discovery=False,  # of what is not static; it only warns that it cannot
                     client_options=options,
                 )
             found = self._services[service]
