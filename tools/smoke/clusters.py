@@ -30,7 +30,8 @@ from smoke.stopping import Stopping
 LOCK = "trainyard-run"  # a ConfigMap in a namespace that was given: two runs in one would meet
 KINDS_BY_KUBECTL = ("Deployment", "Job", "Pod", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim")
 SETTLE_SECONDS, DELETE_SECONDS = 60, 300
-PLACES = ("region", "profile", "project", "zone")  # by these a provider finds a cluster again
+# By these a provider finds a cluster again, and by which arguments all that is of one.
+PLACES = {"region": "regions", "profile": "profile", "project": "project", "zone": ""}
 
 
 @dataclass
@@ -91,10 +92,11 @@ class RentedCluster(AbstractContextManager):
     def close(self) -> None:
         """Delete it, also one that is half made; a notebook may have done so before."""
         where = {key: str(value) for key, value in self.options.items() if key in PLACES}
-        try:
+        with contextlib.suppress(ClusterNotFound):
             kit.connect(self.name, provider=self.provider, **where).delete()
-        except ClusterNotFound:
-            return
+        # What is half made is no cluster yet, and costs.
+        places = {PLACES[key]: value for key, value in where.items() if PLACES[key]}
+        kit.delete_resources(self.provider, clusters=self.name, dry_run=False, **places)
 
     def __exit__(self, *exception: object) -> None:
         self.close()

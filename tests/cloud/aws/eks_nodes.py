@@ -11,11 +11,6 @@ from .identities import ACCOUNT
 from .wire import Question
 
 TRIES = 15.0  # seconds until it is looked again whether nodes joined
-LAUNCH = (
-    "Could not launch On-Demand Instances. InsufficientInstanceCapacity - We currently do not have enough "
-    "{type} capacity in the Availability Zone you requested ({zone}). Our system will be working on "
-    "provisioning additional capacity. Launching EC2 instance failed."
-)
 
 
 class NodeGroups:

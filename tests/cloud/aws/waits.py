@@ -12,7 +12,6 @@ SECONDS = {
     "add-on gone": 20,
     "add-on degraded": 900,
     "file system": 5,
-    "file system gone": 5,
     "mount target": 90,
     "mount target gone": 45,
     "NAT gateway": 100,
