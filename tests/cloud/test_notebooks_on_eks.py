@@ -33,7 +33,9 @@ def test_the_notebooks_run_on_eks_from_the_first_to_the_last_and_leave_nothing(a
     ):
         amazon.backing(NAME, endpoint=behind.endpoint, ca=behind.ca, on_nodes=nodes_of(behind))
         command = [sys.executable, "tools/run_notebooks.py", *chosen, "--provider", "eks", "--cluster", NAME]
-        command += ["--nodes", str(NODES), "--option", f"region={REGION}", "--option", "confirm=true"]
+        # Time runs so fast that a cluster of four hours would not see its second notebook: AWS deletes it.
+        options = (f"region={REGION}", "hours=300", "confirm=true")
+        command += ["--nodes", str(NODES), *(word for each in options for word in ("--option", each))]
         done = subprocess.run([*command, "--output", str(tmp_path)], cwd=ROOT, timeout=SECONDS, check=False)
         behind.settled()
         assert files.refused == []

@@ -1,15 +1,11 @@
 """What EC2 and EFS do that moto leaves out: they refuse to delete what is in use, and take time."""
 
-import json
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 from moto.efs.models import efs_backends
-from moto.iam.aws_managed_policies import aws_managed_policies_data
-from moto.iam.models import AWSManagedPolicy, iam_backends
 
 from .calls import Refused
 from .identities import ACCOUNT
@@ -39,7 +35,6 @@ class Ec2:
             "ec2:DeleteSecurityGroup": [_group_is_unused],
             "ec2:AttachInternetGateway": [_vpc_has_no_gateway],
             "ec2:DetachInternetGateway": [_no_public_addresses],
-            "iam:AttachRolePolicy": [_amazons_policy_is_there],
         }
         self.after: dict[str, list[Check]] = {
             "efs:CreateMountTarget": [self._mount_targets_come],
@@ -121,20 +116,6 @@ class Ec2:
                     address.association_id = address.eni = None
 
         self.amazon.clock.after(self.amazon.waits["NAT gateway gone"], gone)
-
-
-@cache
-def _amazons_policies() -> dict[str, Any]:
-    return json.loads(aws_managed_policies_data)
-
-
-def _amazons_policy_is_there(question: Question) -> None:
-    """Let one of Amazon's own policies exist once it is named: all thousand would cost seconds each reset."""
-    arn, known = question.parameters["PolicyArn"], iam_backends[ACCOUNT]["aws"].managed_policies
-    name = arn.rsplit("/", 1)[-1]
-    if arn.startswith("arn:aws:iam::aws:") and arn not in known and name in _amazons_policies():
-        made = AWSManagedPolicy.from_data(name, ACCOUNT, "aws", _amazons_policies()[name])
-        known[made.arn] = made
 
 
 def _later(amazon: "FakeAmazon", thing: Any, attribute: str, first: str, then: str, kind: str) -> None:
