@@ -91,12 +91,31 @@ def delete(cluster: str) -> None:
 @click.option("--kubeconfig", type=click.Path(exists=True), help="existing: by default kubectl's own.")
 @click.option("--nodes", type=int, help="How many nodes, or pods that train.")
 @click.option("--output", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
+@click.option("--attendees", type=int, help="See whether --cluster is ready for so many; no notebook is run.")
+@CLUSTER
+@click.option("--dataset", "datasets", multiple=True, help="To have ready for them; may be repeated.")
+@click.option("--hours", default=4.0, show_default=True, help="How long they stay, for the price.")
 def rehearse(
-    notebooks: tuple[str, ...], provider: str, kubeconfig: str | None, nodes: int | None, output: Path
+    notebooks: tuple[str, ...],
+    provider: str,
+    kubeconfig: str | None,
+    nodes: int | None,
+    output: Path,
+    attendees: int | None,
+    **for_many,
 ) -> None:
-    """Run NOTEBOOKS once, by default all, and print how long each took; exit status 1 if one did not pass."""
-    from kitlib import rehearsal
+    """Run NOTEBOOKS once, by default all, and print how long each took; exit status 1 if one did not pass.
 
+    With --attendees, see instead that a cluster is ready for a workshop of many: room for all, images on
+    the nodes, data, one training, and the price.
+    """
+    from kitlib import rehearsal
+    from kitlib.workshop import rehearsing
+
+    if attendees is not None:
+        tried = rehearsing.rehearse(attendees, **for_many)
+        click.echo(tried)
+        sys.exit(0 if rehearsing.ready(tried) else 1)
     given = {"--provider": provider, "--kubeconfig": kubeconfig, "--nodes": nodes}
     options = [word for name, value in given.items() if value for word in (name, str(value))]
     found = rehearsal.rehearse(notebooks, folder=output.absolute(), options=options)

@@ -11,13 +11,12 @@ from pathlib import Path
 from kitlib import attendees, names, roster, settings
 from kitlib.attendees import LABEL, Attendee, Quota
 from kitlib.clusters import Cluster, connect
-from kitlib.clusters.local import LocalCluster
-from kitlib.errors import BadInput, Interrupted, Rejected
+from kitlib.errors import BadInput, Interrupted
 from kitlib.presence import PLACE
 from kitlib.progress import progress, shown_elsewhere
 from kitlib.quantities import check_count
 from kitlib.tables import Table
-from kitlib.workshop import handout, policies, room, staging
+from kitlib.workshop import handout, staging, surveying
 from kitlib.workshop.jupyter import Jupyter
 from kitlib.workshop.staging import Staged
 
@@ -78,14 +77,15 @@ def create(
     Example:
         >>> kit.workshop.create(attendees=30, datasets=["mnist"], cluster="workshop")
     """
-    people, limits = _people(attendees), _quota(quota)
+    people, each_may = _people(attendees), limits(quota)
     on = connect(cluster) if isinstance(cluster, str) else cluster
     if jupyter is not None:
         jupyter.check(on)
-    said = _room(on, len(people), limits, scale=scale)
+    found = surveying.survey(on, len(people), each_may)
+    said = surveying.room_for_all(on, found, scale=scale)
     wanted = datasets if isinstance(datasets, Mapping) else {each: {} for each in datasets}
     staged = staging.stage(on, wanted) if wanted else None
-    made = _add_all(on, people, limits, hours, staged, jupyter)
+    made = _add_all(on, people, each_may, hours, staged, jupyter)
     lines = {each.name: jupyter.lines(on.kube.within(each.namespace), each) for each in made if jupyter}
     path = handout.write(on.name, made, jupyter=lines)
     facts = [
@@ -95,11 +95,11 @@ def create(
             "",
         ),
         ("kubeconfigs", str(path), f"a key for each, until {min(each.expires for each in made)}"),
-        ("quota of each", ", ".join(f"{key} {value}" for key, value in vars(limits).items()), ""),
+        ("quota of each", ", ".join(f"{key} {value}" for key, value in vars(each_may).items()), ""),
         ("room", *said),
-        ("network", *_network(on)),
+        ("network", *surveying.network(on)),
         ("data", *((staged.said, "read-only") if staged else ("none", 'datasets=["mnist"] stages them'))),
-        ("jupyter", *_jupyter(on, jupyter)),
+        ("jupyter", *surveying.place_of_notebooks(on, jupyter)),
     ]
     return Workshop(tuple(made), path, Table(("what", "is", "note"), facts))
 
@@ -118,7 +118,7 @@ def add(
         >>> kit.workshop.add("late-lena").kubeconfig
     """
     on = connect(cluster) if isinstance(cluster, str) else cluster
-    (made,) = _add_all(on, [name], _quota(quota), hours, staging.staged(on), jupyter)
+    (made,) = _add_all(on, [name], limits(quota), hours, staging.staged(on), jupyter)
     return made
 
 
@@ -188,7 +188,7 @@ def _people(given: int | Sequence[str]) -> list[str]:
     return people
 
 
-def _quota(given: Mapping[str, object]) -> Quota:
+def limits(given: Mapping[str, object]) -> Quota:
     unknown = set(given) - set(QUOTA)
     if unknown:
         raise BadInput(
@@ -240,49 +240,3 @@ def _at_once(work: Callable, people: Sequence[str], *, title: str, said: str) ->
             raise
         line.done(f"{len(people)} of {len(people)} {said}")
     return [each.result() for each in begun]
-
-
-def _room(on: Cluster, people: int, quota: Quota, *, scale: bool) -> tuple[str, str]:
-    """Say whether the quotas of all fit at once, and make them fit where that is asked for and possible."""
-    try:
-        nodes, pods = on.kube.get_all("Node"), on.kube.within("").get_all("Pod")
-    except Rejected as error:
-        if error.status != 403:
-            raise
-        return "not known", "this kubeconfig may not see nodes"
-    theirs = {each["metadata"]["name"] for each in on.kube.get_all("Namespace", labels=LABEL)}
-    found = room.count(people, quota, nodes, [p for p in pods if p["metadata"]["namespace"] not in theirs])
-    if found.enough:
-        return str(found), "enough for all at once"
-    if found.missing is None:
-        return str(found), "no node has any of what the quotas allow: pods that ask for it wait for ever"
-    grow = getattr(on, "scale", None)
-    if grow is None:
-        local = "a local cluster may declare more than the machine has: recreate it with cpus= and memory="
-        how = local if isinstance(on, LocalCluster) else f"add {found.missing} nodes, or give smaller quotas"
-        return str(found), f"not enough for all at once: pods will wait for each other; {how}"
-    if not scale:
-        return str(found), f"{found.missing} nodes are missing: scale=True adds them"
-    grow(found.nodes + found.missing)
-    return str(found), f"{found.missing} nodes were added"
-
-
-def _network(on: Cluster) -> tuple[str, str]:
-    try:
-        who = policies.enforcer(on.kube.within("").get_all("DaemonSet"))
-    except Rejected as error:
-        if error.status != 403:
-            raise
-        return "not known", "this kubeconfig may not see what enforces policies"
-    if who:
-        return "pods of others are kept out", f"by {who}"
-    return "open", "NetworkPolicies are stored, and nobody in this cluster enforces them"
-
-
-def _jupyter(on: Cluster, jupyter: Jupyter | None) -> tuple[str, str]:
-    if jupyter is not None:
-        way = f"https://{jupyter.host}/NAME/" if jupyter.host else "kubectl port-forward"
-        return "a pod for each", f"behind a token, by {way}: start.txt in the handout says how"
-    if isinstance(on, LocalCluster):
-        return "on this machine", "a local cluster is reached from 127.0.0.1 alone: a JupyterHub here will do"
-    return "on attendees' own machines", "with kubectl, a clone of the kit, and their kubeconfig"

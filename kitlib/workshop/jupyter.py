@@ -6,8 +6,10 @@ elsewhere it takes an image with the course's environment and a clone of the kit
 """
 
 import base64
+import os
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 
 import yaml
 
@@ -59,7 +61,7 @@ class Jupyter:
             "token": token_of(kube) or secrets.token_urlsafe(24),
             "kubeconfig": yaml.safe_dump(_inside(kube, attendee)),
         }
-        env = {"BASE": self.base(attendee)} | ({} if self.image else {"KIT": str(settings.REPOSITORY)})
+        env = {"BASE": self.base(attendee)} | ({} if self.image else _local())
         container = {
             "name": NAME,
             "image": self.image or settings.read().image,
@@ -94,6 +96,12 @@ def token_of(kube: Kube) -> str:
     """Return the token that opens the JupyterLab of a namespace; empty if there is none yet."""
     found = kube.find("Secret", NAME)
     return base64.b64decode(found["data"]["token"]).decode() if found else ""
+
+
+def _local() -> dict[str, str]:
+    """Return where a local cluster's pods find the kit, and the programs that it has fetched: as we do."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return {"KIT": str(settings.REPOSITORY), "XDG_CACHE_HOME": cache}
 
 
 def _inside(kube: Kube, attendee: Attendee) -> Object:

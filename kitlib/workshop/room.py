@@ -27,12 +27,14 @@ class Room:
         needed: By kind: cores, bytes, GPUs.
         free: The same, of what the nodes have less what others ask for.
         nodes: How many are Ready.
+        largest: How many of them have as many cores as any: those that are there for training.
         missing: How many more nodes like the largest there are it takes; None if there is no node to go by.
     """
 
     needed: Mapping[str, float]
     free: Mapping[str, float]
     nodes: int
+    largest: int
     missing: int | None
 
     @property
@@ -65,7 +67,8 @@ def count(attendees: int, quota: Quota, nodes: Sequence[Object], others: Iterabl
     running = [each for each in others if not pods.finished(each)]
     taken = {kind: sum(_asked(each, kind) for each in running) for kind in KINDS}
     free = {kind: max(0.0, sum(each[kind] for each in has) - taken[kind]) for kind in KINDS}
-    return Room(needed, free, len(ready), _missing(needed, free, has))
+    cores = [each["cpu"] for each in has]
+    return Room(needed, free, len(ready), cores.count(max(cores, default=0)), _missing(needed, free, has))
 
 
 def _missing(needed: Mapping, free: Mapping, has: Sequence[Mapping]) -> int | None:

@@ -1,9 +1,12 @@
 """A workshop on a real cluster: rooms for all, data that nobody spoils, a table of who is where, no trace."""
 
+import re
 import stat
+import subprocess
 
 import nbformat
 import pytest
+import requests
 from click.testing import CliRunner
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
@@ -12,6 +15,7 @@ import kitlib as kit
 from kitlib import cli
 from kitlib.errors import Rejected
 from kitlib.waiting import wait
+from kitlib.workshop.jupyter import token_of
 
 pytestmark = pytest.mark.cluster
 NOTEBOOK = [
@@ -127,6 +131,38 @@ def test_the_instructor_sees_where_a_notebook_is_what_failed_in_it_and_which_pod
     assert row_of("bob", local_cluster)["doing"] == "not seen yet"
     assert "ada" in watch.still()[1]["text/html"]
     assert watch.picture().save(tmp_path / "workshop.png").stat().st_size > 1000
+
+
+def test_a_jupyterlab_for_one_without_a_machine_opens_by_its_token_alone(workshop, local_cluster):
+    made = kit.workshop.add("no-laptop", cluster=local_cluster, jupyter=kit.workshop.Jupyter())
+    local_cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
+    token = token_of(local_cluster.kube.within(made.namespace))
+    command = [*local_cluster.kubectl_command(), f"--kubeconfig={made.kubeconfig}", "port-forward"]
+    with subprocess.Popen(
+        [*command, "service/jupyter", ":8888"], stdout=subprocess.PIPE, text=True
+    ) as forwards:
+        try:
+            here = re.search(r"127\.0\.0\.1:\d+", forwards.stdout.readline())[0]
+            notebooks = requests.get(
+                f"http://{here}/api/contents/notebooks", params={"token": token}, timeout=60
+            )
+            assert "05_indexed_job.ipynb" in {each["name"] for each in notebooks.json()["content"]}
+            assert requests.get(f"http://{here}/api/contents", timeout=60).status_code == 403
+        finally:
+            forwards.terminate()
+    program = "import kitlib as kit; print(repr(kit.create_cluster('existing')))"
+    said = local_cluster.kubectl(
+        f'exec deployment/jupyter -n {made.namespace} -- sh -c "cd notebooks && python -c \\"{program}\\""'
+    )
+    assert f'namespace "{made.namespace}"' in said
+
+
+def test_a_rehearsal_says_whether_the_cluster_is_ready_for_so_many(local_cluster):
+    told = kit.workshop.rehearse(1, cluster=local_cluster, images=["busybox"], cpu="1", memory="1Gi")
+    assert {each["verdict"] for each in told} == {"ready"}, told
+    assert len(told) == 4
+    assert "busybox: on 4 nodes" in repr(told)
+    assert "rehearsal" not in local_cluster.kubectl("get namespaces,daemonsets -o name")
 
 
 def _ticks(watch):

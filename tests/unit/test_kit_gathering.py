@@ -8,8 +8,10 @@ import pytest
 import kitlib as kit
 from kitlib.attendees import Attendee, Quota
 from kitlib.errors import BadInput
+from kitlib.progress import Progress
 from kitlib.storage.sharing import read_only
-from kitlib.workshop import handout, policies, room
+from kitlib.tables import Table
+from kitlib.workshop import handout, policies, rehearsing, room
 
 
 def node(cpu="4", memory="16Gi", gpus="0", ready="True"):
@@ -135,3 +137,47 @@ def test_a_handout_has_a_folder_for_each_and_is_the_instructors_alone(tmp_path, 
         page = packed.read("ada/start.txt").decode()
         assert all(words in page for words in ('"ada"', "attendee-ada", "2030-01-01", "JupyterLab: here"))
         assert packed.getinfo("ada/kubeconfig").external_attr >> 16 & 0o777 == 0o600
+
+
+def machine(provider, kind, **labels):
+    meta = {"name": "n", "labels": {"node.kubernetes.io/instance-type": kind} | labels}
+    return {"metadata": meta, "spec": {"providerID": provider}}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ([machine("trainyard://lab", "local")], "nothing here"),
+        ([machine("aws:///us-east-1a/i-1", "m5.large")] * 2, "about 1.17 dollars, 0.29 an hour"),
+        ([machine("aws:///us-east-1a/i-1", "x9.huge")], "not known: x9.huge"),
+        (
+            [
+                machine(
+                    "gce://p/z/n", "n1-standard-4", **{"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
+                )
+            ],
+            "0.64 an hour",
+        ),
+    ],
+    ids=str,
+)
+def test_a_workshop_has_a_price_where_its_machines_do(nodes, words):
+    assert words in rehearsing.price(nodes, hours=4)
+
+
+def test_a_step_of_a_rehearsal_that_fails_says_so_and_the_others_go_on():
+    rows = []
+    with rehearsing._step(rows, "images", Progress("rehearsal")) as found:
+        found.append("there")
+        raise BadInput("no such image", about="x", fix="correct its name")
+    with rehearsing._step(rows, "data", Progress("rehearsal")) as found:
+        found.append("mnist")
+    with rehearsing._step(rows, "room", Progress("rehearsal")) as found:
+        found += ["too little", False]
+    assert [row[2:] for row in rows] == [
+        ("NOT READY", "no such image; try: correct its name"),
+        ("ready", "mnist"),
+        ("NOT READY", "too little"),
+    ]
+    assert not rehearsing.ready(Table(rehearsing.COLUMNS, rows))
+    assert rehearsing.ready(Table(rehearsing.COLUMNS, rows[1:2]))
