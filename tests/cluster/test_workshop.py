@@ -3,6 +3,7 @@
 import re
 import stat
 import subprocess
+import time
 
 import nbformat
 import pytest
@@ -143,11 +144,18 @@ def test_a_jupyterlab_for_one_without_a_machine_opens_by_its_token_alone(worksho
     ) as forwards:
         try:
             here = re.search(r"127\.0\.0\.1:\d+", forwards.stdout.readline())[0]
-            notebooks = requests.get(
-                f"http://{here}/api/contents/notebooks", params={"token": token}, timeout=60
+            url = f"http://{here}/api/contents/notebooks"
+            found = wait(
+                answers(url, token=token),
+                until=lambda answer: answer.ok and "content" in answer.text,
+                timeout=120,
+                what="JupyterLab to list the notebooks",
+                about=url,
+                resume="",
+                describe=lambda answer: f"{answer.status_code} {answer.text[:200]}",
             )
-            assert "05_indexed_job.ipynb" in {each["name"] for each in notebooks.json()["content"]}
-            assert requests.get(f"http://{here}/api/contents", timeout=60).status_code == 403
+            assert "05_indexed_job.ipynb" in found.text
+            assert requests.get(url, timeout=60).status_code == 403
         finally:
             forwards.terminate()
     program = "import kitlib as kit; print(repr(kit.create_cluster('existing')))"
@@ -163,6 +171,13 @@ def test_a_rehearsal_says_whether_the_cluster_is_ready_for_so_many(local_cluster
     assert len(told) == 4
     assert "busybox: on 4 nodes" in repr(told)
     assert "rehearsal" not in local_cluster.kubectl("get namespaces,daemonsets -o name")
+
+
+def answers(url, **params):
+    """Yield what a server that has just started answers."""
+    while True:
+        yield requests.get(url, params=params, timeout=60)
+        time.sleep(0.5)
 
 
 def _ticks(watch):

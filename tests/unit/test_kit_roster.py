@@ -10,6 +10,8 @@ import pytest
 from kitlib import presence, roster
 from kitlib.errors import ClusterUnreachable, KitError, Rejected
 from kitlib.presence import Teller, Whereabouts, locate
+from kitlib.widgets.live import LiveView
+from kitlib.widgets.workshop_watch import WorkshopWatch
 
 COURSE = {
     "import kitlib as kit": [("05_indexed_job", 2, 4), ("06_data_parallel", 2, 5)],
@@ -147,3 +149,20 @@ def test_what_somebody_has_spoiled_is_left_out(text):
 
 def test_an_instructor_in_no_workshop_sees_no_attendees():
     assert repr(roster.table([])) == "no attendees"
+
+
+def test_the_live_table_has_a_row_for_each_and_how_far_they_are():
+    watch = WorkshopWatch(
+        SimpleNamespace(cluster="lab", within=lambda namespace: None), label=LABEL, minutes=1
+    )
+    ada = {"00_start": told(9, 9), "05_indexed_job": told(2, 4)}
+    bob = {"05_indexed_job": told(3, 4, "failed", "Oh: no")}
+    namespaces, places = zip(room("ada", **ada), room("bob", **bob), room("eve"), strict=True)
+    watch.seats = roster.seats(namespaces, places, [], label=LABEL)
+    view = LiveView(kind="workshop")
+    assert watch.push(view) > 0
+    assert [row[0] for row in view.tables["attendees"]] == ["ada", "bob", "eve"]
+    assert view.facts["columns"] == ["00", "05"]
+    assert view.facts["progress"] == [["ada", 1.0, 0.5], ["bob", 0.0, -0.75], ["eve", 0.0, 0.0]]
+    assert repr(watch) == "Workshop on cluster lab: attendees: 3, seen: 2, run a cell: 0, in trouble: 1"
+    assert "workshopView" in LiveView._esm
