@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from kitlib import manifests, names, settings
-from kitlib.errors import BadInput
+from kitlib.errors import BadInput, Rejected
 from kitlib.kube import Kube
 from kitlib.manifests import Object
 from kitlib.quantities import check as check_quantity
@@ -136,9 +136,20 @@ def remove(kube: Kube, name: str) -> None:
     if _check_ours(kube, namespace):
         kube.delete("Namespace", namespace)
         _wait_gone(kube, name)
-    for volume in kube.get_all("PersistentVolume", labels=f"{LABEL}={name}"):  # theirs outlive a namespace
-        kube.delete("PersistentVolume", volume["metadata"]["name"])
+    delete_volumes(kube, f"{LABEL}={name}")
     kubeconfig(kube.cluster, name).unlink(missing_ok=True)
+
+
+def delete_volumes(kube: Kube, labels: str = LABEL) -> None:
+    """Delete the PersistentVolumes of attendees, which outlive their namespaces; what they lead to stays."""
+    try:
+        every = kube.get_all("PersistentVolume", labels=labels)
+    except Rejected as error:
+        if error.status != 403:  # who may not see them has made none
+            raise
+        return
+    for each in every:
+        kube.delete("PersistentVolume", each["metadata"]["name"])
 
 
 def _wait_gone(kube: Kube, name: str) -> None:

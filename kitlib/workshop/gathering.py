@@ -167,8 +167,7 @@ def delete(*, cluster: Cluster | str = settings.DEFAULT_CLUSTER) -> Table:
     for each in every:  # all get the signal at once; what takes long is waiting
         kube.delete("Namespace", attendees.namespace_of(each))
     _at_once(lambda name: attendees.remove(kube, name), every, title="workshop", said="left")
-    for volume in kube.get_all("PersistentVolume", labels=LABEL):  # of those whose namespace was gone before
-        kube.delete("PersistentVolume", volume["metadata"]["name"])
+    attendees.delete_volumes(kube)  # of those whose namespace was gone before
     staging.delete(on)
     attendees.kubeconfig(on.name, "any").with_name(handout.FILE).unlink(missing_ok=True)
     return attendees.table(kube)
