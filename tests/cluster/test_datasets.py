@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture(scope="module")
 def volume(local_cluster):
     """A volume of these tests, deleted with them and their Jobs."""
-    made = local_cluster.create_volume("datasets", size="1Gi")
+    made = local_cluster.create_volume("prepared", size="1Gi")
     yield made
     for each in local_cluster.runs():
         if each["run"].startswith("prepare-"):
