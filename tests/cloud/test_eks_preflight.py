@@ -15,6 +15,8 @@ from kitlib.clouds.preflight import Check, Level
 from kitlib.clouds.tags import Tags
 from kitlib.errors import PreflightFailed
 
+from .eks_life import Life
+
 HERE = "us-east-1"
 CHANGES = ("Create", "Delete", "Put", "Attach", "Modify", "Update", "Run", "Allocate", "Tag")
 
@@ -213,3 +215,23 @@ def test_networks_with_the_same_addresses_are_a_warning(amazon):
     boto3.client("ec2", HERE).create_vpc(CidrBlock="10.42.128.0/20")
     same = found("addresses")
     assert same.level is Level.WARN and "10.42.128.0/20" in same.words and "vpc-" in same.words
+
+
+# What boto3 calls otherwise than policies do.
+ALSO = {
+    "s3:HeadBucket": "s3:ListBucket",
+    "s3:ListObjectsV2": "s3:ListBucket",
+    "s3:ListObjectVersions": "s3:ListBucketVersions",
+    "s3:ListBuckets": "s3:ListAllMyBuckets",
+    "s3:DeleteObjects": "s3:DeleteObject",
+    "s3:PutPublicAccessBlock": "s3:PutBucketPublicAccessBlock",
+    "s3:GetPublicAccessBlock": "s3:GetBucketPublicAccessBlock",
+}
+
+
+def test_the_actions_that_are_checked_are_all_that_a_whole_life_of_a_cluster_asks_for(amazon):
+    life = Life(amazon, private=True)
+    life.create()
+    life.delete()
+    asked = {ALSO.get(each, each) for each in amazon.actions()} - {"sts:GetCallerIdentity"}
+    assert sorted(asked - set(needed())) == []

@@ -10,20 +10,20 @@ from kitlib.errors import KitError
 # All that creating, listing, extending and deleting a cluster asks for; a test compares it with what a whole
 # life of a cluster really asks of the tests' server.
 ACTIONS = {
-    "autoscaling": "DescribeAutoScalingGroups UpdateAutoScalingGroup",
     "codebuild": """
         BatchGetBuilds BatchGetProjects CreateProject DeleteProject StartBuild UpdateProject
     """,
     "ec2": """
         AllocateAddress AssociateRouteTable AttachInternetGateway AuthorizeSecurityGroupIngress
-        CreateInternetGateway CreateNatGateway CreateRoute CreateRouteTable CreateSecurityGroup CreateSubnet
-        CreateTags CreateVpc DeleteInternetGateway DeleteNatGateway DeleteNetworkInterface DeleteRouteTable
-        DeleteSecurityGroup DeleteSubnet DeleteVolume DeleteVpc DescribeAddresses DescribeAvailabilityZones
-        DescribeInstances DescribeInstanceTypeOfferings DescribeInstanceTypes DescribeInternetGateways
+        CreateInternetGateway CreateLaunchTemplate CreateNatGateway CreateRoute CreateRouteTable
+        CreateSecurityGroup CreateSubnet CreateTags CreateVpc DeleteInternetGateway DeleteLaunchTemplate
+        DeleteNatGateway DeleteNetworkInterface DeleteRouteTable DeleteSecurityGroup DeleteSubnet
+        DeleteVolume DeleteVpc DescribeAddresses DescribeAvailabilityZones DescribeInstanceTypeOfferings
+        DescribeInstanceTypes DescribeInstances DescribeInternetGateways DescribeLaunchTemplates
         DescribeNatGateways DescribeNetworkInterfaces DescribeRegions DescribeRouteTables
         DescribeSecurityGroups DescribeSpotPriceHistory DescribeSubnets DescribeVolumes DescribeVpcs
-        DetachInternetGateway DisassociateRouteTable ModifySubnetAttribute ModifyVpcAttribute ReleaseAddress
-        RevokeSecurityGroupIngress
+        DetachInternetGateway DisassociateRouteTable ModifySubnetAttribute ModifyVpcAttribute
+        ReleaseAddress RevokeSecurityGroupIngress RunInstances
     """,
     "ecr": """
         BatchCheckLayerAvailability CompleteLayerUpload CreateRepository DeleteRepository DescribeImages
@@ -31,33 +31,33 @@ ACTIONS = {
         TagResource UploadLayerPart
     """,
     "eks": """
-        AssociateAccessPolicy CreateAccessEntry CreateAddon CreateCluster CreateNodegroup
-        CreatePodIdentityAssociation DeleteAccessEntry DeleteAddon DeleteCluster DeleteNodegroup
-        DeletePodIdentityAssociation DescribeAccessEntry DescribeAddon DescribeCluster DescribeNodegroup
-        DescribePodIdentityAssociation ListAccessEntries ListAddons ListClusters ListNodegroups
-        ListPodIdentityAssociations TagResource UpdateNodegroupConfig
+        CreateAddon CreateCluster CreateNodegroup CreatePodIdentityAssociation DeleteAddon DeleteCluster
+        DeleteNodegroup DeletePodIdentityAssociation DescribeAddon DescribeCluster DescribeNodegroup
+        ListClusters ListPodIdentityAssociations TagResource UpdateNodegroupConfig
     """,
     "elasticfilesystem": """
-        CreateFileSystem CreateMountTarget DeleteAccessPoint DeleteFileSystem DeleteMountTarget
-        DescribeAccessPoints DescribeFileSystems DescribeMountTargets TagResource
+        CreateFileSystem CreateMountTarget DeleteFileSystem DeleteMountTarget
+        DescribeFileSystems DescribeMountTargets TagResource
     """,
-    "elasticloadbalancing": "DeleteLoadBalancer DescribeLoadBalancers DescribeTags",
+    "elasticloadbalancing": """
+        DeleteLoadBalancer DeleteTargetGroup DescribeLoadBalancers DescribeTags DescribeTargetGroups
+    """,
     "iam": """
         AttachRolePolicy CreateRole CreateServiceLinkedRole DeleteRole DeleteRolePolicy DetachRolePolicy
-        GetRole ListAttachedRolePolicies ListRolePolicies ListRoles ListRoleTags PassRole PutRolePolicy
-        TagRole
+        GetRole GetRolePolicy ListAttachedRolePolicies ListRoleTags ListRoles PassRole
+        PutRolePolicy TagRole
     """,
     "logs": """
-        CreateLogGroup DeleteLogGroup DescribeLogGroups GetLogEvents ListTagsForResource PutRetentionPolicy
-        TagResource
+        CreateLogGroup DeleteLogGroup DescribeLogGroups GetLogEvents ListTagsForResource
+        PutRetentionPolicy TagResource
     """,
     "s3": """
-        CreateBucket DeleteBucket DeleteObject GetBucketTagging GetObject ListAllMyBuckets ListBucket
-        PutBucketPublicAccessBlock PutBucketTagging PutObject
+        CreateBucket DeleteBucket DeleteObject DeleteObjectVersion GetBucketTagging GetObject
+        ListBucket ListBucketVersions PutBucketTagging PutObject
     """,
     "scheduler": """
-        CreateSchedule CreateScheduleGroup DeleteSchedule DeleteScheduleGroup GetSchedule GetScheduleGroup
-        ListScheduleGroups ListSchedules ListTagsForResource TagResource UpdateSchedule
+        CreateSchedule CreateScheduleGroup DeleteSchedule DeleteScheduleGroup GetSchedule
+        GetScheduleGroup ListScheduleGroups ListTagsForResource TagResource UpdateSchedule
     """,
     "tag": "GetResources",
 }
