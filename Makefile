@@ -57,7 +57,7 @@ lint: setup  ## style, and the import contract
 	$(BIN)/lint-imports
 
 test: lint browser  ## lint, then unit, node, cluster, notebook and browser tests
-	$(SIDE_BY_SIDE) $(WORKERS) -m "not slow" tests/node tests/unit
+	$(SIDE_BY_SIDE) $(WORKERS) -m "not slow" tests/node tests/unit tests/cloud
 	$(SIDE_BY_SIDE) 2 -m "not slow" tests/notebooks tests/browser tests/cluster
 
 test-all: lint browser  ## every test, those marked slow as well; those of pods in plain mode, too

@@ -1,0 +1,29 @@
+"""What the kit has at a simulated cloud is listed and deleted from a process that made none of it."""
+
+import kitlib as kit
+from kitlib import cleanup
+from kitlib.clouds import inventory
+
+from .worlds import CLUSTER, Amazon, Google
+
+
+def list_and_delete(world, provider):
+    world.create(workers=8)
+    table = kit.list_resources(provider)
+    assert {each["cluster"] for each in table} == {CLUSTER}
+    assert "ada" in {each["owner"] for each in table}  # some things of AWS have no tags of their own
+    assert "cluster" in {each["what"] for each in table}
+    left = cleanup.delete_found(
+        inventory.clouds(provider), clusters=CLUSTER, dry_run=False, clock=world.clock, workers=8
+    )
+    assert (left.rows, world.left()) == ([], [])
+    assert len(kit.list_resources(provider)) == 0
+
+
+def test_what_is_at_google_cloud_is_listed_and_deleted_by_its_labels(google, monkeypatch):
+    list_and_delete(Google(google, monkeypatch.setattr), "gke")
+
+
+def test_what_is_at_aws_is_listed_and_deleted_by_its_tags(amazon, monkeypatch):
+    monkeypatch.setenv("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
+    list_and_delete(Amazon(amazon, {}), "eks")

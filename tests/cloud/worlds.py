@@ -1,0 +1,222 @@
+"""The two clouds and the made-up one, as the tests of crashes and of random histories need them: a process
+that makes a default cluster, another one that finds what there is, and a look at what is left.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+
+from kitlib.clouds.resource import Resource
+from kitlib.clouds.steps import bring_up, take_down
+from kitlib.clouds.tags import Tags
+
+from .deaths import Life
+from .simulated_clock import SimulatedClock
+from .simulated_cloud import Plan, SimulatedCloud, plans
+
+CLUSTER = "lab"
+
+
+class World(ABC):
+    """A cloud with one user, whose processes may die.
+
+    Attributes:
+        clock: The time there.
+        life: Of the process that asks at the moment.
+        few: After how many changes a process dies, in the quick tests.
+        samples: Changes after which the quick tests delete what stands.
+    """
+
+    few = 4
+    samples = (4, 10)
+
+    def __init__(self) -> None:
+        self.clock = SimulatedClock(self.passed)
+        self.life = Life()
+
+    @abstractmethod
+    def passed(self, seconds: float) -> None:
+        """Let time pass at the cloud."""
+
+    @abstractmethod
+    def parts(self) -> list[Resource]:
+        """Return a default cluster, as a fresh process has it."""
+
+    @abstractmethod
+    def found(self) -> list[Resource]:
+        """Return what there is of it, as a fresh process finds it."""
+
+    @abstractmethod
+    def left(self) -> list[str]:
+        """Return what exists, whoever made it."""
+
+    @abstractmethod
+    def changes(self, request: str) -> bool:
+        """Return whether a request changes something."""
+
+    def create(self, life: Life | None = None, *, workers: int = 1, **how: object) -> Life:
+        """Bring a default cluster up, in a process with this life; return the life."""
+        self.life = life or Life()
+        bring_up(self.parts(), title="it", resume="again", clock=self.clock, workers=workers, **how)
+        return self.life
+
+    def delete(self, life: Life | None = None, *, workers: int = 1, **how: object) -> Life:
+        """Delete all that is found, in a process with this life; return the life."""
+        self.life = life or Life()
+        take_down(self.found(), title="it", resume="again", clock=self.clock, workers=workers, **how)
+        return self.life
+
+    def tags(self) -> Tags:
+        """Return whose the cluster is."""
+        return Tags(CLUSTER, "ada", "course", datetime(2036, 1, 1, tzinfo=UTC) + timedelta(hours=4))
+
+
+class MadeUp(World):
+    """The cloud of made-up things."""
+
+    samples = (1, 6)
+    PLANS = plans(
+        Plan("role"),
+        Plan("network", parts=2),
+        Plan("disk", needs=("network",), seconds=120, seconds_gone=60),
+        Plan("cluster", needs=("network", "role"), seconds=540, seconds_gone=300, parts=2),
+        Plan("nodes", needs=("cluster", "role"), seconds=180, seconds_gone=240, lag=10),
+        Plan("add-on", needs=("nodes",), seconds=30),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cloud = SimulatedCloud(self.PLANS, clock=self.clock)
+        self.cloud.around = self._around
+
+    def _around(self, verb: str, name: str, effect):
+        number = self.life.begin(f"{verb} {name}")
+        result = effect()
+        self.life.end(number)
+        return result
+
+    def passed(self, seconds: float) -> None:
+        """Its clock is ours."""
+
+    def parts(self) -> list[Resource]:
+        return self.cloud.process()
+
+    found = parts
+
+    def left(self) -> list[str]:
+        return self.cloud.left()
+
+    def changes(self, request: str) -> bool:
+        return not request.startswith("look")
+
+
+class Amazon(World):
+    """The fake Amazon: a cluster of EKS with all that the kit makes for it.
+
+    Args:
+        amazon: Emptied before, and led to by boto3's variables.
+        clients: boto3's, from one world to the next: it takes a second to make them.
+    """
+
+    few = 9
+    samples = (12, 38)
+
+    def __init__(self, amazon, clients: dict) -> None:
+        self.amazon = amazon
+        super().__init__()
+        self.modules = {
+            name: import_module(f"kitlib.clouds.aws.{name}") for name in ("everything", "plan", "session")
+        }
+        self.sessions = clients
+        self.sent = threading.local()
+        clients["world"] = self
+
+    def passed(self, seconds: float) -> None:
+        self.amazon.clock.advance(seconds)
+
+    def session(self):
+        """Return a way to AWS that nobody has used; its clients are old ones."""
+        first = self.sessions.get("first")
+        session = self.modules["session"].Session("us-west-2")
+        if first is None:
+            self.sessions["first"] = session
+            session._boto.events.register("before-send", self._before)
+            session._boto.events.register("response-received", self._after)
+        else:
+            session._boto, session._clients, session._lock = first._boto, first._clients, first._lock
+        return session
+
+    def _before(self, request, event_name: str, **_: object) -> None:
+        world = self.sessions["world"]
+        world.sent.number = world.life.begin(event_name.removeprefix("before-send."))
+
+    def _after(self, **_: object) -> None:
+        world = self.sessions["world"]
+        world.life.end(world.sent.number)
+
+    def parts(self) -> list[Resource]:
+        plan = self.modules["plan"].Plan(self.session(), self.tags(), zones=("us-west-2a", "us-west-2b"))
+        return self.modules["everything"].resources(plan)
+
+    def found(self) -> list[Resource]:
+        return self.modules["everything"].discover(self.session(), CLUSTER)
+
+    def left(self) -> list[str]:
+        return [str(each) for each in self.amazon.left()]
+
+    def changes(self, request: str) -> bool:
+        return not request.partition(".")[2].startswith(("Describe", "List", "Get", "Head"))
+
+
+class Google(World):
+    """The fake Google: a cluster of GKE with all that the kit makes for it.
+
+    Args:
+        google: Empty, and led to by gcloud's variables.
+        patch: Sets an attribute until the test ends.
+    """
+
+    ZONE = "us-central1-c"
+
+    def __init__(self, google, patch) -> None:
+        self.google = google
+        super().__init__()
+        self.modules = {
+            name: import_module(f"kitlib.clouds.google.{name}")
+            for name in ("everything", "machines", "session")
+        }
+        attempt = self.modules["session"].Session._attempt
+        life = self  # the process that asks may be another one at each request
+
+        def counted(session, call, about: str):
+            def act():
+                number = life.life.begin(about)
+                try:
+                    return call()
+                finally:
+                    life.life.end(number)
+
+            return attempt(session, act, about)
+
+        patch(self.modules["session"].Session, "_attempt", counted)
+
+    def passed(self, seconds: float) -> None:
+        self.google.clock.advance(seconds)
+
+    def parts(self) -> list[Resource]:
+        everything, machines = self.modules["everything"], self.modules["machines"].Machines
+        session = self.modules["session"].Session(zone=self.ZONE)
+        wanted = machines.of(nodes=2, accelerator="nvidia-tesla-t4")
+        return everything.resources(everything.Plan(session, self.tags(), wanted))
+
+    def found(self) -> list[Resource]:
+        session = self.modules["session"].Session(zone=self.ZONE)
+        return self.modules["everything"].discover(session, CLUSTER)
+
+    def left(self) -> list[str]:
+        return self.google.left()
+
+    def changes(self, request: str) -> bool:
+        method = request.partition(": ")[2].partition(" ")[0].rpartition(".")[2]
+        return not method.startswith(("get", "list", "test", "aggregated"))
