@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kitlib import manifests, names, settings
 from kitlib.clouds import consent, steps
+from kitlib.clouds.prices import Estimate
 from kitlib.clouds.tags import Tags
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.cloud_memory import Memory
@@ -180,7 +181,7 @@ class EksCluster(Cluster):
     def _planned(self, shape: Shape) -> "Plan":
         """Return the cluster as it shall be; one that was begun keeps its end."""
         from kitlib.clouds.aws.expiry import end
-        from kitlib.clouds.aws.machines import machine, zones
+        from kitlib.clouds.aws.machines import machine, zones, zones_with
         from kitlib.clouds.aws.plan import SYSTEM, TRAIN, VERSION, Group, Plan
 
         given = shape.options
@@ -192,6 +193,7 @@ class EksCluster(Cluster):
                     fix='instance_type="m5.xlarge", or "g4dn.xlarge" for a GPU',
                 )
         wanted = machine(self.session, str(given.get("instance_type") or MACHINE))
+        here = zones(self.session, wanted.name)
         until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=_hours(given.get("hours", HOURS)))
         train = Group(
             TRAIN,
@@ -201,11 +203,12 @@ class EksCluster(Cluster):
             spot=bool(given.get("spot")),
             gpus=wanted.gpus,
             arm=wanted.arm,
+            places=len(set(here) & set(zones_with(self.session, wanted.name))),
         )
         return Plan(
             self.session,
             self._tags(end(self._plan) or until),
-            zones=zones(self.session, wanted.name),
+            zones=here,
             groups=(Group(SYSTEM, SYSTEM_MACHINE, 1, least=1), train),
             private=bool(given.get("private")),
             version=str(given.get("version") or VERSION),
@@ -214,8 +217,10 @@ class EksCluster(Cluster):
     def _agree(self, plan: "Plan", shape: Shape) -> None:
         """Look at what may stand in the way, and have the price agreed to; nothing is made before."""
         from kitlib.clouds.aws import preflight, prices
+        from kitlib.clouds.aws.versions import check_version
 
         preflight.check(plan).raise_failures()
+        check_version(plan)
         given = shape.options
         estimate = prices.estimate(plan, hours=_hours(given.get("hours", HOURS)))
         consent.agree(estimate, confirm=given.get("confirm") is True, budget=given.get("budget"))
@@ -291,17 +296,39 @@ class EksCluster(Cluster):
 
     # Acting
 
-    def scale(self, nodes: int) -> Table:
-        """Have so many training nodes; returns when AWS has begun. Zero costs nothing for machines.
+    def scale(self, nodes: int, *, confirm: bool = False, budget: float | None = None) -> Table:
+        """Have so many training nodes; returns when AWS has begun. None costs nothing for machines.
+
+        Args:
+            nodes: How many.
+            confirm: Agree to the price of more beforehand.
+            budget: Dollars that those which are added may cost until the cluster's end.
 
         Example:
             >>> cluster.scale(4)
         """
+        from kitlib.clouds.aws import prices
         from kitlib.clouds.aws.everything import node_group
 
         check_count(nodes, what="nodes", least=0, most=100)
-        node_group(self._plan, "train").scale(nodes)
+        group = node_group(self._plan, "train")
+        found = group.described()
+        if found is None:
+            raise self._not_found()
+        more = nodes - found["scalingConfig"]["desiredSize"]
+        if more > 0:
+            spot, (machine, *_) = found["capacityType"] == "SPOT", found["instanceTypes"]
+            price = prices.price_of_nodes(self.session, instance_type=machine, nodes=more, spot=spot)
+            about = f"{more} more nodes of {self._title}"
+            consent.agree(Estimate(about, (price,), self._hours_left()), confirm=confirm, budget=budget)
+        group.scale(nodes)
         return self.nodes()
+
+    def _hours_left(self) -> float:
+        from kitlib.clouds.aws.expiry import end
+
+        until = end(self._plan)
+        return HOURS if until is None else round((until - datetime.now(UTC)).total_seconds() / 3600, 1)
 
     def extend(self, hours: float) -> Text:
         """Let it live for so many hours from now: its schedules move, and the tags of all that it is made of.

@@ -1,6 +1,7 @@
 """The life of an EKS cluster, on a fake Amazon in simulated time: made, found, extended, ended, deleted."""
 
 import json
+import re
 import threading
 from datetime import timedelta
 
@@ -8,13 +9,22 @@ import boto3
 import pytest
 
 from kitlib.clouds.aws.everything import clusters, discover, extend, there
+from kitlib.clouds.aws.permissions import needed
 from kitlib.clouds.aws.refusals import Refused
 from kitlib.clouds.aws.roles import roles
 from kitlib.errors import KitError
+from kitlib.settings import REPOSITORY
 
 from .eks_life import REGION, Life
 
 HOUR = 3600
+# What IAM calls otherwise than the API does; who somebody is, everybody may ask.
+OTHERWISE = {
+    "s3:DeleteObjects": "s3:DeleteObject",
+    "s3:HeadBucket": "s3:ListBucket",
+    "s3:ListObjectVersions": "s3:ListBucketVersions",
+    "sts:GetCallerIdentity": "",
+}
 
 
 @pytest.fixture
@@ -46,6 +56,14 @@ def test_what_is_made_is_found_made_once_and_deleted_until_nothing_is_left(amazo
     assert amazon.left() == []
     assert there(life.plan) == []
     life.delete()
+    assert {OTHERWISE.get(each, each) for each in amazon.actions()} <= {*needed(), ""}
+
+
+def test_the_documented_policy_allows_what_is_needed_and_no_more():
+    text = (REPOSITORY / "docs" / "eks.md").read_text(encoding="utf-8")
+    (found,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    told = [action for each in json.loads(found)["Statement"] for action in each["Action"]]
+    assert sorted(told) == sorted(needed())
 
 
 def test_the_cloud_is_asked_at_most_every_quarter_of_a_minute(amazon, life):

@@ -46,6 +46,8 @@ def test_a_cluster_is_made_reached_found_scaled_and_deleted(there):
     again = clusters.create_cluster("eks", **HERE)  # it is there: nobody has to agree
     assert again.status["expires"] == cluster.status["expires"]
 
+    with pytest.raises(BadInput, match="agreed to"):
+        cluster.scale(3)
     cluster.scale(1)
     assert "ends at" in cluster.extend(hours=6)
     cluster.kubectl("create service loadbalancer web --tcp=80")

@@ -146,13 +146,18 @@ class NodeGroup(EksPart):
         self.group, self.role, self.template, self.subnets = group, role, template, subnets
         self.bills = f"{group.nodes} × {group.instance_type}" if group.nodes else ""
 
-    def look(self) -> Seen:
+    def described(self) -> dict | None:
+        """Return what EKS says of it, or None."""
         found = self.session.find(
             "eks", "describe_nodegroup", clusterName=self.plan.cluster, nodegroupName=self.group.name
         )
+        return None if found is None else found["nodegroup"]
+
+    def look(self) -> Seen:
+        found = self.described()
         if found is None:
             return ABSENT
-        seen = self.judged(found["nodegroup"])
+        seen = self.judged(found)
         if seen.state is not State.FAILED:
             return seen
         kind, spot = self.group.instance_type, self.group.spot

@@ -73,7 +73,7 @@ def programs(plan: Plan, own: dict[str, Role], subnets: list[Subnet]) -> list[Pa
     """Return the machines, and what runs on them."""
     templates = [Template(plan, each) for each in plan.groups]
     groups = [
-        NodeGroup(plan, each, own["nodes"], template, subnets)
+        NodeGroup(plan, each, own["nodes"], template, subnets[: each.places])
         for each, template in zip(plan.groups, templates, strict=True)
     ]
     system = (f"node group {SYSTEM}",)

@@ -16,36 +16,39 @@ ACTIONS = {
     "ec2": """
         AllocateAddress AssociateRouteTable AttachInternetGateway AuthorizeSecurityGroupIngress
         CreateInternetGateway CreateLaunchTemplate CreateNatGateway CreateRoute CreateRouteTable
-        CreateSecurityGroup CreateSubnet CreateTags CreateVpc DeleteInternetGateway DeleteLaunchTemplate
-        DeleteNatGateway DeleteNetworkInterface DeleteRouteTable DeleteSecurityGroup DeleteSubnet
-        DeleteVolume DeleteVpc DescribeAddresses DescribeAvailabilityZones DescribeInstanceTypeOfferings
-        DescribeInstanceTypes DescribeInstances DescribeInternetGateways DescribeLaunchTemplates
-        DescribeNatGateways DescribeNetworkInterfaces DescribeRegions DescribeRouteTables
-        DescribeSecurityGroups DescribeSpotPriceHistory DescribeSubnets DescribeVolumes DescribeVpcs
-        DetachInternetGateway DisassociateRouteTable ModifySubnetAttribute ModifyVpcAttribute
-        ReleaseAddress RevokeSecurityGroupIngress RunInstances
+        CreateSecurityGroup CreateSubnet CreateTags CreateVpc DeleteInternetGateway
+        DeleteLaunchTemplate DeleteNatGateway DeleteNetworkInterface DeleteRouteTable
+        DeleteSecurityGroup DeleteSubnet DeleteVolume DeleteVpc DescribeAddresses
+        DescribeAvailabilityZones DescribeInstanceTypeOfferings DescribeInstanceTypes
+        DescribeInstances DescribeInternetGateways DescribeLaunchTemplateVersions
+        DescribeLaunchTemplates DescribeNatGateways DescribeNetworkInterfaces DescribeRegions
+        DescribeRouteTables DescribeSecurityGroups DescribeSpotPriceHistory DescribeSubnets
+        DescribeVolumes DescribeVpcs DetachInternetGateway DisassociateRouteTable
+        ModifySubnetAttribute ModifyVpcAttribute ReleaseAddress RevokeSecurityGroupIngress
+        RunInstances
     """,
     "ecr": """
-        BatchCheckLayerAvailability CompleteLayerUpload CreateRepository DeleteRepository DescribeImages
-        DescribeRepositories GetAuthorizationToken InitiateLayerUpload ListTagsForResource PutImage
-        TagResource UploadLayerPart
+        BatchCheckLayerAvailability CompleteLayerUpload CreateRepository DeleteRepository
+        DescribeImages DescribeRepositories GetAuthorizationToken InitiateLayerUpload
+        ListTagsForResource PutImage TagResource UploadLayerPart
     """,
     "eks": """
-        CreateAddon CreateCluster CreateNodegroup CreatePodIdentityAssociation DeleteAddon DeleteCluster
-        DeleteNodegroup DeletePodIdentityAssociation DescribeAddon DescribeCluster DescribeNodegroup
-        ListClusters ListPodIdentityAssociations TagResource UpdateNodegroupConfig
+        CreateAddon CreateCluster CreateNodegroup CreatePodIdentityAssociation DeleteAddon
+        DeleteCluster DeleteNodegroup DeletePodIdentityAssociation DescribeAddon DescribeCluster
+        DescribeClusterVersions DescribeNodegroup ListClusters ListPodIdentityAssociations TagResource
+        UpdateNodegroupConfig
     """,
     "elasticfilesystem": """
-        CreateFileSystem CreateMountTarget DeleteFileSystem DeleteMountTarget
-        DescribeFileSystems DescribeMountTargets TagResource
+        CreateFileSystem CreateMountTarget DeleteFileSystem DeleteMountTarget DescribeFileSystems
+        DescribeMountTargets TagResource
     """,
     "elasticloadbalancing": """
         DeleteLoadBalancer DeleteTargetGroup DescribeLoadBalancers DescribeTags DescribeTargetGroups
     """,
     "iam": """
-        AttachRolePolicy CreateRole CreateServiceLinkedRole DeleteRole DeleteRolePolicy DetachRolePolicy
-        GetRole GetRolePolicy ListAttachedRolePolicies ListRoleTags ListRoles PassRole
-        PutRolePolicy TagRole
+        AttachRolePolicy CreateRole CreateServiceLinkedRole DeleteRole DeleteRolePolicy
+        DetachRolePolicy GetRole GetRolePolicy ListAttachedRolePolicies ListRoleTags ListRoles
+        PassRole PutRolePolicy TagRole
     """,
     "logs": """
         CreateLogGroup DeleteLogGroup DescribeLogGroups GetLogEvents ListTagsForResource

@@ -33,6 +33,7 @@ class Group:
         gpus: Of each.
         arm: Whether they have ARM processors.
         least: Never fewer than this.
+        places: In how many of the cluster's zones there are such machines, from the first on.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Group:
     gpus: int = 0
     arm: bool = False
     least: int = 0
+    places: int = 2
 
     @property
     def image(self) -> str:
