@@ -6,10 +6,11 @@ have none: workload identity lets a bucket's policy name the cluster itself (`st
 """
 
 import hashlib
+import re
 from collections.abc import Callable
 from datetime import UTC, timedelta
 
-from kitlib.clouds.google.owned import Owned, written
+from kitlib.clouds.google.owned import Owned, lasts, written
 from kitlib.clouds.google.refusals import Refused, Why
 from kitlib.clouds.google.session import Session, find
 from kitlib.clouds.resource import Resource, Seen, State
@@ -21,6 +22,7 @@ ROLES = {
     "expiry": "roles/container.clusterAdmin",
 }
 ANCHOR = "account expiry"  # made first and unmade last: it costs nothing, and by it the rest is found
+_END = re.compile(r'timestamp\("([^"]+)"\)')
 GRACE = timedelta(days=2)  # in which an expiry that fails is tried again
 
 
@@ -41,13 +43,22 @@ def email(session: Session, role: str, cluster: str) -> str:
 
 
 class Account(Owned):
-    """A service account."""
+    """A service account.
+
+    Args:
+        session: The way into its project.
+        tags: Whose it is.
+        role: ``nodes`` or ``expiry``.
+        exact: Whether the end that its description tells shall be brought to that of the tags; else a later
+            one is fine as well.
+    """
 
     kind = "iam.googleapis.com/ServiceAccount"
     expected, expected_gone, poll = 2.0, 2.0, 5.0
 
-    def __init__(self, session: Session, tags: Tags, role: str) -> None:
+    def __init__(self, session: Session, tags: Tags, role: str, *, exact: bool = False) -> None:
         super().__init__(session, tags)
+        self.exact = exact
         self.role, self.name = role, f"account {role}"
         self.needs = () if self.name == ANCHOR else (ANCHOR,)
 
@@ -63,8 +74,10 @@ class Account(Owned):
         return find(self.session.rest, "iam", "projects.serviceAccounts.get", name=self.id)
 
     def seen(self, found) -> Seen:
-        same = found.get("description") == written(self.tags, self.session.zone)
-        return Seen(State.READY if same or self.name != ANCHOR else State.PARTIAL, self.id)
+        description = found.get("description", "")
+        same = description == written(self.tags, self.session.zone)
+        fits = same or self.name != ANCHOR or (not self.exact and lasts(description, self.tags))
+        return Seen(State.READY if fits else State.PARTIAL, self.id)
 
     def make(self) -> None:
         description = written(self.tags, self.session.zone)
@@ -94,8 +107,8 @@ class Grant(Resource):
     kind = "cloudresourcemanager.googleapis.com/Policy"
     expected, expected_gone, poll = 2.0, 2.0, 5.0
 
-    def __init__(self, session: Session, tags: Tags, role: str) -> None:
-        self.session, self.tags, self.role = session, tags, role
+    def __init__(self, session: Session, tags: Tags, role: str, *, exact: bool = False) -> None:
+        self.session, self.tags, self.role, self.exact = session, tags, role, exact
         self.where = session.project
         self.name, self.needs = f"rights {role}", (f"account {role}",)
 
@@ -111,7 +124,8 @@ class Grant(Resource):
         if not mine:
             return Seen(State.ABSENT)
         right = [_essence(each) for each in mine] == [_essence(self.wanted())]
-        return Seen(State.READY if right else State.PARTIAL, self._member)
+        later = not self.exact and len(mine) == 1 and _lasts(mine[0], self.wanted())
+        return Seen(State.READY if right or later else State.PARTIAL, self._member)
 
     def make(self) -> None:
         def add(policy: dict) -> None:
@@ -181,6 +195,14 @@ def ending_condition(tags: Tags) -> dict[str, str]:
         "expression": f'request.time < timestamp("{last}") && '
         f'(resource.type != "{kind}" || resource.name.endsWith("/clusters/{tags.cluster}"))',
     }
+
+
+def _lasts(given: dict, wanted: dict) -> bool:
+    """Return whether a binding is as wanted, but for a later end."""
+    ends = [_END.search(_essence(each)[1]) for each in (given, wanted)]
+    if given["role"] != wanted["role"] or not all(ends):
+        return False
+    return ends[0][1] >= ends[1][1]  # both are in UTC, and as long
 
 
 def _essence(binding: dict) -> tuple[str, str]:

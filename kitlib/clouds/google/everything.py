@@ -82,9 +82,9 @@ def extension(session: Session, tags: Tags) -> list[Resource]:
     labels = ClusterLabels(session, tags)
     labels.needs = tuple(f"end of the {each}" for each in ("training pool", "cluster"))
     return [
-        Account(session, tags, "expiry"),
-        Grant(session, tags, "expiry"),
-        *(Ending(session, tags, what) for what in TIMES),
+        Account(session, tags, "expiry", exact=True),
+        Grant(session, tags, "expiry", exact=True),
+        *(Ending(session, tags, what, exact=True) for what in TIMES),
         labels,
     ]
 

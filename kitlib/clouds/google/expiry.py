@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from kitlib.clouds.google.accounts import ANCHOR, email
 from kitlib.clouds.google.cluster import TRAINING
-from kitlib.clouds.google.owned import Owned, written
+from kitlib.clouds.google.owned import Owned, lasts, written
 from kitlib.clouds.google.session import SCOPES, Session, find
 from kitlib.clouds.resource import Seen, State
 from kitlib.clouds.tags import Tags
@@ -26,15 +26,16 @@ class Ending(Owned):
         session: The way into its project.
         tags: Whose it is, and when it ends.
         what: ``cluster`` or ``training``.
+        exact: Whether it shall be at the tags' end; else a later one, of somebody else's, is fine as well.
     """
 
     kind = "cloudscheduler.googleapis.com/Job"
     needs = (ANCHOR, "rights expiry")
     expected, expected_gone, poll = 2.0, 2.0, 5.0
 
-    def __init__(self, session: Session, tags: Tags, what: str) -> None:
+    def __init__(self, session: Session, tags: Tags, what: str, *, exact: bool = False) -> None:
         super().__init__(session, tags)
-        self.what = what
+        self.what, self.exact = what, exact
         self.name = f"end of the {'training pool' if what == 'training' else what}"
 
     @property
@@ -48,7 +49,9 @@ class Ending(Owned):
     def seen(self, found) -> Seen:
         if self.tags.expires is None:
             return Seen(State.READY, self.id)
-        due = found.get("state", "ENABLED") == "ENABLED" and found.get("schedule") == self.schedule
+        same = found.get("schedule") == self.schedule
+        fits = same or (not self.exact and lasts(found.get("description", ""), self.tags))
+        due = fits and found.get("state", "ENABLED") == "ENABLED"
         return Seen(State.READY if due else State.PARTIAL, self.id)
 
     @property

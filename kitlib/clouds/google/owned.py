@@ -110,6 +110,8 @@ class Owned(Resource):
         try:
             request()
         except Refused as error:
+            if error.why is Why.BUSY and self.found() is not None:
+                return  # somebody else makes it, and that is what the cloud is at
             if error.why is not Why.TAKEN:
                 raise
 
@@ -135,6 +137,14 @@ def written(tags: Tags, zone: str | None) -> str:
 def read(description: str) -> dict[str, str]:
     """Return the labels that a description holds; none if the kit did not write it."""
     return dict(word.split("=", 1) for word in description.split() if "=" in word)
+
+
+def lasts(description: str, tags: Tags) -> bool:
+    """Return whether what a description says ends no sooner than the tags: of two ends, the later counts."""
+    told = tags_.read(read(description))
+    if told is None or tags.expires is None:
+        return told is not None
+    return told.expires is not None and told.expires >= tags.expires
 
 
 def sound(cluster: str) -> bool:
