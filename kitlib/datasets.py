@@ -35,7 +35,7 @@ SOURCES = {None: "auto", True: "synthetic", False: "real"}
 # What the program is told of this machine's way to the world.
 HANDED_ON = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "TRAINYARD_DATASET_MIRROR")
 # Of a workshop: the claim from which everybody reads, where pods see it, and the note of what is on it.
-SHARED, SHARED_MOUNT, SHARED_NOTE = "datasets", "/datasets", "trainyard/datasets"
+SHARED, SHARED_MOUNT, SHARED_NOTE = "workshop-datasets", "/datasets", "trainyard/datasets"
 STAND_IN = "SYNTHETIC stand-in images, not the real ones"
 
 
