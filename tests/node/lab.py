@@ -198,8 +198,13 @@ class Pods:
     def output(self, manifest: dict[str, Any], container: str = "main") -> str:
         """Run a pod that must succeed, and return what a container of it wrote."""
         pod = self.finish(manifest)
-        assert pod["status"]["phase"] == "Succeeded", pod["status"]
-        return self.logs(pod, container)
+        if pod["status"]["phase"] == "Succeeded":
+            return self.logs(pod, container)
+        try:
+            said = self.logs(pod, container)
+        except client.ApiException as error:  # it has none: the status says why
+            said = str(error.reason)
+        raise AssertionError(f"the pod failed: {said}\n{pod['status']}")
 
     def until(self, name: str, seen: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         """Watch a pod until ``seen`` holds for it, and return it."""

@@ -5,6 +5,7 @@ The cluster is started by the setting, on a machine that may well allow namespac
 TRAINYARD_MODE=plain.
 """
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -39,13 +40,12 @@ def test_pods_share_the_machines_namespaces(lab, pods):
 
 
 def test_nothing_listens_but_on_the_loopback(lab, pods):
-    pods.create(pod(main=python("import http.server as h; h.test(port=8000)")))
-    listening = {
-        each.laddr.ip
-        for process in lab.processes()
-        for each in process.net_connections("inet")
-        if each.status == psutil.CONN_LISTEN
-    }
+    pods.running(pod(main=python("import http.server as h; h.test(port=8000)")))
+    listening = set()
+    for process in lab.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
+            found = process.net_connections("inet")
+            listening |= {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
     assert listening and all(address.startswith("127.") for address in listening)
 
 
