@@ -9,9 +9,18 @@ import yaml
 
 import kitlib as kit
 from kitlib import rights
+from kitlib.clusters.existing import ExistingCluster
 from kitlib.errors import ClusterUnreachable, Rejected
 
 pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(autouse=True)
+def forget(state_home):
+    """Forget the clusters that a test connected to: their names would lead others there."""
+    yield
+    for each in ExistingCluster.existing():
+        ExistingCluster.find(each["cluster"]).forget()
 
 
 @pytest.fixture(scope="module")

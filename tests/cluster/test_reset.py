@@ -62,7 +62,7 @@ def test_a_pod_that_has_ended_is_named_as_what_holds_a_volume(launch, plain, loc
 
 
 def test_without_a_cluster_there_is_nothing_to_delete(state_home):
-    now = {each["now"] for each in workshop.reset("05", cluster="nowhere")}
+    now = {each["now"] for each in workshop.reset("05", cluster="never-made")}
     assert {each for each in now if not each.startswith("stays: it belongs")} == {"was not there"}
 
 
