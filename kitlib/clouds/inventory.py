@@ -18,6 +18,7 @@ from kitlib.tables import Table
 PROVIDERS = ("eks", "gke")
 COLUMNS = ("cluster", "what", "state", "where", "owner", "expires", "costs", "id")
 WORKERS = 8
+FIRST_REGION = "us-east-1"  # which every account has, and where one may ask for the others
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,11 @@ def _seen(place: Place, cluster: str | None) -> list[Found]:
 def _amazon(regions: str | Sequence[str] | None, profile: str | None) -> list[Place]:
     session, discover = _modules("aws")
     if regions == "all":
-        known = session.Session(None, profile).call("ec2", "describe_regions")["Regions"]
+        try:
+            anywhere = session.Session(None, profile)
+        except BadInput:  # the configuration names no region, and none is meant
+            anywhere = session.Session(FIRST_REGION, profile)
+        known = anywhere.call("ec2", "describe_regions")["Regions"]
         regions = [each["RegionName"] for each in known]
     wanted = [regions] if regions is None or isinstance(regions, str) else regions
     sessions = [session.Session(each, profile) for each in wanted]

@@ -1,8 +1,11 @@
 """What the kit has at a simulated cloud is listed and deleted from a process that made none of it."""
 
+import pytest
+
 import kitlib as kit
 from kitlib import cleanup
 from kitlib.clouds import inventory
+from kitlib.errors import BadInput
 
 from .worlds import CLUSTER, Amazon, Google
 
@@ -27,3 +30,11 @@ def test_what_is_at_google_cloud_is_listed_and_deleted_by_its_labels(google, mon
 def test_what_is_at_aws_is_listed_and_deleted_by_its_tags(amazon, monkeypatch):
     monkeypatch.setenv("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
     list_and_delete(Amazon(amazon, {}), "eks")
+
+
+def test_all_regions_are_looked_through_where_the_configuration_names_none(amazon, monkeypatch):
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    assert len(kit.list_resources("eks", regions="all")) == 0
+    with pytest.raises(BadInput, match="no region is named"):
+        kit.list_resources("eks")

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from kitlib.clusters import PROVIDERS
-
 from .aws.machines import files_of, nodes_of
 from .backing import Backing
 
@@ -22,7 +20,6 @@ SECONDS = 3600
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("eks" not in PROVIDERS, reason="the kit has no provider eks yet")
 @pytest.mark.timeout(SECONDS)
 def test_the_notebooks_run_on_eks_from_the_first_to_the_last_and_leave_nothing(amazon, state_home, tmp_path):
     chosen = os.environ.get("TRAINYARD_CLOUD_NOTEBOOKS", "").split()

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from kitlib.clusters import PROVIDERS
-
 from .backing import Backing
 from .google.nodes import nodes_of
 from .shared_files import SharedFiles
@@ -32,7 +30,6 @@ def why_not(parameters):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("gke" not in PROVIDERS, reason="the kit has no provider gke yet")
 @pytest.mark.timeout(SECONDS)
 def test_the_notebooks_run_on_gke_from_the_first_to_the_last_and_leave_nothing(
     google, state_home, tmp_path, monkeypatch
