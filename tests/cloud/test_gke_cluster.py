@@ -24,7 +24,7 @@ OPTIONS = {"zone": ZONE, "accelerator": "nvidia-tesla-t4", "confirm": True}
 def clock(google, monkeypatch):
     passing = SimulatedClock(passed=google.clock.advance)
     monkeypatch.setattr(GkeCluster, "clock", passing)
-    google.clock.advance((datetime.now(UTC) - google.clock.now).total_seconds())
+    google.clock.begin_at(datetime.now(UTC))
     return passing
 
 

@@ -6,6 +6,7 @@ Prints its variables as JSON, and ends when its standard input does.
 import argparse
 import json
 import sys
+from datetime import UTC, datetime
 
 from .fake import FakeGoogle
 
@@ -16,6 +17,7 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=0.0, help="simulated seconds in a real one")
     options = parser.parse_args()
     with FakeGoogle(speed=options.speed) as google:
+        google.clock.begin_at(datetime.now(UTC))
         print(json.dumps(dict(google.endpoints)), flush=True)
         sys.stdin.read()
 

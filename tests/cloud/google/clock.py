@@ -37,6 +37,15 @@ class SimulatedClock:
             self.settle()
             return self._now
 
+    def begin_at(self, when: datetime) -> None:
+        """Show this time from now on, also an earlier one: for a fake that is used as if it were real.
+
+        Clients take the end of a cluster from their own clock.
+        """
+        with self.lock:
+            assert not self._queue, "what waits has its time already"
+            self._now, self._seen = when, time.monotonic()
+
     def advance(self, seconds: float) -> None:
         """Let time pass, and what is due in it happen."""
         with self.lock:
