@@ -11,6 +11,7 @@ from moto.ec2.models import ec2_backends
 from moto.efs.models import efs_backends
 
 from . import policies, wire
+from .builds import Builds
 from .calls import Call, Refused
 from .eks import Eks
 from .identities import ACCOUNT
@@ -55,6 +56,7 @@ class Services:
         self.quotas = Quotas()
         self.pricing = Pricing()
         self.schedules = Schedules(amazon)
+        self.builds = Builds()
         self.reset()
 
     def reset(self) -> None:
@@ -104,8 +106,9 @@ class Services:
             host = f"{ACCOUNT}.dkr.ecr.{question.region}.amazonaws.com".encode()
             answer = replace(answer, body=answer.body.replace(host, self.amazon.registry.encode()))
         if answer.status < 300:
-            for follow in (*self.ec2.after.get(name, ()), *self.schedules.after.get(name, ())):
-                follow(question)
+            for each in (self.ec2, self.schedules, self.builds):
+                for follow in each.after.get(name, ()):
+                    follow(question)
         return answer
 
     def direct(self, question: Question) -> None:
