@@ -43,14 +43,18 @@ def rejected(status: int, body: bytes, *, about: str) -> Rejected:
     reason = answer.get("reason") or ""
     words = answer.get("message") or text or f"HTTP status {status}"
     if status == 403:
-        fix = _allowing(words)
+        fix = allowing(words)
     else:
         fix = _TAKEN if reason == "AlreadyExists" else _FIXES.get(status, _ELSE)
     return Rejected(words, about=about, fix=fix, status=status, reason=reason)
 
 
-def _allowing(words: str) -> str:
-    """Return what lifts a refusal: a right, room in a quota, or a pod that asks for less."""
+def allowing(words: str) -> str:
+    """Return what lifts a refusal: a right, room in a quota, or a pod that asks for less.
+
+    Args:
+        words: The API server's, or those of a kubectl that was told them.
+    """
     if "exceeded quota" in words:
         return "delete runs and pods that have ended, ask for less, or ask whoever gave the quota for more"
     if "violates PodSecurity" in words:

@@ -31,7 +31,7 @@ from kitlib.ownership import runs_table
 from kitlib.progress import progress
 from kitlib.quantities import check as check_quantity
 from kitlib.quantities import check_count
-from kitlib.refusals import refusal
+from kitlib.refusals import allowing, refusal
 from kitlib.runs import Run
 from kitlib.tables import Table, Text
 from kitlib.usage import node_usage, pod_usage
@@ -337,10 +337,12 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
             check=False,
         )
         if done.returncode:
+            said = (done.stderr or done.stdout).strip()
+            helps = f"read what it says; kubectl {words[0] if words else ''} --help lists the options"
             raise CommandFailed(
-                (done.stderr or done.stdout).strip() or f"exit status {done.returncode}",
+                said or f"exit status {done.returncode}",
                 about=f'kubectl {shlex.join(words)}, in cluster "{self.name}"',
-                fix=f"read what it says; kubectl {words[0] if words else ''} --help lists the options",
+                fix=allowing(said) if "forbidden" in said else helps,
             )
         return Text(done.stdout or done.stderr)
 

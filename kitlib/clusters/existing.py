@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 from pathlib import Path
 
 import yaml
@@ -122,7 +123,7 @@ class ExistingCluster(Cluster):
         found = kubectl()
         choice = _memory(self.name).with_suffix(".context")
         choice.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        aside = choice.with_suffix(f".{os.getpid()}")
+        aside = choice.with_suffix(f".{secrets.token_hex(4)}")  # threads of one kernel ask at the same moment
         aside.write_text(yaml.safe_dump(self._choice()), encoding="utf-8")
         aside.replace(choice)
         return ["env", f"KUBECONFIG={choice}{os.pathsep}{self._kubeconfig.absolute()}", *found]

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import kitlib as kit
 from kitlib import cli
-from kitlib.errors import BadInput, Rejected
+from kitlib.errors import BadInput, CommandFailed, Rejected
 
 pytestmark = pytest.mark.cluster
 
@@ -48,6 +48,9 @@ def test_with_their_kubeconfig_alone_an_attendee_trains_and_reaches_nothing_else
         with pytest.raises(Rejected, match=f'"attendee-{name}", and may not see nodes') as refused:
             look()
         assert "cluster.pods()" in refused.value.fix
+    with pytest.raises(CommandFailed, match="forbidden") as refused:
+        theirs.kubectl("get nodes")
+    assert "kubectl create clusterrole list-nodes" in refused.value.fix
     assert f'namespace "attendee-{name}", Kubernetes v' in repr(theirs)
     with pytest.raises(Rejected, match="forbidden"):
         theirs.kube.token("default", namespace="kube-system", seconds=600)

@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
 from kitlib import cli
-from kitlib.clusters import local
+from kitlib.clusters import existing, local
 from kitlib.errors import BadInput, ClusterUnreachable, ProviderFailed
 from kitlib.kube import Kube
 
@@ -105,6 +106,15 @@ def test_a_kubeconfig_or_context_that_is_not_there_is_named(kubeconfig, tmp_path
         kit.connect("lab", kubeconfig=tmp_path / "nowhere")
     with pytest.raises(BadInput, match='(?s)no context "other".*one of those that it has: '):
         kit.connect("lab", kubeconfig=kubeconfig, context="other")
+
+
+def test_threads_of_one_kernel_may_ask_for_kubectl_at_the_same_moment(kubeconfig, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(existing, "kubectl", lambda: ["kubectl"])
+    cluster = existing.ExistingCluster("lab", kubeconfig=kubeconfig)
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(lambda _: cluster.kubectl_command(), range(100)))
+    assert {each[-1] for each in told} == {"kubectl"}
 
 
 def test_an_error_in_a_terminal_is_a_few_lines_and_exit_status_1(monkeypatch, tmp_path):
