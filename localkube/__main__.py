@@ -115,7 +115,10 @@ def _images(options: argparse.Namespace) -> list[dict[str, Any]]:
 def _get_images(options: argparse.Namespace) -> list[dict[str, Any]]:
     from localkube.controlplane import programs
 
-    found = programs.obtain(options.name, report=lambda text: _say({"progress": text}))
+    if options.here:
+        found = programs.here(options.name)
+    else:
+        found = programs.obtain(options.name, report=lambda text: _say({"progress": text}))
     return [{"name": each.name, "version": each.version, "folder": str(each.folder)} for each in found]
 
 
@@ -199,6 +202,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs.add_parser("images", help="what stands in for images").set_defaults(run=_images)
     get = verbs.add_parser("get-images", help="obtain the programs that images run")
     get.add_argument("name", nargs="+")
+    get.add_argument("--here", action="store_true", help="tell of those that are here, and obtain none")
     get.set_defaults(run=_get_images)
     bundle = verbs.add_parser("bundle", help="make or use one file with all that is fetched or built")
     bundle.add_argument("action", choices=("create", "use"))

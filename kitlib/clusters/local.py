@@ -242,6 +242,14 @@ def get_images(*names: str) -> list[dict[str, str]]:
     return found
 
 
+def manifests_here(program: str) -> Path | None:
+    """Return the manifests beside an operator's program, if that is on this machine; nothing is obtained."""
+    with contextlib.suppress(KitError):  # no machine for local clusters, and so without their programs
+        for found in ask("get-images", "--here", program):
+            return Path(found["folder"]) / "manifests"
+    return None
+
+
 def create_bundle(file: str, *, wheels: bool = True) -> dict:
     """Put all that is fetched or built for local clusters into one file.
 

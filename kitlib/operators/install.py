@@ -16,7 +16,7 @@ from kitlib.clusters import Cluster, connect
 from kitlib.errors import BadInput, Rejected
 from kitlib.kube import Kube
 from kitlib.manifests import Object
-from kitlib.operators.sources import fetch
+from kitlib.operators.sources import fetch, kept
 from kitlib.operators.table import OPERATORS, Part
 from kitlib.progress import progress
 from kitlib.settings import DEFAULT_CLUSTER
@@ -126,8 +126,8 @@ def _gather(cluster: Cluster, part: Part, folder: Path, report: Report) -> None:
     """Put the kit's kustomization into a folder, and what it builds on beside it, as ``upstream``."""
     shutil.copytree(settings.manifests("operators", part.name), folder)
     brought = cluster.operator_manifests(part.program) if part.program else None
-    if brought and part.source:
-        shutil.copytree(brought, folder / "upstream")
+    if part.source and (found := brought or kept(part.program, part.source)):
+        shutil.copytree(found, folder / "upstream")
     elif part.source:
         fetch(part.source, folder / "upstream", report=report)
     if part.code:

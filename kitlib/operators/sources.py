@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from kitlib.clusters.local import manifests_here
 from kitlib.errors import InstallFailed
 from kitlib.operators.table import Source
 
@@ -36,6 +37,15 @@ def fetch(source: Source, folder: Path, *, report: Callable[[str], None]) -> Non
             about=source.url,
             fix=f"fetch them another way and compare: the digest should be {source.digest}",
         )
+
+
+def kept(program: str, source: Source) -> Path | None:
+    """Return where this machine has what a source has, beside a program of local clusters; None if nowhere.
+
+    Then no network is needed, whichever cluster it is for.
+    """
+    found = manifests_here(program) if program else None
+    return found if found and digest(found) == source.digest else None
 
 
 def digest(folder: Path) -> str:

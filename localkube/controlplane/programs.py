@@ -24,6 +24,11 @@ FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-gcflags=all=-dwarf=f
 FREE_BYTES = 2 << 30
 
 
+def here(names: Iterable[str]) -> list[Recipe]:
+    """Return the recipes of those of these programs that are in the cache."""
+    return [recipe for recipe in (RECIPES.get(name) for name in names) if recipe and recipe.ready]
+
+
 def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
     """Return the recipes of these programs when all of them are in the cache.
 

@@ -15,6 +15,7 @@ from kitlib import settings
 from kitlib.errors import InstallFailed
 from kitlib.operators import install, sources
 from kitlib.operators.table import OPERATORS, Source
+from localkube.controlplane.recipes import RECIPES
 
 FILES = {"manifests/base/crd.yaml": b"kind: A\n", "manifests/top.yaml": b"kind: B\n", "README.md": b"no\n"}
 PARTS = [part for parts in OPERATORS.values() for part in parts]
@@ -88,6 +89,22 @@ def test_a_release_that_cannot_be_reached_is_named(served, tmp_path):
     missing = Source(f"{served[1]}/v2.tar.gz", "0" * 64, "manifests")
     with pytest.raises(InstallFailed, match="404"):
         sources.fetch(missing, tmp_path / "upstream", report=quiet)
+
+
+def test_manifests_that_this_machine_has_for_local_clusters_are_taken_if_they_are_the_same(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    part = OPERATORS["trainer"][0]
+    assert sources.kept("jobset", part.source) is None
+    folder = RECIPES["jobset"].folder
+    (folder / "manifests").mkdir(parents=True)
+    (folder / "jobset").write_text("the program")
+    (folder / "manifests" / "crd.yaml").write_text("a: 1")
+    (folder / "jobset").chmod(0o700)
+    same = Source("nowhere", sources.digest(folder / "manifests"))
+    assert sources.kept("jobset", same) == folder / "manifests"
+    assert sources.kept("jobset", part.source) is None  # those of another version
 
 
 def test_an_operator_that_the_kit_does_not_know_is_refused_with_those_it_knows():
