@@ -7,7 +7,7 @@ contract.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,16 @@ class Order:
     archive: Path
     dockerfile: str
     arguments: dict[str, str] = field(default_factory=dict)
+
+
+def short_name(name: str) -> str:
+    """Return an image's name without the kit's, which a cluster's repository has anyway.
+
+    Example:
+        >>> short_name("trainyard/trainer")
+        'trainer'
+    """
+    return str(PurePosixPath(name).relative_to("trainyard")) if name.startswith("trainyard/") else name
 
 
 class Registry(ABC):

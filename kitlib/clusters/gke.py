@@ -30,6 +30,7 @@ from kitlib.widgets.steps_table import StepsTable
 if TYPE_CHECKING:
     from kitlib.clouds.google.everything import Plan
     from kitlib.clouds.google.session import Session
+    from kitlib.clouds.images import Registry
 
 LONGEST_NAME = 40
 HOURS, MOST_HOURS, DISK_GB = 4, 336, 100
@@ -352,6 +353,17 @@ class GkeCluster(Cluster):
         from kitlib.clouds.google.storage import bucket_name
 
         return f"gs://{bucket_name(self.session.project, self.name)}"
+
+    @property
+    def registry(self) -> "Registry":
+        """Its repository in Artifact Registry."""
+        from kitlib.clouds.google.images import ArtifactRegistry
+        from kitlib.clouds.tags import read
+
+        found = self._described()
+        if found is None:
+            raise self._not_found()
+        return ArtifactRegistry(self.session, read(found.resource_labels), clock=self.clock)
 
     @property
     def image_prefix(self) -> str:

@@ -18,13 +18,14 @@ HASHED = "$2b$04$joyFUhy5vTqeQICV31CghOdppnBzunUJI74iLqTB.C1eNDpdz6pyK"  # the s
 
 @contextmanager
 def serve_registry(folder: Path, *, password: str = "") -> Iterator[str]:
-    """Yield the address of a registry; with a password, that of the user AWS."""
+    """Yield the address of a registry; with a password, that of the users of both clouds."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     text = CONFIGURATION % (folder / "storage", port)
     if password:
         assert password == PASSWORD
-        (folder / "htpasswd").write_text(f"AWS:{HASHED}\n")
+        users = ("AWS", "oauth2accesstoken")  # as ECR and Artifact Registry call everybody
+        (folder / "htpasswd").write_text("".join(f"{each}:{HASHED}\n" for each in users))
         text += f"auth: {{htpasswd: {{realm: test, path: {folder / 'htpasswd'}}}}}\n"
     configuration = folder / "registry.yml"
     configuration.write_text(text)

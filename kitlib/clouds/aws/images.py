@@ -5,13 +5,12 @@ No aws program is needed. Pods need no secret: the role of the nodes may pull fr
 
 import base64
 from collections.abc import Callable
-from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 from kitlib.clouds.aws.builds import build
 from kitlib.clouds.aws.plan import Plan
 from kitlib.clouds.aws.registry import Repositories
-from kitlib.clouds.images import Login, Order, Registry, Stored
+from kitlib.clouds.images import Login, Order, Registry, Stored, short_name
 
 NOT_THERE = {"ImageNotFoundException", "RepositoryNotFoundException"}
 
@@ -29,7 +28,7 @@ class EcrRegistry(Registry):
 
     def address(self, name: str) -> str:
         """Make the repository of an image, or find it; return its address."""
-        return self.repositories.ensure(_short(name))
+        return self.repositories.ensure(short_name(name))
 
     def login(self) -> Login:
         """Return what opens ECR for twelve hours."""
@@ -43,7 +42,7 @@ class EcrRegistry(Registry):
             "ecr",
             "describe_images",
             fine=NOT_THERE,
-            repositoryName=self.repositories.called(_short(name)),
+            repositoryName=self.repositories.called(short_name(name)),
             imageIds=[{"imageTag": tag}],
         )
         if not found or not found["imageDetails"]:
@@ -54,8 +53,3 @@ class EcrRegistry(Registry):
     def build(self, order: Order, *, report: Callable[[str], None]) -> None:
         """Have CodeBuild build an image and push it."""
         build(self.plan, order, report=report)
-
-
-def _short(name: str) -> str:
-    """Return an image's name without the kit's, which the repository has anyway."""
-    return str(PurePosixPath(name).relative_to("trainyard")) if name.startswith("trainyard/") else name

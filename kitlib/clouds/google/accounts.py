@@ -2,7 +2,9 @@
 
 ``nodes`` is what its machines run as: they write logs and metrics, and pull images. ``expiry`` is what the
 schedules run as that delete the cluster: it may do that to this cluster, until two days after its end. Pods
-have none: workload identity lets a bucket's policy name the cluster itself (`storage`).
+have none: workload identity lets a bucket's policy name the cluster itself (`storage`). ``builds`` is made
+when Cloud Build is first needed: it may use the cluster's bucket and repository, and has no right in the
+project.
 """
 
 import hashlib
@@ -10,8 +12,8 @@ import re
 from collections.abc import Callable
 from datetime import UTC, timedelta
 
+from kitlib.clouds.google.access import new_account
 from kitlib.clouds.google.owned import Owned, lasts, written
-from kitlib.clouds.google.refusals import Refused, Why
 from kitlib.clouds.google.session import Session, find
 from kitlib.clouds.resource import Resource, Seen, State
 from kitlib.clouds.tags import Tags
@@ -21,6 +23,7 @@ ROLES = {
     "nodes": "roles/container.defaultNodeServiceAccount",
     "expiry": "roles/container.clusterAdmin",
 }
+BUILDS = "builds"
 ANCHOR = "account expiry"  # made first and unmade last: it costs nothing, and by it the rest is found
 _END = re.compile(r'timestamp\("([^"]+)"\)')
 GRACE = timedelta(days=2)  # in which an expiry that fails is tried again
@@ -48,7 +51,7 @@ class Account(Owned):
     Args:
         session: The way into its project.
         tags: Whose it is.
-        role: ``nodes`` or ``expiry``.
+        role: ``nodes``, ``expiry`` or ``builds``.
         exact: Whether the end that its description tells shall be brought to that of the tags; else a later
             one is fine as well.
     """
@@ -169,18 +172,13 @@ class Grant(Resource):
         policy = self._policy()
         change(policy)
         policy["version"] = 3
-        try:
+        with new_account(self._member):
             self.session.rest(
                 "cloudresourcemanager",
                 "projects.setIamPolicy",
                 resource=f"projects/{self.session.project}",
                 body={"policy": policy},
             )
-        except Refused as error:
-            if "does not exist" not in error.what:
-                raise
-            # a new account is known everywhere only after some seconds
-            raise Refused(error.what, about=self._member, fix=error.fix, why=Why.BUSY) from error
 
 
 def ending_condition(tags: Tags) -> dict[str, str]:

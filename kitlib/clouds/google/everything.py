@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kitlib.clouds import tags as tags_
 from kitlib.clouds.google import leftovers
-from kitlib.clouds.google.accounts import Account, Grant
+from kitlib.clouds.google.accounts import BUILDS, Account, Grant
 from kitlib.clouds.google.cluster import ClusterLabels, GkeCluster, TrainingPool
 from kitlib.clouds.google.expiry import TIMES, Ending
 from kitlib.clouds.google.machines import Machines
@@ -126,7 +126,9 @@ def discover(session: Session, cluster: str | None = None) -> list[Resource]:
 
 def of_cluster(session: Session, tags: Tags) -> list[Resource]:
     """Return what is there of one cluster, and is the kit's."""
-    candidates: list[Resource] = [Account(session, tags, role) for role in ("expiry", "nodes")]
+    candidates: list[Resource] = [
+        Account(session, tags, role) for role in ("expiry", "nodes", BUILDS)
+    ]
     candidates += [Grant(session, tags, role) for role in ("expiry", "nodes")]
     candidates += [Network(session, tags), Bucket(session, tags)]
     if session.zone:

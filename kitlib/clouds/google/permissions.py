@@ -5,9 +5,15 @@ Roles are the predefined ones of https://cloud.google.com/iam/docs/understanding
 
 # What creating, using and deleting a cluster asks for; the preflight tests it, docs/gke.md lists it.
 NEEDED = (
+    "artifactregistry.dockerimages.get",
     "artifactregistry.repositories.create",
     "artifactregistry.repositories.delete",
     "artifactregistry.repositories.setIamPolicy",
+    "artifactregistry.repositories.uploadArtifacts",
+    "artifactregistry.tags.get",
+    "cloudbuild.builds.create",
+    "cloudbuild.builds.list",
+    "cloudbuild.builds.update",
     "cloudscheduler.jobs.create",
     "cloudscheduler.jobs.delete",
     "cloudscheduler.jobs.update",
@@ -32,6 +38,10 @@ NEEDED = (
     "resourcemanager.projects.setIamPolicy",
     "storage.buckets.create",
     "storage.buckets.delete",
+    "storage.buckets.setIamPolicy",
+    "storage.objects.create",
+    "storage.objects.delete",
+    "storage.objects.get",
 )
 _ROLES = (  # the longest beginning of a permission counts
     ("artifactregistry.", "roles/artifactregistry.admin"),

@@ -20,6 +20,7 @@ FILES = (
     "a shared volume is a Filestore instance of at least 1 TiB: about {:.2f} dollars an hour for each, "
     "also after the expiry, until somebody deletes it"
 )
+BUILDS = "an image that Cloud Build builds costs half a cent a minute; 2,500 minutes a month are free"
 TRAFFIC = "traffic out of Google Cloud is not in it: a few cents for the course"
 SPOT = "a spot price moves, and a spot machine may be taken away at any time"
 FILESTORE_GB = 1024
@@ -47,7 +48,7 @@ def estimate(plan: Plan, *, hours: float) -> Estimate:
     ]
     about = f'cluster "{plan.tags.cluster}" in {plan.session.zone}'
     share = table.price("Filestore, basic HDD", count=FILESTORE_GB).together
-    notes = (FILES.format(share), TRAFFIC, *([SPOT] if machines.spot else []))
+    notes = (FILES.format(share), BUILDS, TRAFFIC, *([SPOT] if machines.spot else []))
     return Estimate(about, tuple(each for each in prices if each.count), hours, notes)
 
 

@@ -1,15 +1,14 @@
-"""The repository for a cluster's images in Artifact Registry, and that its machines may pull from it.
+"""The repository for a cluster's images in Artifact Registry, and who may pull from it and push to it.
 
-Building images and pushing them is not here: `kitlib.container_images`.
+What is in it is in `images`; what Cloud Build does is in `builds`.
 """
 
-from kitlib.clouds.google.accounts import ANCHOR, email
+from kitlib.clouds.google.access import Access
+from kitlib.clouds.google.accounts import ANCHOR, BUILDS, email
 from kitlib.clouds.google.owned import Owned, marked, raise_failure
-from kitlib.clouds.google.session import Session, find
-from kitlib.clouds.resource import ABSENT, Resource, Seen, State
-from kitlib.clouds.tags import Tags
+from kitlib.clouds.google.session import find
 
-READER = "roles/artifactregistry.reader"
+READER, WRITER = "roles/artifactregistry.reader", "roles/artifactregistry.writer"
 _COLLECTION = "projects.locations.repositories"
 
 
@@ -80,41 +79,38 @@ class Repository(Owned):
         return False
 
 
-class RepositoryAccess(Resource):
-    """That the cluster's machines may pull images. It goes with the repository."""
+class _OfRepository(Access):
+    kind = "artifactregistry.googleapis.com/Policy"
 
-    name, kind = "access to the repository", "artifactregistry.googleapis.com/Policy"
-    needs = ("repository", "account nodes")
-    expected, poll = 2.0, 5.0
+    def policy(self) -> dict | None:
+        return find(self.session.rest, "artifactregistry", f"{_COLLECTION}.getIamPolicy", resource=self._id)
 
-    def __init__(self, session: Session, tags: Tags) -> None:
-        self.session, self.tags = session, tags
-
-    @property
-    def member(self) -> str:
-        """The account of the machines."""
-        return f"serviceAccount:{email(self.session, 'nodes', self.tags.cluster)}"
-
-    def look(self) -> Seen:
-        policy = self._policy()
-        gives = any(
-            each["role"] == READER and self.member in each.get("members", ())
-            for each in (policy or {}).get("bindings", ())
-        )
-        return Seen(State.READY, self.member) if gives else ABSENT
-
-    def make(self) -> None:
-        policy = self._policy() or {}
-        policy.setdefault("bindings", []).append({"role": READER, "members": [self.member]})
+    def set_policy(self, policy: dict) -> None:
         body = {"policy": policy}
         self.session.rest("artifactregistry", f"{_COLLECTION}.setIamPolicy", resource=self._id, body=body)
-
-    def unmake(self) -> None:
-        return
 
     @property
     def _id(self) -> str:
         return repository_id(self.session.project, self.session.region, self.tags.cluster)
 
-    def _policy(self):
-        return find(self.session.rest, "artifactregistry", f"{_COLLECTION}.getIamPolicy", resource=self._id)
+
+class RepositoryAccess(_OfRepository):
+    """That the cluster's machines may pull images."""
+
+    name, needs = "access to the repository", ("repository", "account nodes")
+    roles = (READER,)
+
+    @property
+    def member(self) -> str:
+        return f"serviceAccount:{email(self.session, 'nodes', self.tags.cluster)}"
+
+
+class BuildsPush(_OfRepository):
+    """That builds may push images."""
+
+    name, needs = "repository for builds", ("account builds",)
+    roles = (WRITER,)
+
+    @property
+    def member(self) -> str:
+        return f"serviceAccount:{email(self.session, BUILDS, self.tags.cluster)}"

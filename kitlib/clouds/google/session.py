@@ -181,7 +181,10 @@ class Session:
 
     def _request(self, service: str, method: str, parameters: Mapping):
         collection, _, verb = method.rpartition(".")
-        return getattr(self._collection(service, collection), verb)(**parameters)
+        request = getattr(self._collection(service, collection), verb)(**parameters)
+        if (elsewhere := endpoint(service)) and "media_body" in parameters:  # the library forgets it there
+            request.uri = urljoin(elsewhere, urlsplit(request.uri)._replace(scheme="", netloc="").geturl())
+        return request
 
     def _http(self, service: str):
         """Return this thread's connection: httplib2 is not made for several threads."""

@@ -6,13 +6,12 @@ StorageClass is in `manifests/gke`, those that are left are in `leftovers`.
 
 import hashlib
 
-from kitlib.clouds.google.accounts import ANCHOR
+from kitlib.clouds.google.access import Access
+from kitlib.clouds.google.accounts import ANCHOR, BUILDS, email
 from kitlib.clouds.google.owned import Owned, marked
-from kitlib.clouds.google.session import Session, find
-from kitlib.clouds.resource import ABSENT, Resource, Seen, State
-from kitlib.clouds.tags import Tags
+from kitlib.clouds.google.session import find
 
-OBJECT_USER = "roles/storage.objectUser"
+OBJECT_USER, BUCKET_READER = "roles/storage.objectUser", "roles/storage.legacyBucketReader"
 
 
 def bucket_name(project: str, cluster: str) -> str:
@@ -74,17 +73,26 @@ class Bucket(Owned):
         self.session.rest("storage", "buckets.delete", bucket=self.id)
 
 
-class BucketAccess(Resource):
-    """That the pods of the cluster, and nobody else's, may read and write its bucket.
+class _OfBucket(Access):
+    kind = "storage.googleapis.com/Policy"
 
-    The policy goes with the bucket, so there is nothing to unmake.
-    """
+    def policy(self) -> dict | None:
+        where = {"bucket": self._bucket, "optionsRequestedPolicyVersion": 3}
+        return find(self.session.rest, "storage", "buckets.getIamPolicy", **where)
 
-    name, kind, needs = "access to the bucket", "storage.googleapis.com/Policy", ("bucket", "cluster")
-    expected, poll = 2.0, 5.0
+    def set_policy(self, policy: dict) -> None:
+        self.session.rest("storage", "buckets.setIamPolicy", bucket=self._bucket, body=policy)
 
-    def __init__(self, session: Session, tags: Tags) -> None:
-        self.session, self.tags = session, tags
+    @property
+    def _bucket(self) -> str:
+        return bucket_name(self.session.project, self.tags.cluster)
+
+
+class BucketAccess(_OfBucket):
+    """That the pods of the cluster, and nobody else's, may read and write its bucket."""
+
+    name, needs = "access to the bucket", ("bucket", "cluster")
+    roles = (OBJECT_USER,)
 
     @property
     def member(self) -> str:
@@ -99,32 +107,13 @@ class BucketAccess(Resource):
             f"https://container.googleapis.com/v1/{cluster}"
         )
 
-    def look(self) -> Seen:
-        policy = self._policy()
-        if policy is None or not any(self._gives(each) for each in policy.get("bindings", ())):
-            return ABSENT
-        return Seen(State.READY, self.member)
 
-    def make(self) -> None:
-        policy = self._policy() or {}
-        policy.setdefault("bindings", []).append({"role": OBJECT_USER, "members": [self.member]})
-        self.session.rest("storage", "buckets.setIamPolicy", bucket=self._bucket, body=policy)
+class BuildsFiles(_OfBucket):
+    """That builds may read from the bucket what they are made from, and write their logs there."""
 
-    def unmake(self) -> None:
-        return
+    name, needs = "bucket for builds", ("account builds",)
+    roles = (OBJECT_USER, BUCKET_READER)
 
     @property
-    def _bucket(self) -> str:
-        return bucket_name(self.session.project, self.tags.cluster)
-
-    def _policy(self):
-        return find(
-            self.session.rest,
-            "storage",
-            "buckets.getIamPolicy",
-            bucket=self._bucket,
-            optionsRequestedPolicyVersion=3,
-        )
-
-    def _gives(self, binding: dict) -> bool:
-        return binding["role"] == OBJECT_USER and self.member in binding.get("members", ())
+    def member(self) -> str:
+        return f"serviceAccount:{email(self.session, BUILDS, self.tags.cluster)}"

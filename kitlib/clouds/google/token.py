@@ -31,11 +31,8 @@ def credential(token: str, expires: datetime | None) -> dict:
 
 def main() -> int:
     """Print a credential; what is wrong is said to stderr, which kubectl shows."""
-    if given := os.environ.get(TOKEN):
-        print(json.dumps(credential(given, None)))
-        return 0
     try:
-        token, expires = _fresh()
+        token, expires = access_token()
     except KitError as error:
         print(error, file=sys.stderr)
         return 1
@@ -43,7 +40,14 @@ def main() -> int:
     return 0
 
 
-def _fresh() -> tuple[str, datetime | None]:
+def access_token() -> tuple[str, datetime | None]:
+    """Return a token that is as fresh as can be, and when it ends, in UTC; None if nobody knows.
+
+    Raises:
+        Refused: There are no credentials, or they have expired.
+    """
+    if given := os.environ.get(TOKEN):
+        return given, None
     import google.auth
     import google.auth.exceptions
     from google.auth.transport.requests import Request
@@ -54,7 +58,7 @@ def _fresh() -> tuple[str, datetime | None]:
     except (google.auth.exceptions.GoogleAuthError, OSError) as error:
         from kitlib.clouds.google.refusals import translate
 
-        raise translate(error, "a token for the cluster", "") from error
+        raise translate(error, "google-auth: an access token", "") from error
     ends = found.expiry  # naive, in UTC
     return found.token, None if ends is None else ends.replace(tzinfo=UTC)
 

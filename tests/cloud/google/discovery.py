@@ -182,7 +182,7 @@ def _pattern(path: str) -> re.Pattern:
         while name in seen:
             name += "_"
         seen.add(name)
-        return f"(?P<{name}>[^/:]+)"
+        return f"(?P<{name}>(?:[^/:]|(?<=sha256):)+)"  # after any other colon comes a verb
 
     pieces = re.split(r"(\{[^}]*\})", path)
     made = [re.sub(r"\{(.*)\}", group, each) if each[:1] == "{" else re.escape(each) for each in pieces]

@@ -7,7 +7,7 @@ google-api-python-client. README.md beside this says what is faithful and what i
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from . import builds, compute, container_rest, http_control, iam, seeds, storage, usage
+from . import builds, compute, container_rest, http_control, iam, images, seeds, storage, usage
 from .clock import SimulatedClock
 from .container import Container
 from .http_server import HttpServer
@@ -36,7 +36,7 @@ SERVICES = (
 )
 
 
-_PARTS = (builds, compute, container_rest, iam, storage, usage)
+_PARTS = (builds, compute, container_rest, iam, images, storage, usage)
 
 
 class FakeGoogle:
@@ -148,6 +148,15 @@ class FakeGoogle:
         self.world.endpoint, self.world.ca = endpoint.removeprefix("https://"), ca
         if on_pool:
             self.container.on_pool = on_pool
+
+    def registry(self, address: str, login: str = "") -> None:
+        """Let a real registry stand for Artifact Registry.
+
+        Args:
+            address: ``host:port``.
+            login: ``user:password``, to look into it.
+        """
+        self.world.registry, self.world.login = address, login
 
     @property
     def token_webhook(self) -> str:

@@ -25,7 +25,9 @@ def fits(body: dict, condition: str) -> bool:
         found: object = body
         for word in key.split("."):
             found = found.get(word) if isinstance(found, dict) else None
-        if sign == ":":
+        if isinstance(found, list):
+            good = (wanted in found) == (sign != "!=")
+        elif sign == ":":
             good = found is not None if wanted == "*" else wanted in str(found or "")
         else:
             good = (str(found) == wanted) == (sign in ("=", "eq"))

@@ -93,6 +93,7 @@ class World:
         self.projects: dict[str, Project] = {}
         self.endpoint = "203.0.113.10"
         self.ca = ""
+        self.registry = self.login = ""  # of a real registry that stands for Artifact Registry
         self._faults: list[_Fault] = []
         self._cut: _Cut | None = None
         self._numbers = itertools.count(1)
