@@ -88,7 +88,16 @@ def test_a_tag_that_says_nothing_is_refused(tag):
         kit.build_image("trainyard/trainer", tag=tag)
 
 
-def test_without_an_engine_it_says_so(monkeypatch, dockerfile):
+def alone(program, folder):
+    """Return a PATH on which there is this program, if there is one at all, and no other."""
+    folder.mkdir()
+    if found := shutil.which(program):
+        (folder / program).symlink_to(found)
+    return str(folder)
+
+
+def test_without_an_engine_it_says_so(monkeypatch, dockerfile, tmp_path_factory):
+    monkeypatch.setenv("PATH", alone("docker", tmp_path_factory.mktemp("path") / "bin"))
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(NoContainerEngine, match="docker"):
         kit.build_image("trainyard/greeting", tag="1", dockerfile=dockerfile)
