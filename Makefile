@@ -65,7 +65,7 @@ test-all: lint browser  ## every test, those marked slow as well; those of pods 
 	TRAINYARD_MODE=plain $(SIDE_BY_SIDE) $(WORKERS) -m "not slow" $(IN_BOTH_MODES)
 
 test-clouds: lint  ## the clouds' tests against simulated ones, the whole course on each included
-	$(SIDE_BY_SIDE) 2 tests/cloud
+	$(SIDE_BY_SIDE) 2 -m "not long" tests/cloud
 
 soak-elastic: setup  ## disturb an elastic run for ten minutes, at random; SEED=N does the same again
 	$(BIN)/python tools/soak_elastic.py $(if $(SEED),--seed $(SEED))

@@ -82,6 +82,7 @@ def test_some_crashes_are_survived(at, after, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3000)
 def test_a_crash_at_each_call_is_survived(monkeypatch):
     points = 0

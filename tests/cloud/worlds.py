@@ -2,6 +2,9 @@
 that makes a default cluster, another one that finds what there is, and a look at what is left.
 """
 
+import copy
+import hashlib
+import random
 import threading
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime, timedelta
@@ -12,10 +15,12 @@ from kitlib.clouds.steps import bring_up, take_down
 from kitlib.clouds.tags import Tags
 
 from .deaths import Life
+from .google.refusals import ApiError, OperationFailure
 from .simulated_clock import SimulatedClock
 from .simulated_cloud import Plan, SimulatedCloud, plans
 
 CLUSTER = "lab"
+WHEN = ("before", "after")
 
 
 class World(ABC):
@@ -54,6 +59,14 @@ class World(ABC):
     @abstractmethod
     def changes(self, request: str) -> bool:
         """Return whether a request changes something."""
+
+    @abstractmethod
+    def trouble(self, choose: random.Random) -> None:
+        """Let something go wrong at one of the next requests, or from it on, until `mend`."""
+
+    @abstractmethod
+    def mend(self) -> None:
+        """Let nothing go wrong any more."""
 
     def create(self, life: Life | None = None, *, workers: int = 1, **how: object) -> Life:
         """Bring a default cluster up, in a process with this life; return the life."""
@@ -110,6 +123,13 @@ class MadeUp(World):
     def changes(self, request: str) -> bool:
         return not request.startswith("look")
 
+    def trouble(self, choose: random.Random) -> None:
+        number = len(self.cloud.log) + choose.randint(1, 40)
+        self.cloud.faults[number] = choose.choice(["busy", "refused", "gives up", "lost"])
+
+    def mend(self) -> None:
+        self.cloud.faults.clear()
+
 
 class Amazon(World):
     """The fake Amazon: a cluster of EKS with all that the kit makes for it.
@@ -138,18 +158,18 @@ class Amazon(World):
     def session(self):
         """Return a way to AWS that nobody has used; its clients are old ones."""
         first = self.sessions.get("first")
-        session = self.modules["session"].Session("us-west-2")
         if first is None:
-            self.sessions["first"] = session
-            session._boto.events.register("before-send", self._before)
-            session._boto.events.register("response-received", self._after)
-        else:
-            session._boto, session._clients, session._lock = first._boto, first._clients, first._lock
+            first = self.sessions["first"] = self.modules["session"].Session("us-west-2")
+            first._boto.events.register("before-send", self._before)
+            first._boto.events.register("response-received", self._after)
+        session = copy.copy(first)
+        vars(session).pop("identity", None)  # which a fresh process asks for
         return session
 
     def _before(self, request, event_name: str, **_: object) -> None:
         world = self.sessions["world"]
-        world.sent.number = world.life.begin(event_name.removeprefix("before-send."))
+        asked = hashlib.sha256(f"{request.url} {request.body!r}".encode()).hexdigest()[:8]
+        world.sent.number = world.life.begin(f"{event_name.removeprefix('before-send.')} {asked}")
 
     def _after(self, **_: object) -> None:
         world = self.sessions["world"]
@@ -167,6 +187,25 @@ class Amazon(World):
 
     def changes(self, request: str) -> bool:
         return not request.partition(".")[2].startswith(("Describe", "List", "Get", "Head"))
+
+    def trouble(self, choose: random.Random) -> None:
+        nth, times = choose.randint(1, 200), choose.choice([1, 1, 5, None])
+        error, when = choose.choice(["ThrottlingException", "InternalFailure"]), choose.choice(WHEN)
+        action = choose.choice(["eks:CreateCluster", "eks:CreateNodegroup", "ec2:Create*", "*:Delete*"])
+        said = ("AsgInstanceLaunchFailures", "We currently do not have sufficient capacity")
+        choose.choice(
+            [
+                lambda: self.amazon.fail("*", nth, error, times=times, after=when == "after"),
+                lambda: self.amazon.cut(nth, when, times=times),
+                lambda: self.amazon.deny(action),
+                lambda: self.amazon.break_("node group", choose.choice(["system", "train"]), *said),
+                lambda: self.amazon.break_("cluster", CLUSTER, "InternalFailure", "it went wrong"),
+                lambda: self.amazon.lag(action, choose.randint(1, 3)),
+            ]
+        )()
+
+    def mend(self) -> None:
+        self.amazon.faults.reset()
 
 
 class Google(World):
@@ -220,3 +259,21 @@ class Google(World):
     def changes(self, request: str) -> bool:
         method = request.partition(": ")[2].partition(" ")[0].rpartition(".")[2]
         return not method.startswith(("get", "list", "test", "aggregated"))
+
+    def trouble(self, choose: random.Random) -> None:
+        nth, when = choose.randint(1, 120), choose.choice(WHEN)
+        refusal = ApiError(
+            choose.choice(["UNAVAILABLE", "RESOURCE_EXHAUSTED", "INTERNAL"]), "as the test says"
+        )
+        spoilt = OperationFailure("RESOURCE_EXHAUSTED", "there are no such GPUs", "GCE_STOCKOUT")
+        makes = choose.choice(["container.CreateCluster", "container.CreateNodePool"])
+        choose.choice(
+            [
+                lambda: self.google.fail("*", nth, refusal, times=choose.choice([1, 5])),
+                lambda: self.google.fail(makes, 1, spoilt),
+                lambda: self.google.cut(nth, when),
+            ]
+        )()
+
+    def mend(self) -> None:
+        self.google.mend()

@@ -9,7 +9,7 @@ import difflib
 import os
 import threading
 from collections.abc import Collection, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 
 import boto3
 from botocore.config import Config
@@ -143,14 +143,18 @@ def _checked(session: boto3.Session) -> str:
     region = session.region_name
     if not region:
         raise BadInput("no region is named", about="AWS", fix='region="eu-central-1", or set AWS_REGION')
-    known = [
-        each
-        for partition in session.get_available_partitions()
-        for each in session.get_available_regions("ec2", partition_name=partition)
-    ]
+    known = _regions()
     if region not in known:
         near = difflib.get_close_matches(region, known, n=3, cutoff=0.6) or sorted(known)[:3]
         raise BadInput(
             "AWS has no such region", about=f'region="{region}"', fix=f"did you mean {', '.join(near)}?"
         )
     return region
+
+
+@cache
+def _regions() -> tuple[str, ...]:
+    """Return all that botocore knows; it takes half a second to read."""
+    session = boto3.Session()
+    partitions = session.get_available_partitions()
+    return tuple(region for each in partitions for region in session.get_available_regions("ec2", each))
