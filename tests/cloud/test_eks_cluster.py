@@ -48,6 +48,8 @@ def test_what_is_made_is_found_made_once_and_deleted_until_nothing_is_left(amazo
             assert each.tags["trainyard:cluster"] == "lab", each
             assert each.tags["trainyard:owner"] == "ada", each
     assert clusters(life.plan.session) == {"lab"}
+    cni = client("eks").describe_addon(clusterName="lab", addonName="vpc-cni")["addon"]
+    assert json.loads(cni["configurationValues"]) == {"enableNetworkPolicy": "true"}
 
     life.create()
     assert life.written() == first

@@ -67,6 +67,7 @@ def test_a_cluster_is_made_with_all_that_it_stands_on_and_nothing_of_it_is_left(
     assert lab.status.name == "RUNNING"
     assert lab.release_channel.channel.name == "REGULAR"
     assert lab.workload_identity_config.workload_pool == f"{PROJECT}.svc.id.goog"
+    assert lab.network_config.datapath_provider.name == "ADVANCED_DATAPATH"  # it heeds NetworkPolicies
     addons = lab.addons_config
     assert addons.gcp_filestore_csi_driver_config.enabled and addons.gcs_fuse_csi_driver_config.enabled
     training = next(each for each in lab.node_pools if each.name == "training")

@@ -1,5 +1,6 @@
 """The EKS cluster itself: control plane, node groups, add-ons, and which pods have which role."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -221,9 +222,10 @@ class Addon(EksPart):
         *,
         account: str = "",
         role: Role | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(plan, f"add-on {addon}", ("cluster", *needs, *([role.name] if role else [])))
-        self.addon, self.account, self.role = addon, account, role
+        self.addon, self.account, self.role, self.settings = addon, account, role, settings
 
     def look(self) -> Seen:
         found = self.session.find(
@@ -245,6 +247,7 @@ class Addon(EksPart):
             resolveConflicts="OVERWRITE",
             tags=self.written(),
             **({"podIdentityAssociations": identities} if identities else {}),
+            **({"configurationValues": json.dumps(self.settings)} if self.settings else {}),
         )
 
     def unmake(self) -> None:

@@ -23,6 +23,9 @@ from kitlib.clouds.resource import Seen, State
 from kitlib.clouds.tags import CLUSTER, EXPIRES, KIT, Tags, read
 
 WORKERS = 8
+SETTINGS = {
+    "vpc-cni": {"enableNetworkPolicy": "true"}  # attendees of one cluster do not reach each other's pods
+}
 EARLY = ("vpc-cni", "kube-proxy", "eks-pod-identity-agent")  # nodes are not ready without
 LATE = ("coredns", "metrics-server")  # run on nodes
 
@@ -78,7 +81,7 @@ def programs(plan: Plan, own: dict[str, Role], subnets: list[Subnet]) -> list[Pa
     ]
     system = (f"node group {SYSTEM}",)
     addons = [
-        *(Addon(plan, each) for each in EARLY),
+        *(Addon(plan, each, settings=SETTINGS.get(each)) for each in EARLY),
         *(Addon(plan, each, system) for each in LATE),
         Addon(plan, "aws-efs-csi-driver", system, account="efs-csi-controller-sa", role=own["efs"]),
     ]

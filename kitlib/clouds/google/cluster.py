@@ -125,6 +125,8 @@ class GkeCluster(Followed):
             network=self.network or own,
             subnetwork="" if self.network else own,
             ip_allocation_policy=types.IPAllocationPolicy(use_ip_aliases=True),
+            # Dataplane V2 heeds NetworkPolicies: attendees of one cluster do not reach each other's pods
+            network_config=types.NetworkConfig(datapath_provider=types.DatapathProvider.ADVANCED_DATAPATH),
             workload_identity_config=types.WorkloadIdentityConfig(
                 workload_pool=f"{self.session.project}.svc.id.goog"
             ),

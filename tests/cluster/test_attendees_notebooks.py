@@ -1,0 +1,89 @@
+"""The course as an attendee runs it: each notebook with nothing but the kubeconfig of a room.
+
+Those that need more than one namespace stop at the cell that does, and say what is missing and who has it.
+"""
+
+import os
+import secrets
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import kitlib as kit
+
+ROOT = Path(__file__).parents[2]
+SECONDS, AT_ONCE = 900, 2
+# Whether it runs to its end, or the words with which it stops.
+NOTEBOOKS = {
+    "00": "",
+    "02": "",
+    "03": "",
+    "04": "",
+    "05": "",
+    "06": "",
+    "07": "",
+    "10": "",
+    "01": "may not see nodes",
+    "08": "kubectl create role",
+    "09": "may not see nodes",
+    "11": "kubectl create clusterrole",
+}
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(2 * SECONDS)]
+
+
+@pytest.fixture
+def cluster(state_home):
+    """A cluster with room for all of them at once, so that none waits for another's quota."""
+    name = f"rooms-{secrets.token_hex(2)}"
+    try:
+        yield kit.create_cluster("local", name=name, nodes=4, cpus=4, memory="16Gi")
+    finally:
+        kit.clusters.LocalCluster(name).delete()
+
+
+def attend(attendee, number, folder):
+    """Run a notebook as an attendee; return what was printed, and the notebook."""
+    (source,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
+    output = folder / source.name
+    given = {"KUBECONFIG": str(attendee.kubeconfig), "XDG_STATE_HOME": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-m", "papermill", source.name, str(output), "-p", "provider", "existing"],
+        cwd=source.parent,
+        env=os.environ | given,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    return done, nbformat.read(output, as_version=4)
+
+
+def test_an_attendees_kubeconfig_runs_the_notebooks_or_they_say_what_it_takes(cluster, tmp_path):
+    people = {number: f"runs-{number}" for number in NOTEBOOKS}
+    made = kit.workshop.create([*people.values()], cluster=cluster, datasets=["digits"])
+    rooms = {each.name: each for each in made.attendees}
+
+    def run(number):
+        (tmp_path / number).mkdir()
+        return attend(rooms[people[number]], number, tmp_path / number)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        ended = dict(zip(NOTEBOOKS, pool.map(run, NOTEBOOKS), strict=True))
+    wrong = {}
+    for number, words in NOTEBOOKS.items():
+        done, _ = ended[number]
+        as_said = words in done.stderr if words else done.returncode == 0
+        if not as_said or bool(done.returncode) != bool(words):
+            wrong[number] = done.stderr[-3000:]
+    assert not wrong, "\n".join(wrong.values())
+    told = [each for each in ended["09"][1].cells if "result-accuracy" in each.metadata.get("tags", [])]
+    assert told[0].outputs, "09 comes as far as the model"
+    rows = {each["attendee"]: each for each in kit.workshop.status(cluster=cluster)}
+    assert {people[each] for each, words in NOTEBOOKS.items() if words} == {
+        name for name, row in rows.items() if "Rejected" in row["trouble"] or "Forbidden" in row["trouble"]
+    }
