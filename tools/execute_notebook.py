@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -58,18 +59,21 @@ def execute(notebook: Path, output: Path, parameters: dict[str, object]) -> int:
     papermill_engines.register("telling", TellingEngine)
     papermill_io.register(os.fspath(output.parent), WholeFiles())
     try:
-        papermill.execute_notebook(
-            notebook,
-            output,
-            parameters=parameters,
-            engine_name="telling",
-            kernel_name="python3",
-            cwd=notebook.parent,
-            progress_bar=False,
-            start_timeout=START_SECONDS,
-            execution_timeout=CELL_SECONDS,
-            config=Config(KernelManager={"transport": "ipc"}),  # sockets in a private folder, no open ports
-        )
+        # No open ports: sockets in a private folder. By default they are in the notebook's, which may be
+        # somebody else's.
+        with tempfile.TemporaryDirectory(prefix="ty-kernel-") as sockets:
+            papermill.execute_notebook(
+                notebook,
+                output,
+                parameters=parameters,
+                engine_name="telling",
+                kernel_name="python3",
+                cwd=notebook.parent,
+                progress_bar=False,
+                start_timeout=START_SECONDS,
+                execution_timeout=CELL_SECONDS,
+                config=Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/socket"}),
+            )
     except PapermillExecutionError as error:
         print(f"{notebook.name}: {error.ename}: {error.evalue}", file=sys.stderr)
         return 1

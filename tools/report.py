@@ -91,7 +91,6 @@ def read(executed: Path, *, original: Path) -> Result:
     numbers = {cell.id: number for number, cell in enumerate(nbformat.read(original, as_version=4).cells, 1)}
     cells = [cell for cell in notebook.cells if cell.id in numbers]
     code = [cell for cell in cells if cell.cell_type == "code"]
-    states = [cell.metadata.get("papermill", {}).get("status") for cell in code]
     heading = cells[0].source.strip().splitlines()
     return Result(
         name=original.stem,
@@ -101,9 +100,15 @@ def read(executed: Path, *, original: Path) -> Result:
         figures=_figures(code),
         synthetic=_synthetic(code),
         failure=next((found for cell in code if (found := _failure(cell, numbers[cell.id]))), None),
-        finished=all(state == "completed" for state in states),
+        finished=all(_executed(cell) for cell in code),
         pictures=tuple(picture for cell in code for picture in _pictures(cell)),
     )
+
+
+def _executed(cell: NotebookNode) -> bool:
+    """Return whether a cell came to its end; papermill calls those completed that a dead kernel never saw."""
+    completed = cell.metadata.get("papermill", {}).get("status") == "completed"
+    return completed and (cell.execution_count is not None or not cell.source.strip())
 
 
 def _tags(cell: NotebookNode) -> list[str]:

@@ -6,7 +6,7 @@ a registry on this machine, the image of notebook 03 is pushed to that; without,
 
 import os
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -37,6 +37,19 @@ def amazon_with_images(amazon, tmp_path_factory, monkeypatch):
         yield amazon
 
 
+@contextmanager
+def real_cluster(amazon):
+    """Have a real cluster behind the one that is made."""
+    with (
+        Backing(amazon.token_webhook(NAME), nodes=NODES + 1) as behind,
+        files_of(amazon, behind, region=REGION) as files,
+    ):
+        amazon.backing(NAME, endpoint=behind.endpoint, ca=behind.ca, on_nodes=nodes_of(behind))
+        yield
+        behind.settled()
+        assert files.refused == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS)
 def test_the_notebooks_run_on_eks_from_the_first_to_the_last_and_leave_nothing(
@@ -44,15 +57,9 @@ def test_the_notebooks_run_on_eks_from_the_first_to_the_last_and_leave_nothing(
 ):
     amazon = amazon_with_images
     amazon.clock.run(SPEED)
-    with (
-        Backing(amazon.token_webhook(NAME), nodes=NODES + 1) as behind,
-        files_of(amazon, behind, region=REGION) as files,
-    ):
-        amazon.backing(NAME, endpoint=behind.endpoint, ca=behind.ca, on_nodes=nodes_of(behind))
-        words = ["--provider", "eks", "--cluster", NAME, "--nodes", str(NODES)]
-        run_course(tmp_path, *words, *(word for each in OPTIONS for word in ("--option", each)))
-        behind.settled()
-        assert files.refused == []
+    words = ["--provider", "eks", "--cluster", NAME, "--nodes", str(NODES)]
+    words += [word for each in OPTIONS for word in ("--option", each)]
+    run_course(tmp_path, lambda: real_cluster(amazon), *words)
     assert amazon.left() == []
     if list(tmp_path.glob("03_*.ipynb")):
         assert "sha256:" in said(tmp_path, "03", "image = kit.build_image(")

@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -116,12 +117,13 @@ def test_a_conda_environment_keeps_its_packages(tmp_path):
 def executed(tmp_path):
     """Return a function that writes a notebook and its execution, and reads the latter."""
 
-    def read(*cells, status="completed"):
+    def read(*cells, status="completed", count=1):
         cells = [new_markdown_cell("# A title\n\nA goal."), *cells]
         original = tmp_path / "07_made.ipynb"
         nbformat.write(new_notebook(cells=cells), original)
         for cell in cells[1:]:
             cell.metadata["papermill"] = {"status": status}
+            cell.execution_count = count
         injected = new_code_cell("# Parameters\nx = 1", metadata={"tags": ["injected-parameters"]})
         notebook = new_notebook(cells=[cells[0], injected, *cells[1:]])
         notebook.metadata["papermill"] = {"duration": 12.5}
@@ -171,6 +173,23 @@ def test_a_cell_that_did_not_end_is_a_failure(executed):
 
 def test_a_notebook_that_was_not_finished_has_not_passed(executed):
     assert executed(new_code_cell("fine"), status="pending").verdict == "not finished"
+
+
+def test_a_notebook_whose_kernel_never_answered_has_not_passed(executed):
+    assert executed(new_code_cell("fine"), count=None).verdict == "not finished"
+
+
+def test_the_sockets_of_a_kernel_are_not_beside_the_notebook(tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    path, out = tmp_path / "notebooks" / "07_made.ipynb", tmp_path / "out.ipynb"
+    cells = [new_markdown_cell("# A title"), new_code_cell("import os\nos.listdir()")]
+    nbformat.write(new_notebook(cells=cells), path)
+    command = [sys.executable, str(ROOT / "tools" / "execute_notebook.py"), str(path), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (said,) = nbformat.read(out, as_version=4).cells[1].outputs
+    assert said.data["text/plain"] == "['07_made.ipynb']"
+    assert report.read(out, original=path).verdict == "passed"
 
 
 def test_pictures_carry_their_description_and_the_page_loads_nothing(executed, tmp_path):
