@@ -1,7 +1,8 @@
 """A JupyterLab in a pod for each attendee who has no machine of their own: behind a token, in a namespace.
 
 They come to it by ``kubectl port-forward``, which needs no more than their kubeconfig, or through an Ingress
-where the cluster has a controller for it. A local cluster's pods have the kit and its Python anyway;
+where the cluster has a controller for it. TLS is the controller's, with its default certificate: a key in
+each namespace would be everybody's to read. A local cluster's pods have the kit and its Python anyway;
 elsewhere it takes an image with the course's environment and a clone of the kit in ``/kit``.
 """
 
@@ -53,8 +54,8 @@ class Jupyter:
             kube.apply(item)
 
     def objects(self, kube: Kube, attendee: Attendee) -> list[Object]:
-        """Return Secret, Service, Deployment, and the Ingress where there is a host."""
-        files = ("secret", "service", "deployment", *(["ingress"] if self.host else []))
+        """Return Secret, Service, Deployment; and where there is a host, the Ingress, and that it gets in."""
+        files = ("secret", "service", "deployment", *(["ingress", "networkpolicy"] if self.host else []))
         every = [manifests.read(settings.manifests("attendee", NAME, f"{each}.yaml"))[0] for each in files]
         secret, _, deployment = every[:3]
         secret["stringData"] = {
@@ -74,6 +75,7 @@ class Jupyter:
             (rule,) = every[3]["spec"]["rules"]
             rule["host"] = self.host
             rule["http"]["paths"][0]["path"] = self.base(attendee).rstrip("/")
+            every[3]["spec"]["tls"] = [{"hosts": [self.host]}]
         return every
 
     def base(self, attendee: Attendee) -> str:

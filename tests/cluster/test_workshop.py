@@ -1,9 +1,11 @@
 """A workshop on a real cluster: rooms for all, data that nobody spoils, a table of who is where, no trace."""
 
+import json
 import re
 import stat
 import subprocess
 import time
+from contextlib import contextmanager
 
 import nbformat
 import pytest
@@ -19,6 +21,7 @@ from kitlib.waiting import wait
 from kitlib.workshop.jupyter import token_of
 
 pytestmark = pytest.mark.cluster
+SERVICE = {"name": "jupyter", "port": {"name": "http"}}
 NOTEBOOK = [
     "import kitlib as kit",
     'cluster = kit.create_cluster("existing", name="mine")',
@@ -138,31 +141,60 @@ def test_a_jupyterlab_for_one_without_a_machine_opens_by_its_token_alone(worksho
     made = kit.workshop.add("no-laptop", cluster=local_cluster, jupyter=kit.workshop.Jupyter())
     local_cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
     token = token_of(local_cluster.kube.within(made.namespace))
-    command = [*local_cluster.kubectl_command(), f"--kubeconfig={made.kubeconfig}", "port-forward"]
-    with subprocess.Popen(
-        [*command, "service/jupyter", ":8888"], stdout=subprocess.PIPE, text=True
-    ) as forwards:
-        try:
-            here = re.search(r"127\.0\.0\.1:\d+", forwards.stdout.readline())[0]
-            url = f"http://{here}/api/contents/notebooks"
-            found = wait(
-                answers(url, token=token),
-                until=lambda answer: answer.ok and "content" in answer.text,
-                timeout=120,
-                what="JupyterLab to list the notebooks",
-                about=url,
-                resume="",
-                describe=lambda answer: f"{answer.status_code} {answer.text[:200]}",
-            )
-            assert "05_indexed_job.ipynb" in found.text
-            assert requests.get(url, timeout=60).status_code == 403
-        finally:
-            forwards.terminate()
+    with forwarded(local_cluster, made) as here:
+        url = f"http://{here}/api/contents/notebooks"
+        found = wait(
+            answers(url, token=token),
+            until=lambda answer: answer.ok and "content" in answer.text,
+            timeout=120,
+            what="JupyterLab to list the notebooks",
+            about=url,
+            resume="",
+            describe=lambda answer: f"{answer.status_code} {answer.text[:200]}",
+        )
+        assert "05_indexed_job.ipynb" in found.text
+        assert requests.get(url, timeout=60).status_code == 403
     program = "import kitlib as kit; print(repr(kit.create_cluster('existing')))"
     said = local_cluster.kubectl(
         f'exec deployment/jupyter -n {made.namespace} -- sh -c "cd notebooks && python -c \\"{program}\\""'
     )
     assert f'namespace "{made.namespace}"' in said
+
+
+@pytest.mark.slow
+def test_an_ingress_leads_to_the_path_at_which_jupyterlab_is_and_past_the_rooms_policy(local_cluster):
+    host = "workshop.example.org"
+    made = kit.workshop.add("by-name", cluster=local_cluster, jupyter=kit.workshop.Jupyter(host=host))
+    theirs = local_cluster.kube.within(made.namespace)
+    spec = json.loads(local_cluster.kubectl(f"get ingress jupyter -n {made.namespace} -o json"))["spec"]
+    (rule,) = spec["rules"]
+    (there,) = rule["http"]["paths"]
+    assert (rule["host"], spec["tls"]) == (host, [{"hosts": [host]}])
+    assert there["pathType"] == "Prefix" and there["backend"]["service"] == SERVICE
+    port = theirs.get("Service", "jupyter")["spec"]["ports"][0]
+    assert (port["name"], port["targetPort"]) == ("http", "http")
+    allowed = theirs.get("NetworkPolicy", "jupyter")["spec"]
+    assert [each["port"] for each in allowed["ingress"][0]["ports"]] == [8888]
+    local_cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
+    token = token_of(theirs)
+    with forwarded(local_cluster, made) as here:
+        lab = requests.get(f"http://{here}{there['path']}/lab", params={"token": token}, timeout=120)
+        assert lab.ok and f'"baseUrl": "{there["path"]}/"' in lab.text
+        assert requests.get(f"http://{here}/lab", params={"token": token}, timeout=60).status_code == 404
+    local_cluster.remove_attendee("by-name")
+
+
+@contextmanager
+def forwarded(cluster, attendee):
+    """Forward a port to an attendee's JupyterLab with their kubeconfig; the address here."""
+    command = [*cluster.kubectl_command(), f"--kubeconfig={attendee.kubeconfig}", "port-forward"]
+    with subprocess.Popen(
+        [*command, "service/jupyter", ":8888"], stdout=subprocess.PIPE, text=True
+    ) as forwards:
+        try:
+            yield re.search(r"127\.0\.0\.1:\d+", forwards.stdout.readline())[0]
+        finally:
+            forwards.terminate()
 
 
 def test_a_rehearsal_says_whether_the_cluster_is_ready_for_so_many(local_cluster):
