@@ -6,6 +6,7 @@ import copy
 import hashlib
 import random
 import threading
+import time
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
@@ -14,6 +15,7 @@ from kitlib.clouds.resource import Resource
 from kitlib.clouds.steps import bring_up, take_down
 from kitlib.clouds.tags import Tags
 
+from .aws.services import LOOKS
 from .deaths import Life
 from .google.refusals import ApiError, OperationFailure
 from .simulated_clock import SimulatedClock
@@ -200,12 +202,13 @@ class Amazon(World):
                 lambda: self.amazon.deny(action),
                 lambda: self.amazon.break_("node group", choose.choice(["system", "train"]), *said),
                 lambda: self.amazon.break_("cluster", CLUSTER, "InternalFailure", "it went wrong"),
-                lambda: self.amazon.lag(action, choose.randint(1, 3)),
+                lambda: self.amazon.lag(choose.choice(sorted(LOOKS)), choose.randint(1, 3)),
             ]
         )()
 
     def mend(self) -> None:
         self.amazon.faults.reset()
+        self.amazon.services.catch_up()
 
 
 class Google(World):
@@ -239,6 +242,7 @@ class Google(World):
             return attempt(session, act, about)
 
         patch(self.modules["session"].Session, "_attempt", counted)
+        patch(time, "sleep", lambda seconds: None)  # between two attempts at one request
 
     def passed(self, seconds: float) -> None:
         self.google.clock.advance(seconds)

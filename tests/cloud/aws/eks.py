@@ -14,7 +14,7 @@ from moto.iam.models import iam_backends
 from .calls import Refused
 from .eks_nodes import NodeGroups
 from .eks_parts import Parts
-from .eks_store import Cluster, page, region
+from .eks_store import Cluster, eks_backends, page, region
 from .identities import ACCOUNT, principal
 from .wire import Question
 
@@ -105,6 +105,12 @@ class Eks(NodeGroups, Parts):
             made.data["_self_managed"] = True
         self.clock.after(self.waits["cluster"], lambda: self._up(question, made, identity))
         return {"cluster": shown(made.data)}
+
+    def catch_up(self) -> None:
+        """Let the clusters that were made be seen."""
+        for backend in eks_backends[ACCOUNT].values():
+            for each in backend.clusters.values():
+                each.hidden = 0
 
     def describe_cluster(self, question: Question) -> dict[str, Any]:
         return {"cluster": shown(self.cluster(question).data)}

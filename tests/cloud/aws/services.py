@@ -76,6 +76,12 @@ class Services:
             raise ValueError(f"{action} cannot lag; these can: {', '.join(LOOKS)}")
         self.lags[action] = looks
 
+    def catch_up(self) -> None:
+        """Let all that was made be seen, from now on at once."""
+        self.lags.clear()
+        self._unseen.clear()
+        self.eks.catch_up()
+
     def unseen(self, action: str, name: str) -> bool:
         """Return whether a thing is still hidden; each question is a look."""
         left = self._unseen.setdefault((action, name), self.lags.get(action, 0))
