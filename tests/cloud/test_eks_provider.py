@@ -32,19 +32,22 @@ def there(amazon, behind, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_cluster_is_made_reached_found_scaled_and_deleted(there):
+def test_a_cluster_is_made_reached_found_scaled_and_deleted(there, behind):
     with pytest.raises(BadInput, match="agreed to"):
         clusters.create_cluster("eks", **HERE)
     assert there.left() == []
 
     cluster = clusters.create_cluster("eks", confirm=True, **HERE)
     assert stat.S_IMODE(cluster.kubeconfig.stat().st_mode) == 0o600
+    behind.settled()
     cluster.wait_ready(timeout=120)
     assert len(cluster.nodes()) == 3
     assert "efs (default)" in cluster.kubectl("get storageclass efs")
     assert clusters.connect("yard").kube.version() == cluster.kube.version()
     again = clusters.create_cluster("eks", **HERE)  # it is there: nobody has to agree
     assert again.status["expires"] == cluster.status["expires"]
+    with pytest.raises(BadInput, match='other machines: instance_type="m5.xlarge"'):
+        clusters.create_cluster("eks", **HERE | {"instance_type": "g4dn.xlarge"})
 
     with pytest.raises(BadInput, match="agreed to"):
         cluster.scale(3)

@@ -15,7 +15,8 @@ from kitlib.clouds.aws.network import CIDR
 from kitlib.clouds.aws.plan import Plan
 from kitlib.clouds.aws.quotas import Quotas
 from kitlib.clouds.aws.session import Session
-from kitlib.clouds.preflight import Check, Probe, Report, failed, ok, run, warn
+from kitlib.clouds.aws.versions import check_version
+from kitlib.clouds.preflight import Check, Looks, Probe, Report, failed, ok, warn
 
 # Where the account itself is asked, whatever region was chosen; a region that is not enabled answers nobody.
 HOMES = {"aws": "us-east-1", "aws-cn": "cn-north-1", "aws-us-gov": "us-gov-west-1"}
@@ -41,32 +42,32 @@ def check(plan: Plan) -> Report:
     Args:
         plan: The cluster.
     """
-    looks = Preflight(plan)
-    return run(looks.probes(), about=f'cluster "{plan.cluster}" in {plan.session.region}')
+    return Preflight(plan).report()
 
 
-class Preflight:
+class Preflight(Looks):
     """The checks of one plan.
 
     Args:
         plan: The cluster.
     """
 
+    kind = "an EKS cluster"
+
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.session = plan, plan.session
+        super().__init__(plan, plan.session.region)
         home = HOMES.get(plan.session.partition, plan.session.region)
         there = plan.session.region == home
         self.home = plan.session if there else Session(home, plan.session.profile)
         self.quotas = Quotas(plan.session, plan.cluster)
-        self.there = False  # whether the cluster is there already, and the kit's
 
     def probes(self) -> list[Probe]:
-        """Return the questions in the order in which they are asked."""
         return [
             Probe("credentials", self.credentials, stops=True),
             Probe("clock", self.clock, needed=False),
             Probe("region", self.region, stops=True),
             Probe("name", self.name),
+            Probe("version", self.version),
             Probe("instance types", self.types, stops=True),
             Probe("zones", self.zones, needed=False),
             Probe("permissions", lambda: permissions.check(self.home)),
@@ -115,16 +116,12 @@ class Preflight:
         found = self.session.find("eks", "describe_cluster", name=name)
         if found is None:
             return ok("name", f"{name} is free")
-        mine = tags.read(found["cluster"].get("tags", {}))
-        if mine is None or mine.cluster != name:
-            words = f'there is an EKS cluster "{name}" in {self.session.region}, and it is not the kit\'s'
-            return failed("name", words, f'name="{name}-2"')
-        self.there = True
-        if mine.owner != self.plan.tags.owner:
-            return warn(
-                "name", f"{name} is there already: {mine.owner} made it", "go on with it, or name another"
-            )
-        return ok("name", f"{name} is there already, and is gone on with")
+        return self.taken(tags.read(found["cluster"].get("tags", {})))
+
+    def version(self) -> Check:
+        """Return whether EKS has the version of Kubernetes at its normal price."""
+        check_version(self.plan)
+        return ok("version", f"Kubernetes {self.plan.version}")
 
     def types(self) -> Iterable[Check]:
         """Yield for each node group whether its type exists, and its image runs there."""

@@ -15,7 +15,7 @@ from kitlib.clouds.google.owned import read
 from kitlib.clouds.google.refusals import Refused
 from kitlib.clouds.google.session import endpoint, find
 from kitlib.clouds.google.token import TOKEN
-from kitlib.clouds.preflight import Check, Probe, Report, failed, ok, run
+from kitlib.clouds.preflight import Check, Looks, Probe, Report, failed, ok
 
 APIS = (
     "artifactregistry",
@@ -35,23 +35,22 @@ def check(plan: Plan) -> Report:
     Args:
         plan: The cluster.
     """
-    looks = Preflight(plan)
-    return run(looks.probes(), about=f'cluster "{plan.tags.cluster}" in {plan.session.zone}')
+    return Preflight(plan).report()
 
 
-class Preflight:
+class Preflight(Looks):
     """The checks of one plan.
 
     Args:
         plan: The cluster.
     """
 
+    kind = "a GKE cluster"
+
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.session = plan, plan.session
-        self.there = False  # whether the cluster is there already, and the kit's
+        super().__init__(plan, plan.session.zone)
 
     def probes(self) -> list[Probe]:
-        """Return the questions in the order in which they are asked."""
         return [
             Probe("credentials", self.credentials, stops=True),
             Probe("project", self.project, stops=True),
@@ -185,15 +184,9 @@ class Preflight:
         name = self.plan.tags.cluster
         parent = f"projects/{self.session.project}/locations/-"
         listed = self.session.container("list_clusters", parent=parent).clusters
-        same = [each for each in listed if each.name == name]
+        same = [each for each in listed if (each.name, each.location) == (name, self.session.zone)]
         for each in same:
-            whose = tags.read(each.resource_labels)
-            if whose is None and each.location == self.session.zone:
-                words = f'there is a GKE cluster "{name}" in {each.location}, and it is not the kit\'s'
-                yield failed("name", words, f'name="{name}-2"')
-            elif whose is not None:
-                self.there = each.location == self.session.zone
-                yield ok("name", f"{name} is there already, made by {whose.owner}, and is gone on with")
+            yield self.taken(tags.read(each.resource_labels))
         network = network_of(name)
         found = find(
             self.session.rest, "compute", "networks.get", project=self.session.project, network=network

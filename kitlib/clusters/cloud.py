@@ -1,0 +1,215 @@
+"""What the clusters at clouds have in common: how one is made, found, scaled, put off and deleted, what it
+costs, and what this machine remembers of it.
+
+What such a cluster is made of is in `kitlib.clouds.aws` and `kitlib.clouds.google`; how it is planned and
+described there is in `eks` and `gke`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Self
+
+from kitlib import manifests, names, settings
+from kitlib.clouds import consent, steps
+from kitlib.clouds.preflight import Report
+from kitlib.clouds.resource import Resource, Seen, State
+from kitlib.clouds.tags import Tags
+from kitlib.clusters.base import Shape
+from kitlib.clusters.cloud_contract import CloudContract
+from kitlib.clusters.cloud_options import HOURS, hours_of, until_of
+from kitlib.clusters.kubectl import kubectl
+from kitlib.clusters.release import release
+from kitlib.errors import ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
+from kitlib.tables import Table, Text
+from kitlib.widgets.steps_table import StepsTable
+
+LOOKS = 8  # at one time
+
+
+class CloudCluster(CloudContract):
+    """A cluster at a cloud; its arguments are those of the contract."""
+
+    # Making and finding
+
+    @classmethod
+    def create(cls, name: str, shape: Shape, *, recreate: bool = False) -> Self:
+        """Make a cluster, go on with one that was begun, or return the one that is there.
+
+        Raises:
+            BadInput: An argument is wrong; nothing was started.
+            ProviderFailed: The cloud refused something; the same call goes on where it was.
+            Interrupted: The user stopped it; the same call goes on where it was.
+        """
+        cluster = cls._asked(name, shape)
+        plan = cluster._planned(shape)
+        if recreate:
+            cluster.delete()
+        found = None if recreate else cluster._described()
+        if found is None:
+            cluster._agree(plan, shape)
+        else:
+            plan = cluster._as_it_is(found, plan, shape)
+        cluster._remember(plan=plan)
+        cluster._bring_up(plan)
+        cluster._keep()
+        cluster._furnish(plan)
+        return cluster
+
+    @classmethod
+    def preflight(cls, name: str, shape: Shape) -> Report:
+        """Look at what may stand in the way of a new cluster; nothing is made, and nothing costs."""
+        cluster = cls._asked(name, shape)
+        return cluster._look_first(cluster._planned(shape))
+
+    @classmethod
+    def existing(cls) -> list[dict[str, object]]:
+        """Return a row for each that was used from here; how it is, nobody asks the cloud."""
+        return cls.memory.rows(cls.place)
+
+    @classmethod
+    def _asked(cls, name: str, shape: Shape) -> Self:
+        shape.check_options(cls.options, cls.provider)
+        return cls(name, cls._session(cls.checked(name), shape.options))
+
+    def _tags(self, expires: datetime | None) -> Tags:
+        whose = names.labels(workshop=settings.read().workshop, lifetime=timedelta())
+        return Tags(self.name, whose[names.OWNER], whose[names.WORKSHOP], expires)
+
+    def _agree(self, plan, shape: Shape) -> None:
+        """Look at what may stand in the way, and have the price agreed to; nothing is made before."""
+        self._look_first(plan).raise_failures()
+        given = shape.options
+        estimate = self._estimate(plan, hours_of(given.get("hours", HOURS)))
+        consent.agree(estimate, confirm=given.get("confirm") is True, budget=given.get("budget"))
+
+    def _bring_up(self, plan) -> None:
+        self._work(steps.bring_up, self._parts(plan), self._again)
+
+    def _work(self, what: Callable, parts: Sequence[Resource], resume: str) -> None:
+        """Bring parts up or take them down, and show how far it is."""
+        with StepsTable(self._title) as report:
+            what(parts, title=self._title, resume=resume, report=report, clock=self.clock)
+
+    def _install(self, item: str, parameters: Mapping[str, str]) -> None:
+        """Put a StorageClass of the kit's manifests into the cluster, with parameters of its own."""
+        (found,) = manifests.read(settings.manifests(self.provider, item))
+        self.kube.apply(manifests.merge(found, {"parameters": dict(parameters)}))
+
+    # Looking
+
+    @property
+    def status(self) -> dict[str, object]:
+        """What is known of it: state, version, place, end."""
+        found = self._described()
+        if found is None:
+            return {"name": self.name, "state": "absent"}
+        return {"name": self.name, "state": self._state(found), **self._facts(found)}
+
+    def resources(self) -> Table:
+        """Return all that the cloud has of it, and how each is."""
+        rows = [
+            (part.name, part.kind, seen.state.value, part.bills, seen.id, seen.words)
+            for part, seen in self._there()
+        ]
+        columns = ("what", "kind", "state", "costs", "id", "words")
+        return Table(columns, rows, empty=f"nothing is left of it at {self.cloud}")
+
+    def _there(self) -> list[tuple[Resource, Seen]]:
+        """Return what there is of it, and how it is."""
+        parts = self._doomed()
+        with ThreadPoolExecutor(LOOKS, thread_name_prefix="look") as pool:
+            seen = list(pool.map(lambda part: part.look(), parts))
+        return [(part, how) for part, how in zip(parts, seen, strict=True) if how.state is not State.ABSENT]
+
+    def explain(self, words: str) -> KitError:
+        """Return why it does not answer, as far as the cloud knows."""
+        found = self._described()
+        if found is None:
+            return self._not_found()
+        state = self._state(found)
+        return ClusterUnreachable(
+            f"its API server does not answer: {words}; {self.cloud} says it is {state}",
+            about=self._title,
+            fix="try again in a minute" if state in self.up else self._again,
+        )
+
+    def _not_found(self) -> ClusterNotFound:
+        return ClusterNotFound(
+            f"there is no such cluster of the kit's in {self._where}", about=self._title, fix=self._again
+        )
+
+    # Reaching it
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Its own file, with a program of the kit's that brings the credentials."""
+        path = self.memory.kubeconfig(self.name)
+        if not path.exists():
+            self._keep()
+        return path
+
+    def _keep(self) -> None:
+        """Let a fresh kernel find it by its name, and kubectl by its file."""
+        found = self._described()
+        if found is None:
+            raise self._not_found()
+        self._remember(found=found)
+        if config := self._kubeconfig(found):
+            self.memory.write_kubeconfig(self.name, config)
+
+    def kubectl_command(self) -> list[str]:
+        """Return the kubectl on PATH, or else the kit's own."""
+        return kubectl()
+
+    def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
+        """Return what has training pods take the training machines if they can."""
+        there = {"key": "trainyard/pool", "operator": "In", "values": [self.pool]}
+        term = {"weight": 100, "preference": {"matchExpressions": [there]}}
+        return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+    # Acting
+
+    @abstractmethod
+    def scale(self, nodes: int) -> Table:
+        """Have so many training machines."""
+
+    def extend(self, hours: float) -> Text:
+        """Let it live for so many hours from now: its schedules move, and the tags that say so.
+
+        Example:
+            >>> cluster.extend(hours=2)
+            cluster "lab" in eu-central-1 ends at 2026-11-22 18:00 UTC
+        """
+        until = until_of(hours)
+        found = self._described()
+        if found is None:
+            raise self._not_found()
+        self._move_end(found, until)
+        return Text(f"{self._title} ends at {until:%Y-%m-%d %H:%M} UTC")
+
+    def _hours_left(self) -> float:
+        until = self._end()
+        return HOURS if until is None else round((until - datetime.now(UTC)).total_seconds() / 3600, 1)
+
+    def delete(self) -> None:
+        """Delete all of it, and see that nothing is left; one that is gone is fine.
+
+        Raises:
+            ProviderFailed: Something is left; the error names it, and what it costs.
+        """
+        found = self._described()
+        if found is not None and self._state(found) in self.up:
+            self._keep()
+            release(self.kube, about=self._title)
+        self._work(steps.take_down, self._doomed(), f'kit.connect("{self.name}").delete()')
+        if left := self._there():
+            raise ProviderFailed(
+                "something is left, and may cost: "
+                + "; ".join(f"{part.name} {seen.id} {part.bills}".rstrip() for part, seen in left),
+                about=self._title,
+                fix=f"delete it again; if it stays, docs/{self.provider}.md says how by hand",
+            )
+        self.memory.forget(self.name)
