@@ -65,12 +65,14 @@ def resources() -> None:
 @click.option("--cluster", "-c", help="Only what belongs to this one.")
 @_where
 def list_(regions: tuple[str, ...], **where) -> None:
-    """List what the kit has at clouds, found by its tags."""
-    from kitlib.clouds.inventory import list_resources
+    """List what the kit has at clouds, found by its tags, and what its clusters cost until their ends."""
+    from kitlib.clouds import inventory
 
-    click.echo(list_resources(regions=_places(regions), **where))
-    if (budget := settings.read().budget) is not None:
-        click.echo(f"\nbudget: {budget:g} dollars (TRAINYARD_BUDGET)", err=True)
+    cluster = where.pop("cluster")
+    chosen = inventory.clouds(regions=_places(regions), **where)
+    click.echo(inventory.find(chosen, cluster=cluster).table())
+    costs = inventory.costs(chosen, budget=settings.read().budget)
+    click.echo(f"\n{costs}" if len(costs) else "")
 
 
 @resources.command()
@@ -95,9 +97,14 @@ def delete(names: tuple[str, ...], every: bool, really: bool, regions: tuple[str
 @click.argument("name", default=settings.DEFAULT_CLUSTER)
 @click.option("--hours", type=float, required=True, help="From now.")
 @click.option("--provider", help="Whose; by default any that this machine used for this name.")
+@click.option("--yes", "confirm", is_flag=True, help="Agree to the price of the hours that are added.")
+@click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")
 @OPTION
-def extend(name: str, hours: float, provider: str | None, option: tuple[str, ...]) -> None:
-    """Let the cloud delete the cluster NAME so many hours from now, and not before."""
+def extend(name: str, hours: float, provider: str | None, option: tuple[str, ...], **money) -> None:
+    """Let the cloud delete the cluster NAME so many hours from now, and not before.
+
+    What the further hours cost is shown, and asked for.
+    """
     found = clusters.connect(name, provider=provider, **options_of(option))
     if not hasattr(found, "extend"):
         raise BadInput(
@@ -105,4 +112,4 @@ def extend(name: str, hours: float, provider: str | None, option: tuple[str, ...
             about=f'cluster "{name}"',
             fix="it stays until you delete it",
         )
-    click.echo(found.extend(hours=hours))
+    click.echo(found.extend(hours=hours, **money))

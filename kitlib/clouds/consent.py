@@ -4,7 +4,7 @@ A budget is a limit that no answer lifts. What things cost is in `prices`.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kitlib import progress, settings
 from kitlib.clouds.prices import Estimate
@@ -44,6 +44,29 @@ def agree(
     else:
         question = f"{estimate}\n\nStart it?"
     typed("yes", question, about=estimate.about, fix="confirm=True", ask=ask)
+
+
+def is_limited(budget: float | None) -> bool:
+    """Return whether there is a budget: as an argument, or in the environment."""
+    return budget is not None or settings.read().budget is not None
+
+
+def committed(standing: Iterable[Estimate]) -> float:
+    """Return what clusters that are there cost until their ends, in dollars: for a budget.
+
+    Raises:
+        BadInput: The price of one is not known.
+    """
+    total = 0.0
+    for each in standing:
+        if each.unknown:
+            raise BadInput(
+                f"what stands already cannot be counted: the price of {', '.join(each.unknown)} is not known",
+                about=each.about,
+                fix="delete it, or leave the budget out",
+            )
+        total += each.total
+    return total
 
 
 def typed(word: str, question: str, *, about: str, fix: str, ask: Callable[[str], str] = input) -> None:

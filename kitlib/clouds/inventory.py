@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 
+from kitlib.clouds.prices import Estimate
 from kitlib.clouds.resource import Resource, Seen, State
 from kitlib.errors import BadInput, KitError
 from kitlib.progress import progress, shown_elsewhere
@@ -38,10 +39,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Cloud:
-    """A provider, and what leads to its places: a call, since already to sign in may fail."""
+    """A provider, and what leads to its places: a call, since already to sign in may fail.
+
+    Attributes:
+        provider: ``eks`` or ``gke``.
+        places: Returns where it is asked.
+        standing: Returns what each cluster of the account or project costs until its end.
+    """
 
     provider: str
     places: Callable[[], list[Place]]
+    standing: Callable[[], list[Estimate]] = list
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,10 @@ def clouds(
             about=f"list_resources({provider!r})",
             fix=f"those that there are: {', '.join(PROVIDERS)}",
         )
-    known = (Cloud("eks", lambda: _amazon(regions, profile)), Cloud("gke", lambda: _google(project)))
+    known = (
+        Cloud("eks", lambda: _amazon(regions, profile), lambda: _amazons_costs(regions, profile)),
+        Cloud("gke", lambda: _google(project), lambda: _googles_costs(project)),
+    )
     return [each for each in known if provider in (None, each.provider)]
 
 
@@ -168,6 +179,37 @@ def find(asked: Iterable[Cloud], *, cluster: str | None = None) -> Inventory:
             raise unanswered[0][1]
         line.done(f"{len(found)} things of the kit")
     return Inventory(tuple(found), tuple(unanswered))
+
+
+def costs(asked: Iterable[Cloud], *, budget: float | None = None) -> Table:
+    """Return what each cluster of the kit costs an hour and until its end, and what they cost together.
+
+    Whatever regions were asked: a budget counts all of an account.
+
+    Args:
+        asked: The clouds.
+        budget: To be beside the sum, in dollars.
+    """
+    found: list[Estimate] = []
+    unanswered: list[tuple[str, KitError]] = []
+    for cloud in asked:
+        try:
+            found += cloud.standing()
+        except KitError as error:
+            unanswered.append((cloud.provider, error))
+    rows = [(each.about, *_figures(each.an_hour, each.total, each.unknown), each.hours) for each in found]
+    rows += [(f"{name} could not be asked", None, None, None) for name, _ in unanswered]
+    if found:
+        sums = (sum(each.an_hour for each in found), sum(each.total for each in found))
+        rows.append(("together", *_figures(*sums, any(each.unknown for each in found)), None))
+    if rows and budget is not None:
+        rows.append(("budget", None, f"{budget:.2f}", None))
+    return Table(("what", "dollars an hour", "to its end", "hours"), rows, empty="nothing costs by the hour")
+
+
+def _figures(an_hour: float, total: float, unknown: object) -> tuple[str, str]:
+    least = "at least " if unknown else ""
+    return f"{least}{an_hour:.2f}", f"{least}{total:.2f}"
 
 
 def _seen(place: Place, cluster: str | None) -> list[Found]:
@@ -201,6 +243,17 @@ def _google(project: str | None) -> list[Place]:
     session, discover = _modules("google")
     into = session.Session(project)
     return [Place("gke", into.project, partial(discover, into))]
+
+
+def _amazons_costs(regions: str | Sequence[str] | None, profile: str | None) -> list[Estimate]:
+    (into, *_), standing = _amazon(regions, profile), import_module("kitlib.clouds.aws.standing").standing
+    session, _ = _modules("aws")
+    return standing(session.Session(into.name, profile))
+
+
+def _googles_costs(project: str | None) -> list[Estimate]:
+    session, _ = _modules("google")
+    return import_module("kitlib.clouds.google.standing").standing(session.Session(project))
 
 
 def _modules(cloud: str) -> tuple:

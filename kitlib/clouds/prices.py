@@ -15,6 +15,7 @@ from kitlib.tables import Table
 
 HOURS_A_MONTH = 730  # with which both clouds turn a month's price into an hour's
 UNKNOWN = "not known"
+A_DAY, A_WHILE = 24.0, 0.25  # hours
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,19 @@ def price_table(cloud: str) -> PriceTable:
     """Return the kit's table of a cloud: ``amazon`` or ``google``."""
     file = Path(__file__).with_suffix(".toml")
     return PriceTable(cloud, **tomllib.loads(file.read_text(encoding="utf-8"))[cloud])
+
+
+def hours_left(until: datetime.datetime | None) -> float:
+    """Return for how many hours something that is there still bills.
+
+    Args:
+        until: When the cloud deletes it. One that is over is being deleted, which takes a while; for what has
+            no end, a day is counted.
+    """
+    if until is None:
+        return A_DAY
+    left = until - datetime.datetime.now(datetime.UTC)
+    return max(round(left.total_seconds() / 3600, 2), A_WHILE)
 
 
 def _row(price: Price, hours: float) -> tuple:

@@ -5,16 +5,17 @@ What such a cluster is made of is in `kitlib.clouds.aws` and `kitlib.clouds.goog
 described there is in `eks` and `gke`.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Self
 
 from kitlib import manifests, names, settings
 from kitlib.clouds import consent, steps
 from kitlib.clouds.preflight import Report
+from kitlib.clouds.prices import Estimate, hours_left
 from kitlib.clouds.resource import Resource, Seen, State
 from kitlib.clouds.tags import Tags
 from kitlib.clusters.base import Shape
@@ -23,6 +24,7 @@ from kitlib.clusters.cloud_options import HOURS, hours_of, until_of
 from kitlib.clusters.kubectl import kubectl
 from kitlib.clusters.release import release
 from kitlib.errors import ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
+from kitlib.quantities import check_count
 from kitlib.tables import Table, Text
 from kitlib.widgets.steps_table import StepsTable
 
@@ -83,7 +85,12 @@ class CloudCluster(CloudContract):
         self._look_first(plan).raise_failures()
         given = shape.options
         estimate = self._estimate(plan, hours_of(given.get("hours", HOURS)))
-        consent.agree(estimate, confirm=given.get("confirm") is True, budget=given.get("budget"))
+        self._spend(estimate, confirm=given.get("confirm") is True, budget=given.get("budget"))
+
+    def _spend(self, estimate: Estimate, *, confirm: bool, budget: float | None) -> None:
+        """Have a price agreed to; a budget counts all clusters that stand until their ends as well."""
+        already = consent.committed(self._standing()) if consent.is_limited(budget) else 0.0
+        consent.agree(estimate, confirm=confirm, budget=budget, already=already)
 
     def _bring_up(self, plan) -> None:
         self._work(steps.bring_up, self._parts(plan), self._again)
@@ -172,12 +179,45 @@ class CloudCluster(CloudContract):
 
     # Acting
 
-    @abstractmethod
-    def scale(self, nodes: int) -> Table:
-        """Have so many training machines."""
+    def scale(self, nodes: int, *, confirm: bool = False, budget: float | None = None) -> Table:
+        """Have so many training machines; returns when the cloud has begun. None costs nothing for machines.
 
-    def extend(self, hours: float) -> Text:
+        Args:
+            nodes: How many.
+            confirm: Agree to the price of more beforehand.
+            budget: Dollars that all clusters of the kit there may cost until their ends, with those that are
+                added; by default ``TRAINYARD_BUDGET``.
+
+        Raises:
+            BadInput: It is above the budget, or nobody can be asked; nothing was changed.
+            NotConfirmed: The answer was not yes; nothing was changed.
+
+        Example:
+            >>> cluster.scale(4)
+        """
+        check_count(nodes, what="nodes", least=0, most=100)
+        if self._described() is None:
+            raise self._not_found()
+        more = nodes - self._machines()
+        if more > 0:
+            about, hours = f"{more} more nodes of {self._title}", self._hours_left()
+            estimate = Estimate(about, self._price_of_machines(more), hours)
+            self._spend(estimate, confirm=confirm, budget=budget)
+        self._scale(nodes)
+        return self.nodes()
+
+    def extend(self, hours: float, *, confirm: bool = False, budget: float | None = None) -> Text:
         """Let it live for so many hours from now: its schedules move, and the tags that say so.
+
+        Args:
+            hours: From now.
+            confirm: Agree to the price of those that are added beforehand.
+            budget: Dollars that all clusters of the kit there may cost until their ends, this one until its
+                new one; by default ``TRAINYARD_BUDGET``.
+
+        Raises:
+            BadInput: It is above the budget, or nobody can be asked; nothing was changed.
+            NotConfirmed: The answer was not yes; nothing was changed.
 
         Example:
             >>> cluster.extend(hours=2)
@@ -187,12 +227,16 @@ class CloudCluster(CloudContract):
         found = self._described()
         if found is None:
             raise self._not_found()
+        now = self._cost()
+        further = round(hours - now.hours, 2)
+        if further > 0:
+            longer = replace(now, about=f"{further:g} more hours of {self._title}", hours=further)
+            self._spend(longer, confirm=confirm, budget=budget)
         self._move_end(found, until)
         return Text(f"{self._title} ends at {until:%Y-%m-%d %H:%M} UTC")
 
     def _hours_left(self) -> float:
-        until = self._end()
-        return HOURS if until is None else round((until - datetime.now(UTC)).total_seconds() / 3600, 1)
+        return hours_left(self._end())
 
     def delete(self) -> None:
         """Delete all of it, and see that nothing is left; one that is gone is fine.

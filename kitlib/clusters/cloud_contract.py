@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from kitlib.clouds.clock import Clock
 from kitlib.clouds.preflight import Report
-from kitlib.clouds.prices import Estimate
+from kitlib.clouds.prices import Estimate, Price
 from kitlib.clouds.resource import Resource
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.cloud_memory import Memory
@@ -85,6 +85,26 @@ class CloudContract(Cluster):
     @abstractmethod
     def _estimate(self, plan, hours: float) -> Estimate:
         """Return what it costs."""
+
+    @abstractmethod
+    def _cost(self) -> Estimate:
+        """Return what it costs from now until its end, as it stands."""
+
+    @abstractmethod
+    def _standing(self) -> list[Estimate]:
+        """Return the same of each cluster of the kit's in the account or project."""
+
+    @abstractmethod
+    def _machines(self) -> int:
+        """Return how many training machines it has, or may grow to."""
+
+    @abstractmethod
+    def _price_of_machines(self, count: int) -> tuple[Price, ...]:
+        """Return what so many more of them cost."""
+
+    @abstractmethod
+    def _scale(self, nodes: int) -> None:
+        """Have so many of them."""
 
     @abstractmethod
     def _parts(self, plan) -> Sequence[Resource]:

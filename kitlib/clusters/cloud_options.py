@@ -5,20 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 from kitlib.clusters.base import Shape
 from kitlib.errors import BadInput
-from kitlib.quantities import check_count
 
 HOURS, MOST_HOURS, DISK_GB = 4, 336, 100
 COMMON_OPTIONS = {
     "hours": f"after which the cloud itself deletes it; by default {HOURS}",
     "disk_gb": f"of each training node; by default {DISK_GB}",
     "confirm": "True agrees to the price beforehand",
-    "budget": "dollars that it may cost; by default TRAINYARD_BUDGET",
+    "budget": "dollars that all clusters there may cost; by default TRAINYARD_BUDGET",
 }
-
-
-def check_size(nodes: int) -> None:
-    """Refuse what is no number of training machines."""
-    check_count(nodes, what="nodes", least=0, most=100)
 
 
 def no_words(shape: Shape, words: Sequence[str], *, about: str, cloud: str, fix: str) -> None:

@@ -12,9 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kitlib import names
-from kitlib.clouds import consent
 from kitlib.clouds.preflight import Report
-from kitlib.clouds.prices import Estimate
+from kitlib.clouds.prices import Estimate, Price
 from kitlib.clusters.base import Shape
 from kitlib.clusters.cloud import CloudCluster
 from kitlib.clusters.cloud_memory import Memory
@@ -22,7 +21,6 @@ from kitlib.clusters.cloud_options import (
     COMMON_OPTIONS,
     DISK_GB,
     HOURS,
-    check_size,
     no_words,
     other_machines,
     until_of,
@@ -30,9 +28,9 @@ from kitlib.clusters.cloud_options import (
 from kitlib.errors import KitError
 from kitlib.progress import progress
 from kitlib.quantities import check_count
-from kitlib.tables import Table
 
 if TYPE_CHECKING:
+    from kitlib.clouds.aws.cluster import NodeGroup
     from kitlib.clouds.aws.plan import Part, Plan
     from kitlib.clouds.aws.session import Session
     from kitlib.clouds.images import Registry
@@ -159,10 +157,9 @@ class EksCluster(CloudCluster):
         )
 
     def _as_it_is(self, found: Mapping, plan: "Plan", shape: Shape) -> "Plan":
-        from kitlib.clouds.aws.everything import node_group
         from kitlib.clouds.aws.machines import machine
 
-        there = node_group(self._plan, "train").described()
+        there = self._group().described()
         if there is None:
             return plan
         system, train = plan.groups
@@ -184,6 +181,16 @@ class EksCluster(CloudCluster):
         from kitlib.clouds.aws import prices
 
         return prices.estimate(plan, hours=hours)
+
+    def _cost(self) -> Estimate:
+        from kitlib.clouds.aws.standing import cost
+
+        return cost(self.session, self.name)
+
+    def _standing(self) -> list[Estimate]:
+        from kitlib.clouds.aws.standing import standing
+
+        return standing(self.session)
 
     def _parts(self, plan: "Plan") -> list["Part"]:
         from kitlib.clouds.aws.everything import resources
@@ -227,33 +234,29 @@ class EksCluster(CloudCluster):
 
     # Acting
 
-    def scale(self, nodes: int, *, confirm: bool = False, budget: float | None = None) -> Table:
-        """Have so many training nodes; returns when AWS has begun. None costs nothing for machines.
-
-        Args:
-            nodes: How many.
-            confirm: Agree to the price of more beforehand.
-            budget: Dollars that those which are added may cost until the cluster's end.
-
-        Example:
-            >>> cluster.scale(4)
-        """
-        from kitlib.clouds.aws import prices
+    def _group(self) -> "NodeGroup":
         from kitlib.clouds.aws.everything import node_group
 
-        check_size(nodes)
-        group = node_group(self._plan, "train")
-        found = group.described()
+        return node_group(self._plan, "train")
+
+    def _there_of_group(self) -> dict:
+        found = self._group().described()
         if found is None:
             raise self._not_found()
-        more = nodes - found["scalingConfig"]["desiredSize"]
-        if more > 0:
-            spot, (machine, *_) = found["capacityType"] == "SPOT", found["instanceTypes"]
-            price = prices.price_of_nodes(self.session, instance_type=machine, nodes=more, spot=spot)
-            about = f"{more} more nodes of {self._title}"
-            consent.agree(Estimate(about, (price,), self._hours_left()), confirm=confirm, budget=budget)
-        group.scale(nodes)
-        return self.nodes()
+        return found
+
+    def _machines(self) -> int:
+        return self._there_of_group()["scalingConfig"]["desiredSize"]
+
+    def _price_of_machines(self, count: int) -> tuple[Price, ...]:
+        from kitlib.clouds.aws.prices import price_of_nodes
+
+        found = self._there_of_group()
+        spot, (kind, *_) = found["capacityType"] == "SPOT", found["instanceTypes"]
+        return (price_of_nodes(self.session, instance_type=kind, nodes=count, spot=spot),)
+
+    def _scale(self, nodes: int) -> None:
+        self._group().scale(nodes)
 
     def _end(self) -> datetime | None:
         from kitlib.clouds.aws.expiry import end

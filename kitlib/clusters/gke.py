@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kitlib import names
 from kitlib.clouds import steps
 from kitlib.clouds.preflight import Report
-from kitlib.clouds.prices import Estimate
+from kitlib.clouds.prices import Estimate, Price
 from kitlib.clusters.base import Shape
 from kitlib.clusters.cloud import CloudCluster
 from kitlib.clusters.cloud_memory import Memory
@@ -22,14 +22,12 @@ from kitlib.clusters.cloud_options import (
     COMMON_OPTIONS,
     DISK_GB,
     HOURS,
-    check_size,
     no_words,
     other_machines,
     until_of,
 )
 from kitlib.errors import BadInput
 from kitlib.storage import Volume, claims
-from kitlib.tables import Table
 
 if TYPE_CHECKING:
     from kitlib.clouds.google.everything import Plan
@@ -182,15 +180,7 @@ class GkeCluster(CloudCluster):
 
         asked = plan.machines
         for config in (each.config for each in found.node_pools if each.name == TRAINING):
-            gpus = next(iter(config.accelerators), None)
-            there = Machines(
-                nodes=asked.nodes,
-                machine_type=config.machine_type,
-                accelerator=gpus.accelerator_type if gpus else None,
-                gpus=gpus.accelerator_count if gpus else 0,
-                spot=config.spot,
-                disk_gb=config.disk_size_gb,
-            )
+            there = Machines.found(config, nodes=asked.nodes)
             same = (there.machine_type, there.accelerator, there.spot)
             wanted = (asked.machine_type, asked.accelerator, asked.spot)
             if MACHINE_OPTIONS & set(shape.options) and same != wanted:
@@ -208,6 +198,16 @@ class GkeCluster(CloudCluster):
         from kitlib.clouds.google import prices
 
         return prices.estimate(plan, hours=hours)
+
+    def _cost(self) -> Estimate:
+        from kitlib.clouds.google.standing import cost
+
+        return cost(self.session, self.name)
+
+    def _standing(self) -> list[Estimate]:
+        from kitlib.clouds.google.standing import standing
+
+        return standing(self.session)
 
     def _parts(self, plan: "Plan") -> list["Resource"]:
         from kitlib.clouds.google.everything import resources
@@ -319,17 +319,30 @@ class GkeCluster(CloudCluster):
 
         return image_prefix(self.session.project, self.session.region, self.name)
 
-    def scale(self, nodes: int) -> Table:
-        """Have so many training machines, and never more; those that idle are given back nevertheless.
+    def _pool(self):
+        """Return what GKE says of its training machines."""
+        from kitlib.clouds.google.cluster import TrainingPool
 
-        Example:
-            >>> cluster.scale(2)
-        """
+        found = TrainingPool(self.session, self._tags(None)).found()
+        if found is None:
+            raise self._not_found()
+        return found
+
+    def _machines(self) -> int:
+        return self._pool().autoscaling.max_node_count
+
+    def _price_of_machines(self, count: int) -> tuple[Price, ...]:
+        from kitlib.clouds.google.everything import Plan
+        from kitlib.clouds.google.machines import Machines
+        from kitlib.clouds.google.prices import pool
+
+        machines = Machines.found(self._pool().config, nodes=count)
+        return tuple(pool(Plan(self.session, self._tags(None), machines)))
+
+    def _scale(self, nodes: int) -> None:
         from kitlib.clouds.google.scaling import Size
 
-        check_size(nodes)
         self._work(steps.bring_up, [Size(self.session, self._tags(None), nodes)], f"cluster.scale({nodes})")
-        return self.nodes()
 
     def _end(self) -> datetime | None:
         found = self._described()

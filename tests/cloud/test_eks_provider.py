@@ -52,7 +52,7 @@ def test_a_cluster_is_made_reached_found_scaled_and_deleted(there, behind):
     with pytest.raises(BadInput, match="agreed to"):
         cluster.scale(3)
     cluster.scale(1)
-    assert "ends at" in cluster.extend(hours=6)
+    assert "ends at" in cluster.extend(hours=6, confirm=True)
     cluster.kubectl("create service loadbalancer web --tcp=80")
     cluster.delete()
     assert there.left() == []

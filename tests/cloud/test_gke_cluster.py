@@ -56,7 +56,7 @@ def test_a_cluster_is_made_used_found_again_extended_and_leaves_nothing(
         assert (again.session.zone, again.accelerator) == (ZONE, "nvidia-tesla-t4")
         with pytest.raises(BadInput, match="other machines"):
             GkeCluster.create("lab", Shape(1, options=OPTIONS | {"spot": True}))
-        assert "ends at" in lab.extend(hours=8)
+        assert "ends at" in lab.extend(hours=8, confirm=True)
         ends = lab.status["expires"] - datetime.now(UTC)
         assert timedelta(hours=7) < ends < timedelta(hours=9)
 

@@ -2,13 +2,13 @@
 
 import logging
 import re
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
 from kitlib import settings
 from kitlib.clouds import consent
-from kitlib.clouds.prices import HOURS_A_MONTH, Estimate, Price, price_table
+from kitlib.clouds.prices import HOURS_A_MONTH, Estimate, Price, hours_left, price_table
 from kitlib.errors import BadInput, NotConfirmed
 
 ESTIMATE = Estimate(
@@ -139,3 +139,17 @@ def test_the_page_on_prices_says_what_the_table_says():
     together = google.an_hour["n1-standard-4"] + google.an_hour["nvidia-tesla-t4"]
     assert f"with one T4: {together:.2f}" in page
     assert str(amazon.date) in page and str(google.date) in page
+
+
+def test_what_stands_already_cannot_be_counted_without_its_price():
+    assert consent.committed([ESTIMATE, ESTIMATE]) == pytest.approx(2 * ESTIMATE.total)
+    unsure = Estimate('cluster "lab"', (Price("node z9.huge", None),), hours=1)
+    with pytest.raises(BadInput, match="node z9.huge is not known"):
+        consent.committed([ESTIMATE, unsure])
+
+
+def test_what_is_over_is_still_being_deleted_and_what_has_no_end_counts_for_a_day():
+    now = datetime.now(UTC)
+    assert hours_left(now + timedelta(hours=3)) == pytest.approx(3, abs=0.05)
+    assert hours_left(now - timedelta(hours=3)) == 0.25
+    assert hours_left(None) == 24

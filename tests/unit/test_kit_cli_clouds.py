@@ -8,6 +8,7 @@ from kitlib import cleanup, cli, clusters
 from kitlib.cli_resources import options_of
 from kitlib.clouds import inventory
 from kitlib.clouds.inventory import Cloud, Place
+from kitlib.clouds.prices import Estimate, Price
 from kitlib.errors import BadInput, ClusterNotFound
 from kitlib.tables import Table
 
@@ -42,8 +43,8 @@ class Rented:
     def delete(self):
         self.said.append(("delete", self.name))
 
-    def extend(self, *, hours):
-        return f"{self.name} ends in {hours:g} hours"
+    def extend(self, *, hours, confirm, budget):
+        return f"{self.name} ends in {hours:g} hours, {confirm}, {budget}"
 
 
 @pytest.fixture
@@ -106,7 +107,8 @@ def test_a_cluster_is_found_at_the_place_that_is_named_and_nowhere_else():
 
 @pytest.mark.usefixtures("rented")
 def test_a_clusters_end_is_put_off():
-    assert run("extend", "lab", "--hours", "3").stdout == "lab ends in 3 hours\n"
+    assert run("extend", "lab", "--hours", "3").stdout == "lab ends in 3 hours, False, None\n"
+    assert "3 hours, True, 20" in run("extend", "lab", "--hours", "3", "--yes", "--budget", "20").stdout
 
 
 def test_resources_are_listed_first_and_deleted_only_when_that_is_said(monkeypatch):
@@ -123,11 +125,15 @@ def test_resources_are_listed_first_and_deleted_only_when_that_is_said(monkeypat
 
     def clouds(provider, **where):
         asked.append((provider, where))
-        return [Cloud("eks", lambda: [Place("eks", "eu-1", discover)])]
+        costs = [Estimate('cluster "lab"', (Price("node", 0.5, 2),), hours=4)] if cloud.left() else []
+        return [Cloud("eks", lambda: [Place("eks", "eu-1", discover)], lambda: costs)]
 
     monkeypatch.setattr(inventory, "clouds", clouds)
+    monkeypatch.setenv("TRAINYARD_BUDGET", "20")
     shown = run("resources", "list", "--provider", "eks", "--region", "all")
     assert "lab      network" in shown.stdout
+    told = [line.split() for line in shown.stdout.splitlines()]
+    assert ["together", "1.00", "4.00", "-"] in told and ["budget", "-", "20.00", "-"] in told
     assert asked == [("eks", {"regions": "all", "profile": None, "project": None})]
     tried = run("resources", "delete", "lab")
     assert "Nothing was deleted" in tried.stderr

@@ -14,13 +14,13 @@ from kitlib.clouds.aws.expiry import Schedule, ScheduleGroup
 from kitlib.clouds.aws.leftovers import leftovers
 from kitlib.clouds.aws.nat import NatAddress, NatGateway, PrivateRoutes
 from kitlib.clouds.aws.network import FilesGroup, InternetGateway, Subnet, Vpc
-from kitlib.clouds.aws.plan import PATH, SYSTEM, Ec2Part, Part, Plan, as_dict
+from kitlib.clouds.aws.plan import SYSTEM, Ec2Part, Part, Plan, as_dict
 from kitlib.clouds.aws.registry import LogGroup, Repositories
-from kitlib.clouds.aws.roles import Role, roles
+from kitlib.clouds.aws.roles import Role, homes, roles
 from kitlib.clouds.aws.session import Session
 from kitlib.clouds.aws.storage import Bucket, FileSystem, MountTarget, MountTargets
 from kitlib.clouds.resource import Seen, State
-from kitlib.clouds.tags import CLUSTER, EXPIRES, KIT, Tags, read
+from kitlib.clouds.tags import EXPIRES, KIT, Tags, read
 
 WORKERS = 8
 SETTINGS = {
@@ -138,13 +138,9 @@ def clusters(session: Session) -> set[str]:
     for each in groups:
         told = session.find("scheduler", "list_tags_for_resource", ResourceArn=each["Arn"]) or {}
         found.append(as_dict(told.get("Tags")))
-    for each in session.every("iam", "list_roles", "Roles", PathPrefix=PATH):
-        told = session.find("iam", "list_role_tags", RoleName=each["RoleName"]) or {}
-        tags = as_dict(told.get("Tags"))
-        if each["RoleName"].startswith(f"trainyard-{tags.get(CLUSTER)}-{session.region}-"):
-            found.append(tags)
     known = filter(None, map(read, found))
-    return {each.cluster for each in known if each.cluster}
+    named = {each.cluster for each in known if each.cluster}
+    return named | {name for name, region in homes(session) if region == session.region}
 
 
 def extend(plan: Plan, until: datetime, *, report: Callable[[str], None]) -> None:

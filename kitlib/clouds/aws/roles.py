@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from kitlib.clouds.aws.plan import PATH, Part, Plan, as_dict, as_list
+from kitlib.clouds.aws.session import Session
 from kitlib.clouds.resource import ABSENT, Seen, State
+from kitlib.clouds.tags import read
 
 INLINE = "trainyard"
 EXISTS = {"EntityAlreadyExists"}
@@ -134,6 +136,19 @@ def roles(plan: Plan) -> dict[str, Role]:
         "pods": Role(plan, "pods", _pods(plan), statements=_reading(plan)),
         "expiry": Role(plan, "expiry", _schedules(plan), statements=_deleting(plan)),
     }
+
+
+def homes(session: Session) -> set[tuple[str, str]]:
+    """Return the clusters of the account of which there is a role, each with its region."""
+    found = set()
+    for each in session.every("iam", "list_roles", "Roles", PathPrefix=PATH):
+        told = session.find("iam", "list_role_tags", RoleName=each["RoleName"]) or {}
+        tags = read(as_dict(told.get("Tags")))
+        begins = f"trainyard-{tags.cluster}-" if tags else ""
+        if tags and tags.cluster and each["RoleName"].startswith(begins):
+            region = each["RoleName"].removeprefix(begins).rpartition("-")[0]
+            found.add((tags.cluster, region))
+    return found
 
 
 def trusts(service: str) -> dict:

@@ -61,3 +61,16 @@ class Machines:
         usual = COMES_WITH.get(accelerator, GPU_MACHINE) if accelerator else CPU_MACHINE
         count = 0 if not accelerator else (1 if gpus is None else gpus)
         return cls(nodes, machine_type or usual, accelerator if count else None, count, bool(spot), disk_gb)
+
+    @classmethod
+    def found(cls, config, *, nodes: int) -> "Machines":
+        """Return the machines of a pool that is there, from what GKE says of them."""
+        gpus = next(iter(config.accelerators), None)
+        return cls(
+            nodes=nodes,
+            machine_type=config.machine_type,
+            accelerator=gpus.accelerator_type if gpus else None,
+            gpus=gpus.accelerator_count if gpus else 0,
+            spot=config.spot,
+            disk_gb=config.disk_size_gb,
+        )
