@@ -233,9 +233,10 @@ def _amazon(regions: str | Sequence[str] | None, profile: str | None) -> list[Pl
         except BadInput:  # the configuration names no region, and none is meant
             anywhere = session.Session(FIRST_REGION, profile)
         known = anywhere.call("ec2", "describe_regions")["Regions"]
-        regions = [each["RegionName"] for each in known]
-    wanted = [regions] if regions is None or isinstance(regions, str) else regions
-    sessions = [session.Session(each, profile) for each in wanted]
+        sessions = [anywhere.within(each["RegionName"]) for each in known]
+    else:
+        wanted = [regions] if regions is None or isinstance(regions, str) else regions
+        sessions = [session.Session(each, profile) for each in wanted]
     return [Place("eks", each.region, partial(discover, each)) for each in sessions]
 
 

@@ -5,6 +5,7 @@ Which credentials win is botocore's business: the profile that was asked for, th
 role of the machine. The endpoint as well: ``AWS_ENDPOINT_URL`` leads elsewhere.
 """
 
+import copy
 import difflib
 import os
 import threading
@@ -55,6 +56,15 @@ class Session:
         self.region = _checked(self._boto)
         self._lock = threading.Lock()
         self._clients: dict[tuple[str, str], object] = {}
+
+    def within(self, region: str) -> "Session":
+        """Return the same user's way into another region, one that AWS itself has named.
+
+        What the services look like is read once for all of them.
+        """
+        other = copy.copy(self)
+        other.region, other._clients = region, {}
+        return other
 
     @cached_property
     def identity(self) -> dict[str, str]:
