@@ -9,21 +9,22 @@ from kitlib.progress import progress
 from kitlib.waiting import wait
 from kitlib.watches import Selection, Snapshot, snapshots
 
-SERVICE, CLAIM = "Service", "PersistentVolumeClaim"
+SERVICE, CLAIM, POD = "Service", "PersistentVolumeClaim", "Pod"
 SECONDS = 120.0
 
 
 def release(kube: Kube, *, about: str, timeout: float = SECONDS) -> None:
     """Delete the Services with load balancers and the claims of all namespaces; wait until they are gone.
 
-    An API that does not answer, and a claim that a pod holds, are no errors: the nodes go next.
+    A pod holds its claims, also one that has long completed, so such pods go as well. An API that does not
+    answer, and what is not gone in time, are no errors: the nodes go next.
     """
     with progress(about) as line:
         try:
             everywhere = kube.within("")
-            for kind in (SERVICE, CLAIM):
+            for kind, goes in ((SERVICE, _balanced), (CLAIM, bool), (POD, _holds_a_claim)):
                 for each in everywhere.get_all(kind):
-                    if kind == CLAIM or _balanced(each):
+                    if goes(each):
                         meta = each["metadata"]
                         kube.within(meta["namespace"]).delete(kind, meta["name"])
             wait(
@@ -46,6 +47,10 @@ def release(kube: Kube, *, about: str, timeout: float = SECONDS) -> None:
 
 def _balanced(service: dict) -> bool:
     return service["spec"].get("type") == "LoadBalancer"
+
+
+def _holds_a_claim(pod: dict) -> bool:
+    return any("persistentVolumeClaim" in each for each in pod["spec"].get("volumes") or ())
 
 
 def _released(seen: Snapshot) -> bool:

@@ -80,6 +80,7 @@ class FakeGoogle:
         self.identities = Identities()
         doors = {"_fake": self._control, "_tokens": lambda _, asked: self.identities.answer(asked)}
         self._http = HttpServer(self.rest, doors)
+        self._others: list[HttpServer] = []
 
     @property
     def endpoints(self) -> Mapping[str, str]:
@@ -95,6 +96,14 @@ class FakeGoogle:
     def url(self) -> str:
         """Where the HTTP services are; ``/_fake/`` below it is `http_control`."""
         return self._http.url
+
+    def also_at(self, host: str) -> str:
+        """Serve HTTP at another address of this machine, too, and return the URL: for pods.
+
+        They do not reach the loopback.
+        """
+        self._others.append(HttpServer(self.rest, {}, host))
+        return self._others[-1].url
 
     @property
     def calls(self) -> list[Call]:
@@ -172,7 +181,8 @@ class FakeGoogle:
 
     def close(self) -> None:
         """Stop the servers."""
-        self._http.close()
+        for each in (self._http, *self._others):
+            each.close()
         self._rpc.close()
 
     def _control(self, word: str, given: dict) -> object:

@@ -12,23 +12,25 @@ from .rest import Rest
 
 
 class HttpServer:
-    """A server on a port of 127.0.0.1.
+    """A server on a port of this machine.
 
     Args:
         rest: The services.
         doors: Others, by the first word of their path: called with the rest of it and the body.
-        port: Which; 0 lets the system choose.
+        host: At which of its addresses.
     """
 
-    def __init__(self, rest: Rest, doors: Mapping[str, Callable[[str, dict], object]], port: int = 0) -> None:
+    def __init__(
+        self, rest: Rest, doors: Mapping[str, Callable[[str, dict], object]], host: str = "127.0.0.1"
+    ) -> None:
         handler = type("Handler", (_Handler,), {"rest": rest, "doors": doors})
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        self._server = ThreadingHTTPServer((host, 0), handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="fake-google", daemon=True
         )
         self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"http://{host}:{self._server.server_port}"
 
     def close(self) -> None:
         """Stop it."""
@@ -49,7 +51,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         url = urlsplit(self.path)
-        first, _, path = url.path.lstrip("/").partition("/")
+        # "download/" as google-cloud-storage has it
+        first, _, path = url.path.lstrip("/").removeprefix("download/").partition("/")
         try:
             try:
                 if first in self.doors:
