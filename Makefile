@@ -18,6 +18,9 @@ SIDE_BY_SIDE = $(PYTEST) $(if $(RERUNS),--reruns $(RERUNS) -raR) --dist loadfile
 IN_BOTH_MODES = $(wildcard $(addprefix tests/node/test_,pods_*.py streams_*.py workloads*.py) \
 	$(patsubst %,tests/node/test_%.py,lifecycle machines metrics names_and_services_live probes scheduling))
 
+# The course on simulated clouds: one after the other, as each wants the machine for itself, and saying where it is.
+COURSES = $(wildcard tests/cloud/test_notebooks_on_*.py)
+
 # What `make run` is told: for the local cluster, and for a smoke test of any other (docs/smoke-test.md).
 quoted = '$(subst ','\'',$(1))'
 option = $(if $($(1)),$(2) $(call quoted,$($(1))))
@@ -64,8 +67,9 @@ test-all: lint browser  ## every test, those marked slow as well; those of pods 
 	$(PYTEST) tests
 	TRAINYARD_MODE=plain $(SIDE_BY_SIDE) $(WORKERS) -m "not slow" $(IN_BOTH_MODES)
 
-test-clouds: lint  ## the clouds' tests against simulated ones, the whole course on each included
-	$(SIDE_BY_SIDE) 2 -m "not long" tests/cloud
+test-clouds: lint  ## the clouds' tests that `make test` leaves out, and the whole course on each simulated cloud
+	$(SIDE_BY_SIDE) 2 -m "slow and not long" $(filter-out $(COURSES),$(wildcard tests/cloud/test_*.py))
+	$(PYTEST) -m slow -s $(COURSES)
 
 soak-elastic: setup  ## disturb an elastic run for ten minutes, at random; SEED=N does the same again
 	$(BIN)/python tools/soak_elastic.py $(if $(SEED),--seed $(SEED))
