@@ -25,6 +25,7 @@ OPTIONS = (f"region={REGION}", "hours=300", "confirm=true")
 @pytest.fixture
 def amazon_with_images(amazon, tmp_path_factory, monkeypatch):
     """Return the fake, whose ECR is a real registry where something can be pushed to it."""
+    monkeypatch.delenv("AWS_DEFAULT_REGION")  # the notebooks know by the cluster's name where it is
     folder = tmp_path_factory.mktemp("images")
     with ExitStack() as stack:
         if engines.find() and shutil.which("docker-registry"):
