@@ -4,6 +4,7 @@ import sys
 
 from google.cloud.container_v1 import types
 
+from kitlib.clouds.google import token
 from kitlib.settings import REPOSITORY
 
 
@@ -12,7 +13,7 @@ def kubeconfig(cluster: types.Cluster) -> dict:
     program = {
         "apiVersion": "client.authentication.k8s.io/v1",
         "command": sys.executable,
-        "args": ["-m", "kitlib.clouds.google.token"],
+        "args": ["-P", token.__file__],  # -P: what lies beside it is named as modules of Python's own are
         "env": [{"name": "PYTHONPATH", "value": str(REPOSITORY)}],  # kubectl may be started anywhere
         "interactiveMode": "Never",
         "provideClusterInfo": False,

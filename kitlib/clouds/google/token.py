@@ -1,15 +1,14 @@
 """The program with which kubectl and the kit sign in to a GKE cluster: no gcloud is needed.
 
 It prints an ExecCredential (https://kubernetes.io/docs/reference/config-api/client-authentication.v1/) with
-an access token of the user's own Google credentials. kubectl starts it, as the kubeconfig says.
+an access token of the user's own Google credentials. kubectl starts it, as the kubeconfig says, for each of
+its commands: so as a file by itself, which imports the kit, half a second's work, only if there is trouble.
 """
 
 import json
 import os
 import sys
 from datetime import UTC, datetime, timedelta
-
-from kitlib.errors import KitError
 
 TOKEN = "CLOUDSDK_AUTH_ACCESS_TOKEN"  # as gcloud has it: a token that somebody else looks after
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -33,7 +32,11 @@ def main() -> int:
     """Print a credential; what is wrong is said to stderr, which kubectl shows."""
     try:
         token, expires = access_token()
-    except KitError as error:
+    except Exception as error:
+        from kitlib.errors import KitError
+
+        if not isinstance(error, KitError):
+            raise
         print(error, file=sys.stderr)
         return 1
     print(json.dumps(credential(token, expires)))
