@@ -171,7 +171,8 @@ class DatasetJob(Job):
             "imagePullSecrets": self.settings.pull_secrets,
             **self.additions,
         }
-        template = {"metadata": {"labels": self.labels}, "spec": pod}
+        meta = {"labels": self.labels, "annotations": dict(self.annotations) or None}
+        template = {"metadata": meta, "spec": pod}
         return [merge(program, own), merge(merge(job, own), {"spec": {"template": template}})]
 
     def _container(self) -> Object:

@@ -8,7 +8,7 @@ import os
 import shlex
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -247,6 +247,10 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
         Args:
             gpus: How many the pod has.
         """
+        return {}
+
+    def pod_annotations(self, mounted: Iterable[str]) -> Mapping[str, str]:
+        """Return what this provider wants to read on a pod that mounts these claims."""
         return {}
 
     # What only a provider knows

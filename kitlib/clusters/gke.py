@@ -5,13 +5,13 @@ what it has that others have not. All else that clusters at clouds do is in `clo
 imported when one is asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from kitlib import names
+from kitlib import names, settings
 from kitlib.clouds import steps
 from kitlib.clouds.preflight import Report
 from kitlib.clouds.prices import Estimate, Price
@@ -27,7 +27,7 @@ from kitlib.clusters.cloud_options import (
     until_of,
 )
 from kitlib.errors import BadInput
-from kitlib.storage import Volume, claims
+from kitlib.storage import Volume, claims, gcs_fuse
 
 if TYPE_CHECKING:
     from kitlib.clouds.google.everything import Plan
@@ -269,6 +269,14 @@ class GkeCluster(CloudCluster):
             return added | {"nodeSelector": {ACCELERATOR: self.accelerator}}
         return added | super().pod_additions()
 
+    def pod_annotations(self, mounted: Iterable[str]) -> Mapping[str, str]:
+        """Return what has GKE add the sidecar of GCS FUSE to pods that mount a bucket, and only to those."""
+        for each in mounted:
+            claim = self.kube.find(claims.CLAIM, each)
+            if claim is not None and claim["spec"].get("storageClassName") == gcs_fuse.CLASS:
+                return gcs_fuse.ANNOTATIONS
+        return {}
+
     # Acting
 
     def create_volume(
@@ -282,14 +290,18 @@ class GkeCluster(CloudCluster):
         """Return a volume to which pods on all nodes can write; made if there is none of this name.
 
         By default it is a Filestore instance: it takes minutes, has at least 1 TiB whatever is asked for,
-        and costs about 22 cents an hour until it is deleted.
+        and costs about 22 cents an hour until it is deleted. Of the class ``gcs-fuse`` it is a folder of the
+        cluster's bucket, at once and next to free, but no full file system: `storage.gcs_fuse`. Deleting that
+        leaves its files in the bucket, where a volume of the same name finds them, until the cluster goes.
 
         Args:
             name: By which pods mount it.
             size: At least so much.
-            storage_class: Who makes it; by default that of the settings, or else Filestore.
+            storage_class: Who makes it; ``gcs-fuse``, or by default that of the settings, or else Filestore.
             source: Where it is, if it exists already.
         """
+        if source is None and (storage_class or settings.read().storage_class) == gcs_fuse.CLASS:
+            source = gcs_fuse.source(self.bucket.removeprefix("gs://"), name)
         given = {"size": size, "storage_class": storage_class, "source": source}
         claims.create(self.kube, name, timeout=FILESTORE_SECONDS, **given)
         return Volume(self, name)

@@ -28,12 +28,13 @@ class Job(ABC):
     last; all carry the kit's labels, and nothing in the cluster is touched before `launch`. ``claims`` are
     the PersistentVolumeClaims that have to be there, ``secrets`` the Secrets, ``priorities`` the
     PriorityClasses, of which `launch` makes those that the kit knows; ``additions`` is what a provider adds
-    to the pods' spec.
+    to the pods' spec, ``annotations`` what it wants to read on them.
     """
 
     name: str
     patches: tuple[Mapping, ...] = ()
     additions: Mapping = MappingProxyType({})
+    annotations: Mapping = MappingProxyType({})
     claims: tuple[str, ...] = ()
     priorities: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
@@ -106,6 +107,7 @@ class Job(ABC):
         """
         other = copy.copy(self)
         other.additions = cluster.pod_additions(gpus=getattr(self, "gpus", 0))
+        other.annotations = cluster.pod_annotations(self.claims)
         return other
 
     def __repr__(self) -> str:

@@ -242,6 +242,8 @@ class ParameterServer(TrainingJob):
             **additions,
         }
         meta = {"labels": {**self.labels, **own, names.ROLE: role}}
+        if self.annotations:
+            meta["annotations"] = dict(self.annotations)
         if template.get("kind") == "Pod":
             meta["name"] = self._called(f"-{role}-0")
         return merge(template, {"metadata": meta, "spec": spec})

@@ -47,6 +47,12 @@ class TrainJob(TrainingJob):
 
     def main(self) -> Object:
         """Return the TrainJob."""
+        if self.annotations:
+            raise BadInput(
+                "a TrainJob of version 2.0 cannot annotate its pods, as a volume of GCS FUSE needs it",
+                about=f'TrainJob "{self.name}", volumes {", ".join(self.claims)}',
+                fix="use kit.PyTorchJob or kit.IndexedJob, or a volume of another class",
+            )
         item = self.read("trainjob")
         (pods,) = item["spec"]["podSpecOverrides"]
         (container,) = pods["containers"]

@@ -151,7 +151,8 @@ class TrainingJob(Job):
             "imagePullSecrets": self.settings.pull_secrets,
             **additions,
         }
-        filled = merge(template, {"metadata": {"labels": self.labels}, "spec": spec})
+        meta = {"labels": self.labels, "annotations": dict(self.annotations) or None}
+        filled = merge(template, {"metadata": meta, "spec": spec})
         return merge(filled, {"spec": self._fetched(self.remote, there["name"])}) if self.remote else filled
 
     def _fetched(self, source: Remote, container: str) -> Object:

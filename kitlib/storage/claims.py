@@ -9,6 +9,7 @@ from kitlib.manifests import Object, merge
 from kitlib.progress import progress
 from kitlib.quantities import check as check_quantity
 from kitlib.quantities import number
+from kitlib.storage import gcs_fuse
 from kitlib.tables import Table, age
 from kitlib.waiting import wait
 from kitlib.watches import Selection, Snapshot, snapshots
@@ -58,7 +59,8 @@ def create(
         return
     spec: dict[str, object] = {"resources": {"requests": {"storage": size}}}
     if source is not None:
-        spec |= {"storageClassName": "", "volumeName": _create_static(kube, name, size=size, source=source)}
+        made = _create_static(kube, name, size=size, source=source)
+        spec |= {"storageClassName": gcs_fuse.class_of(source), "volumeName": made}
     else:
         storage_class = storage_class or settings.read().storage_class
         _check_class(kube, storage_class)
@@ -185,7 +187,8 @@ def _create_static(kube: Kube, claim: str, *, size: str, source: Mapping) -> str
     (item,) = manifests.read(settings.manifests("volume", "persistentvolume.yaml"))
     item["spec"].pop("csi")
     promised = {"claimRef": {"name": claim, "namespace": kube.namespace}, "capacity": {"storage": size}}
-    own = {"metadata": {"name": name, "labels": volume_labels(claim)}, "spec": {**promised, **source}}
+    spec = {"storageClassName": gcs_fuse.class_of(source), **promised, **source}
+    own = {"metadata": {"name": name, "labels": volume_labels(claim)}, "spec": spec}
     kube.create(merge(item, own))
     return name
 

@@ -58,7 +58,11 @@ class Helper(AbstractContextManager):
         (container,) = pod["spec"]["containers"]
         staging = {"name": "STAGING", "value": f"{STAGING}{self.pod}"}
         own = {
-            "metadata": {"name": self.pod, "labels": volume_labels(self.claim)},
+            "metadata": {
+                "name": self.pod,
+                "labels": volume_labels(self.claim),
+                "annotations": dict(self.cluster.pod_annotations([self.claim])) or None,
+            },
             "spec": {
                 "containers": [merge(container, {"env": [staging]})],
                 "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": self.claim}}],

@@ -10,7 +10,7 @@ from kitlib import manifests, settings
 from kitlib.errors import BadInput
 from kitlib.kube import Kube
 from kitlib.manifests import Object
-from kitlib.storage import claims
+from kitlib.storage import claims, gcs_fuse
 
 MODE = "ReadOnlyMany"
 FILESTORE = "filestore.csi.storage.gke.io"
@@ -38,12 +38,13 @@ def share(
     (volume,) = manifests.read(settings.manifests("volume", "persistentvolume.yaml"))
     del volume["spec"]["csi"]
     promised = {"claimRef": {"name": name, "namespace": kube.namespace}, "capacity": {"storage": size}}
-    spec = {"accessModes": [MODE], **promised, **read_only(source)}
+    kind = gcs_fuse.class_of(source)
+    spec = {"accessModes": [MODE], "storageClassName": kind, **promised, **read_only(source)}
     kube.apply(manifests.merge(volume, {"metadata": {"name": bound, "labels": dict(labels)}, "spec": spec}))
     (claim,) = manifests.read(settings.manifests("volume", "claim.yaml"))
     spec = {
         "accessModes": [MODE],
-        "storageClassName": "",
+        "storageClassName": kind,
         "volumeName": bound,
         "resources": {"requests": {"storage": size}},
     }

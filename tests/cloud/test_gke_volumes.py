@@ -1,0 +1,83 @@
+"""A folder of a GKE cluster's bucket as a volume, at a real API server; no driver is there to mount it."""
+
+import pytest
+
+import kitlib as kit
+from kitlib.clouds.google.session import Session
+from kitlib.clusters.gke import GkeCluster
+from kitlib.datasets import DatasetJob
+from kitlib.errors import BadInput
+from kitlib.storage import Volume, claims, gcs_fuse
+from kitlib.storage.helper import Helper
+from kitlib.storage.sharing import share
+
+from .google.fake import PROJECT
+
+WANTED = {"gke-gcsfuse/volumes": "true"}
+
+
+@pytest.fixture
+def lab(google, local_cluster):
+    """A GKE cluster whose API server is a real one."""
+    cluster = GkeCluster("lab", Session(PROJECT, "us-central1-c"))
+    cluster.__dict__["kube"] = local_cluster.kube
+    yield cluster
+    for name in ("fuse-models", "fuse-again", "fuse-plain"):
+        Volume(cluster, name).delete()
+
+
+def test_a_folder_of_the_bucket_is_bound_by_name_and_pods_that_mount_it_get_the_sidecar(lab):
+    volume = lab.create_volume("fuse-models", storage_class="gcs-fuse")
+    bucket = lab.bucket.removeprefix("gs://")
+    there = volume.source["csi"]
+    assert there["volumeHandle"] == f"{bucket}:fuse-models"
+    options = there["volumeAttributes"]["mountOptions"].split(",")
+    assert {"implicit-dirs", "only-dir=volumes/fuse-models", "rename-dir-limit=1000000"} <= set(options)
+    (row,) = [each for each in lab.volumes() if each["volume"] == "fuse-models"]
+    assert (row["status"], row["class"]) == ("Bound", "gcs-fuse")
+    lab.create_volume("fuse-models", storage_class="gcs-fuse")  # once more is fine
+
+    trainer = {"name": "fuse-run", "volumes": {"/models": "fuse-models"}}
+    run = kit.launch(kit.IndexedJob("trainers/digits_ddp.py", **trainer).patch(SUSPENDED), cluster=lab)
+    template = lab.kube.get("Job", "fuse-run")["spec"]["template"]
+    run.delete()
+    assert template["metadata"]["annotations"] == WANTED
+    assert claim_in(template["spec"]) == "fuse-models"
+    assert Helper(lab, "fuse-models").manifest()["metadata"]["annotations"] == WANTED
+    prepared = DatasetJob("digits", volume=volume).on(lab)
+    assert prepared.objects[-1]["spec"]["template"]["metadata"]["annotations"] == WANTED
+    with pytest.raises(BadInput, match="cannot annotate its pods"):
+        _ = kit.TrainJob("trainers/digits_ddp.py", **trainer).on(lab).objects
+
+    again = lab.create_volume("fuse-again", source=volume.source)  # as notebook 02 does
+    assert lab.pod_annotations(["fuse-again"]) == WANTED and again.source == volume.source
+    volume.delete()
+    assert lab.kube.find(claims.CLAIM, "fuse-models") is None
+    assert lab.kube.find(claims.VOLUME, f"{lab.kube.namespace}-fuse-models") is None
+
+def test_pods_without_a_bucket_get_no_sidecar(lab):
+    lab.create_volume("fuse-plain", size="1Mi")
+    job = kit.IndexedJob("trainers/digits_ddp.py", name="plain", volumes={"/data": "fuse-plain"}).on(lab)
+    assert "annotations" not in job.objects[-1]["spec"]["template"]["metadata"]
+    assert "annotations" not in Helper(lab, "fuse-plain").manifest()["metadata"]
+    assert lab.pod_annotations(["nobody-knows-it"]) == {}
+
+
+def test_a_bucket_that_is_shared_is_read_only_and_keeps_its_class(lab):
+    where = gcs_fuse.source("trainyard-lab-1", "data")
+    notes = {"name": "fuse-again", "size": "1Gi", "labels": claims.volume_labels("fuse-again"), "notes": {}}
+    share(lab.kube, source=where, **notes)
+    bound = lab.kube.get(claims.VOLUME, f"{lab.kube.namespace}-fuse-again")
+    assert bound["spec"]["csi"]["readOnly"] and bound["spec"]["storageClassName"] == "gcs-fuse"
+    assert lab.pod_annotations(["fuse-again"]) == WANTED
+
+
+SUSPENDED = {"spec": {"suspend": True}}
+
+
+def claim_in(pod):
+    return next(
+        each["persistentVolumeClaim"]["claimName"]
+        for each in pod["volumes"]
+        if "persistentVolumeClaim" in each
+    )
