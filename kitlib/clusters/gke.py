@@ -220,15 +220,14 @@ class GkeCluster(CloudCluster):
         return discover(self.session, self.name)
 
     def _bring_up(self, plan: "Plan") -> None:
-        from kitlib.clouds.google.preflight import zones_with
+        from kitlib.clouds.google.preflight import elsewhere
         from kitlib.clouds.google.refusals import Refused, Why
 
         try:
             super()._bring_up(plan)
         except Refused as error:
-            if error.why is Why.STOCKOUT and (zones := zones_with(plan)):
-                near = " or ".join(f'zone="{each}"' for each in zones[:4])
-                error.fix = f"delete it, and make it elsewhere: {near}; or the same call again later"
+            if error.why is Why.STOCKOUT and (other := elsewhere(plan)):
+                error.fix = f"delete it, and take {other}; or the same call again later"
             raise
 
     def _furnish(self, plan: "Plan") -> None:

@@ -101,6 +101,7 @@ def traces(session: Session) -> dict[str, Trace]:
                 continue
             known = found.get(tags.cluster)
             zone = labels.get(ZONE, "")
+            zone = zone if sound(zone) and zone.count("-") == 2 else ""
             if known is None or not known.zone:
                 found[tags.cluster] = Trace(tags, zone)
     return found

@@ -147,9 +147,9 @@ def lasts(description: str, tags: Tags) -> bool:
     return told.expires is not None and told.expires >= tags.expires
 
 
-def sound(cluster: str) -> bool:
-    """Return whether a cluster's name, as a label holds it, is one: anybody may write labels."""
-    return bool(cluster) and names.slug(cluster) == cluster
+def sound(name: str) -> bool:
+    """Return whether a cluster's or a zone's name, as a label holds it, is one: anybody may write labels."""
+    return bool(name) and names.slug(name) == name
 
 
 def raise_failure(error: Mapping | None, about: str, project: str) -> None:

@@ -217,17 +217,28 @@ class Preflight(Looks):
         yield from found.items()
 
 
-def zones_with(plan: Plan) -> list[str]:
-    """Return other zones that offer what a plan asks for, the near ones first; empty if nobody tells."""
-    wanted = plan.machines.accelerator
-    if wanted is None:
-        return []
+def elsewhere(plan: Plan) -> str:
+    """Return what may do in place of what a zone has none of now: other zones, the near ones first, and other
+    GPUs of this one. Empty if nobody tells.
+    """
+    looks, session, wanted = Preflight(plan), plan.session, plan.machines.accelerator
     try:
-        zones = dict(Preflight(plan)._offered()).get(wanted, {})
+        if wanted is None:
+            listed = session.every("compute", "zones.list", "items", project=session.project)
+            zones, here = [each["name"] for each in listed], []
+        else:
+            offered = dict(looks._offered())
+            zones = list(offered.get(wanted, ()))
+            here = sorted(each for each in offered if session.zone in offered[each] and each != wanted)
     except Refused:
-        return []
-    others = [each for each in zones if each != plan.session.zone]
-    return sorted(others, key=lambda each: (not each.startswith(plan.session.region), each))
+        return ""
+    zones = sorted(
+        (each for each in zones if each != session.zone),
+        key=lambda each: (not each.startswith(session.region), each),
+    )
+    places = [f'zone="{each}"' for each in zones[:4]]
+    others = [f'accelerator="{each}" in this one' for each in here if not each.endswith("-vws")]
+    return " or ".join([*places, *others[:3]])
 
 
 def winner() -> str:

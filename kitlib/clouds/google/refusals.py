@@ -46,6 +46,8 @@ _STOCKOUT = re.compile(
 )
 _QUOTA = re.compile(r"quota '?([A-Za-z0-9_-]+)'? exceeded|QUOTA_EXCEEDED|insufficient (?:\w+ )?quota", re.I)
 _METRIC = re.compile(r"""['"]([A-Z][A-Z0-9_]{3,})['"]""")
+# What Google's token service says of a token from the past or the future, and TLS of all certificates.
+_SKEW = re.compile(r"in a reasonable timeframe|iat and exp values|certificate is not yet valid", re.I)
 _BUSY = re.compile(
     r"incompatible operation|operation .{0,200}in progress|is currently \w+ing|ALREADY_HAS_OPERATION|"
     r"being (?:used|created|deleted|updated) by|resourceInUse|resourceNotReady|not ready|try again later|"
@@ -103,6 +105,13 @@ def translate(error: Exception, about: str, project: str) -> KitError:
     if isinstance(error, auth.DefaultCredentialsError):
         return Refused(
             "there are no credentials for Google Cloud", about=about, fix=LOGIN, why=Why.CREDENTIALS
+        )
+    if _SKEW.search(str(error)):
+        return Refused(
+            f"this machine's clock is wrong: {_first(error)}",
+            about=about,
+            fix="set it: sudo chronyc makestep, or timedatectl",
+            why=Why.CREDENTIALS,
         )
     if isinstance(error, auth.RefreshError):
         return Refused(

@@ -181,7 +181,10 @@ class Session:
 
     def _request(self, service: str, method: str, parameters: Mapping):
         collection, _, verb = method.rpartition(".")
-        request = getattr(self._collection(service, collection), verb)(**parameters)
+        try:
+            request = getattr(self._collection(service, collection), verb)(**parameters)
+        except TypeError as error:  # a value that the discovery document does not allow
+            raise translate(error, _about(service, method, parameters), self.project) from error
         if (elsewhere := endpoint(service)) and "media_body" in parameters:  # the library forgets it there
             request.uri = urljoin(elsewhere, urlsplit(request.uri)._replace(scheme="", netloc="").geturl())
         return request
@@ -201,7 +204,11 @@ class Session:
         return kept["http"][open_one]
 
     def _attempt(self, call: Callable[[], object], about: str):
-        """Make a request, again if the network or the service failed: all of the kit's are idempotent."""
+        """Make a request, again if the network or the service failed: all of the kit's are idempotent.
+
+        Not the libraries' own retrying: they know a time and no number of attempts, gRPC's and HTTP's differ,
+        and neither knows what the kit takes for a passing error.
+        """
         for attempt in range(_ATTEMPTS):
             try:
                 return call()
