@@ -242,5 +242,36 @@ def test_without_an_engine_the_cloud_of_the_cluster_builds(dockerfile, monkeypat
         kit.build_image("greeting", dockerfile=dockerfile)
 
 
+def no_podman():
+    """Return why nothing can be pushed with Podman here, or nothing."""
+    lacking = [each for each in ("podman", "docker-registry") if shutil.which(each) is None]
+    if lacking:
+        return f"there is no {' and no '.join(lacking)}"
+    done = subprocess.run(["podman", "info"], capture_output=True, text=True, check=False)
+    return done.stderr.strip()[-200:] if done.returncode else ""
+
+
+def test_podman_takes_the_same_words_where_docker_does_not_answer(
+    tmp_path, tmp_path_factory, dockerfile, monkeypatch
+):
+    if why := no_podman():
+        pytest.skip(f"Podman is NOT TESTED: {why}")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    folder = tmp_path_factory.mktemp("aside")
+    with serve_registry(folder, password=PASSWORD) as address:
+        cluster = SimpleNamespace(registry=OwnRegistry(address, PASSWORD))
+        image = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster, arguments={"A": "1"})
+        try:
+            stored = (folder / "storage").rglob(f"{image.digest.removeprefix('sha256:')}/link")
+            assert image.digest.startswith("sha256:") and next(stored, None) is not None
+            assert image.layers == 1 and image.bytes > 0
+            wrong = SimpleNamespace(registry=OwnRegistry(address, "wrong"))
+            with pytest.raises(CommandFailed, match="unauthorized|authentication"):
+                kit.build_image("greeting", dockerfile=dockerfile, cluster=wrong)
+        finally:
+            subprocess.run(["podman", "rmi", "--force", image.name], check=True, capture_output=True)
+    assert not list(tmp_path.glob("**/config.json"))
+
+
 def test_a_password_is_not_shown():
     assert "secret" not in repr(Login("registry.example", "AWS", "secret"))
