@@ -59,6 +59,7 @@ class TrainJob(TrainingJob):
         mounts = [*container["volumeMounts"], *self.mounts]
         additions = dict(self.additions)
         tolerations = [*self.tolerations, *additions.pop("tolerations", [])]
+        additions.pop("affinity", None)  # what the nodes prefer; Trainer 2.0 refuses one
         pods = merge(
             pods,
             {

@@ -5,6 +5,7 @@ import yaml
 
 import kitlib as kit
 from kitlib.clusters import Cluster
+from kitlib.clusters.cloud import CloudCluster
 from kitlib.errors import KitError
 
 
@@ -97,6 +98,21 @@ def test_what_a_provider_adds_to_the_pods_is_seen_in_the_manifest(way, trainer):
     for pod in found:
         assert pod["nodeSelector"] == {"pool": "gpu"}
         assert [each["key"] for each in pod["tolerations"]] == ["nvidia.com/gpu", "pool"]
+
+
+class AtACloud(GpuPool):
+    pool, pod_additions = "training", CloudCluster.pod_additions
+
+
+def test_a_train_job_is_without_the_affinity_that_its_operator_refuses(trainer):
+    there = AtACloud("lab")
+    assert "affinity" in kit.PyTorchJob(trainer).on(there).manifest
+    job = kit.TrainJob(trainer).on(there)
+    assert "affinity" not in job.manifest
+    (pods,) = job.objects[-1]["spec"]["podSpecOverrides"]
+    # https://github.com/kubeflow/trainer/blob/v2.0.0/pkg/apis/trainer/v1alpha1/trainjob_types.go
+    known = {"targetJobs", "containers", "initContainers", "nodeSelector", "schedulingGates", "tolerations"}
+    assert set(pods) <= known | {"serviceAccountName", "volumes"}
 
 
 def _dicts(value):
