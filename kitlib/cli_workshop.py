@@ -43,7 +43,8 @@ def _given(jupyter: bool, image: str | None, host: str | None, options: dict) ->
 @click.argument("attendees", nargs=-1, required=True)
 @CLUSTER
 @click.option("--dataset", "datasets", multiple=True, help="To have ready for all; may be repeated.")
-@click.option("--scale", is_flag=True, help="Add the nodes that are missing; they cost money on a cloud.")
+@click.option("--scale", is_flag=True, help="Add the nodes that are missing; it shows their price and asks.")
+@click.option("--confirm", is_flag=True, help="Agree to that price beforehand.")
 @_quota
 def create(attendees: tuple[str, ...], jupyter: bool, image: str | None, host: str | None, **options) -> None:
     """Make a room for each of ATTENDEES: a number, such as 30, or their names."""

@@ -10,6 +10,7 @@ import yaml
 from kitlib import names, ownership, presence, settings
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.kubectl import kubectl
+from kitlib.clusters.nodes import GPU
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
 from kitlib.kube import Kube
 from kitlib.refusals import unreached
@@ -135,6 +136,10 @@ class ExistingCluster(Cluster):
         there = next(each["context"] for each in given["contexts"] if each["name"] == name)
         chosen = {"name": name, "context": there | {"namespace": self.kube.namespace}}
         return {"apiVersion": "v1", "kind": "Config", "contexts": [chosen], "current-context": name}
+
+    def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
+        """Return what lets pods with GPUs onto nodes that keep off all others, as those of EKS and GKE do."""
+        return {"tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]} if gpus else {}
 
     def delete(self) -> None:
         """Delete what the kit made in it, and forget it; the cluster itself stays."""

@@ -53,6 +53,7 @@ def create(
     jupyter: Jupyter | None = None,
     hours: float = 12,
     scale: bool = False,
+    confirm: bool = False,
     **quota: object,
 ) -> Workshop:
     """Make a room for each attendee: a namespace with quota and role, a kubeconfig, the data of the course.
@@ -67,11 +68,13 @@ def create(
         jupyter: ``kit.workshop.Jupyter()`` runs a JupyterLab in a pod for each, behind a token; by default
             their notebooks run on machines of their own, with the kubeconfig.
         hours: How long the kubeconfigs work.
-        scale: Add the nodes that are missing, where the provider can: they cost what its nodes cost.
+        scale: Add the nodes that are missing, where the provider can: it shows their price, and asks.
+        confirm: That price is agreed to; nobody is asked.
         quota: ``cpu="1"``, ``memory="4Gi"``, ``pods=20``, ``gpus=0`` of each.
 
     Raises:
         BadInput: A name or a quantity cannot be used; nothing was made.
+        NotConfirmed: The price of the nodes was not agreed to; nothing was made.
         Rejected: This user may not make namespaces.
 
     Example:
@@ -82,7 +85,7 @@ def create(
     if jupyter is not None:
         jupyter.check(on)
     found = surveying.survey(on, len(people), each_may)
-    said = surveying.room_for_all(on, found, scale=scale)
+    said = surveying.room_for_all(on, found, scale=scale, confirm=confirm)
     wanted = datasets if isinstance(datasets, Mapping) else {each: {} for each in datasets}
     staged = staging.stage(on, wanted) if wanted else None
     made = _add_all(on, people, each_may, hours, staged, jupyter)

@@ -28,7 +28,8 @@ SOMEBODY = "rehearsal"  # an attendee who is gone afterwards
 PULL, PULL_SECONDS, TRAIN_SECONDS = "DaemonSet", 1800, 300
 READY, NOT_READY = "ready", "NOT READY"
 COLUMNS = ("what", "seconds", "verdict", "found")
-CLOUDS = {"aws": ("amazon", "EKS control plane"), "gce": ("google", "GKE control plane")}
+AMAZON, GOOGLE = ("amazon", "EKS control plane"), ("google", "GKE control plane")
+CLOUDS = {"aws": AMAZON, "eks": AMAZON, "gce": GOOGLE, "gke": GOOGLE}  # by the word of its nodes, and the kit
 INSTANCE, ACCELERATOR = "node.kubernetes.io/instance-type", "cloud.google.com/gke-accelerator"
 
 
@@ -74,7 +75,8 @@ def rehearse(
         with _step(rows, "one training, as an attendee", line) as found:
             found.append(_train(on, limits))
         with _step(rows, f"price of {hours:g} hours", line) as found:
-            found.append(price(on.kube.get_all("Node"), hours))
+            more = [seen.pattern] * seen.missing if seen and seen.missing else []
+            found.append(price([*on.kube.get_all("Node"), *more], hours, at=on.provider, more=len(more)))
         line.done(READY if all(row[2] == READY for row in rows) else NOT_READY)
     return Table(COLUMNS, rows)
 
@@ -154,14 +156,17 @@ def _train(on: Cluster, limits: Quota) -> str:
         remove(on.kube, SOMEBODY)
 
 
-def price(nodes: Sequence[Object], hours: float) -> str:
+def price(nodes: Sequence[Object], hours: float, *, at: str = "", more: int = 0) -> str:
     """Return what nodes and their control plane cost, by the kit's dated tables. Pure.
 
     Args:
-        nodes: Of the cluster; whose they are stands in their ``providerID``.
+        nodes: Of the cluster; whose they are stands in their ``providerID``, too.
         hours: How long.
+        at: The cluster's provider.
+        more: How many of the nodes are missing as yet.
     """
-    cloud = next((each["spec"].get("providerID", "").partition(":")[0] for each in nodes), "")
+    found = next((each["spec"].get("providerID", "").partition(":")[0] for each in nodes), "")
+    cloud = at if at in CLOUDS else found
     if cloud not in CLOUDS:
         return "nothing here, beyond the machines that there are"
     name, control_plane = CLOUDS[cloud]
@@ -169,9 +174,8 @@ def price(nodes: Sequence[Object], hours: float) -> str:
     prices = [table.price(each, count=kinds.count(each)) for each in dict.fromkeys(kinds)]
     found = Estimate("this cluster", (table.price(control_plane), *prices), hours)
     unknown = f"; not known: {', '.join(found.unknown)}" if found.unknown else ""
-    return (
-        f"about {found.total:.2f} dollars, {found.an_hour:.2f} an hour, by the list of {table.date}{unknown}"
-    )
+    said = f"about {found.total:.2f} dollars, {found.an_hour:.2f} an hour"
+    return f"{said}{f', with {more} nodes more' if more else ''}, by the list of {table.date}{unknown}"
 
 
 def _machine(node: Object) -> str:

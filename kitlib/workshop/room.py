@@ -17,6 +17,7 @@ from kitlib.manifests import Object
 from kitlib.quantities import number, readable
 
 KINDS = ("cpu", "memory", GPU)
+POOL, TRAINING = "trainyard/pool", ("train", "training")  # of the kit's clusters at clouds
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,17 @@ class Room:
         needed: By kind: cores, bytes, GPUs.
         free: The same, of what the nodes have less what others ask for.
         nodes: How many are Ready.
-        largest: How many of them have as many cores as any: those that are there for training.
-        missing: How many more nodes like the largest there are it takes; None if there is no node to go by.
+        training: How many of them are there for training: by their label, or else those with most cores.
+        missing: How many more nodes like these it takes; None if there is none to go by.
+        pattern: One of these nodes, or None.
     """
 
     needed: Mapping[str, float]
     free: Mapping[str, float]
     nodes: int
-    largest: int
+    training: int
     missing: int | None
+    pattern: Object | None
 
     @property
     def enough(self) -> bool:
@@ -67,19 +70,27 @@ def count(attendees: int, quota: Quota, nodes: Sequence[Object], others: Iterabl
     running = [each for each in others if not pods.finished(each)]
     taken = {kind: sum(_asked(each, kind) for each in running) for kind in KINDS}
     free = {kind: max(0.0, sum(each[kind] for each in has) - taken[kind]) for kind in KINDS}
-    cores = [each["cpu"] for each in has]
-    return Room(needed, free, len(ready), cores.count(max(cores, default=0)), _missing(needed, free, has))
+    training = _training(ready)
+    pattern = next(iter(training), None)
+    return Room(needed, free, len(ready), len(training), _missing(needed, free, pattern), pattern)
 
 
-def _missing(needed: Mapping, free: Mapping, has: Sequence[Mapping]) -> int | None:
+def _training(ready: Sequence[Object]) -> list[Object]:
+    """Return the nodes that are there for training, and of which there could be more."""
+    pools = [(each["metadata"].get("labels") or {}).get(POOL) for each in ready]
+    if any(pools):
+        return [each for each, pool in zip(ready, pools, strict=True) if pool in TRAINING]
+    most = max((_allocatable(each, "cpu") for each in ready), default=0)
+    return [each for each in ready if _allocatable(each, "cpu") == most]
+
+
+def _missing(needed: Mapping, free: Mapping, pattern: Object | None) -> int | None:
     """Return how many nodes more it takes; None where no number of such nodes would do."""
     short = {kind: needed[kind] - free[kind] for kind in KINDS if needed[kind] > free[kind]}
     if not short:
         return 0
-    largest = {kind: max((each[kind] for each in has), default=0.0) for kind in short}
-    return (
-        None if not all(largest.values()) else max(math.ceil(short[kind] / largest[kind]) for kind in short)
-    )
+    each = {kind: _allocatable(pattern, kind) if pattern else 0 for kind in short}
+    return max(math.ceil(short[kind] / each[kind]) for kind in short) if all(each.values()) else None
 
 
 def _allocatable(node: Object, kind: str) -> float:

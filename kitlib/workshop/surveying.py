@@ -25,22 +25,32 @@ def survey(on: Cluster, people: int, quota: Quota) -> Room | None:
     return room.count(people, quota, nodes, [p for p in pods if p["metadata"]["namespace"] not in theirs])
 
 
-def room_for_all(on: Cluster, found: Room | None, *, scale: bool = False) -> tuple[str, str]:
-    """Say what the room is, and what to do about it; or do it, where that is asked for and possible."""
+def room_for_all(
+    on: Cluster, found: Room | None, *, scale: bool = False, confirm: bool = False
+) -> tuple[str, str]:
+    """Say what the room is, and what to do about it; or do it, where that is asked for and possible.
+
+    Args:
+        on: The cluster.
+        found: What `survey` found.
+        scale: Add what is missing, if the cluster can: its price is shown, and has to be agreed to.
+        confirm: It is agreed to beforehand.
+    """
     if found is None:
         return "not known", "this kubeconfig may not see nodes"
     if found.enough:
         return str(found), "enough for all at once"
-    if found.missing is None:
-        return str(found), "no node has any of what the quotas allow: pods that ask for it wait for ever"
     grow = getattr(on, "scale", None)
+    if found.missing is None:
+        first = "" if grow is None or found.training else "; begin with cluster.scale(1), to go by it"
+        return str(found), f"no node has what the quotas allow: pods that ask for it wait for ever{first}"
     if grow is None:
         local = "a local cluster may declare more than the machine has: recreate it with cpus= and memory="
         how = local if isinstance(on, LocalCluster) else f"add {found.missing} nodes, or give smaller quotas"
         return str(found), f"not enough for all at once: pods will wait for each other; {how}"
     if not scale:
-        return str(found), f"{found.missing} nodes are missing: scale=True adds them"
-    grow(found.largest + found.missing)
+        return str(found), f"{found.missing} nodes are missing: scale=True shows their price, and adds them"
+    grow(found.training + found.missing, confirm=confirm)
     return str(found), f"{found.missing} nodes are on their way"
 
 

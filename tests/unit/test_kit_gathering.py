@@ -45,6 +45,28 @@ def test_room_is_what_the_quotas_of_all_come_to(people, quota, nodes, others, en
     assert "of quotas" in str(found)
 
 
+def of_pool(pool, **more):
+    made = node(**more)
+    made["metadata"]["labels"] = {"trainyard/pool": pool} if pool else {}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("nodes", "training", "missing"),
+    [
+        ([of_pool("system", cpu="8"), of_pool("train", cpu="4")], 1, 2),
+        ([of_pool("system", cpu="4"), of_pool("train", cpu="4")], 1, 3),
+        ([of_pool("system", cpu="8")], 0, None),
+        ([of_pool("", cpu="2"), of_pool("training", cpu="8")], 1, 2),
+        ([node(cpu="2"), node(cpu="8")], 1, 2),
+    ],
+    ids=str,
+)
+def test_nodes_are_added_to_those_that_are_there_for_training(nodes, training, missing):
+    found = room.count(20, Quota(cpu="1", memory="1Gi"), nodes, [])
+    assert (found.training, found.missing) == (training, missing)
+
+
 def daemonset(name, *arguments):
     containers = [{"name": "main"}, {"name": "aws-eks-nodeagent", "args": list(arguments)}]
     spec = {"template": {"spec": {"containers": containers}}}
@@ -163,6 +185,11 @@ def machine(provider, kind, **labels):
 )
 def test_a_workshop_has_a_price_where_its_machines_do(nodes, words):
     assert words in rehearsing.price(nodes, hours=4)
+
+
+def test_the_price_of_a_workshop_has_the_nodes_in_it_that_are_missing():
+    said = rehearsing.price([machine("", "m5.large")] * 2, hours=4, at="eks", more=1)
+    assert "about 1.17 dollars, 0.29 an hour, with 1 nodes more" in said
 
 
 def test_a_step_of_a_rehearsal_that_fails_says_so_and_the_others_go_on():
