@@ -14,7 +14,7 @@ from typing import Self
 
 from kitlib import manifests, names, settings
 from kitlib.clouds import consent, steps
-from kitlib.clouds.preflight import Report
+from kitlib.clouds.preflight import Probe, Report, run
 from kitlib.clouds.prices import Estimate, hours_left
 from kitlib.clouds.resource import Resource, Seen, State
 from kitlib.clouds.tags import Tags
@@ -205,6 +205,23 @@ class CloudCluster(CloudContract):
             self._spend(estimate, confirm=confirm, budget=budget)
         self._scale(nodes)
         return self.nodes()
+
+    def grow(self, nodes: int, *, confirm: bool = False) -> Table:
+        """Have at least so many training machines: as `scale`, but what it has, or may grow to, stays."""
+        return self.scale(max(nodes, self._machines()), confirm=confirm)
+
+    def headroom(self, nodes: int, *, there: int) -> Report:
+        """Look whether the account's quotas allow so many training machines; nothing changes.
+
+        Args:
+            nodes: How many there shall be.
+            there: How many there are.
+
+        Example:
+            >>> cluster.headroom(30, there=4)
+        """
+        about = f"{nodes} training machines of {self._title}"
+        return run([Probe("quotas", lambda: self._quotas(nodes, nodes - there))], about=about)
 
     def extend(self, hours: float, *, confirm: bool = False, budget: float | None = None) -> Text:
         """Let it live for so many hours from now: its schedules move, and the tags that say so.

@@ -1,12 +1,12 @@
 """What a cloud has to say, so that a cluster there is made, found and deleted as `cloud` does it with all."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import ClassVar
 
 from kitlib.clouds.clock import Clock
-from kitlib.clouds.preflight import Report
+from kitlib.clouds.preflight import Check, Report
 from kitlib.clouds.prices import Estimate, Price
 from kitlib.clouds.resource import Resource
 from kitlib.clusters.base import Cluster, Shape
@@ -101,6 +101,10 @@ class CloudContract(Cluster):
     @abstractmethod
     def _price_of_machines(self, count: int) -> tuple[Price, ...]:
         """Return what so many more of them cost."""
+
+    @abstractmethod
+    def _quotas(self, nodes: int, more: int) -> Iterable[Check]:
+        """Look whether the account may have so many of them, of which so many are not there yet."""
 
     @abstractmethod
     def _scale(self, nodes: int) -> None:

@@ -5,14 +5,14 @@ it has that others have not. All else that clusters at clouds do is in `cloud`. 
 asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kitlib import names
-from kitlib.clouds.preflight import Report
+from kitlib.clouds.preflight import Check, Report
 from kitlib.clouds.prices import Estimate, Price
 from kitlib.clusters.base import Shape
 from kitlib.clusters.cloud import CloudCluster
@@ -254,6 +254,14 @@ class EksCluster(CloudCluster):
         found = self._there_of_group()
         spot, (kind, *_) = found["capacityType"] == "SPOT", found["instanceTypes"]
         return (price_of_nodes(self.session, instance_type=kind, nodes=count, spot=spot),)
+
+    def _quotas(self, nodes: int, more: int) -> Iterable[Check]:
+        from kitlib.clouds.aws.quotas import Quotas
+
+        found = self._there_of_group()
+        spot, (kind, *_) = found["capacityType"] == "SPOT", found["instanceTypes"]
+        wanted = [(kind, nodes, spot), (SYSTEM_MACHINE, 1, False)]  # what is its own already is not counted
+        return Quotas(self.session, self.name).vcpus(wanted)
 
     def _scale(self, nodes: int) -> None:
         self._group().scale(nodes)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kitlib import names, settings
 from kitlib.clouds import steps
-from kitlib.clouds.preflight import Report
+from kitlib.clouds.preflight import Check, Report
 from kitlib.clouds.prices import Estimate, Price
 from kitlib.clusters.base import Shape
 from kitlib.clusters.cloud import CloudCluster
@@ -349,6 +349,14 @@ class GkeCluster(CloudCluster):
 
         machines = Machines.found(self._pool().config, nodes=count)
         return tuple(pool(Plan(self.session, self._tags(None), machines)))
+
+    def _quotas(self, nodes: int, more: int) -> Iterable[Check]:
+        from kitlib.clouds.google.everything import Plan
+        from kitlib.clouds.google.machines import Machines
+        from kitlib.clouds.google.quotas import check
+
+        machines = Machines.found(self._pool().config, nodes=more)
+        return check(Plan(self.session, self._tags(None), machines), cluster=False)
 
     def _scale(self, nodes: int) -> None:
         from kitlib.clouds.google.scaling import Size

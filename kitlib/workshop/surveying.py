@@ -40,7 +40,7 @@ def room_for_all(
         return "not known", "this kubeconfig may not see nodes"
     if found.enough:
         return str(found), "enough for all at once"
-    grow = getattr(on, "scale", None)
+    grow = getattr(on, "grow", None)
     if found.missing is None:
         first = "" if grow is None or found.training else "; begin with cluster.scale(1), to go by it"
         return str(found), f"no node has what the quotas allow: pods that ask for it wait for ever{first}"
@@ -48,9 +48,14 @@ def room_for_all(
         local = "a local cluster may declare more than the machine has: recreate it with cpus= and memory="
         how = local if isinstance(on, LocalCluster) else f"add {found.missing} nodes, or give smaller quotas"
         return str(found), f"not enough for all at once: pods will wait for each other; {how}"
+    wanted = found.training + found.missing
+    report = on.headroom(wanted, there=found.training)
     if not scale:
-        return str(found), f"{found.missing} nodes are missing: scale=True shows their price, and adds them"
-    grow(found.training + found.missing, confirm=confirm)
+        may = "" if report.ok else "; " + "; ".join(f"{each.name}: {each.words}" for each in report.failures)
+        how = f"{found.missing} nodes are missing: scale=True shows their price, and adds them{may}"
+        return str(found), how
+    report.raise_failures()
+    grow(wanted, confirm=confirm)
     return str(found), f"{found.missing} nodes are on their way"
 
 

@@ -17,6 +17,7 @@ from kitlib.clouds import steps
 from kitlib.clouds.google.accounts import email
 from kitlib.clouds.google.everything import Plan, discover, extension, resources, traces
 from kitlib.clouds.google.machines import Machines
+from kitlib.clouds.google.quotas import needs
 from kitlib.clouds.google.refusals import Refused, Why
 from kitlib.clouds.google.scaling import Size
 from kitlib.clouds.google.session import Session
@@ -269,6 +270,8 @@ def test_the_training_pool_gets_another_size(google, session, clock):
     assert methods == ["container.SetNodePoolAutoscaling", "container.SetNodePoolSize"]
     training = next(each for each in cluster_of(session).node_pools if each.name == "training")
     assert training.autoscaling.max_node_count == 2
+    more = needs(planned(session), cluster=False)  # beside the cluster that is there
+    assert (more["IN_USE_ADDRESSES"], "NETWORKS" in more) == (4.0, False)
 
 
 def test_what_kubernetes_leaves_is_found_and_goes_before_the_network(google, session, clock):

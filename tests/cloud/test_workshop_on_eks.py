@@ -5,7 +5,7 @@ import pytest
 import kitlib as kit
 from kitlib import clusters
 from kitlib.clouds import steps
-from kitlib.errors import BadInput
+from kitlib.errors import BadInput, PreflightFailed
 from kitlib.workshop import rehearsing
 
 from .aws.machines import files_of, nodes_of
@@ -44,6 +44,10 @@ def test_a_workshop_is_rehearsed_scaled_held_and_deleted(amazon, there):
     assert [each["what"] for each in told if each["verdict"] != rehearsing.READY] == ["room for all"]
     assert "with 1 nodes more" in rows["price of 8 hours"]["found"]
 
+    amazon.quota("L-1216C47A", 2 + 4, region=REGION)  # the vCPUs of the two machines that it has
+    with pytest.raises(PreflightFailed, match="2 × m5.xlarge"):
+        kit.workshop.create(PEOPLE, cluster=cluster, scale=True, confirm=True, **QUOTA)
+    amazon.quota("L-1216C47A", 64, region=REGION)
     with pytest.raises(BadInput, match="agreed to"):
         kit.workshop.create(PEOPLE, cluster=cluster, scale=True, **QUOTA)
     assert len(cluster.attendees()) == 0, "nothing is made before the price is agreed to"
@@ -52,6 +56,7 @@ def test_a_workshop_is_rehearsed_scaled_held_and_deleted(amazon, there):
     facts = {each["what"]: each for each in made.facts}
     assert "1 nodes are on their way" in facts["room"]["note"]
     assert facts["data"]["is"] == "digits"
+    amazon.clock.advance(600)  # nobody waits for them: they are on their way
     there.settled()
     cluster.wait_ready(timeout=120)
     assert len(cluster.nodes()) == 3

@@ -13,17 +13,18 @@ from kitlib.clouds.preflight import Check, failed, ok
 _SSD = "SSD_TOTAL_GB"  # balanced disks count as these
 
 
-def check(plan: Plan) -> Iterator[Check]:
+def check(plan: Plan, *, cluster: bool = True) -> Iterator[Check]:
     """Yield a check for each quota that a cluster draws on.
 
     Args:
         plan: The cluster.
+        cluster: Whether it is to be made; else only its training machines are, beside what there is.
     """
     session = plan.session
     region = session.rest("compute", "regions.get", project=session.project, region=session.region)
     everywhere = session.rest("compute", "projects.get", project=session.project)
     places = ((session.region, region), ("all regions", everywhere))
-    asked = needs(plan)
+    asked = needs(plan, cluster=cluster)
     for where, found in places:
         free = {each["metric"]: (each["limit"], each["usage"]) for each in found.get("quotas", ())}
         for metric, count in asked.items():
@@ -35,17 +36,19 @@ def check(plan: Plan) -> Iterator[Check]:
             yield ok(name, words) if count <= room else failed(name, words, _fix(plan, metric, room))
 
 
-def needs(plan: Plan) -> dict[str, float]:
+def needs(plan: Plan, *, cluster: bool = True) -> dict[str, float]:
     """Return what a cluster draws on, by Compute Engine's names of quotas."""
     machines = plan.machines
     spot = "PREEMPTIBLE_" if machines.spot else ""
-    asked = {"CPUS": float(_cores(plan, SYSTEM_MACHINE))}
+    system = int(cluster)  # machines for what Kubernetes itself runs
+    system_cores = system * _cores(plan, SYSTEM_MACHINE)
+    asked = {"CPUS": float(system_cores)}
     cores = _cores(plan, machines.machine_type) * machines.nodes
     asked[f"{spot}CPUS"] = asked.get(f"{spot}CPUS", 0.0) + cores
-    asked["CPUS_ALL_REGIONS"] = _cores(plan, SYSTEM_MACHINE) + cores
-    asked["IN_USE_ADDRESSES"] = 1.0 + machines.nodes
-    asked[_SSD] = float(SYSTEM_DISK_GB + machines.disk_gb * machines.nodes)
-    if not plan.network:
+    asked["CPUS_ALL_REGIONS"] = system_cores + cores
+    asked["IN_USE_ADDRESSES"] = float(system + machines.nodes)
+    asked[_SSD] = float(system * SYSTEM_DISK_GB + machines.disk_gb * machines.nodes)
+    if cluster and not plan.network:
         asked["NETWORKS"] = 1.0
     if machines.accelerator:
         kind = machines.accelerator.removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_").upper()
