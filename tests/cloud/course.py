@@ -6,12 +6,17 @@ a cluster made anew, as continuous integration does on the local one; and pytest
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+
+from kitlib.container_images import engines
+
+from ..unit.container_registry import PASSWORD, serve_registry
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 3600
@@ -46,6 +51,27 @@ def _failed(folder: Path, *words: str) -> list[str]:
     failed = [name for name, verdict in verdicts.items() if verdict == "failed"]
     assert failed or done.returncode == 0, result["error"] or result["verdict"]
     return failed
+
+
+@contextmanager
+def registry_or_none(folder: Path, monkeypatch) -> Iterator[str]:
+    """Yield the address of a real registry where something can be pushed to it; else an empty text.
+
+    An engine that has nowhere to push to then does not answer, so that the cloud builds.
+
+    Args:
+        folder: An empty one.
+        monkeypatch: pytest's.
+    """
+    if engines.find() and shutil.which("docker-registry"):
+        with serve_registry(folder, password=PASSWORD) as address:
+            yield address
+        return
+    for each in engines.PROGRAMS:
+        (folder / each).write_text("#!/bin/sh\nexit 1\n")
+        (folder / each).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    yield ""
 
 
 def said(folder: Path, notebook: str, cell: str) -> str:

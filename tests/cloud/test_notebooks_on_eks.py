@@ -4,18 +4,13 @@ Simulated time runs by itself here, fast: what takes ten minutes at Amazon takes
 a registry on this machine, the image of notebook 03 is pushed to that; without, CodeBuild makes it.
 """
 
-import os
-import shutil
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import pytest
 
-from kitlib.container_images import engines
-
-from ..unit.container_registry import PASSWORD, serve_registry
 from .aws.machines import files_of, nodes_of
 from .backing import Backing
-from .course import SECONDS, run_course, said
+from .course import SECONDS, registry_or_none, run_course, said
 
 NAME, REGION, NODES, SPEED = "course", "us-west-2", 4, 60
 # Time runs so fast that a cluster of four hours would not see its second notebook: AWS deletes it.
@@ -26,15 +21,7 @@ OPTIONS = (f"region={REGION}", "hours=300", "confirm=true")
 def amazon_with_images(amazon, tmp_path_factory, monkeypatch):
     """Return the fake, whose ECR is a real registry where something can be pushed to it."""
     monkeypatch.delenv("AWS_DEFAULT_REGION")  # the notebooks know by the cluster's name where it is
-    folder = tmp_path_factory.mktemp("images")
-    with ExitStack() as stack:
-        if engines.find() and shutil.which("docker-registry"):
-            amazon.registry = stack.enter_context(serve_registry(folder, password=PASSWORD))
-        else:  # an engine, if there is one, has nowhere to push to
-            for each in engines.PROGRAMS:
-                (folder / each).write_text("#!/bin/sh\nexit 1\n")
-                (folder / each).chmod(0o755)
-            monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    with registry_or_none(tmp_path_factory.mktemp("images"), monkeypatch) as amazon.registry:
         yield amazon
 
 
