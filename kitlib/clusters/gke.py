@@ -282,7 +282,7 @@ class GkeCluster(CloudCluster):
         self,
         name: str,
         *,
-        size: str = "1Ti",
+        size: str = "5Gi",
         storage_class: str | None = None,
         source: Mapping | None = None,
     ) -> Volume:

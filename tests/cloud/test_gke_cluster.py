@@ -2,12 +2,13 @@
 
 import stat
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 
 import pytest
 
 from kitlib import settings
 from kitlib.clouds.google.session import Session
-from kitlib.clusters.base import Shape
+from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.gke import GkeCluster
 from kitlib.errors import BadInput, ClusterNotFound
 
@@ -71,3 +72,9 @@ def test_a_name_that_no_cluster_has_is_told_with_how_to_make_it(google, state_ho
     assert GkeCluster.find("lab", project=PROJECT) is None
     with pytest.raises(ClusterNotFound, match="no such cluster"):
         _ = GkeCluster("lab", Session(PROJECT, ZONE)).kubeconfig
+
+
+def test_a_volume_of_no_stated_size_is_asked_for_as_on_other_clusters():
+    """The course makes one with a size and asks for it again without: what is larger would be refused."""
+    sizes = {signature(each.create_volume).parameters["size"].default for each in (GkeCluster, Cluster)}
+    assert len(sizes) == 1
