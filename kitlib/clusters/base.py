@@ -303,7 +303,9 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
                 about=f'attendee "{name}"',
                 fix=f"it has {known}",
             )
-        return attendees.add(self.kube, name, quota=Quota(**quota), hours=hours)
+        made = attendees.add(self.kube, name, quota=Quota(**quota), hours=hours)
+        self.open_room(made.namespace)
+        return made
 
     def attendees(self) -> Table:
         """Return those who have a namespace of their own, with what they use of what they may."""
@@ -311,7 +313,14 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
 
     def remove_attendee(self, name: str) -> None:
         """Delete the namespace of an attendee with all that is in it; one who is gone is fine."""
+        self.close_room(attendees.namespace_of(name))
         attendees.remove(self.kube, name)
+
+    def open_room(self, namespace: str) -> None:  # noqa: B027 most providers have nothing to do
+        """Let the pods of an attendee's namespace have what the provider gives to pods: its bucket."""
+
+    def close_room(self, namespace: str) -> None:  # noqa: B027
+        """Take it back; what is not there is fine."""
 
     # Acting
 

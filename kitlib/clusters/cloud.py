@@ -143,6 +143,17 @@ class CloudCluster(CloudContract):
             fix="try again in a minute" if state in self.up else self._again,
         )
 
+    def _found(self):
+        """Return what the cloud says of it.
+
+        Raises:
+            ClusterNotFound: There is none.
+        """
+        found = self._described()
+        if found is None:
+            raise self._not_found()
+        return found
+
     def _not_found(self) -> ClusterNotFound:
         return ClusterNotFound(
             f"there is no such cluster of the kit's in {self._where}", about=self._title, fix=self._again
@@ -160,9 +171,7 @@ class CloudCluster(CloudContract):
 
     def _keep(self) -> None:
         """Let a fresh kernel find it by its name, and kubectl by its file."""
-        found = self._described()
-        if found is None:
-            raise self._not_found()
+        found = self._found()
         self._remember(found=found)
         if config := self._kubeconfig(found):
             self.memory.write_kubeconfig(self.name, config)
@@ -196,8 +205,7 @@ class CloudCluster(CloudContract):
             >>> cluster.scale(4)
         """
         check_count(nodes, what="nodes", least=0, most=100)
-        if self._described() is None:
-            raise self._not_found()
+        self._found()
         more = nodes - self._machines()
         if more > 0:
             about, hours = f"{more} more nodes of {self._title}", self._hours_left()
@@ -241,9 +249,7 @@ class CloudCluster(CloudContract):
             cluster "lab" in eu-central-1 ends at 2026-11-22 18:00 UTC
         """
         until = until_of(hours)
-        found = self._described()
-        if found is None:
-            raise self._not_found()
+        found = self._found()
         now = self._cost()
         further = round(hours - now.hours, 2)
         if further > 0:

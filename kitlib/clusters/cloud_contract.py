@@ -11,6 +11,7 @@ from kitlib.clouds.prices import Estimate, Price
 from kitlib.clouds.resource import Resource
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.cloud_memory import Memory
+from kitlib.tables import Text
 
 
 class CloudContract(Cluster):
@@ -109,6 +110,17 @@ class CloudContract(Cluster):
     @abstractmethod
     def _scale(self, nodes: int) -> None:
         """Have so many of them."""
+
+    @abstractmethod
+    def add_admin(self, who: str) -> Text:
+        """Let somebody of the cloud's do all in the cluster, beside who made it; they stay until its end.
+
+        Args:
+            who: At AWS the ARN of a user or role of IAM; at Google Cloud ``user:ada@example.org``.
+
+        Returns:
+            How they reach it.
+        """
 
     @abstractmethod
     def _parts(self, plan) -> Sequence[Resource]:

@@ -11,6 +11,7 @@ COMMON_OPTIONS = {
     "hours": f"after which the cloud itself deletes it; by default {HOURS}",
     "disk_gb": f"of each training node; by default {DISK_GB}",
     "confirm": "True agrees to the price beforehand",
+    "admins": "who administers it beside you: a list of what cluster.add_admin takes",
     "budget": "dollars that all clusters there may cost; by default TRAINYARD_BUDGET",
 }
 
@@ -33,6 +34,15 @@ def other_machines(has: str, title: str) -> BadInput:
         about=title,
         fix="ask for these, take another name, or delete it first; cluster.scale(n) changes how many",
     )
+
+
+def admins_of(given: object) -> tuple[str, ...]:
+    """Return the administrators that were asked for."""
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return tuple(dict.fromkeys(map(str, given)))
+    if given is None:
+        return ()
+    raise BadInput("admins are a list", about=f"admins={given!r}", fix=f"admins=[{given!r}]")
 
 
 def until_of(hours: object) -> datetime:

@@ -21,6 +21,7 @@ from kitlib.clusters.cloud_options import (
     COMMON_OPTIONS,
     DISK_GB,
     HOURS,
+    admins_of,
     no_words,
     other_machines,
     until_of,
@@ -28,6 +29,7 @@ from kitlib.clusters.cloud_options import (
 from kitlib.errors import KitError
 from kitlib.progress import progress
 from kitlib.quantities import check_count
+from kitlib.tables import Text
 
 if TYPE_CHECKING:
     from kitlib.clouds.aws.cluster import NodeGroup
@@ -128,6 +130,7 @@ class EksCluster(CloudCluster):
         return Plan(self.session, self._tags(None), strict=False)
 
     def _planned(self, shape: Shape) -> "Plan":
+        from kitlib.clouds.aws.access import check_principal
         from kitlib.clouds.aws.machines import machine, zones, zones_with
         from kitlib.clouds.aws.plan import SYSTEM, TRAIN, VERSION, Group, Plan
 
@@ -154,6 +157,7 @@ class EksCluster(CloudCluster):
             groups=(Group(SYSTEM, SYSTEM_MACHINE, 1, least=1), train),
             private=bool(given.get("private")),
             version=str(given.get("version") or VERSION),
+            admins=tuple(map(check_principal, admins_of(given.get("admins")))),
         )
 
     def _as_it_is(self, found: Mapping, plan: "Plan", shape: Shape) -> "Plan":
@@ -231,6 +235,43 @@ class EksCluster(CloudCluster):
         from kitlib.clouds.aws.images import EcrRegistry
 
         return EcrRegistry(self._plan)
+
+    # Sharing
+
+    def add_admin(self, who: str) -> Text:
+        """Let a user or role of IAM do all in the cluster, by an access entry.
+
+        Args:
+            who: Its ARN: ``arn:aws:iam::123456789012:role/teachers``.
+
+        Raises:
+            BadInput: That is no user and no role.
+
+        Example:
+            >>> cluster.add_admin("arn:aws:iam::123456789012:user/ada")
+            arn:aws:iam::123456789012:user/ada administers cluster "lab" in eu-central-1; they reach it by: …
+        """
+        from kitlib.clouds.aws.access import Admin, check_principal
+
+        self._found()
+        Admin(self._plan, check_principal(who)).make()
+        way = f'kit.connect("{self.name}", provider="eks", region="{self.session.region}")'
+        return Text(
+            f"{who} administers {self._title}; they reach it by {way}, "
+            "for which IAM has to allow them eks:DescribeCluster"
+        )
+
+    def open_room(self, namespace: str) -> None:
+        """Let the pods of a namespace read the cluster's bucket."""
+        from kitlib.clouds.aws.everything import pods_of
+
+        pods_of(self._plan, namespace).make()
+
+    def close_room(self, namespace: str) -> None:
+        """Let them read it no longer."""
+        from kitlib.clouds.aws.everything import pods_of
+
+        pods_of(self._plan, namespace).unmake()
 
     # Acting
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from kitlib import names, settings
+from kitlib import manifests, names, settings
 from kitlib.clouds import steps
 from kitlib.clouds.preflight import Check, Report
 from kitlib.clouds.prices import Estimate, Price
@@ -22,12 +22,14 @@ from kitlib.clusters.cloud_options import (
     COMMON_OPTIONS,
     DISK_GB,
     HOURS,
+    admins_of,
     no_words,
     other_machines,
     until_of,
 )
 from kitlib.errors import BadInput
 from kitlib.storage import Volume, claims, gcs_fuse
+from kitlib.tables import Text
 
 if TYPE_CHECKING:
     from kitlib.clouds.google.everything import Plan
@@ -136,6 +138,7 @@ class GkeCluster(CloudCluster):
         }
 
     def _planned(self, shape: Shape) -> "Plan":
+        from kitlib.clouds.google.admins import subject_of
         from kitlib.clouds.google.everything import Plan
         from kitlib.clouds.google.machines import Machines
 
@@ -151,6 +154,9 @@ class GkeCluster(CloudCluster):
             disk_gb=given.get("disk_gb", DISK_GB),
         )
         until = until_of(given.get("hours", HOURS))
+        admins = admins_of(given.get("admins"))
+        for each in admins:
+            subject_of(each)
         trace = self._trace()
         if trace and trace.zone and trace.zone != self.session.zone:
             raise BadInput(
@@ -160,7 +166,7 @@ class GkeCluster(CloudCluster):
             )
         going_on = trace is not None and _to_come(trace.tags.expires) is not None
         whose = trace.tags if going_on else self._tags(until)
-        return Plan(self.session, whose, machines, given.get("network"))
+        return Plan(self.session, whose, machines, given.get("network"), admins)
 
     def _trace(self):
         """Return what is there of it already; None if nothing is, or nobody may look yet."""
@@ -237,6 +243,8 @@ class GkeCluster(CloudCluster):
         labels = ",".join(f"{key}={value}" for key, value in marked(plan.tags, self.session.zone).items())
         own = {"network": plan.network or network_of(self.name), "labels": labels}
         self._install("storageclass.yaml", own)
+        for each in plan.admins:
+            self.add_admin(each)
 
     # Reaching it
 
@@ -275,6 +283,32 @@ class GkeCluster(CloudCluster):
             if claim is not None and claim["spec"].get("storageClassName") == gcs_fuse.CLASS:
                 return gcs_fuse.ANNOTATIONS
         return {}
+
+    # Sharing
+
+    def add_admin(self, who: str) -> Text:
+        """Let somebody do all in the cluster, by a ClusterRoleBinding; to reach it they need a role of IAM.
+
+        Args:
+            who: As IAM writes it: ``user:ada@example.org``, ``group:…``, ``serviceAccount:…``.
+
+        Raises:
+            BadInput: That is none of them.
+
+        Example:
+            >>> cluster.add_admin("user:ada@example.org")
+            user:ada@example.org administers cluster "lab" in us-central1-c; …
+        """
+        from kitlib.clouds.google.admins import grant, subject_of
+
+        subject = subject_of(who)
+        (item,) = manifests.read(settings.manifests("gke", "admin.yaml"))
+        item["metadata"] |= {"name": f"trainyard-admin-{names.slug(subject['name'])}"}
+        item["subjects"][0] |= subject
+        self.kube.apply(item)
+        way = f'kit.connect("{self.name}", provider="gke", project="{self.session.project}")'
+        line = grant(self.session.project, who)
+        return Text(f"{who} administers {self._title}; they reach it by {way}, if IAM lets them:\n{line}")
 
     # Acting
 
@@ -318,10 +352,7 @@ class GkeCluster(CloudCluster):
         from kitlib.clouds.google.images import ArtifactRegistry
         from kitlib.clouds.tags import read
 
-        found = self._described()
-        if found is None:
-            raise self._not_found()
-        return ArtifactRegistry(self.session, read(found.resource_labels), clock=self.clock)
+        return ArtifactRegistry(self.session, read(self._found().resource_labels), clock=self.clock)
 
     @property
     def image_prefix(self) -> str:

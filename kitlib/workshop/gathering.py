@@ -169,7 +169,7 @@ def delete(*, cluster: Cluster | str = settings.DEFAULT_CLUSTER) -> Table:
     every = [each["metadata"]["labels"][LABEL] for each in kube.get_all("Namespace", labels=LABEL)]
     for each in every:  # all get the signal at once; what takes long is waiting
         kube.delete("Namespace", attendees.namespace_of(each))
-    _at_once(lambda name: attendees.remove(kube, name), every, title="workshop", said="left")
+    _at_once(on.remove_attendee, every, title="workshop", said="left")
     attendees.delete_volumes(kube)  # of those whose namespace was gone before
     staging.delete(on)
     attendees.kubeconfig(on.name, "any").with_name(handout.FILE).unlink(missing_ok=True)
@@ -211,6 +211,7 @@ def _add_all(
 ) -> list[Attendee]:
     def make(name: str) -> Attendee:
         made = attendees.add(on.kube, name, quota=quota, hours=hours)
+        on.open_room(made.namespace)
         if staged is not None:
             staged.share(on.kube.within(made.namespace), labels={LABEL: name})
         if jupyter is not None:

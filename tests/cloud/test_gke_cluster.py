@@ -57,6 +57,10 @@ def test_a_cluster_is_made_used_found_again_extended_and_leaves_nothing(
         assert (again.session.zone, again.accelerator) == (ZONE, "nvidia-tesla-t4")
         with pytest.raises(BadInput, match="other machines"):
             GkeCluster.create("lab", Shape(1, options=OPTIONS | {"spot": True}))
+        said = lab.add_admin("user:ada@example.org")
+        assert "--member=user:ada@example.org --role=roles/container.clusterViewer" in said
+        (subject,) = lab.kube.find("ClusterRoleBinding", "trainyard-admin-ada-example-org")["subjects"]
+        assert (subject["kind"], subject["name"]) == ("User", "ada@example.org")
         assert "ends at" in lab.extend(hours=8, confirm=True)
         ends = lab.status["expires"] - datetime.now(UTC)
         assert timedelta(hours=7) < ends < timedelta(hours=9)

@@ -117,6 +117,8 @@ def test_prices_are_those_of_the_list_and_without_it_those_of_the_kits_table(goo
         ({"zone": "us-central1-c", "region": "us-central1"}, "no option region"),
         ({"zone": "us-central1-c", "hours": 0}, "hours are a number"),
         ({"zone": "us-central1-c", "disk_gb": 5}, "disk_gb"),
+        ({"zone": "us-central1-c", "admins": ["ada@example.org"]}, "by an address"),
+        ({"zone": "us-central1-c", "admins": "user:ada@example.org"}, "admins are a list"),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_google_is_asked(google, options, words):

@@ -1,4 +1,4 @@
-"""The EKS cluster itself: control plane, node groups, add-ons, and which pods have which role."""
+"""The EKS cluster itself: control plane, node groups, add-ons."""
 
 import json
 from collections.abc import Mapping
@@ -253,55 +253,3 @@ class Addon(EksPart):
     def unmake(self) -> None:
         if self.look().state is not State.ABSENT:
             self.session.find("eks", "delete_addon", clusterName=self.plan.cluster, addonName=self.addon)
-
-
-class PodIdentity(Part):
-    """Gives the pods of one service account a role: they read the cluster's bucket without a key."""
-
-    kind = "AWS::EKS::PodIdentityAssociation"
-
-    def __init__(
-        self, plan: Plan, role: Role, *, namespace: str = "default", account: str = "default"
-    ) -> None:
-        super().__init__(plan, "pod identity", ("cluster", role.name))
-        self.role, self.namespace, self.account = role, namespace, account
-
-    def look(self) -> Seen:
-        found = self.session.find(
-            "eks",
-            "list_pod_identity_associations",
-            clusterName=self.plan.cluster,
-            namespace=self.namespace,
-            serviceAccount=self.account,
-        )
-        every = (found or {}).get("associations") or []
-        if not every:
-            return ABSENT
-        self.tags = self.plan.tags
-        return self.seen(State.READY, every[0]["associationId"])
-
-    def make(self) -> None:
-        self.session.call(
-            "eks",
-            "create_pod_identity_association",
-            fine=EXISTS,
-            clusterName=self.plan.cluster,
-            namespace=self.namespace,
-            serviceAccount=self.account,
-            roleArn=self.role.arn,
-            tags=self.written(),
-        )
-
-    def unmake(self) -> None:
-        if identity := self.look().id:
-            self.session.find(
-                "eks",
-                "delete_pod_identity_association",
-                clusterName=self.plan.cluster,
-                associationId=identity,
-            )
-
-    def mark(self, tags: Mapping[str, str]) -> None:
-        if identity := self.look().id:
-            arn = self.plan.arn("eks", f"podidentityassociation/{self.plan.cluster}/{identity}")
-            self.session.call("eks", "tag_resource", resourceArn=arn, tags=dict(tags))

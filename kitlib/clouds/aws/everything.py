@@ -8,13 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 
+from kitlib.clouds.aws.access import Admin
 from kitlib.clouds.aws.builds import build_parts
-from kitlib.clouds.aws.cluster import Addon, ControlPlane, NodeGroup, PodIdentity, Template
+from kitlib.clouds.aws.cluster import Addon, ControlPlane, NodeGroup, Template
 from kitlib.clouds.aws.expiry import Schedule, ScheduleGroup
 from kitlib.clouds.aws.leftovers import leftovers
 from kitlib.clouds.aws.nat import NatAddress, NatGateway, PrivateRoutes
 from kitlib.clouds.aws.network import FilesGroup, InternetGateway, Subnet, Vpc
 from kitlib.clouds.aws.plan import SYSTEM, Ec2Part, Part, Plan, as_dict
+from kitlib.clouds.aws.pod_identity import PodIdentities, PodIdentity
 from kitlib.clouds.aws.registry import LogGroup, Repositories
 from kitlib.clouds.aws.roles import Role, homes, roles
 from kitlib.clouds.aws.session import Session
@@ -85,12 +87,13 @@ def programs(plan: Plan, own: dict[str, Role], subnets: list[Subnet]) -> list[Pa
         *(Addon(plan, each, system) for each in LATE),
         Addon(plan, "aws-efs-csi-driver", system, account="efs-csi-controller-sa", role=own["efs"]),
     ]
-    return [*templates, *groups, *addons, PodIdentity(plan, own["pods"])]
+    admins = [Admin(plan, each) for each in plan.admins]
+    return [*templates, *groups, *addons, PodIdentity(plan, own["pods"]), *admins]
 
 
 def doomed(plan: Plan) -> list[Part]:
     """Return all that there may be of a cluster, with what Kubernetes made, in the order of needs."""
-    plan = replace(plan, private=True, strict=False)
+    plan = replace(plan, private=True, strict=False, admins=())  # access entries go with the cluster
     parts = [each for each in resources(plan) if not isinstance(each, MountTarget)]
     by_name = {each.name: each for each in parts}
     holds = tuple(each.name for each in parts if isinstance(each, Subnet | InternetGateway | NatGateway))
@@ -100,8 +103,9 @@ def doomed(plan: Plan) -> list[Part]:
     for each in parts:
         if isinstance(each, Ec2Part):
             each.others = names - {each.name}
+    rooms = PodIdentities(plan, by_name["role pods"])
     targets = MountTargets(plan, by_name["file system"], (*holds, "security group files"))
-    return [*parts, targets, *left, Repositories(plan), *build_parts(plan)]
+    return [*parts, rooms, targets, *left, Repositories(plan), *build_parts(plan)]
 
 
 def there(plan: Plan) -> list[tuple[Part, Seen]]:
@@ -166,6 +170,11 @@ def extend(plan: Plan, until: datetime, *, report: Callable[[str], None]) -> Non
 def node_group(plan: Plan, name: str) -> NodeGroup:
     """Return one of a cluster's node groups."""
     return next(each for each in resources(plan) if isinstance(each, NodeGroup) and each.group.name == name)
+
+
+def pods_of(plan: Plan, namespace: str) -> PodIdentity:
+    """Return what gives the pods of a namespace the cluster's bucket to read."""
+    return PodIdentity(plan, roles(plan)["pods"], namespace=namespace)
 
 
 def control_plane(plan: Plan) -> ControlPlane:

@@ -33,9 +33,11 @@ ACTIONS = {
         ListTagsForResource PutImage TagResource UploadLayerPart
     """,
     "eks": """
-        CreateAddon CreateCluster CreateNodegroup CreatePodIdentityAssociation DeleteAddon
-        DeleteCluster DeleteNodegroup DeletePodIdentityAssociation DescribeAddon DescribeCluster
-        DescribeClusterVersions DescribeNodegroup ListClusters ListPodIdentityAssociations TagResource
+        AssociateAccessPolicy CreateAccessEntry CreateAddon CreateCluster CreateNodegroup
+        CreatePodIdentityAssociation DeleteAddon DeleteCluster DeleteNodegroup
+        DeletePodIdentityAssociation DescribeAccessEntry DescribeAddon DescribeCluster
+        DescribeClusterVersions DescribeNodegroup DescribePodIdentityAssociation
+        ListAssociatedAccessPolicies ListClusters ListPodIdentityAssociations TagResource
         UpdateNodegroupConfig
     """,
     "elasticfilesystem": """

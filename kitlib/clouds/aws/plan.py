@@ -64,6 +64,7 @@ class Plan:
         groups: Its node groups.
         private: Whether nodes have no public address, and reach the internet through a NAT gateway.
         version: Of Kubernetes.
+        admins: ARNs of users and roles of IAM that administer it, beside who made it.
         strict: Whether what has the right name and is somebody else's is refused; else it is as if it
             were not there, as listing and deleting want it.
     """
@@ -76,6 +77,7 @@ class Plan:
     )
     private: bool = False
     version: str = VERSION
+    admins: tuple[str, ...] = ()
     strict: bool = True
 
     @property

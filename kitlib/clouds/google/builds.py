@@ -54,6 +54,7 @@ def build(
     account = Account(session, tags, BUILDS)
     account.needs = ()
     one = Build(session, body(account, bucket, source, order, mark=mark), mark=mark)
+
     def shown(snapshot: Snapshot) -> None:
         report(next((each.words for each in snapshot.steps if each.name == one.name), "") or "Cloud Build")
 

@@ -44,12 +44,14 @@ class Plan:
         tags: Whose it is, and when it ends.
         machines: Of its training pool.
         network: One that is there and shall be used; None if the cluster has its own.
+        admins: Who administers it, beside who made it: ``user:ada@example.org``.
     """
 
     session: Session
     tags: Tags
     machines: Machines
     network: str | None = None
+    admins: tuple[str, ...] = ()
 
 
 def resources(plan: Plan) -> list[Resource]:
@@ -127,9 +129,7 @@ def discover(session: Session, cluster: str | None = None) -> list[Resource]:
 
 def of_cluster(session: Session, tags: Tags) -> list[Resource]:
     """Return what is there of one cluster, and is the kit's."""
-    candidates: list[Resource] = [
-        Account(session, tags, role) for role in ("expiry", "nodes", BUILDS)
-    ]
+    candidates: list[Resource] = [Account(session, tags, role) for role in ("expiry", "nodes", BUILDS)]
     candidates += [Grant(session, tags, role) for role in ("expiry", "nodes")]
     candidates += [Network(session, tags), Bucket(session, tags)]
     if session.zone:
