@@ -234,7 +234,7 @@ class EksCluster(CloudCluster):
         """Its repositories in ECR."""
         from kitlib.clouds.aws.images import EcrRegistry
 
-        return EcrRegistry(self._plan)
+        return EcrRegistry(self._plan, clock=self.clock)
 
     # Sharing
 

@@ -62,6 +62,16 @@ def test_others_administer_a_cluster_and_rooms_read_its_bucket_until_it_goes_wit
     rooms = [each for each in lab.resources() if each["what"] == "pod identities of rooms"]
     assert len(rooms) == 1
 
+    eks.delete_nodegroup(clusterName="lab", nodegroupName="system")
+    eks.delete_nodegroup(clusterName="lab", nodegroupName="train")
+    amazon.clock.advance(3600)
+    eks.delete_cluster(name="lab")  # by hand, as in the console
+    assert "AWS says it is deleting" in lab.explain("refused").what
+    amazon.clock.advance(3600)
+    gone = lab.explain("refused")
+    assert isinstance(gone, ClusterNotFound) and "create_cluster" in gone.fix
+    life.create()
+    lab.open_room("attendee-bob")
     life.delete()
     assert amazon.left() == []
     assert {each for each in amazon.actions() if each.startswith("eks:")} <= set(needed())

@@ -159,6 +159,19 @@ def test_what_was_deleted_by_hand_and_half_deleted_is_made_again_or_goes(amazon,
     assert amazon.left() == []
 
 
+def test_a_network_that_is_lost_in_the_middle_leaves_what_the_same_call_goes_on_with(
+    amazon, life, monkeypatch
+):
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda seconds: None)
+    amazon.cut(1, action="ec2:CreateVpc", times=None)
+    with pytest.raises(KitError, match="network does not reach AWS") as lost:
+        life.create()
+    assert "create it again" in str(lost.value) and amazon.left()
+    amazon.faults.rules.clear()
+    life.delete()
+    assert amazon.left() == []
+
+
 def test_the_end_comes_without_the_kit_and_moves_when_it_is_extended(amazon, life):
     life.create()
     until = life.plan.tags.expires + timedelta(hours=2)

@@ -8,7 +8,6 @@ import boto3
 import pytest
 
 import kitlib as kit
-from kitlib.clouds.aws import builds
 from kitlib.clouds.aws.builds import build_parts
 from kitlib.clouds.aws.images import EcrRegistry
 from kitlib.clouds.aws.plan import Plan
@@ -16,9 +15,10 @@ from kitlib.clouds.aws.session import Session
 from kitlib.clouds.resource import State
 from kitlib.clouds.tags import Tags
 from kitlib.container_images import engine_missing
-from kitlib.errors import CommandFailed
+from kitlib.errors import CommandFailed, Interrupted
 
 from ..unit.container_registry import PASSWORD, serve_registry
+from .simulated_clock import SimulatedClock
 
 NO_ENGINE = engine_missing() or ("" if shutil.which("docker-registry") else "there is no docker-registry")
 
@@ -29,7 +29,7 @@ def cluster(amazon):
     boto3.client("s3").create_bucket(
         Bucket=plan.bucket, CreateBucketConfiguration={"LocationConstraint": "us-west-2"}
     )
-    return SimpleNamespace(registry=EcrRegistry(plan), plan=plan)
+    return SimpleNamespace(registry=EcrRegistry(plan, clock=SimulatedClock()), plan=plan)
 
 
 @pytest.fixture
@@ -96,8 +96,34 @@ def test_a_build_that_fails_says_what_codebuild_said_and_leaves_no_archive(
         return [{"id": ids[0], "buildStatus": status, "currentPhase": "BUILD", "phases": phases}]
 
     monkeypatch.setattr("moto.codebuild.models.CodeBuildBackend.batch_get_builds", looked)
-    monkeypatch.setattr(builds, "POLL_SECONDS", 0.01)
     with pytest.raises(CommandFailed, match="COPY failed"):
         kit.build_image("trainyard/greeting", dockerfile=dockerfile, cluster=cluster)
-    assert len(asked) == 2
+    assert len(asked) == 2 and cluster.registry.clock.now() >= 15  # no sooner was it asked again
+    assert "Contents" not in boto3.client("s3").list_objects_v2(Bucket=cluster.plan.bucket)
+
+
+def test_a_build_that_is_stopped_is_stopped_at_codebuild_too(amazon, cluster, dockerfile, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    stopped = []
+
+    def looked(self, ids):
+        return [{"id": ids[0], "buildStatus": "IN_PROGRESS", "currentPhase": "BUILD"}]
+
+    monkeypatch.setattr("moto.codebuild.models.CodeBuildBackend.batch_get_builds", looked)
+    monkeypatch.setattr(
+        "moto.codebuild.models.CodeBuildBackend.stop_build", lambda self, build_id: stopped.append(build_id)
+    )
+    clock = cluster.registry.clock
+    wait = clock.receive
+
+    def receive(inbox, *, until, requests):
+        if amazon.actions().count("codebuild:BatchGetBuilds") and not requests and not stopped:
+            clock.receive = wait
+            raise KeyboardInterrupt
+        return wait(inbox, until=until, requests=requests)
+
+    clock.receive = receive
+    with pytest.raises(Interrupted, match="was stopped as well"):
+        kit.build_image("trainyard/greeting", dockerfile=dockerfile, cluster=cluster)
+    assert len(stopped) == 1
     assert "Contents" not in boto3.client("s3").list_objects_v2(Bucket=cluster.plan.bucket)

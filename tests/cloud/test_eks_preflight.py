@@ -211,6 +211,18 @@ def test_a_region_that_is_not_enabled_says_how_it_is(amazon):
     assert bad.level is Level.FAILED and "not enabled" in bad.words and "enable-region" in bad.fix
 
 
+def test_a_region_without_a_service_is_told_before_anything_is_made(amazon, monkeypatch):
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda seconds: None)
+    nobody = "http://127.0.0.1:1"  # as where a name of AWS leads nowhere
+    monkeypatch.setenv("AWS_ENDPOINT_URL_EFS", nobody)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SCHEDULER", nobody)
+    amazon.deny("eks:ListClusters")  # who refuses is there
+    report = check(Plan(Session("ca-west-1"), Tags("lab", "ada", "self-paced"), groups=plan().groups))
+    (bad,) = report.failures
+    assert bad.words.startswith("nothing answers as efs, scheduler in ca-west-1")
+    assert "take another region" in bad.fix and report.checks[-1] is bad
+
+
 def test_networks_with_the_same_addresses_are_a_warning(amazon):
     boto3.client("ec2", HERE).create_vpc(CidrBlock="10.42.128.0/20")
     same = found("addresses")

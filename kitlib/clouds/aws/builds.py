@@ -4,26 +4,28 @@ Project and role are made when they are first needed, carry the cluster's tags, 
 writes is in the log group of the cluster.
 """
 
+import contextlib
 import json
 import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 
+from kitlib.clouds import steps
 from kitlib.clouds.aws.plan import Part, Plan
 from kitlib.clouds.aws.refusals import Refused
 from kitlib.clouds.aws.registry import LogGroup, Repositories
 from kitlib.clouds.aws.roles import Role, trusts
+from kitlib.clouds.clock import Clock
 from kitlib.clouds.images import Order
 from kitlib.clouds.resource import ABSENT, Seen, State
-from kitlib.errors import CommandFailed
+from kitlib.clouds.snapshot import Snapshot
+from kitlib.errors import CommandFailed, Interrupted, KitError
 
 MACHINE = "BUILD_GENERAL1_MEDIUM"  # 4 vCPUs and 8 GB: about a cent a minute
 IMAGE = "aws/codebuild/amazonlinux2-x86_64-standard:5.0"
 FOLDER = "trainyard/builds"  # of the bucket
-POLL_SECONDS = 15
 LAST_LINES = 15
-ROLE_TRIES = 6  # a new role is known to other services after some seconds
 
 
 def build_role(plan: Plan) -> Role:
@@ -85,16 +87,13 @@ class BuildProject(Part):
             "logsConfig": {"cloudWatchLogs": logs},
             "tags": [{"key": key, "value": value} for key, value in self.written().items()],
         }
-        for left in reversed(range(ROLE_TRIES)):
-            try:
-                self.session.call(
-                    "codebuild", "create_project", fine={"ResourceAlreadyExistsException"}, **wanted
-                )
-                return
-            except Refused as error:
-                if not left or "AssumeRole" not in error.what:
-                    raise
-                time.sleep(POLL_SECONDS / 3)
+        try:
+            self.session.call(
+                "codebuild", "create_project", fine={"ResourceAlreadyExistsException"}, **wanted
+            )
+        except Refused as error:
+            error.passing |= "AssumeRole" in error.what  # a role that is new is not known everywhere yet
+            raise
 
     def unmake(self) -> None:
         if self.look().state is not State.ABSENT:
@@ -113,37 +112,95 @@ def build_parts(plan: Plan) -> list[Part]:
     return [project.role, project]
 
 
-def build(plan: Plan, order: Order, *, report: Callable[[str], None]) -> None:
+class Build(Part):
+    """One build, which is ready when it has ended, however that was.
+
+    Args:
+        plan: The cluster.
+        project: Whose build it is.
+        order: What from.
+        source: The archive in the bucket.
+
+    Attributes:
+        ended: How it ended, as CodeBuild shows it.
+    """
+
+    kind, expected = "AWS::CodeBuild::Build", 900.0  # most of it is the base, which has gigabytes
+
+    def __init__(self, plan: Plan, project: BuildProject, order: Order, source: str) -> None:
+        super().__init__(plan, "image build", (project.name,))
+        self.project, self.order, self.source = project.project, order, source
+        self.build, self.ended = "", {}
+
+    def look(self) -> Seen:
+        if not self.build:
+            return ABSENT
+        (now,) = self.session.call("codebuild", "batch_get_builds", ids=[self.build])["builds"]
+        if now["buildStatus"] != "IN_PROGRESS":
+            self.ended = now
+            return Seen(State.READY, self.build)
+        phase = now.get("currentPhase", "QUEUED").lower().replace("_", " ")
+        return Seen(State.PENDING, self.build, f"CodeBuild: {phase}")
+
+    def make(self) -> None:
+        begun = self.session.call(
+            "codebuild",
+            "start_build",
+            projectName=self.project,
+            idempotencyToken=PurePath(self.source).stem,  # a request that is repeated begins no second build
+            sourceTypeOverride="S3",
+            sourceLocationOverride=f"{self.plan.bucket}/{self.source}",
+            buildspecOverride=buildspec(*_commands(self.order, self.session.region)),
+        )
+        self.build = begun["build"]["id"]
+
+    def unmake(self) -> None:
+        if self.build and not self.ended:
+            self.session.find("codebuild", "stop_build", id=self.build)
+
+
+def build(plan: Plan, order: Order, *, report: Callable[[str], None], clock: Clock | None = None) -> None:
     """Build an image and push it; returns when it is in its repository.
 
     Args:
         plan: The cluster.
         order: What from.
         report: Told what CodeBuild does.
+        clock: Of the waiting; by default the one on the wall.
 
     Raises:
         CommandFailed: The build failed; the error has its last lines.
+        Interrupted: The user stopped it; so was the build.
     """
-    session, project = plan.session, BuildProject(plan)
-    for part in build_parts(plan):
-        if part.look().state is not State.READY:
-            part.make()
-    key = f"{FOLDER}/{plan.called('context')}-{time.time_ns()}.zip"
-    report("sending what it is built from")
-    session.call("s3", "put_object", Bucket=plan.bucket, Key=key, Body=order.archive.read_bytes())
+    session, project, about = plan.session, BuildProject(plan), f"image {order.image}"
+    source = f"{FOLDER}/{plan.called('context')}-{time.time_ns()}.zip"
+    one = Build(plan, project, order, source)
+
+    def shown(snapshot: Snapshot) -> None:
+        report(next((each.words for each in snapshot.steps if each.name == one.name), "") or "CodeBuild")
+
     try:
-        begun = session.call(
-            "codebuild",
-            "start_build",
-            projectName=project.project,
-            idempotencyToken=PurePath(key).stem,  # a request that is repeated begins no second build
-            sourceTypeOverride="S3",
-            sourceLocationOverride=f"{plan.bucket}/{key}",
-            buildspecOverride=buildspec(*_commands(order, session.region)),
-        )["build"]
-        _follow(plan, begun["id"], order, report)
+        report("sending what it is built from")
+        session.call("s3", "put_object", Bucket=plan.bucket, Key=source, Body=order.archive.read_bytes())
+        parts = [project.role, project, one]
+        steps.bring_up(parts, title=about, resume="the same call again", report=shown, clock=clock)
+    except BaseException as error:
+        with contextlib.suppress(KitError):
+            one.unmake()
+        if isinstance(error, Interrupted | KeyboardInterrupt):
+            stopped = "stopped; what CodeBuild had begun was stopped as well"
+            raise Interrupted(stopped, about=about, fix="the same call builds it anew") from error
+        raise
     finally:
-        session.find("s3", "delete_object", Bucket=plan.bucket, Key=key)
+        with contextlib.suppress(KitError):  # else it goes with the bucket
+            session.find("s3", "delete_object", Bucket=plan.bucket, Key=source)
+    if one.ended["buildStatus"] != "SUCCEEDED":
+        raise CommandFailed(
+            _last_words(plan, one.ended) or f"its status is {one.ended['buildStatus']}",
+            about=f"CodeBuild {one.build}, {about}",
+            fix="mend the Dockerfile; all that it wrote: "
+            + one.ended.get("logs", {}).get("deepLink", "its log"),
+        )
 
 
 def buildspec(*commands: str) -> str:
@@ -159,22 +216,6 @@ def _commands(order: Order, region: str) -> tuple[str, ...]:
     )
     made = ["docker", "build", f"--file={order.dockerfile}", f"--tag={order.image}", *values, "."]
     return login, shlex.join(made), shlex.join(["docker", "push", order.image])
-
-
-def _follow(plan: Plan, identity: str, order: Order, report: Callable[[str], None]) -> None:
-    """Wait until a build has ended, at most as long as its project allows it."""
-    while True:
-        (now,) = plan.session.call("codebuild", "batch_get_builds", ids=[identity])["builds"]
-        if now["buildStatus"] != "IN_PROGRESS":
-            break
-        report(f"CodeBuild: {now.get('currentPhase', 'QUEUED').lower().replace('_', ' ')}")
-        time.sleep(POLL_SECONDS)
-    if now["buildStatus"] != "SUCCEEDED":
-        raise CommandFailed(
-            _last_words(plan, now) or f"its status is {now['buildStatus']}",
-            about=f"CodeBuild {identity}, image {order.image}",
-            fix="mend the Dockerfile; all that it wrote: " + now.get("logs", {}).get("deepLink", "its log"),
-        )
 
 
 def _last_words(plan: Plan, ended: Mapping) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from kitlib.clouds.aws.builds import build
 from kitlib.clouds.aws.plan import Plan
 from kitlib.clouds.aws.registry import Repositories
+from kitlib.clouds.clock import Clock
 from kitlib.clouds.images import Login, Order, Registry, Stored, short_name
 
 NOT_THERE = {"ImageNotFoundException", "RepositoryNotFoundException"}
@@ -20,9 +21,11 @@ class EcrRegistry(Registry):
 
     Args:
         plan: The cluster.
+        clock: Of the waiting for builds; by default the one on the wall.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, clock: Clock | None = None) -> None:
+        self.clock = clock
         self.plan, self.session = plan, plan.session
         self.repositories = Repositories(plan)
 
@@ -52,4 +55,4 @@ class EcrRegistry(Registry):
 
     def build(self, order: Order, *, report: Callable[[str], None]) -> None:
         """Have CodeBuild build an image and push it."""
-        build(self.plan, order, report=report)
+        build(self.plan, order, report=report, clock=self.clock)

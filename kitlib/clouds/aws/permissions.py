@@ -11,7 +11,8 @@ from kitlib.errors import KitError
 # life of a cluster really asks of the tests' server.
 ACTIONS = {
     "codebuild": """
-        BatchGetBuilds BatchGetProjects CreateProject DeleteProject StartBuild UpdateProject
+        BatchGetBuilds BatchGetProjects CreateProject DeleteProject StartBuild StopBuild
+        UpdateProject
     """,
     "ec2": """
         AllocateAddress AssociateRouteTable AttachInternetGateway AuthorizeSecurityGroupIngress

@@ -8,12 +8,15 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+from botocore.exceptions import EndpointConnectionError
+
 from kitlib.clouds import tags
 from kitlib.clouds.aws import permissions
 from kitlib.clouds.aws.machines import instead, machine, zones_with
 from kitlib.clouds.aws.network import CIDR
 from kitlib.clouds.aws.plan import Plan
 from kitlib.clouds.aws.quotas import Quotas
+from kitlib.clouds.aws.refusals import Refused
 from kitlib.clouds.aws.session import Session
 from kitlib.clouds.aws.versions import check_version
 from kitlib.clouds.preflight import Check, Looks, Probe, Report, failed, ok, warn
@@ -32,6 +35,14 @@ METHODS = {
     "container-role": "the role of this container",
     "iam-role": "the role of this EC2 instance",
 }
+# What a cluster cannot do without, with something that each may be asked.
+SERVICES = {
+    "eks": "list_clusters",
+    "efs": "describe_file_systems",
+    "scheduler": "list_schedule_groups",
+    "logs": "describe_log_groups",
+}
+USUAL = "us-east-1"  # which has every service
 SKEW_SECONDS = 60  # AWS refuses requests that are off by more than 300
 ZONES = 2
 
@@ -66,6 +77,7 @@ class Preflight(Looks):
             Probe("credentials", self.credentials, stops=True),
             Probe("clock", self.clock, needed=False),
             Probe("region", self.region, stops=True),
+            Probe("services", self.services, stops=True),
             Probe("name", self.name),
             Probe("version", self.version),
             Probe("instance types", self.types, stops=True),
@@ -109,6 +121,23 @@ class Preflight(Looks):
         if state is None:
             return failed("region", f"the account has no region {region}", "take one of those that it has")
         return ok("region", f"{region} is enabled")
+
+    def services(self) -> Iterable[Check]:
+        """Yield whether the services that a cluster needs answer: a region may not have them all."""
+        silent = []
+        for service, operation in SERVICES.items():
+            try:
+                self.session.call(service, operation)
+            except Refused as error:  # who is refused has been answered
+                if isinstance(error.__cause__, EndpointConnectionError):
+                    silent.append(service)
+        region = self.session.region
+        if silent:
+            words = f"nothing answers as {', '.join(silent)} in {region}"
+            here = f'see that this machine is online; if it is, take another region, such as region="{USUAL}"'
+            yield failed("services", f"{words}: the region has no such service, or it is not reached", here)
+        else:
+            yield ok("services", f"{', '.join(SERVICES)} answer in {region}")
 
     def name(self) -> Check:
         """Return whether the cluster's name is free."""
