@@ -53,6 +53,11 @@ def test_a_cluster_is_made_reached_found_scaled_and_deleted(there, behind):
         cluster.scale(3)
     cluster.scale(1)
     assert "ends at" in cluster.extend(hours=6, confirm=True)
+    whose = {"clusterName": "yard", "namespace": "attendee-ada"}
+    for deed, there_are in ((cluster.add_attendee, 1), (cluster.remove_attendee, 0)):
+        deed("ada")
+        found = cluster.session.call("eks", "list_pod_identity_associations", **whose)
+        assert len(found["associations"]) == there_are  # the pods of their room read the bucket
     cluster.kubectl("create service loadbalancer web --tcp=80")
     cluster.delete()
     assert there.left() == []
