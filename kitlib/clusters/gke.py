@@ -1,13 +1,13 @@
 """Clusters of Google Kubernetes Engine, in a project of the user's.
 
-What such a cluster is made of is in `kitlib.clouds.google`; here is how one is planned and described, and
-what it has that others have not. All else that clusters at clouds do is in `cloud`. Google's libraries are
-imported when one is asked for.
+What such a cluster is made of is in `kitlib.clouds.google`; here is how one is described, and
+what it has that others have not. How one is planned is in `gke_planning`, all else that clusters at clouds
+do is in `cloud`. Google's libraries are imported when one is asked for.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,45 +15,22 @@ from kitlib import manifests, names, settings
 from kitlib.clouds import steps
 from kitlib.clouds.preflight import Check, Report
 from kitlib.clouds.prices import Estimate, Price
-from kitlib.clusters.base import Shape
-from kitlib.clusters.cloud import CloudCluster
 from kitlib.clusters.cloud_memory import Memory
-from kitlib.clusters.cloud_options import (
-    COMMON_OPTIONS,
-    DISK_GB,
-    HOURS,
-    admins_of,
-    no_words,
-    other_machines,
-    until_of,
-)
-from kitlib.errors import BadInput
+from kitlib.clusters.gke_planning import OPTIONS, PlannedGke, to_come
 from kitlib.storage import Volume, claims, gcs_fuse
 from kitlib.tables import Text
 
 if TYPE_CHECKING:
     from kitlib.clouds.google.everything import Plan
-    from kitlib.clouds.google.session import Session
     from kitlib.clouds.images import Registry
     from kitlib.clouds.resource import Resource
 
 GPU = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
-LONGEST_NAME = 40
 FILESTORE_SECONDS = 900.0
 ACCELERATOR = "cloud.google.com/gke-accelerator"
-OPTIONS = {
-    "project": "its id; by default that of your Google credentials",
-    "zone": "where the machines are, such as us-central1-c",
-    "accelerator": "the GPU of each training machine, such as nvidia-tesla-t4; by default none",
-    "machine_type": "of the training machines; by default one that fits",
-    "spot": "True takes machines that Google may take back, for less than half of the price",
-    "network": "one of the project's, in place of one of its own",
-    **COMMON_OPTIONS,
-}
-MACHINE_OPTIONS = {"accelerator", "machine_type", "spot"}
 
 
-class GkeCluster(CloudCluster):
+class GkeCluster(PlannedGke):
     """A cluster of GKE.
 
     Args:
@@ -64,25 +41,6 @@ class GkeCluster(CloudCluster):
     provider, cloud, options = "gke", "Google Cloud", OPTIONS
     memory = Memory("gke")
     place, pool, up = "zone", "training", ("running", "reconciling", "degraded")
-
-    @classmethod
-    def checked(cls, name: str) -> str:
-        names.check(name, kind="cluster", longest=LONGEST_NAME)
-        if name[0].isdigit():
-            raise BadInput(
-                "a GKE cluster's name begins with a letter", about=f'name "{name}"', fix=f'name="c{name}"'
-            )
-        return name
-
-    @classmethod
-    def _session(cls, name: str, given: Mapping[str, object]) -> "Session":
-        from kitlib.clouds.google.session import Session
-
-        before = cls.memory.read(name) or {}
-        zone = given.get("zone") or before.get("zone")
-        if not zone:
-            raise BadInput("no zone is named", about='create_cluster("gke")', fix='zone="us-central1-c"')
-        return Session(given.get("project") or before.get("project"), str(zone))
 
     @classmethod
     def find(cls, name: str, *, project: str | None = None, zone: str | None = None) -> "GkeCluster | None":
@@ -136,64 +94,6 @@ class GkeCluster(CloudCluster):
             "expires": whose.expires if whose else None,
             "endpoint": found.endpoint,
         }
-
-    def _planned(self, shape: Shape) -> "Plan":
-        from kitlib.clouds.google.admins import subject_of
-        from kitlib.clouds.google.everything import Plan
-        from kitlib.clouds.google.machines import Machines
-
-        given = shape.options
-        fix = 'machine_type="e2-standard-4", or accelerator="nvidia-tesla-t4" for a GPU'
-        no_words(shape, ("cpus", "memory"), about="gke", cloud="Google Cloud", fix=fix)
-        machines = Machines.of(
-            nodes=shape.nodes,
-            machine_type=given.get("machine_type"),
-            accelerator=given.get("accelerator"),
-            gpus=shape.gpus,
-            spot=bool(given.get("spot")),
-            disk_gb=given.get("disk_gb", DISK_GB),
-        )
-        until = until_of(given.get("hours", HOURS))
-        admins = admins_of(given.get("admins"))
-        for each in admins:
-            subject_of(each)
-        trace = self._trace()
-        if trace and trace.zone and trace.zone != self.session.zone:
-            raise BadInput(
-                f"the kit has a cluster of this name in {trace.zone}",
-                about=self._title,
-                fix=f'zone="{trace.zone}", or another name',
-            )
-        going_on = trace is not None and _to_come(trace.tags.expires) is not None
-        whose = trace.tags if going_on else self._tags(until)
-        return Plan(self.session, whose, machines, given.get("network"), admins)
-
-    def _trace(self):
-        """Return what is there of it already; None if nothing is, or nobody may look yet."""
-        from kitlib.clouds.google.everything import traces
-        from kitlib.clouds.google.refusals import Refused, Why
-
-        try:
-            return traces(self.session).get(self.name)
-        except Refused as error:
-            if error.why in (Why.DISABLED, Why.DENIED, Why.PROJECT, Why.BILLING):
-                return None  # the preflight says so, with all else that stands in the way
-            raise
-
-    def _as_it_is(self, found, plan: "Plan", shape: Shape) -> "Plan":
-        from kitlib.clouds.google.cluster import TRAINING
-        from kitlib.clouds.google.machines import Machines
-
-        asked = plan.machines
-        for config in (each.config for each in found.node_pools if each.name == TRAINING):
-            there = Machines.found(config, nodes=asked.nodes)
-            same = (there.machine_type, there.accelerator, there.spot)
-            wanted = (asked.machine_type, asked.accelerator, asked.spot)
-            if MACHINE_OPTIONS & set(shape.options) and same != wanted:
-                has = f"machine_type={same[0]!r}, accelerator={same[1]!r}, spot={same[2]}"
-                raise other_machines(has, self._title)
-            plan = replace(plan, machines=there)
-        return plan
 
     def _look_first(self, plan: "Plan") -> Report:
         from kitlib.clouds.google import preflight
@@ -396,7 +296,7 @@ class GkeCluster(CloudCluster):
 
     def _end(self) -> datetime | None:
         found = self._described()
-        return None if found is None else _to_come(self._facts(found)["expires"])
+        return None if found is None else to_come(self._facts(found)["expires"])
 
     def _move_end(self, found, until: datetime) -> None:
         from kitlib.clouds.google.everything import extension
@@ -409,7 +309,3 @@ class GkeCluster(CloudCluster):
     def _again(self) -> str:
         where = f'project="{self.session.project}", zone="{self.session.zone}"'
         return f'kit.create_cluster("gke", name="{self.name}", {where})'
-
-
-def _to_come(when: datetime | None) -> datetime | None:
-    return when if when is not None and when > datetime.now(UTC) else None
