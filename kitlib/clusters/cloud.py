@@ -103,7 +103,12 @@ class CloudCluster(CloudContract):
     def _install(self, item: str, parameters: Mapping[str, str]) -> None:
         """Put a StorageClass of the kit's manifests into the cluster, with parameters of its own."""
         (found,) = manifests.read(settings.manifests(self.provider, item))
-        self.kube.apply(manifests.merge(found, {"parameters": dict(parameters)}))
+        wanted = manifests.merge(found, {"parameters": dict(parameters)})
+        kind, name = wanted["kind"], wanted["metadata"]["name"]
+        there = self.kube.find(kind, name)
+        if there and there.get("parameters") != wanted["parameters"]:
+            self.kube.delete(kind, name)  # its parameters cannot be changed; volumes of it stay
+        self.kube.apply(wanted)
 
     # Looking
 

@@ -64,6 +64,9 @@ def test_a_cluster_is_made_used_found_again_extended_and_leaves_nothing(
         assert "ends at" in lab.extend(hours=8, confirm=True)
         ends = lab.status["expires"] - datetime.now(UTC)
         assert timedelta(hours=7) < ends < timedelta(hours=9)
+        GkeCluster.create("lab", Shape(1))  # and the next notebook; its volumes end later as well
+        labels = lab.kube.find("StorageClass", "filestore")["parameters"]["labels"]
+        assert labels != parameters["labels"]
 
         lab.delete()
         assert google.left() == []
