@@ -1,41 +1,28 @@
 """The notebooks in a real browser: JupyterLab runs them by its menu, and the pictures in them live.
 
-Where there is no browser these tests are skipped, and say so, unless TRAINYARD_NEEDS_BROWSER tells that they
-must run, as it does in continuous integration. With TRAINYARD_PICTURES=docs/images they also write pictures
-there.
+With TRAINYARD_PICTURES=docs/images these tests also write pictures there.
 """
 
-import importlib.util
-import json
-import os
 import re
-import secrets
-import shutil
-import subprocess
-import sys
-import time
 from contextlib import contextmanager
-from pathlib import Path
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
-from playwright.sync_api import sync_playwright
 
 import kitlib as kit
 
-ROOT = Path(__file__).parents[2]
-PATIENCE = 120
-SECONDS = 1000  # a playwright's timeout is in milliseconds
-INTERRUPTED = re.compile("Interrupted|KeyboardInterrupt")
-PICTURES = os.environ.get("TRAINYARD_PICTURES")
-KERNEL = {"name": "python3", "language": "python", "display_name": "Python 3"}
+from .pages import (
+    PICTURES,
+    ROOT,
+    check_lives,
+    menu,
+    open_notebook,
+    picture,
+    until,
+    with_parameters,
+    write_notebook,
+)
 
-# No questions at the start; and cells that are far away are there all the same.
-SETTINGS = {
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-    "notebook-extension/tracker": {"windowingMode": "none"},
-}
+INTERRUPTED = re.compile("Interrupted|KeyboardInterrupt")
 
 # Ranks without torch, quick to start: they report as a trainer does.
 TRAINER = """
@@ -50,144 +37,6 @@ for step in range(100_000):
 """
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
-
-
-def _browser():
-    spec = importlib.util.spec_from_file_location("browser", ROOT / "tools" / "browser.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.find()
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    """A browser without windows."""
-    path = _browser()
-    if path is None:
-        missing = "the notebooks in a browser are NOT TESTED: there is none; tools/browser.py --install"
-        (pytest.fail if os.environ.get("TRAINYARD_NEEDS_BROWSER") else pytest.skip)(missing)
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])  # root has no other way
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def lab(local_cluster, tmp_path_factory):
-    """A JupyterLab of its own on a copy of the notebooks: the address that opens one, and the folder."""
-    home = tmp_path_factory.mktemp("lab")
-    for name in ("notebooks", "trainers"):
-        shutil.copytree(ROOT / name, home / name, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    for name, values in SETTINGS.items():
-        path = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps(values))
-    token, folders = secrets.token_hex(16), ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
-    variables = {f"JUPYTER_{name}": str(home / name.lower()) for name in folders}
-    variables |= {"JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "JUPYTER_TOKEN": token}
-    variables |= {"JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.port=0"]
-    with (
-        (home / "log").open("w") as log,
-        subprocess.Popen(
-            [*command, f"--ServerApp.root_dir={home}"], env=os.environ | variables, stdout=log, stderr=log
-        ) as server,
-    ):
-        try:
-            address = _address(home / "runtime_dir", home / "log", server)
-            yield lambda path: f"{address}lab/tree/{path}?token={token}&reset", home
-        finally:
-            server.terminate()
-
-
-def _address(folder, log, server):
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end and server.poll() is None:
-        for record in folder.glob("jpserver-*.json"):
-            if (text := record.read_text()).endswith("}\n") or text.endswith("}"):
-                return json.loads(text)["url"]
-        time.sleep(0.1)
-    raise AssertionError(f"JupyterLab did not start:\n{log.read_text()[-2000:]}")
-
-
-@pytest.fixture
-def page(chromium, tmp_path):
-    """A new page; an error in its console fails the test."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 1400})
-    page, errors = context.new_page(), []
-    page.set_default_timeout(PATIENCE * SECONDS)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-    yield page
-    page.screenshot(path=str(tmp_path / "last.png"))
-    context.close()
-    assert not errors
-
-
-def write_notebook(home, name, *cells):
-    notebook = new_notebook(cells=[new_code_cell(each) for each in cells], metadata={"kernelspec": KERNEL})
-    nbformat.write(notebook, home / "notebooks" / name)
-    return f"notebooks/{name}"
-
-
-def with_parameters(home, name, **values):
-    """Change a copied notebook's parameters as papermill does: by a cell behind them."""
-    path = home / "notebooks" / name
-    notebook = nbformat.read(path, as_version=4)
-    known = next(i for i, cell in enumerate(notebook.cells) if "parameters" in cell.metadata.get("tags", []))
-    given = [
-        f"{key} = {value!r}" for key, value in values.items() if f"{key} =" in notebook.cells[known].source
-    ]
-    notebook.cells.insert(known + 1, new_code_cell("\n".join(given)))
-    nbformat.write(notebook, path)
-    return f"notebooks/{name}"
-
-
-def open_notebook(page, url):
-    page.goto(url)
-    page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
-    page.locator("text=Python 3 (ipykernel) >> visible=true").first.wait_for()
-    page.wait_for_function(
-        "!document.querySelector('.jp-Notebook-ExecutionIndicator[data-status=connecting]')"
-    )
-
-
-def menu(page, *names):
-    """Choose from JupyterLab's menu, as people do."""
-    page.get_by_role("menuitem", name=names[0], exact=True).click()
-    for name in names[1:-1]:
-        page.locator(".lm-Menu-itemLabel", has_text=name).first.hover()
-    page.locator(".lm-Menu-itemLabel").get_by_text(names[-1], exact=True).click()
-
-
-def step_shown(watch):
-    """Return the step that the widget's figures name, 0 before the first."""
-    words = watch.locator(".ty-figures").inner_text().split("\n")
-    return int(words[words.index("step") + 1].replace(",", "")) if "step" in words else 0
-
-
-def until(page, look, what):
-    end = time.monotonic() + PATIENCE
-    while not (seen := look()):
-        assert time.monotonic() < end, f"{what} took longer than {PATIENCE} s"
-        page.wait_for_timeout(100)
-    return seen
-
-
-def check_lives(page, watch):
-    """Check that the chart is drawn anew while training runs."""
-    canvas = watch.locator("canvas").first
-    until(page, lambda: step_shown(watch) > 0 and canvas.count(), "the first step")
-    before, step = canvas.evaluate("each => each.toDataURL()"), step_shown(watch)
-    until(page, lambda: step_shown(watch) > step, "another step")
-    until(page, lambda: canvas.evaluate("each => each.toDataURL()") != before, "another picture")
-
-
-def picture(page, watch, name):
-    if PICTURES:
-        page.mouse.move(2, 2)
-        page.wait_for_timeout(700)
-        watch.screenshot(path=str(ROOT / PICTURES / name))
 
 
 def test_notebook_06_runs_by_its_menu_draws_live_is_interrupted_and_runs_again(page, lab, local_cluster):

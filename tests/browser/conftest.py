@@ -1,0 +1,97 @@
+"""What the tests in a browser share: a browser without windows, a JupyterLab of its own, a page in it.
+
+Where there is no browser these tests are skipped, and say so, unless TRAINYARD_NEEDS_BROWSER tells that they
+must run, as it does in continuous integration.
+"""
+
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from .pages import PATIENCE, ROOT, SECONDS
+
+# No questions at the start; and cells that are far away are there all the same.
+SETTINGS = {
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "notebook-extension/tracker": {"windowingMode": "none"},
+}
+
+
+def _browser():
+    spec = importlib.util.spec_from_file_location("browser", ROOT / "tools" / "browser.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.find()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A browser without windows."""
+    path = _browser()
+    if path is None:
+        missing = "the notebooks in a browser are NOT TESTED: there is none; tools/browser.py --install"
+        (pytest.fail if os.environ.get("TRAINYARD_NEEDS_BROWSER") else pytest.skip)(missing)
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])  # root has no other way
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def lab(state_home, tmp_path_factory):
+    """A JupyterLab of its own on a copy of the notebooks: the address that opens one, and the folder."""
+    home = tmp_path_factory.mktemp("lab")
+    for name in ("notebooks", "trainers"):
+        shutil.copytree(ROOT / name, home / name, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    for name, values in SETTINGS.items():
+        path = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(values))
+    token, folders = secrets.token_hex(16), ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
+    variables = {f"JUPYTER_{name}": str(home / name.lower()) for name in folders}
+    variables |= {"JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "JUPYTER_TOKEN": token}
+    variables |= {"JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.port=0"]
+    with (
+        (home / "log").open("w") as log,
+        subprocess.Popen(
+            [*command, f"--ServerApp.root_dir={home}"], env=os.environ | variables, stdout=log, stderr=log
+        ) as server,
+    ):
+        try:
+            address = _address(home / "runtime_dir", home / "log", server)
+            yield lambda path: f"{address}lab/tree/{path}?token={token}&reset", home
+        finally:
+            server.terminate()
+
+
+def _address(folder, log, server):
+    end = time.monotonic() + 3 * PATIENCE  # of a machine that does much else
+    while time.monotonic() < end and server.poll() is None:
+        for record in folder.glob("jpserver-*.json"):
+            if (text := record.read_text()).endswith("}\n") or text.endswith("}"):
+                return json.loads(text)["url"]
+        time.sleep(0.1)
+    raise AssertionError(f"JupyterLab did not start:\n{log.read_text()[-2000:]}")
+
+
+@pytest.fixture
+def page(chromium, tmp_path):
+    """A new page; an error in its console fails the test."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 1400})
+    page, errors = context.new_page(), []
+    page.set_default_timeout(PATIENCE * SECONDS)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    yield page
+    page.screenshot(path=str(tmp_path / "last.png"))
+    context.close()
+    assert not errors
