@@ -376,7 +376,7 @@ class Kube:
             if response.status == 401 and (since := expired(headers.get("authorization"), datetime.now(UTC))):
                 raise Rejected(
                     f"the token in the kubeconfig has expired, at {since}",
-                    about=f"{self.kubeconfig}, for cluster \"{self.cluster}\"",
+                    about=f'{self.kubeconfig}, for cluster "{self.cluster}"',
                     fix="ask whoever gave you the kubeconfig for a new one: kit workshop add makes it",
                     status=401,
                     reason="Unauthorized",

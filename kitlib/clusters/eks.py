@@ -226,8 +226,9 @@ class EksCluster(CloudCluster):
         return kubeconfig(self.session, found) if found.get("endpoint") else None
 
     def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
-        """Return what lets training pods onto GPU nodes, and keeps others off the system's if they can."""
-        return {"tolerations": [GPU]} if gpus else super().pod_additions()
+        """Return what lets training pods onto the training nodes, and keeps them there if it can."""
+        onto = {"tolerations": [GPU]}  # a cluster's training nodes may be those with GPUs alone
+        return onto if gpus else onto | super().pod_additions()
 
     @property
     def registry(self) -> "Registry":

@@ -13,7 +13,7 @@ from kitlib.clouds.tags import Tags
 from .simulated_clock import SimulatedClock
 
 REGION = "us-west-2"
-READING = ("Describe", "List", "Get", "Head")
+READING = ("Describe", "List", "Get", "BatchGet", "Head")
 
 
 @cache

@@ -91,9 +91,7 @@ def private_key():
     from cryptography.hazmat.primitives.asymmetric import rsa
 
     made = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    return made.private_bytes(
-        form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()
-    ).decode()
+    return made.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()).decode()
 
 
 def test_a_clock_in_the_past_is_named_where_tls_notices_it_first():

@@ -55,6 +55,7 @@ def test_a_folder_of_the_bucket_is_bound_by_name_and_pods_that_mount_it_get_the_
     assert lab.kube.find(claims.CLAIM, "fuse-models") is None
     assert lab.kube.find(claims.VOLUME, f"{lab.kube.namespace}-fuse-models") is None
 
+
 def test_pods_without_a_bucket_get_no_sidecar(lab):
     lab.create_volume("fuse-plain", size="1Mi")
     job = kit.IndexedJob("trainers/digits_ddp.py", name="plain", volumes={"/data": "fuse-plain"}).on(lab)

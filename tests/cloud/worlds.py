@@ -17,6 +17,7 @@ from kitlib.clouds.tags import Tags
 
 from .aws.services import LOOKS
 from .deaths import Life
+from .eks_life import READING
 from .google.refusals import ApiError, OperationFailure
 from .simulated_clock import SimulatedClock
 from .simulated_cloud import Plan, SimulatedCloud, plans
@@ -188,7 +189,7 @@ class Amazon(World):
         return [str(each) for each in self.amazon.left()]
 
     def changes(self, request: str) -> bool:
-        return not request.partition(".")[2].startswith(("Describe", "List", "Get", "Head"))
+        return not request.partition(".")[2].startswith(READING)
 
     def trouble(self, choose: random.Random) -> None:
         nth, times = choose.randint(1, 200), choose.choice([1, 1, 5, None])
