@@ -87,7 +87,7 @@ def test_what_stands_at_google_cloud_counts_and_more_machines_have_their_price(g
 
     with pytest.raises(BadInput, match=r"beside \d+\.\d+ for what is there already"):
         options = {"project": PROJECT, "zone": "us-central1-a", "confirm": True}
-        kit.create_cluster("gke", name="other", nodes=2, **options, budget=8)
+        kit.create_cluster("gke", name="other", nodes=2, **options, budget=6)
     with pytest.raises(BadInput, match="agreed to") as error:
         lab.scale(4)
     assert error.value.about.startswith("2 more nodes of")

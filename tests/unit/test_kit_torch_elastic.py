@@ -61,6 +61,9 @@ def test_each_launch_has_a_rendezvous_of_its_own(trainer, monkeypatch):
         def pod_additions(self, *, gpus):
             return {}
 
+        def pod_annotations(self, mounted):
+            return {}
+
     job = kit.TorchElastic(trainer)
     assert len({job.id, job.on(Cluster()).id, job.on(Cluster()).id}) == 3
 
