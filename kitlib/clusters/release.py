@@ -9,15 +9,17 @@ from kitlib.progress import progress
 from kitlib.waiting import wait
 from kitlib.watches import Selection, Snapshot, snapshots
 
-SERVICE, CLAIM, POD = "Service", "PersistentVolumeClaim", "Pod"
+SERVICE, CLAIM, POD, VOLUME = "Service", "PersistentVolumeClaim", "Pod", "PersistentVolume"
+MADE_FOR_A_CLAIM = "pv.kubernetes.io/provisioned-by"
 SECONDS = 120.0
 
 
 def release(kube: Kube, *, about: str, timeout: float = SECONDS) -> None:
     """Delete the Services with load balancers and the claims of all namespaces; wait until they are gone.
 
-    A pod holds its claims, also one that has long completed, so such pods go as well. An API that does not
-    answer, and what is not gone in time, are no errors: the nodes go next.
+    So have to be the volumes that were made for those claims: their driver deletes the disk first. A pod
+    holds its claims, also one that has long completed, so such pods go as well. An API that does not answer,
+    and what is not gone in time, are no errors: the nodes go next.
     """
     with progress(about) as line:
         try:
@@ -28,7 +30,7 @@ def release(kube: Kube, *, about: str, timeout: float = SECONDS) -> None:
                         meta = each["metadata"]
                         kube.within(meta["namespace"]).delete(kind, meta["name"])
             wait(
-                snapshots(everywhere, Selection(SERVICE), Selection(CLAIM)),
+                snapshots(everywhere, Selection(SERVICE), Selection(CLAIM), Selection(VOLUME)),
                 until=_released,
                 timeout=timeout,
                 what="load balancers and disks to be given back",
@@ -53,10 +55,21 @@ def _holds_a_claim(pod: dict) -> bool:
     return any("persistentVolumeClaim" in each for each in pod["spec"].get("volumes") or ())
 
 
+def _made_for_a_claim(volume: dict) -> bool:
+    made = MADE_FOR_A_CLAIM in (volume["metadata"].get("annotations") or {})
+    return made and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
+
+
+def _counts(seen: Snapshot) -> tuple[int, int, int]:
+    """Return how many load balancers, claims and volumes that go with their claims there are."""
+    balanced = sum(map(_balanced, seen[SERVICE].values()))
+    return balanced, len(seen[CLAIM]), sum(map(_made_for_a_claim, seen[VOLUME].values()))
+
+
 def _released(seen: Snapshot) -> bool:
-    return not seen[CLAIM] and not any(map(_balanced, seen[SERVICE].values()))
+    return not any(_counts(seen))
 
 
 def _left(seen: Snapshot) -> str:
-    balanced = sum(map(_balanced, seen[SERVICE].values()))
-    return f"{balanced} load balancers and {len(seen[CLAIM])} claims are left"
+    balanced, claims, volumes = _counts(seen)
+    return f"{balanced} load balancers, {claims} claims and {volumes} volumes are left"
