@@ -2,10 +2,15 @@
 in this process, a new one for each.
 """
 
+from datetime import UTC, datetime
+
 import pytest
+
+from kitlib.clusters.gke import GkeCluster
 
 from .aws import FakeAmazon
 from .google.fake import PROJECT, FakeGoogle
+from .simulated_clock import SimulatedClock
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +48,12 @@ def google(monkeypatch, tmp_path):
         monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "no-gcloud"))
         monkeypatch.setenv("NO_GCE_CHECK", "true")
         yield fake
+
+
+@pytest.fixture
+def clock(google, monkeypatch):
+    """The fake Google's time, which begins now and passes as the kit waits for a cluster."""
+    passing = SimulatedClock(passed=google.clock.advance)
+    monkeypatch.setattr(GkeCluster, "clock", passing)
+    google.clock.begin_at(datetime.now(UTC))
+    return passing

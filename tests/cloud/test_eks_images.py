@@ -102,7 +102,15 @@ def test_a_build_that_fails_says_what_codebuild_said_and_leaves_no_archive(
     assert "Contents" not in boto3.client("s3").list_objects_v2(Bucket=cluster.plan.bucket)
 
 
-def test_a_build_that_is_stopped_is_stopped_at_codebuild_too(amazon, cluster, dockerfile, monkeypatch):
+@pytest.mark.parametrize(
+    ("denied", "words"),
+    [(False, "was stopped as well"), (True, "may go on, and cost: .*codebuild:StopBuild")],
+)
+def test_a_build_that_is_stopped_is_stopped_at_codebuild_too_or_told_of(
+    amazon, cluster, dockerfile, monkeypatch, denied, words
+):
+    if denied:
+        amazon.deny("codebuild:StopBuild")
     monkeypatch.setenv("PATH", "/nowhere")
     stopped = []
 
@@ -123,7 +131,7 @@ def test_a_build_that_is_stopped_is_stopped_at_codebuild_too(amazon, cluster, do
         return wait(inbox, until=until, requests=requests)
 
     clock.receive = receive
-    with pytest.raises(Interrupted, match="was stopped as well"):
+    with pytest.raises(Interrupted, match=words):
         kit.build_image("trainyard/greeting", dockerfile=dockerfile, cluster=cluster)
-    assert len(stopped) == 1
+    assert len(stopped) == (0 if denied else 1)
     assert "Contents" not in boto3.client("s3").list_objects_v2(Bucket=cluster.plan.bucket)

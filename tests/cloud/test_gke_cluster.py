@@ -15,18 +15,9 @@ from kitlib.errors import BadInput, ClusterNotFound
 from .backing import Backing
 from .google.fake import PROJECT
 from .google.nodes import nodes_of
-from .simulated_clock import SimulatedClock
 
 ZONE = "us-central1-c"
 OPTIONS = {"zone": ZONE, "accelerator": "nvidia-tesla-t4", "confirm": True}
-
-
-@pytest.fixture
-def clock(google, monkeypatch):
-    passing = SimulatedClock(passed=google.clock.advance)
-    monkeypatch.setattr(GkeCluster, "clock", passing)
-    google.clock.begin_at(datetime.now(UTC))
-    return passing
 
 
 @pytest.mark.slow

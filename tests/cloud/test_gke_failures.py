@@ -37,14 +37,6 @@ TIMEFRAME = (
 )
 
 
-@pytest.fixture
-def clock(google, monkeypatch):
-    passing = SimulatedClock(passed=google.clock.advance)
-    monkeypatch.setattr(GkeCluster, "clock", passing)
-    google.clock.begin_at(datetime.now(UTC))
-    return passing
-
-
 @contextmanager
 def token_service(words):
     """Yield the address of a service that gives no tokens, and says why."""

@@ -20,7 +20,7 @@ from kitlib.clusters.gke import GkeCluster
 from .backing import Backing
 from .google.nodes import nodes_of
 from .shared_files import SharedFiles
-from .test_gke_cluster import OPTIONS, clock  # noqa: F401  a fixture
+from .test_gke_cluster import OPTIONS
 
 TRAINER = Path(__file__).parent / "digits_to_bucket.py"
 DRIVER, NODES = "filestore.csi.storage.gke.io", 2

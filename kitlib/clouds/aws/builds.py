@@ -4,23 +4,21 @@ Project and role are made when they are first needed, carry the cluster's tags, 
 writes is in the log group of the cluster.
 """
 
-import contextlib
 import json
 import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 
-from kitlib.clouds import steps
 from kitlib.clouds.aws.plan import Part, Plan
 from kitlib.clouds.aws.refusals import Refused
 from kitlib.clouds.aws.registry import LogGroup, Repositories
 from kitlib.clouds.aws.roles import Role, trusts
 from kitlib.clouds.clock import Clock
+from kitlib.clouds.following import Source, follow
 from kitlib.clouds.images import Order
 from kitlib.clouds.resource import ABSENT, Seen, State
-from kitlib.clouds.snapshot import Snapshot
-from kitlib.errors import CommandFailed, Interrupted, KitError
+from kitlib.errors import CommandFailed
 
 MACHINE = "BUILD_GENERAL1_MEDIUM"  # 4 vCPUs and 8 GB: about a cent a minute
 IMAGE = "aws/codebuild/amazonlinux2-x86_64-standard:5.0"
@@ -176,24 +174,20 @@ def build(plan: Plan, order: Order, *, report: Callable[[str], None], clock: Clo
     source = f"{FOLDER}/{plan.called('context')}-{time.time_ns()}.zip"
     one = Build(plan, project, order, source)
 
-    def shown(snapshot: Snapshot) -> None:
-        report(next((each.words for each in snapshot.steps if each.name == one.name), "") or "CodeBuild")
-
-    try:
-        report("sending what it is built from")
-        session.call("s3", "put_object", Bucket=plan.bucket, Key=source, Body=order.archive.read_bytes())
-        parts = [project.role, project, one]
-        steps.bring_up(parts, title=about, resume="the same call again", report=shown, clock=clock)
-    except BaseException as error:
-        with contextlib.suppress(KitError):
-            one.unmake()
-        if isinstance(error, Interrupted | KeyboardInterrupt):
-            stopped = "stopped; what CodeBuild had begun was stopped as well"
-            raise Interrupted(stopped, about=about, fix="the same call builds it anew") from error
-        raise
-    finally:
-        with contextlib.suppress(KitError):  # else it goes with the bucket
-            session.find("s3", "delete_object", Bucket=plan.bucket, Key=source)
+    where = {"Bucket": plan.bucket, "Key": source}
+    follow(
+        one,
+        [project.role, project],
+        Source(
+            send=lambda: session.call("s3", "put_object", Body=order.archive.read_bytes(), **where),
+            drop=lambda: session.find("s3", "delete_object", **where),
+        ),
+        service="CodeBuild",
+        stopped="was stopped as well",
+        about=about,
+        report=report,
+        clock=clock,
+    )
     if one.ended["buildStatus"] != "SUCCEEDED":
         raise CommandFailed(
             _last_words(plan, one.ended) or f"its status is {one.ended['buildStatus']}",

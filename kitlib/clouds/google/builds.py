@@ -5,24 +5,22 @@ The account is made when it is first needed, has rights on the cluster's bucket 
 with the cluster, as do the logs: they are in the bucket.
 """
 
-import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from googleapiclient.http import MediaFileUpload
 
-from kitlib.clouds import steps
 from kitlib.clouds.clock import Clock
+from kitlib.clouds.following import Source, follow
 from kitlib.clouds.google.accounts import BUILDS, Account
 from kitlib.clouds.google.registry import BuildsPush
 from kitlib.clouds.google.session import Session, find
 from kitlib.clouds.google.storage import BuildsFiles, bucket_name
 from kitlib.clouds.images import Order
 from kitlib.clouds.resource import ABSENT, Resource, Seen, State
-from kitlib.clouds.snapshot import Snapshot
 from kitlib.clouds.tags import Tags
-from kitlib.errors import CommandFailed, Interrupted, KitError
+from kitlib.errors import CommandFailed
 
 FOLDER = "trainyard/builds"  # of the bucket
 DOCKER = "gcr.io/cloud-builders/docker"
@@ -55,24 +53,19 @@ def build(
     account.needs = ()
     one = Build(session, body(account, bucket, source, order, mark=mark), mark=mark)
 
-    def shown(snapshot: Snapshot) -> None:
-        report(next((each.words for each in snapshot.steps if each.name == one.name), "") or "Cloud Build")
-
-    try:
-        report("sending what it is built from")
-        _send(session, bucket, source, order.archive)
-        parts = [account, BuildsFiles(session, tags), BuildsPush(session, tags), one]
-        steps.bring_up(parts, title=about, resume="the same call again", report=shown, clock=clock)
-    except BaseException as error:
-        with contextlib.suppress(KitError):
-            one.unmake()
-        if isinstance(error, Interrupted | KeyboardInterrupt):
-            stopped = "stopped; what Cloud Build had begun was cancelled"
-            raise Interrupted(stopped, about=about, fix="the same call builds it anew") from error
-        raise
-    finally:
-        with contextlib.suppress(KitError):  # else it goes with the bucket
-            find(session.rest, "storage", "objects.delete", bucket=bucket, object=source)
+    follow(
+        one,
+        [account, BuildsFiles(session, tags), BuildsPush(session, tags)],
+        Source(
+            send=lambda: _send(session, bucket, source, order.archive),
+            drop=lambda: find(session.rest, "storage", "objects.delete", bucket=bucket, object=source),
+        ),
+        service="Cloud Build",
+        stopped="was cancelled",
+        about=about,
+        report=report,
+        clock=clock,
+    )
     if one.ended["status"] != "SUCCESS":
         raise CommandFailed(
             "\n".join(one.log()[-LAST_LINES:]) or _why(one.ended),
