@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube import liveness, preload
-from localkube.controlplane import bake, binaries
+from localkube.controlplane import bake, binaries, lock
 from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths, cache_dir, unwritable
@@ -78,7 +78,7 @@ def clear(what: str | None) -> list[Entry]:
     going = [each for each in everything if not each.used]
     if what is not None:
         going = [each for each in everything if each.what == what and not each.used.startswith("cluster")]
-    with binaries.alone(lambda text: None):  # nobody builds while things go
+    with lock.alone(lambda text: None):  # nobody builds while things go
         for each in going:
             try:
                 shutil.rmtree(each.path)

@@ -1,23 +1,44 @@
-"""Obtain the control plane and say how: ``python -m localkube.controlplane``.
+"""Obtain the control plane and say how: ``python -m localkube.controlplane [--operators] [--background]``.
 
 It needs nothing but Python, so that it can run while the packages of the kit are being installed.
 """
 
+import argparse
+import os
+import signal
 import sys
 
-from localkube.controlplane.binaries import obtain
+from localkube.controlplane import binaries, programs
+from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
+from localkube.node.site.syscalls import die_with_parent
+
+LOWEST_PRIORITY = 19
 
 
-def main() -> int:
-    """Obtain the control plane; return the exit status."""
+def main(arguments: list[str] | None = None) -> int:
+    """Obtain what is asked for; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m localkube.controlplane", description=__doc__)
+    parser.add_argument("--operators", action="store_true", help="then the programs that known images run")
+    parser.add_argument(
+        "--background",
+        action="store_true",
+        help="at the lowest priority, and end with the process that began it",
+    )
+    options = parser.parse_args(arguments)
 
     def say(line: str) -> None:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: go ends its compilers, too
+    if options.background:
+        die_with_parent(signal.SIGTERM)
+        os.nice(LOWEST_PRIORITY)
     try:
-        obtain(report=say)
+        binaries.obtain(report=say)
+        if options.operators:
+            programs.obtain(RECIPES, report=say)
     except LocalClusterError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

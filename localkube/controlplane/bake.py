@@ -27,8 +27,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localkube.controlplane import certificates
-from localkube.controlplane.binaries import ControlPlane, alone
+from localkube.controlplane.binaries import ControlPlane
 from localkube.controlplane.components import Addresses, Component, commands
+from localkube.controlplane.lock import alone
 from localkube.controlplane.steps import Report
 from localkube.errors import LocalClusterError
 from localkube.node.site.syscalls import die_with_parent, reserve

@@ -7,22 +7,21 @@ step: path, package, cache, download or build. Only the standard library is used
 anything is installed.
 """
 
-import contextlib
-import fcntl
 import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localkube.controlplane import build, download, packaged
+from localkube.controlplane.lock import alone
 from localkube.controlplane.steps import KUBERNETES, Report, Skipped, target
 from localkube.errors import LocalClusterError
-from localkube.paths import cache_dir, private_dir, unwritable
+from localkube.paths import cache_dir
 
 VERSION = KUBERNETES
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -98,10 +97,10 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlane:
     reasons: list[str] = []
     found = _first(quick, steps, report, reasons)
     if found is None and slow:
-        with alone(report) as waited:
+        with alone(report) as turn:
             # Another process may have been obtaining it while this one waited.
-            again = ["cache"] if waited and not forced else []
-            found = _first([*again, *slow], steps, report, reasons)
+            again = ["cache"] if turn.waited and not forced else []
+            found = _first([*again, *slow], steps, turn.report, reasons)
     if found is None:
         raise LocalClusterError("no control plane could be obtained", about="; ".join(reasons), fix=REMEDIES)
     whole = found if found.has("gateway") else _with_gateway(found, report)
@@ -250,9 +249,11 @@ def build_for(architecture: str, *, report: Report) -> Path:
     folder = _built(architecture=architecture)
     if not _usable(folder / LINKED):
         module = replace(build.control_plane(), environment={"GOOS": "linux", "GOARCH": architecture})
-        with alone(report):
+        with alone(report) as turn:
             try:
-                build.build(folder, cache=_cache(), package=".", program=LINKED, report=report, module=module)
+                build.build(
+                    folder, cache=_cache(), package=".", program=LINKED, report=turn.report, module=module
+                )
             except Skipped as reason:
                 raise LocalClusterError(str(reason), about="the build", fix=REMEDIES) from reason
     return folder / LINKED
@@ -267,10 +268,14 @@ def _with_gateway(found: ControlPlane, report: Report) -> ControlPlane:
             return ControlPlane(found.version, found.origin, {**found.programs, **more})
     folder = _built(gateway=True)
     try:
-        with alone(report):
+        with alone(report) as turn:
             if not _usable(folder / build.GATEWAY):
                 build.build(
-                    folder, cache=_cache(), package="./gateway/command", program=build.GATEWAY, report=report
+                    folder,
+                    cache=_cache(),
+                    package="./gateway/command",
+                    program=build.GATEWAY,
+                    report=turn.report,
                 )
     except (Skipped, LocalClusterError) as reason:
         report(f"Gateway: pods will have no way out of the cluster: {reason}")
@@ -306,22 +311,3 @@ def _downloaded() -> Path:
 def _usable(program: Path) -> bool:
     return program.is_file() and os.access(program, os.X_OK)
 
-
-@contextlib.contextmanager
-def alone(report: Report, *, making: str = "the control plane") -> Iterator[bool]:
-    """Hold the lock on one kind of thing in the cache; yield whether another process had it first."""
-    folder = private_dir(_cache())
-    try:
-        name = "lock" if making == "the control plane" else f"lock-{making.replace(' ', '-')}"
-        lock = (folder / name).open("w", encoding="utf-8")
-    except OSError as error:
-        raise unwritable(folder, error) from error
-    with lock:
-        waited = False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waited = True
-            report(f"Control plane: another process makes {making}; waiting for that one to finish")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield waited

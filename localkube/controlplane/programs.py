@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from localkube.controlplane import build
-from localkube.controlplane.binaries import alone
+from localkube.controlplane.lock import alone
 from localkube.controlplane.recipes import RECIPES, Recipe
 from localkube.controlplane.steps import Report, Skipped
 from localkube.errors import LocalClusterError
@@ -48,9 +48,9 @@ def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
         wanted.append(RECIPES[name])
     for recipe in wanted:
         if not recipe.ready:
-            with alone(report, making="programs of images"):
+            with alone(report, making="programs of images") as turn:
                 if not recipe.ready:  # another process may have been obtaining it
-                    _obtain(recipe, report)
+                    _obtain(recipe, turn.report)
         report(f"{recipe.name}: {recipe.version} is in {recipe.folder}")
     return wanted
 

@@ -180,3 +180,23 @@ def test_a_second_search_waits_for_the_first_and_takes_what_it_found(programs, t
     rest, _ = second.communicate(timeout=30)
     assert second.returncode == 0
     assert "from cache" in rest
+
+
+def test_a_second_search_reports_the_progress_of_the_first(programs, tmp_path):
+    (programs / "etcd").unlink()
+    first = (
+        "import sys\nfrom localkube.controlplane.lock import alone\n"
+        "with alone(print) as turn:\n    turn.report('120 of 540 packages compiled')\n"
+        "    print('held', flush=True)\n    sys.stdin.read()"
+    )
+    pipes = {"stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
+    holder = subprocess.Popen([PYTHON, "-c", first], stdin=subprocess.PIPE, **pipes)
+    assert "held\n" in iter(holder.stdout.readline, "")
+    second = subprocess.Popen([PYTHON, "-m", "localkube.controlplane"], **pipes)
+    assert any("120 of 540" in line for line in iter(second.stdout.readline, ""))
+    fill_cache()
+    holder.communicate("go on", timeout=30)
+    rest, _ = second.communicate(timeout=30)
+    assert second.returncode == 0
+    assert "from cache" in rest
+    assert not list((tmp_path / "cache/trainyard/controlplane").glob("*.progress"))
