@@ -7,6 +7,9 @@ BIN = $(VENV)/bin
 NOTEBOOKS ?=
 PROVIDER ?= local
 BUNDLE ?=
+# A further package, such as the control plane's that `make wheel` makes: then nothing is built.
+WHEEL ?=
+SETUP = $(PYTHON) tools/setup.py --venv $(VENV) $(addprefix --wheel ,$(WHEEL))
 PYTEST = $(BIN)/python -m pytest
 # Most tests wait rather than compute: several files at a time, each worker with a cluster of its own. Files begin in
 # the order of their folders and names: the notebooks' and the nodes' take longest, and the unit tests fill the gaps.
@@ -36,21 +39,23 @@ RUN_OPTIONS += $(call option,KUBECONFIG,--kubeconfig) $(call option,CONTEXT,--co
 	$(call option,NAMESPACE,--namespace)
 endif
 
-.PHONY: help setup run lab browser lint test test-all test-clouds soak-elastic bench wheel pins clean
+.PHONY: help bundle setup run lab browser lint test test-all test-clouds soak-elastic bench wheel pins clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:  ## make the environment and obtain Kubernetes; keeps what is there; BUNDLE=FILE needs no network
+bundle:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or later on PATH: install one, or say make PYTHON=/path/to/python3"; exit 1; }
 	@$(if $(BUNDLE),$(PYTHON) -m localkube.bundles use $(BUNDLE))
-	@$(PYTHON) tools/setup.py --venv $(VENV)
 
-run: setup  ## run the notebooks on a local cluster, or PROVIDER=existing, eks, gke; leaves reports/index.html
-	@$(BIN)/python tools/run_notebooks.py --output reports $(RUN_OPTIONS) $(NOTEBOOKS)
+setup: bundle  ## make the environment, obtain Kubernetes and operators; keeps what is there; BUNDLE=FILE needs no network
+	@$(SETUP)
 
-lab: setup  ## open JupyterLab on the notebooks
-	$(BIN)/jupyter lab --notebook-dir notebooks
+run: bundle  ## run the notebooks on a local cluster, or PROVIDER=existing, eks, gke; leaves reports/index.html
+	@$(SETUP) -- $(BIN)/python tools/run_notebooks.py --output reports $(RUN_OPTIONS) $(NOTEBOOKS)
+
+lab: bundle  ## open JupyterLab on the notebooks, while Kubernetes may still be built in the background
+	@$(SETUP) -- $(BIN)/jupyter lab --notebook-dir notebooks
 
 browser: setup  ## obtain a browser for the tests: playwright's, or on Debian, as root, the system's
 	@$(BIN)/python tools/browser.py --install

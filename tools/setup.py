@@ -1,8 +1,11 @@
-"""Make the virtual environment and obtain the control plane, both at once, and say what happens meanwhile.
+"""Make the virtual environment, and the control plane and operators beside it at the lowest priority.
 
-Runs with any Python 3.11 or later and nothing installed: ``python3 tools/setup.py --venv .venv``.
+Runs with any Python 3.11 or later and nothing installed: ``python3 tools/setup.py --venv .venv`` ends when
+all is there. With a command (``-- .venv/bin/jupyter lab``) it becomes that command as soon as the packages
+are there; the control plane and the operators go on in the background, as long as the command runs.
 What is already there is kept: a second run takes a fraction of a second.
-How the control plane is found is no matter of this file but of ``localkube.controlplane``.
+How the control plane is found is no matter of this file but of ``localkube.controlplane``; which packages
+are installed from where, of ``python_packages.py``.
 """
 
 import argparse
@@ -11,27 +14,26 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
+import subprocess
 import sys
 import time
 from asyncio.subprocess import PIPE, STDOUT
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from localkube.bundles import wheels  # noqa: E402 (it needs nothing installed)
+from localkube.errors import LocalClusterError  # noqa: E402
+from localkube.paths import cache_dir, private_dir  # noqa: E402
 
 MARKER = "trainyard-setup.json"
-NEEDED_BYTES = 8 * 10**9
-# pip would compile 16,000 files: a minute of a core that the build of the control plane needs. These are
-# imported once instead, which compiles what they use: a pod sees the environment read-only and keeps nothing.
-USED = (
-    "torch._dynamo, torch.distributed.run, torchvision, "
-    "sklearn.datasets, matplotlib.pyplot, pandas, papermill"
-)
+TIMES = ROOT / "reports" / "setup.json"
+FETCHED_SECONDS = 4
 QUIET_SECONDS = 15  # the longest silence before a line says what is still going on
 
 
@@ -64,30 +66,6 @@ def say(job: Job, text: str, began: float) -> None:
     job.said = now
 
 
-def progress_of(line: str) -> str | None:
-    """Return what a line of output says about progress, or None where it is a detail.
-
-    Example:
-        >>> progress_of("Downloading torch-2.15.0-cp311-cp311-linux_x86_64.whl (780.2 MB)")
-        'downloading torch-2.15.0 (780.2 MB)'
-    """
-    if ".metadata" in line:
-        return None
-    if match := re.match(r"\s*Downloading (?:\S*/)?([\w.]+-[\w.]+?)(?:-\S+)? \((.+)\)", line):
-        return f"downloading {match[1]} ({match[2]})"
-    if line.startswith("Installing collected packages"):
-        return f"unpacking {line.count(',') + 1} packages"
-    if line.startswith(("Successfully installed", "Successfully built")):
-        return None
-    if re.match(
-        r"\s*(Collecting|Processing|Requirement already|Obtaining|Using cached|Preparing|Installing|Getting|"
-        r"Checking|Building|Created|Stored|Looking in|Attempting|Found existing|Uninstalling)",
-        line,
-    ):
-        return None
-    return line.strip() or None
-
-
 async def run(job: Job, began: float) -> None:
     """Run a job's commands; raise with their last words if one fails."""
     for command in job.commands:
@@ -104,12 +82,12 @@ async def run(job: Job, began: float) -> None:
             async for raw in process.stdout:
                 line = raw.decode(errors="replace").rstrip()
                 job.tail.append(line)
-                job.last = line.strip()[:70] or job.last
-                if text := progress_of(line):
-                    job.last = text
-                    # pip names a hundred small files; one line every few seconds is enough of them.
-                    if not text.startswith("downloading") or time.monotonic() - job.said > 4:
-                        say(job, text, began)
+                if not line:
+                    continue
+                job.last = line.strip()
+                # A hundred packages arrive; one line every few seconds is enough of them.
+                if " MB fetched" not in line or time.monotonic() - job.said > FETCHED_SECONDS:
+                    say(job, job.last, began)
             code = await process.wait()
         finally:
             if process.returncode is None:
@@ -170,67 +148,112 @@ def mark(venv: Path) -> None:
     (venv / MARKER).write_text(json.dumps({"fingerprint": fingerprint(), "at": str(venv)}))
 
 
-def packages_job(venv: Path) -> Job:
-    """Return the job that fills ``venv``; a conda environment has its packages already."""
+def packages_job(venv: Path, more: Sequence[str] = ()) -> Job:
+    """Return the job that fills ``venv``; a conda environment has its packages already.
+
+    Args:
+        venv: The environment's folder.
+        more: Further packages or wheels.
+    """
     python = str(venv / "bin" / "python")
-    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
-    remedy = "What pip said is above. It can be started again at any time: make setup"
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    remedy = "What failed is above. It can be started again at any time: make setup"
     if (venv / "conda-meta").is_dir():
-        return Job(
-            "packages", "this project, into the conda environment", [[*pip, "--no-deps", "-e", "."]], remedy
-        )
+        command = [*pip, "--no-deps", "--editable", ".", *more]
+        return Job("packages", "this project, into the conda environment", [command], remedy)
     # Plain mode compiles a small library once; where there is no compiler, one comes as a package.
     extras = "dev" if any(map(shutil.which, COMPILERS)) else "dev,compiler"
     commands = [
-        [*pip, *wheels.pip_options(), "--no-compile", "-c", "constraints.txt", "-e", f".[{extras}]"],
-        [python, "-c", f"import {USED}; print('compiled what a run needs')"],
+        [*pip, *wheels.pip_options(), "--constraint", "constraints.txt", "uv"],
+        [python, "tools/install_packages.py", "--extras", extras, *more],
     ]
     if not (venv / "bin/python").exists() or not (venv / "pyvenv.cfg").exists():
         commands.insert(0, [sys.executable, "-m", "venv", "--clear", str(venv)])
         remedy += "\nIf it was the venv that failed: on Debian, `apt-get install python3-venv`."
-        free = shutil.disk_usage(venv.parent).free
-        if free < NEEDED_BYTES:
-            raise SetupError(
-                f"{venv.parent} has {free / 1e9:.1f} GB free and the environment needs about "
-                f"{NEEDED_BYTES / 1e9:.0f}: free some, or choose another place with VENV=…"
-            )
-    return Job("packages", "Python packages, pinned; 2 to 3 minutes elsewhere", commands, remedy)
+    return Job("packages", "Python packages, pinned; 1 to 3 minutes elsewhere", commands, remedy)
 
 
 def control_plane_job(venv: Path) -> Job:
-    """Return the job that finds, downloads or builds Kubernetes.
+    """Return the job that finds, downloads or builds Kubernetes, and then the operators.
 
     The environment's Python may have it as a package; while there is none, the Python of this script looks.
     """
-    python = venv / "bin" / "python"
+    python = str(venv / "bin" / "python") if is_ready(venv) else sys.executable
     return Job(
         "control plane",
-        "Kubernetes; 1 minute elsewhere when downloaded, 6 when built",
-        [[str(python) if is_ready(venv) else sys.executable, "-m", "localkube.controlplane"]],
+        "Kubernetes and operators; 1 minute elsewhere when downloaded, 8 when built",
+        [[python, "-m", "localkube.controlplane", "--operators", "--background"]],
         "Then start again: make setup",
         {"PYTHONPATH": str(ROOT)},
     )
+
+
+def start_in_background(job: Job) -> Path:
+    """Start a job that goes on when this process becomes another program; return its log.
+
+    It ends with that program.
+    """
+    log = private_dir(cache_dir() / "controlplane") / "obtain.log"
+    with log.open("wb") as output:
+        subprocess.Popen(
+            *job.commands,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=os.environ | job.environment,
+            start_new_session=True,  # Ctrl-C is for the program in the foreground, which may go on
+        )
+    return log
+
+
+def become(command: Sequence[str], seconds: float, began: float) -> NoReturn:
+    """Become ``command``; what the packages took is left for its report."""
+    TIMES.parent.mkdir(exist_ok=True)
+    parts = [{"name": "packages", "seconds": round(seconds, 1)}]
+    TIMES.write_text(json.dumps({"began": began, "parts": parts}) + "\n")
+    sys.stdout.flush()
+    os.execvp(command[0], command)
+
+
+def set_up(venv: Path, command: Sequence[str], more: Sequence[str]) -> None:
+    """Set up what is missing, and become the command, if there is one.
+
+    Raises:
+        ExceptionGroup: Of `SetupError`.
+    """
+    began, started = time.time(), time.monotonic()
+    packages = [] if is_ready(venv) and not more else [packages_job(venv, more)]
+    beside = [] if more else [control_plane_job(venv)]  # else a package may bring it
+    if command:
+        for job in beside:
+            print(f"setup: {job.name} in the background; its log is {start_in_background(job)}", flush=True)
+        beside.clear()
+    asyncio.run(obtain([*packages, *beside]))
+    mark(venv)
+    if more:
+        later = control_plane_job(venv)
+        start_in_background(later) if command else asyncio.run(obtain([later]))
+    seconds = time.monotonic() - started
+    print(f"setup: done in {seconds:.0f} s", flush=True)
+    if command:
+        become(command, seconds, began)
 
 
 def main() -> int:
     """Set up what is missing."""
     parser = argparse.ArgumentParser(description="Set up the environment and the control plane.")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
-    venv = parser.parse_args().venv.absolute()
-    began = time.monotonic()
-    failures: list[BaseException] = []
+    parser.add_argument(
+        "--wheel", action="append", default=[], help="a further package, such as make wheel's"
+    )
+    parser.add_argument("command", nargs="*", help="what to become when the packages are there")
+    options = parser.parse_args()
     try:
-        jobs = [] if is_ready(venv) else [packages_job(venv)]
-        jobs.append(control_plane_job(venv))
-        print("setup: " + " and ".join(job.name for job in jobs), flush=True)
-        asyncio.run(obtain(list(jobs)))
-        mark(venv)
-    except* SetupError as group:
-        failures.extend(group.exceptions)
-    if failures:
-        print("".join(f"\nsetup failed: {error}\n" for error in failures), file=sys.stderr)
+        set_up(options.venv.absolute(), options.command, options.wheel)
+    except* (SetupError, LocalClusterError) as group:
+        print("".join(f"\nsetup failed: {error}\n" for error in group.exceptions), file=sys.stderr)
         return 1
-    print(f"setup: done in {time.monotonic() - began:.0f} s", flush=True)
     return 0
 
 

@@ -37,8 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
         os.nice(LOWEST_PRIORITY)
     try:
         binaries.obtain(report=say)
-        if options.operators:
-            programs.obtain(RECIPES, report=say)
+        for name in RECIPES if options.operators else ():
+            try:
+                programs.obtain([name], report=say)
+            except LocalClusterError as error:  # who needs it tries again, and is told why it fails
+                say(f"warning: {error}")
     except LocalClusterError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

@@ -1,0 +1,201 @@
+"""Install the packages that constraints.txt pins into the environment of the interpreter that runs this.
+
+uv does it, which unpacks while it downloads, and keeps what it fetched for the next environment. It asks the
+servers that pip is configured for. Where there is no NVIDIA GPU, the CPU build of torch is enough, 0.2 GB in
+place of 3: its own index is tried first; ``TRAINYARD_TORCH=default`` or ``cpu`` decides without a look.
+
+    .venv/bin/python tools/install_packages.py --extras dev
+"""
+
+import argparse
+import ast
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from localkube.bundles import wheels  # noqa: E402 (it needs nothing installed)
+
+TORCH = "TRAINYARD_TORCH"
+PROBE_SECONDS = 5
+NEEDED_BYTES = {"cpu": 3 * 10**9, "default": 8 * 10**9}
+# Compiling all 16,000 files would take a minute of a core. Importing these compiles what a run uses: a pod
+# sees the environment read-only and keeps nothing. The two lists take about as long, on a core each.
+USED = (
+    "torch._dynamo, torch.distributed.run, torchvision",
+    "sklearn.datasets, matplotlib.pyplot, pandas, papermill, kubernetes.client, ipywidgets",
+)
+# What pip is told by its configuration, and by which variable uv is told the same.
+SETTINGS = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "proxy": "HTTPS_PROXY",
+}
+_SIZE = re.compile(r"Downloading (\S+) \(([\d.]+)([KMG])iB\)")
+
+
+class InstallError(Exception):
+    """Says what failed and what to do next."""
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def uv_environment(configuration: str) -> dict[str, str]:
+    """Return the variables by which uv uses the servers that pip is configured for.
+
+    Args:
+        configuration: What ``pip config list`` prints.
+
+    Example:
+        >>> uv_environment("global.index-url='https://mirror.example/simple'")["UV_DEFAULT_INDEX"]
+        'https://mirror.example/simple'
+    """
+    found = {"UV_SYSTEM_CERTS": "1"}  # as pip trusts what the machine trusts
+    for line in configuration.splitlines():
+        key, _, value = line.partition("=")
+        name = SETTINGS.get(key.rpartition(".")[2])
+        if name:
+            words = str(ast.literal_eval(value)).split()
+            found[name] = ("," if name == "UV_FIND_LINKS" else " ").join(words)
+    return {name: value for name, value in found.items() if name not in os.environ}
+
+
+def torch_build(uv: list[str], environment: Mapping[str, str]) -> str:
+    """Choose the build of torch, and say why: ``cpu``, or ``default``, which brings CUDA.
+
+    Raises:
+        InstallError: The variable that decides it has another value.
+    """
+    asked = os.environ.get(TORCH, "")
+    if asked in NEEDED_BYTES:
+        say(f"torch: the {asked} build, as {TORCH} says")
+        return asked
+    if asked:
+        raise InstallError(f"{TORCH}={asked} is no build of torch: use {' or '.join(NEEDED_BYTES)}")
+    if shutil.which("nvidia-smi") or Path("/proc/driver/nvidia/version").exists():
+        say("torch: the default build, since this machine has an NVIDIA GPU")
+        return "default"
+    probe = [*uv, "--dry-run", "--no-deps", "--torch-backend=cpu", "torch", "torchvision"]
+    brief = {"UV_HTTP_TIMEOUT": str(PROBE_SECONDS), "UV_HTTP_RETRIES": "0"}
+    try:
+        done = subprocess.run(
+            probe,
+            env={**environment, **brief},
+            capture_output=True,
+            text=True,
+            timeout=2 * PROBE_SECONDS,
+            check=False,
+        )
+        reason = "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1].strip()
+    except subprocess.TimeoutExpired:
+        reason = "no answer"
+    if reason:
+        say(f"torch: the default build with CUDA, 3 GB; PyTorch's index of CPU builds: {reason}")
+        return "default"
+    say("torch: the CPU build, since this machine has no NVIDIA GPU")
+    return "cpu"
+
+
+def progress(lines: Iterable[str]) -> Iterator[str]:
+    """Turn what uv prints into lines that say how many megabytes are here.
+
+    Example:
+        >>> list(progress(["Downloading torch (539.1MiB)", " Downloaded torch"]))[-1]
+        '565 of 565 MB fetched: torch'
+    """
+    sizes: dict[str, float] = {}
+    here = 0.0
+    for raw in lines:
+        line = raw.strip()
+        if match := _SIZE.match(line):
+            sizes[match[1]] = float(match[2]) * 1024 ** " KMG".index(match[3])
+        elif line.startswith("Downloaded "):
+            name = line.split()[1]
+            here += sizes.get(name, 0)
+            yield f"{here / 1e6:,.0f} of {sum(sizes.values()) / 1e6:,.0f} MB fetched: {name}"
+        elif not line.startswith("+ "):
+            yield line
+
+
+def check_space(place: Path, build: str) -> None:
+    """Refuse to begin what the disk cannot hold.
+
+    Raises:
+        InstallError: Too little is free.
+    """
+    free = shutil.disk_usage(place).free
+    if free < NEEDED_BYTES[build]:
+        raise InstallError(
+            f"{place} has {free / 1e9:.1f} GB free and the packages need about "
+            f"{NEEDED_BYTES[build] / 1e9:.0f}: free some, or choose another place with VENV=…"
+        )
+
+
+def install(requirements: list[str]) -> None:
+    """Install the project, editable, with ``requirements``.
+
+    Raises:
+        InstallError: The disk is too small, or uv fails; its words are above.
+    """
+    configuration = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    )
+    environment = {**os.environ, **uv_environment(configuration.stdout)}
+    offer = wheels.pip_options()
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable, *offer]
+    uv += ["--constraints", str(ROOT / "constraints.txt")]
+    build = "default" if "--no-index" in offer else torch_build(uv, environment)
+    if importlib.util.find_spec("torch") is None:
+        check_space(Path(sys.prefix), build)
+    command = [*uv, *(["--torch-backend=cpu"] if build == "cpu" else []), *requirements]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None, "standard output is a pipe"
+        for line in progress(process.stdout):
+            say(line)
+    if process.returncode:
+        raise InstallError(f"uv ended with {process.returncode}; what it said is above")
+
+
+def compile_used() -> None:
+    """Import what a run uses, which compiles it.
+
+    Raises:
+        InstallError: It cannot be imported.
+    """
+    running = [subprocess.Popen([sys.executable, "-c", f"import {modules}"]) for modules in USED]
+    codes = [process.wait() for process in running]
+    if any(codes):
+        raise InstallError("what was installed cannot be imported; the reason is above")
+    say("compiled what a run uses")
+
+
+def main() -> int:
+    """Install, compile; return the exit status."""
+    parser = argparse.ArgumentParser(description="Install the pinned packages into this environment.")
+    parser.add_argument("--extras", default="dev")
+    parser.add_argument("more", nargs="*", help="further packages or wheels")
+    options = parser.parse_args()
+    try:
+        install(["--editable", f".[{options.extras}]", *options.more])
+        compile_used()
+    except InstallError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
