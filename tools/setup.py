@@ -249,12 +249,14 @@ def main() -> int:
     )
     parser.add_argument("command", nargs="*", help="what to become when the packages are there")
     options = parser.parse_args()
+    failures: list[BaseException] = []
     try:
         set_up(options.venv.absolute(), options.command, options.wheel)
     except* (SetupError, LocalClusterError) as group:
-        print("".join(f"\nsetup failed: {error}\n" for error in group.exceptions), file=sys.stderr)
-        return 1
-    return 0
+        failures.extend(group.exceptions)
+    for error in failures:
+        print(f"\nsetup failed: {error}", file=sys.stderr)
+    return len(failures) > 0
 
 
 if __name__ == "__main__":
