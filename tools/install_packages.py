@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from localkube.bundles import wheels  # noqa: E402 (it needs nothing installed)
 
+CONSTRAINTS = str(ROOT / "constraints.txt")
 TORCH = "TRAINYARD_TORCH"
 PROBE_SECONDS = 5
 NEEDED_BYTES = {"cpu": 3 * 10**9, "default": 8 * 10**9}
@@ -71,8 +72,11 @@ def uv_environment(configuration: str) -> dict[str, str]:
     return {name: value for name, value in found.items() if name not in os.environ}
 
 
-def torch_build(uv: list[str], environment: Mapping[str, str]) -> str:
+def torch_build(environment: Mapping[str, str]) -> str:
     """Choose the build of torch, and say why: ``cpu``, or ``default``, which brings CUDA.
+
+    Args:
+        environment: Of uv.
 
     Raises:
         InstallError: The variable that decides it has another value.
@@ -86,25 +90,34 @@ def torch_build(uv: list[str], environment: Mapping[str, str]) -> str:
     if shutil.which("nvidia-smi") or Path("/proc/driver/nvidia/version").exists():
         say("torch: the default build, since this machine has an NVIDIA GPU")
         return "default"
-    probe = [*uv, "--dry-run", "--no-deps", "--torch-backend=cpu", "torch", "torchvision"]
+    if reason := cpu_index_problem(environment):
+        say(f"torch: the default build with CUDA, 3 GB; PyTorch's index of CPU builds: {reason}")
+        return "default"
+    say("torch: the CPU build, since this machine has no NVIDIA GPU")
+    return "cpu"
+
+
+def cpu_index_problem(environment: Mapping[str, str]) -> str:
+    """Ask PyTorch's index of CPU builds for the pinned versions; return what went wrong, or nothing."""
+    probe = [sys.executable, "-m", "uv", "pip", "compile", "--python", sys.executable, "--no-deps"]
+    probe += ["--torch-backend=cpu", "--constraints", CONSTRAINTS, "-"]
     brief = {"UV_HTTP_TIMEOUT": str(PROBE_SECONDS), "UV_HTTP_RETRIES": "0"}
     try:
         done = subprocess.run(
             probe,
+            input="torch\ntorchvision\n",
             env={**environment, **brief},
             capture_output=True,
             text=True,
             timeout=2 * PROBE_SECONDS,
             check=False,
         )
-        reason = "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1].strip()
     except subprocess.TimeoutExpired:
-        reason = "no answer"
-    if reason:
-        say(f"torch: the default build with CUDA, 3 GB; PyTorch's index of CPU builds: {reason}")
-        return "default"
-    say("torch: the CPU build, since this machine has no NVIDIA GPU")
-    return "cpu"
+        return f"no answer within {2 * PROBE_SECONDS} s"
+    if done.returncode == 0:
+        return ""
+    words = done.stderr.strip().splitlines() or [f"uv ended with {done.returncode}"]
+    return words[-1].strip().removeprefix("cause: ")
 
 
 def progress(lines: Iterable[str]) -> Iterator[str]:
@@ -154,8 +167,8 @@ def install(requirements: list[str]) -> None:
     environment = {**os.environ, **uv_environment(configuration.stdout)}
     offer = wheels.pip_options()
     uv = [sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable, *offer]
-    uv += ["--constraints", str(ROOT / "constraints.txt")]
-    build = "default" if "--no-index" in offer else torch_build(uv, environment)
+    uv += ["--constraints", CONSTRAINTS]
+    build = "default" if "--no-index" in offer else torch_build(environment)
     if importlib.util.find_spec("torch") is None:
         check_space(Path(sys.prefix), build)
     command = [*uv, *(["--torch-backend=cpu"] if build == "cpu" else []), *requirements]

@@ -36,7 +36,7 @@ def closure(wanted: Iterable[Requirement]) -> dict[str, str]:
             continue
         seen.add(key)
         found = metadata.distribution(name)
-        pins[name] = found.version
+        pins[name] = found.version.partition("+")[0]  # a local version, such as +cpu, is on no index
         extras = requirement.extras | {""}
         for line in found.requires or []:
             child = Requirement(line)
@@ -62,6 +62,11 @@ def compiler(target: Path, pyproject: Path = ROOT / "pyproject.toml") -> dict[st
 
 
 if __name__ == "__main__":
+    if "+" in metadata.version("torch"):
+        sys.exit(
+            f"torch here is {metadata.version('torch')}, without the packages that the default build needs: "
+            "make clean, then TRAINYARD_TORCH=default make setup pins"
+        )
     target = ROOT / "constraints.txt"
     target.write_text(render(closure(requirements()) | compiler(target)))
     sys.stdout.write(f"{target.name}: {len(target.read_text().splitlines()) - 1} pins\n")

@@ -32,22 +32,6 @@ def job(name, program, **options):
     return setup.Job(name, "a second elsewhere", [[sys.executable, "-c", program]], "try again", **options)
 
 
-@pytest.mark.parametrize(
-    ("line", "progress"),
-    [
-        ("Downloading torch-2.15.0-cp311-cp311-linux.whl (780.2 MB)", "downloading torch-2.15.0 (780.2 MB)"),
-        ("  Downloading six-1.17.0-py2.py3-none-any.whl.metadata (1.7 kB)", None),
-        ("Requirement already satisfied: six", None),
-        ("Processing /cache/wheels/six-1.17.0-py2.py3-none-any.whl (from trainyard==0.1.0)", None),
-        ("Installing collected packages: a, b, c", "unpacking 3 packages"),
-        ("Compiling package 17 of 2790", "Compiling package 17 of 2790"),
-        ("", None),
-    ],
-)
-def test_lines_of_output_become_progress(line, progress):
-    assert setup.progress_of(line) == progress
-
-
 def test_jobs_run_side_by_side_and_say_what_they_do(capfd):
     with socket.create_server(("127.0.0.1", 0)) as meeting:
         port = meeting.getsockname()[1]
@@ -98,12 +82,6 @@ def test_an_environment_counts_as_ready_only_for_the_same_requirements(tmp_path,
     assert setup.is_ready(tmp_path)
     monkeypatch.setattr(setup, "fingerprint", lambda: "of other requirements")
     assert not setup.is_ready(tmp_path)
-
-
-def test_a_full_disk_is_told_before_anything_is_downloaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(setup, "NEEDED_BYTES", 10**18)
-    with pytest.raises(setup.SetupError, match="GB free"):
-        setup.packages_job(tmp_path / "venv")
 
 
 def test_a_conda_environment_keeps_its_packages(tmp_path):
