@@ -5,6 +5,7 @@ stderr. Charts and tables that live are not here.
 """
 
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from contextvars import ContextVar
 from html import escape
 
 log = logging.getLogger("trainyard")
+BAR = 20  # characters of a bar in a terminal
+_COUNT = re.compile(r"(?<![\d.,])(\d[\d,]*(?:\.\d+)?) of (?:about )?(\d[\d,]*(?:\.\d+)?)\b")
 _elsewhere: ContextVar[bool] = ContextVar("shown_elsewhere", default=False)
 
 
@@ -74,7 +77,9 @@ class TerminalProgress(Progress):
         return self
 
     def show(self, text: str) -> None:
-        self.status.update(f"[bold]{self.plain(self.title)}[/]: {self.plain(text)}")
+        done = share(text)
+        bar = "" if done is None else f"{'━' * round(BAR * done):{BAR}} {done:4.0%}  "
+        self.status.update(f"[bold]{self.plain(self.title)}[/]: {bar}{self.plain(text)}")
 
     def note(self, text: str) -> None:
         self.console.print(f"[bold]{self.plain(self.title)}[/]: {self.plain(text)}")
@@ -98,7 +103,9 @@ class NotebookProgress(Progress):
         from IPython.display import display
 
         line = f"{self.title}: {text}"
-        bundle = {"text/plain": line, "text/html": f"<code>{escape(line)}</code>"}
+        done = share(text)
+        bar = "" if done is None else f'<progress value="{done:.3f}"></progress> '
+        bundle = {"text/plain": line, "text/html": f"{bar}<code>{escape(line)}</code>"}
         if self.handle is None:
             self.handle = display(bundle, raw=True, display_id=True)
         else:
@@ -116,6 +123,19 @@ class Part(Progress):
 
     def finish(self, text: str) -> None:
         return None
+
+
+def share(text: str) -> float | None:
+    """Return how much is done by a text that counts, between 0 and 1; None where it does not.
+
+    Example:
+        >>> share("Building: 709 of about 2,836 packages compiled, 2 min so far")
+        0.25
+    """
+    if not (match := _COUNT.search(text)):
+        return None
+    done, total = (float(each.replace(",", "")) for each in match.groups())
+    return min(done / total, 1.0) if total else None
 
 
 def progress(title: str) -> Progress:
