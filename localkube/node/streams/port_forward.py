@@ -1,7 +1,8 @@
 """``kubectl port-forward``: connections to the ports of a pod, in one WebSocket.
 
 kubectl tunnels a SPDY connection with two streams for each connection, one for data and one for an error
-(``spdy.py``). Client libraries have one pair of channels for each port, and no end but that of the WebSocket.
+(``spdy.py``). Client libraries have one pair of channels for each port, and no end but that of the WebSocket,
+which is closed when the pod has ended the connections of all ports.
 Connections are made inside the pod's network, to its loopback, where a server on localhost is reached too.
 """
 
@@ -11,19 +12,20 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
 from localkube.node.network.addresses import Addresses
 from localkube.node.site.orders import Orders, Refused
 from localkube.node.streams import spdy
+from localkube.node.streams.channels import Channels, messages, unless_gone
 
 log = logging.getLogger(__name__)
 
 TUNNEL = "SPDY/3.1+portforward.k8s.io"
-CHANNELS = "v4.channel.k8s.io"
+PROTOCOLS = (TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io")
 BLOCK = 64 * 1024
 # What a pod has not read yet; more than that holds all connections of a kubectl up.
 WAITING_BYTES = 16 * 1024 * 1024
@@ -97,10 +99,9 @@ class Tunnel:
     async def run(self) -> None:
         """Serve until the client goes; what is connected then is closed."""
         try:
-            async for message in self._socket:
-                if message.type is WSMsgType.BINARY:
-                    for frame in self._framer.feed(message.data):
-                        await self._take(frame)
+            async for message in messages(self._socket):
+                for frame in self._framer.feed(message):
+                    await self._take(frame)
         except spdy.ProtocolError as error:
             log.warning("port-forward to %s: %s", self._about, error)
         finally:
@@ -171,7 +172,9 @@ class Input:
         self._early.clear()
 
     async def feed(self, data: bytes, *, end: bool = False) -> None:
-        """Pass data on; ``end`` is the client's half of the connection."""
+        """Pass data on; ``end`` is the client's half of the connection. After an abort data are lost."""
+        if self.aborted.is_set():
+            return
         if self._writer is None:
             self._early.append((data, end))
             return
@@ -188,7 +191,8 @@ class Input:
             self.abort()
 
     def abort(self) -> None:
-        """The client wants no more of this connection."""
+        """The client wants no more of this connection, or there is none."""
+        self._early.clear()
         self.aborted.set()
 
 
@@ -230,32 +234,38 @@ async def _output(
     await send(b"")
 
 
-async def serve_channels(
-    sock: web.WebSocketResponse, ports: list[int], *, connect: Connect, about: str
-) -> None:
+async def serve_channels(channels: Channels, ports: Sequence[int], *, connect: Connect, about: str) -> None:
     """Serve a client library: for each port a channel of data and one for an error, begun by its number."""
     inputs = [Input() for _ in ports]
 
     async def forward(index: int, port: int) -> None:
         async def send(data: bytes) -> None:
             if data:
-                await sock.send_bytes(bytes([2 * index]) + data)
+                await channels.send(2 * index, data)
+            else:  # the client cannot say that its half has ended
+                inputs[index].abort()
 
-        try:
-            await pump(inputs[index], await connect(port), send)
-        except Unreachable as error:
-            text = f"error forwarding port {port} to pod {about}: {error}"
-            await sock.send_bytes(bytes([2 * index + 1]) + text.encode())
+        with contextlib.suppress(ConnectionError):
+            try:
+                await pump(inputs[index], await connect(port), send)
+            except Unreachable as error:
+                inputs[index].abort()
+                text = f"error forwarding port {port} to pod {about}: {error}"
+                await channels.send(2 * index + 1, text.encode())
+
+    async def forward_all() -> bool:
+        async with asyncio.TaskGroup() as tasks:
+            for index, port in enumerate(ports):
+                tasks.create_task(forward(index, port), name=f"forward {port}")
+        return True
+
+    async def feed() -> None:
+        async for channel, data in channels.received():
+            if channel in range(0, 2 * len(ports), 2):
+                await inputs[channel // 2].feed(data)
 
     for index, port in enumerate(ports):
         for channel in (2 * index, 2 * index + 1):
-            await sock.send_bytes(bytes([channel]) + struct.pack("<H", port))
-    tasks = [asyncio.create_task(forward(index, port)) for index, port in enumerate(ports)]
-    try:
-        async for message in sock:
-            if message.type is WSMsgType.BINARY and message.data and message.data[0] // 2 < len(ports):
-                await inputs[message.data[0] // 2].feed(message.data[1:])
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            await channels.send(channel, struct.pack("<H", port))
+    if await unless_gone(forward_all(), feed()):
+        await channels.socket.close()

@@ -1,23 +1,27 @@
-"""The WebSocket protocol of ``kubectl exec`` and ``attach``: one byte says which stream a message belongs to.
+"""The WebSocket protocol of ``kubectl exec`` and ``attach``: channels for streams, for errors and for sizes.
 
-Version 5 is kubectl's, version 4 that of client libraries; they differ in the message that ends the input.
-The end of a command is a v1.Status on the error channel. Source: k8s.io/apiserver/pkg/util/proxy.
+Version 5 is that of kubectl and of most client libraries; version 4 has no message that ends the input. In
+both, the end of a command is a v1.Status on the error channel. Without a version, or without a protocol, a
+success is not announced, and an error is its message alone.
+Source: k8s.io/apiserver/pkg/util/proxy, and k8s.io/kubelet/pkg/cri/streaming/remotecommand/websocket.go.
 
-What the streams are connected to is the caller's; the routes are in ``routes.py``.
+How messages are written is in ``channels.py``. What the streams are connected to is the caller's; the routes
+are in ``routes.py``.
 """
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
-PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+from localkube.node.streams.channels import Channels, accept
+
+WITH_STATUS = ("v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io")
+PROTOCOLS = (*WITH_STATUS, "channel.k8s.io", "base64.channel.k8s.io")
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
-CLOSE_SECONDS = 1.0
 SUCCESS = {"metadata": {}, "status": "Success"}
 
 
@@ -48,29 +52,29 @@ class Wanted:
 
 
 class RemoteCommand:
-    """The client's side of a command: an async context manager around an accepted WebSocket.
+    """The client's side of a command, on an accepted WebSocket.
 
     Args:
-        request: The request to upgrade.
+        channels: Its channels.
         wanted: Its streams.
     """
 
-    def __init__(self, request: web.Request, wanted: Wanted) -> None:
+    def __init__(self, channels: Channels, wanted: Wanted) -> None:
         self.wanted = wanted
-        self._request = request
-        self._socket = web.WebSocketResponse(
-            protocols=PROTOCOLS, compress=False, max_msg_size=0, timeout=CLOSE_SECONDS
-        )
+        self.response = channels.socket
+        self._channels = channels
 
-    @property
-    def response(self) -> web.WebSocketResponse:
-        return self._socket
+    @classmethod
+    async def accept(cls, request: web.Request, wanted: Wanted) -> "RemoteCommand":
+        """Finish the handshake; the empty message tells the client that the streams are there.
 
-    async def accept(self) -> None:
-        """Finish the handshake; the empty message tells the client that the streams are there."""
-        await self._socket.prepare(self._request)
-        first = STDOUT if self.wanted.stdout else STDERR if self.wanted.stderr else ERROR
-        await self._socket.send_bytes(bytes([first]))
+        Raises:
+            web.HTTPForbidden: The client has no protocol of these.
+        """
+        command = cls(Channels(await accept(request, PROTOCOLS)), wanted)
+        first = STDOUT if wanted.stdout else STDERR if wanted.stderr else ERROR
+        await command._channels.send(first, b"")
+        return command
 
     async def send(self, stream: str, data: bytes) -> None:
         """Pass output on.
@@ -78,39 +82,26 @@ class RemoteCommand:
         Raises:
             ConnectionError: The client has gone.
         """
-        channel = STDOUT if stream == "stdout" else STDERR
-        await self._socket.send_bytes(bytes([channel]) + data)
+        await self._channels.send(STDOUT if stream == "stdout" else STDERR, data)
 
     async def finish(self, status: Mapping[str, Any]) -> None:
         """Tell the client how it ended, and close."""
         with contextlib.suppress(ConnectionError):
-            await self._socket.send_bytes(bytes([ERROR]) + json.dumps(status).encode())
-            await self._socket.close()
+            if self.response.ws_protocol in WITH_STATUS:
+                await self._channels.send(ERROR, json.dumps(status).encode())
+            elif message := status.get("message"):
+                await self._channels.send(ERROR, message.encode())
+            await self.response.close()
 
     async def input(self) -> AsyncIterator[bytes | tuple[int, int] | None]:
         """Yield what the client sends until it goes: input, None at its end, or columns and rows."""
-        async for message in self._socket:
-            if message.type is not WSMsgType.BINARY or not message.data:
-                continue
-            channel, data = message.data[0], message.data[1:]
+        async for channel, data in self._channels.received():
             if channel == STDIN and self.wanted.stdin and data:
                 yield data
-            elif channel == CLOSE and data[:1] == bytes([STDIN]):
+            elif channel == CLOSE and data == bytes([STDIN]):
                 yield None
             elif channel == RESIZE and (size := _size(data)):
                 yield size
-
-
-async def unless_gone(work: Any, gone: Any) -> Any:
-    """Return the result of ``work``, or None when ``gone``, which feeds it, ends first: the client went."""
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone)
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 def exit_status(code: int) -> dict[str, Any]:
@@ -143,6 +134,7 @@ def error_status(message: str) -> dict[str, Any]:
 def _size(data: bytes) -> tuple[int, int] | None:
     try:
         size = json.loads(data)
-        return min(int(size["Width"]), 0xFFFF), min(int(size["Height"]), 0xFFFF)
-    except (ValueError, KeyError, TypeError):
+        columns, rows = (min(max(int(size[name]), 0), 0xFFFF) for name in ("Width", "Height"))
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
+    return columns, rows

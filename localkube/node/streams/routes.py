@@ -7,7 +7,7 @@ SPDY is told that there is none.
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -16,15 +16,14 @@ from localkube.node.containers.attachments import Listener
 from localkube.node.containers.executions import Execution, Executions, finish
 from localkube.node.containers.processes import Process
 from localkube.node.site.orders import Refused
-from localkube.node.streams.port_forward import CHANNELS, TUNNEL, Tunnel, serve_channels
+from localkube.node.streams.channels import Channels, accept, unless_gone
+from localkube.node.streams.port_forward import PROTOCOLS, TUNNEL, Tunnel, serve_channels
 from localkube.node.streams.remote_command import (
-    CLOSE_SECONDS,
     SUCCESS,
     RemoteCommand,
     Wanted,
     error_status,
     exit_status,
-    unless_gone,
 )
 
 NO_SPDY = "this node speaks WebSockets and not SPDY: use kubectl 1.31 or newer"
@@ -75,8 +74,7 @@ class Streams:
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         process, wanted = self._container(request)
-        command = RemoteCommand(request, wanted)
-        await command.accept()
+        command = await RemoteCommand.accept(request, wanted)
         argv = request.query.getall("command", [])
         try:
             execution = await self._view.executions.start(
@@ -98,8 +96,7 @@ class Streams:
 
     async def _attach(self, request: web.Request) -> web.StreamResponse:
         process, wanted = self._container(request)
-        command = RemoteCommand(request, wanted)
-        await command.accept()
+        command = await RemoteCommand.accept(request, wanted)
         once = _container_spec(self._pod(request), request.match_info["container"]).get("stdinOnce")
         session = Attached(process, once=once and wanted.stdin, end_input=self._view.end_input)
         listener = process.listen()
@@ -117,17 +114,14 @@ class Streams:
     async def _port_forward(self, request: web.Request) -> web.StreamResponse:
         pod = self._pod(request)
         about = f"{pod['metadata']['name']}, uid {pod['metadata']['uid']}"
-        sock = web.WebSocketResponse(
-            protocols=(TUNNEL, CHANNELS), compress=False, max_msg_size=0, timeout=CLOSE_SECONDS
-        )
         connect = functools.partial(self._view.connect, pod)
-        ports = [int(port) for text in request.query.getall("port", []) for port in text.split(",")]
-        await sock.prepare(request)
+        ports = _ports(request.query.getall("port", []))
+        sock = await accept(request, PROTOCOLS)
         with contextlib.suppress(ConnectionError):
             if sock.ws_protocol == TUNNEL:
                 await Tunnel(sock, connect=connect, about=about).run()
             else:
-                await serve_channels(sock, ports, connect=connect, about=about)
+                await serve_channels(Channels(sock), ports, connect=connect, about=about)
         return sock
 
     def _container(self, request: web.Request) -> tuple[Process, Wanted]:
@@ -150,6 +144,16 @@ class Streams:
         if request.headers.get("Upgrade", "").lower() != "websocket":
             raise web.HTTPBadRequest(text=NO_SPDY)
         return pod
+
+
+def _ports(texts: Sequence[str]) -> list[int]:
+    """Return the ports that a client library asks for; kubectl names them inside its tunnel."""
+    words = [word for text in texts for word in text.split(",")]
+    valid = all(word.isascii() and word.isdigit() and 0 < int(word) <= 65535 for word in words)
+    if not valid or len(words) > 128:
+        text = f"cannot forward to ports {', '.join(words)}: name at most 128, each between 1 and 65535"
+        raise web.HTTPBadRequest(text=text)
+    return [int(word) for word in words]
 
 
 def _sender(command: RemoteCommand, stream: str) -> Any:

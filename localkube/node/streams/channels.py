@@ -1,0 +1,111 @@
+"""WebSockets of several channels: what the protocols of ``exec``, ``attach`` and ``port-forward`` share.
+
+The first byte of a message is the number of its channel. The client may send a message as binary or as text:
+a text is its UTF-8 bytes, as for the kubelet. The official Python client sends strings as texts.
+
+The base64 protocols are here too, because web consoles and PHP clients offer no other: the channel is a digit
+and the data are base64, for clients whose WebSockets carried text alone. A client that offers only protocols
+that the route does not have is refused, as by the kubelet.
+
+What a channel means is in ``remote_command.py`` and ``port_forward.py``.
+
+Source: k8s.io/streaming/pkg/httpstream/wsstream/conn.go
+"""
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from aiohttp import WSMsgType, hdrs, web
+
+log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 1.0
+# What golang.org/x/net/websocket, and so the kubelet, takes in one message.
+LARGEST_MESSAGE = 32 * 1024 * 1024
+DIGIT = ord("0")
+
+
+async def accept(request: web.Request, protocols: Sequence[str]) -> web.WebSocketResponse:
+    """Finish the handshake with the first protocol of the client's that is among ``protocols``.
+
+    Raises:
+        web.HTTPForbidden: The client offers protocols, and none of these.
+    """
+    sock = web.WebSocketResponse(
+        protocols=protocols,
+        compress=False,
+        decode_text=False,
+        max_msg_size=LARGEST_MESSAGE,
+        timeout=CLOSE_SECONDS,
+    )
+    offered = request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL)
+    ready = sock.can_prepare(request)
+    if offered and ready.ok and ready.protocol is None:
+        supported = ", ".join(protocols)
+        raise web.HTTPForbidden(
+            text=f"requested protocol(s) are not supported: {offered}; supports {supported}"
+        )
+    await sock.prepare(request)
+    return sock
+
+
+async def messages(sock: web.WebSocketResponse) -> AsyncIterator[bytes]:
+    """Yield the bytes of each message that has any, binary or text, until the client goes."""
+    async for message in sock:
+        if message.type in (WSMsgType.BINARY, WSMsgType.TEXT) and message.data:
+            yield message.data
+
+
+class Channels:
+    """Sends and receives on the channels of an accepted WebSocket.
+
+    Args:
+        sock: The WebSocket; its protocol says how messages are written.
+
+    Example:
+        >>> channels = Channels(await accept(request, PROTOCOLS))
+        >>> await channels.send(1, b"output")
+    """
+
+    def __init__(self, sock: web.WebSocketResponse) -> None:
+        self.socket = sock
+        self._base64 = "base64." in (sock.ws_protocol or "")
+
+    async def send(self, channel: int, data: bytes) -> None:
+        """Send one message.
+
+        Raises:
+            ConnectionError: The client has gone.
+        """
+        if self._base64:
+            await self.socket.send_str(f"{channel}{base64.b64encode(data).decode()}")
+        else:
+            await self.socket.send_bytes(bytes([channel]) + data)
+
+    async def received(self) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield the channel and the data of each message until the client goes; broken base64 is left out."""
+        async for message in messages(self.socket):
+            channel, data = message[0], message[1:]
+            if self._base64:
+                try:
+                    channel, data = channel - DIGIT, base64.b64decode(data)
+                except binascii.Error as error:
+                    log.warning("a message on channel %s is left out: %s", channel - DIGIT, error)
+                    continue
+            yield channel, data
+
+
+async def unless_gone(work: Any, gone: Any) -> Any:
+    """Return the result of ``work``, or None when ``gone``, which feeds it, ends first: the client went."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone)
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
