@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from localkube import liveness
+from localkube import liveness, progress_deadline
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths
 
@@ -49,19 +49,21 @@ def _create(options: argparse.Namespace) -> dict[str, Any]:
         container_log_max_files=options.container_log_max_files,
         token_webhook=options.token_webhook,
     )
-    return cluster.create(options.name, wanted=wanted, report=_reporter())
+    return cluster.create(
+        options.name, wanted=wanted, report=_reporter(), progress_seconds=options.progress_deadline
+    )
 
 
 def _start(options: argparse.Namespace) -> dict[str, Any]:
     from localkube import cluster
 
-    return cluster.start(options.name, report=_reporter())
+    return cluster.start(options.name, report=_reporter(), progress_seconds=options.progress_deadline)
 
 
 def _stop(options: argparse.Namespace) -> dict[str, Any]:
     from localkube import cluster
 
-    return cluster.stop(options.name)
+    return cluster.stop(options.name, report=_reporter())
 
 
 def _reporter() -> Callable[[str], None]:
@@ -72,7 +74,7 @@ def _reporter() -> Callable[[str], None]:
 def _delete(options: argparse.Namespace) -> dict[str, Any]:
     from localkube import cluster
 
-    return cluster.delete(options.name)
+    return cluster.delete(options.name, report=_reporter())
 
 
 def _node(options: argparse.Namespace) -> dict[str, Any]:
@@ -174,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
         default=os.environ.get("TRAINYARD_MODE", "auto"),
         help="how pods are kept apart; by default as well as this machine allows (TRAINYARD_MODE)",
     )
+    _add_progress_deadline(create)
     create.set_defaults(run=_create)
     for verb, run in (
         ("status", lambda options: liveness.status(options.name)),
@@ -185,6 +188,8 @@ def _parser() -> argparse.ArgumentParser:
         named = verbs.add_parser(verb)
         named.add_argument("name")
         named.set_defaults(run=run)
+        if run is _start:
+            _add_progress_deadline(named)
     node = verbs.add_parser("node", help="switch a node off or on, cut it off or heal it")
     node.add_argument("switch", choices=("stop", "start", "cut", "heal"))
     node.add_argument("name", help="the cluster's")
@@ -212,6 +217,16 @@ def _parser() -> argparse.ArgumentParser:
     verbs.add_parser("kubectl", help="how the kit's own kubectl is started").set_defaults(run=_kubectl)
     verbs.add_parser("doctor").set_defaults(run=_doctor)
     return parser
+
+
+def _add_progress_deadline(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--progress-deadline",
+        type=float,
+        default=progress_deadline.SECONDS,
+        metavar="SECONDS",
+        help="give up when its start has made no progress for so long (%(default)s)",
+    )
 
 
 def _say(message: dict[str, Any]) -> None:

@@ -5,37 +5,32 @@ live in one PID namespace, so that deleting is killing one process and removing 
 """
 
 import asyncio
-import fcntl
+import contextlib
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from localkube import control, machine, preload
+from localkube import control, machine, preload, progress_deadline
 from localkube.controlplane import bake, binaries
 from localkube.errors import LocalClusterError
-from localkube.liveness import alive, check_name, end_processes, note_stop, read_record, status
+from localkube.liveness import STOP_SECONDS, check_name, end_processes, note_stop, read_record, status
+from localkube.lock import Report, lock_path, locked, nobody
 from localkube.node.network.addresses import choose_octet
 from localkube.paths import ClusterPaths, private_dir, unwritable
 from localkube.preparation import Preparation, python_environment
 from localkube.settings import Wanted
+from localkube.startup import Startup
 
-Report = Callable[[str], None]
-READY_SECONDS = 60
-STOP_SECONDS = 10
-POLL_SECONDS = 0.02
 BRING_BACK = {"stopped": "start", "cut": "heal"}
 
 
-def create(name: str, *, wanted: Wanted, report: Report) -> dict[str, Any]:
+def create(
+    name: str, *, wanted: Wanted, report: Report, progress_seconds: float = progress_deadline.SECONDS
+) -> dict[str, Any]:
     """Start a cluster, or return the one of this name that runs already.
 
     A stopped cluster is started again with the objects that it had, and so are nodes that were switched off
@@ -45,6 +40,7 @@ def create(name: str, *, wanted: Wanted, report: Report) -> dict[str, Any]:
         name: Up to 40 lower-case letters, digits and hyphens.
         wanted: Its nodes and the rest of its shape.
         report: Called with a sentence at each step.
+        progress_seconds: It is given up when it has made no progress for so long.
 
     Returns:
         The status, as ``status`` gives it.
@@ -55,7 +51,7 @@ def create(name: str, *, wanted: Wanted, report: Report) -> dict[str, Any]:
     check_name(name)
     paths = ClusterPaths(name)
     private_dir(paths.root.parent)
-    with locked(paths):
+    with locked(paths, report) as report:
         now = status(name)
         if now["state"] == "running":
             return _whole(paths, _same(now, wanted))
@@ -65,10 +61,12 @@ def create(name: str, *, wanted: Wanted, report: Report) -> dict[str, Any]:
                 about=name,
                 fix=f"delete it (kit cluster delete {name}) and create it again",
             )
-        return _start(paths, wanted, report, fresh=now["state"] == "absent")
+        return _start(paths, wanted, report, progress_seconds, fresh=now["state"] == "absent")
 
 
-def start(name: str, *, report: Report) -> dict[str, Any]:
+def start(
+    name: str, *, report: Report, progress_seconds: float = progress_deadline.SECONDS
+) -> dict[str, Any]:
     """Start a stopped cluster in the shape that it had; one that runs is returned as it is.
 
     Raises:
@@ -85,10 +83,10 @@ def start(name: str, *, report: Report) -> dict[str, Any]:
             about=name,
             fix=f"delete it (kit cluster delete {name}) and create it again",
         )
-    return create(name, wanted=Wanted(**shape), report=report)
+    return create(name, wanted=Wanted(**shape), report=report, progress_seconds=progress_seconds)
 
 
-def stop(name: str) -> dict[str, Any]:
+def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
     """End every process of a cluster and keep its objects, volumes and port; harmless when it has stopped.
 
     What etcd has written is with the kernel, so that nothing which was acknowledged is lost.
@@ -98,13 +96,15 @@ def stop(name: str) -> dict[str, Any]:
     now = status(name)
     if now["state"] == "absent":
         raise LocalClusterError("there is no such cluster", about=name, fix="see `kit cluster list`")
-    with locked(paths):
+    with locked(paths, report):
         end_processes(paths)
         note_stop(paths)
     return status(name)
 
 
-def _start(paths: ClusterPaths, wanted: Wanted, report: Report, *, fresh: bool) -> dict[str, Any]:
+def _start(
+    paths: ClusterPaths, wanted: Wanted, report: Report, progress_seconds: float, *, fresh: bool
+) -> dict[str, Any]:
     here = machine.examine()
     mode = machine.choose_mode(here, wanted.mode)
     control_plane = binaries.obtain(report=report)
@@ -122,11 +122,20 @@ def _start(paths: ClusterPaths, wanted: Wanted, report: Report, *, fresh: bool) 
             bake.plant(baked, paths.etcd)
         report("starting the control plane")
         supervisor = _launch(paths, listener)
-        asyncio.run(_wait_ready(paths, port, len(nodes), report))
+        startup = Startup(
+            paths,
+            port=port,
+            nodes=len(nodes),
+            supervisor=supervisor,
+            seconds=progress_seconds,
+            report=report,
+        )
+        asyncio.run(startup.wait())
     except BaseException as error:
         if supervisor:
             supervisor.terminate()
-            supervisor.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # what stands still is killed below
+                supervisor.wait(STOP_SECONDS)
         end_processes(paths)
         if fresh:
             shutil.rmtree(paths.root, ignore_errors=True)
@@ -157,70 +166,13 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-async def _wait_ready(paths: ClusterPaths, port: int, nodes: int, report: Report) -> None:
-    """Wait until every node is registered and Ready, and the API server says that it is."""
-    # Not before: its import takes a third of a second, in which the control plane can begin.
-    from localkube.node.api import Api, ApiError
-
-    deadline, begun = time.monotonic() + READY_SECONDS, int(time.time())
-    state = "the API server has not answered yet"
-    api = Api(
-        f"https://127.0.0.1:{port}",
-        ca_file=paths.pki / "ca.crt",
-        cert_file=paths.pki / "admin.crt",
-        key_file=paths.pki / "admin.key",
-    )
-    async with api:
-        while time.monotonic() < deadline:
-            try:
-                items = (await api.get("/api/v1/nodes"))["items"]
-                ready = sum(_is_ready(node, since=begun) for node in items)
-                state = f"{ready} of {nodes} nodes are Ready"
-                if ready == nodes:
-                    # Pods are refused until the controller manager has made this one.
-                    state = "the default service account is not there yet"
-                    await api.get("/api/v1/namespaces/default/serviceaccounts/default")
-                    state = "the API server answers, and does not call itself ready"
-                    if await api.is_ready():
-                        return
-            except ApiError as error:
-                if error.status != 404:
-                    state = f"the API server has not answered yet: {error.message}"
-            if not alive(paths) and time.monotonic() > deadline - READY_SECONDS + 3:
-                state = "the supervisor has ended"
-                break
-            await asyncio.sleep(POLL_SECONDS)
-    raise LocalClusterError(
-        f"the cluster did not start: {state}\n{_log_tail(paths)}",
-        about=paths.name,
-        fix="try again; if it stays, run `kit doctor` and look at the lines above",
-    )
-
-
-def _is_ready(node: dict[str, Any], *, since: float) -> bool:
-    """Tell whether a node is Ready by the word of an agent that runs now: the API remembers older ones."""
-    for condition in node["status"].get("conditions", []):
-        if condition["type"] == "Ready" and condition["status"] == "True":
-            return datetime.fromisoformat(condition["lastHeartbeatTime"]).timestamp() >= since
-    return False
-
-
-def _log_tail(paths: ClusterPaths, lines: int = 6) -> str:
-    """Return the last lines of each log, those of the shortest-lived components first."""
-    found = []
-    for path in sorted(paths.logs.glob("*.log"), key=lambda path: path.stat().st_size):
-        text = path.read_text(errors="replace").splitlines()[-lines:]
-        found += [f"  {path.stem}: {line[:300]}" for line in text]
-    return "\n".join(found[-40:])
-
-
-def delete(name: str) -> dict[str, Any]:
+def delete(name: str, *, report: Report = nobody) -> dict[str, Any]:
     """End every process of a cluster and remove its directory; harmless when there is none."""
     check_name(name)
     paths = ClusterPaths(name)
     if not paths.root.parent.is_dir():
         return {"name": name, "state": "absent", "existed": False}
-    with locked(paths):
+    with locked(paths, report):
         existed = paths.root.exists()
         end_processes(paths)
         try:
@@ -228,7 +180,7 @@ def delete(name: str) -> dict[str, Any]:
                 shutil.rmtree(paths.root)
         except OSError as error:
             raise unwritable(paths.root, error) from error
-    _lock_path(paths).unlink(missing_ok=True)
+        lock_path(paths).unlink(missing_ok=True)
     return {"name": name, "state": "absent", "existed": existed}
 
 
@@ -287,21 +239,3 @@ def _whole(paths: ClusterPaths, now: dict[str, Any]) -> dict[str, Any]:
     for node, state in states.items():
         control.ask(paths.name, {"verb": BRING_BACK[state], "node": node})
     return now
-
-
-def _lock_path(paths: ClusterPaths) -> Path:
-    return paths.root.parent / f".{paths.name}.lock"
-
-
-@contextmanager
-def locked(paths: ClusterPaths) -> Iterator[None]:
-    """Keep two commands on one cluster apart; the second waits."""
-    try:
-        descriptor = os.open(_lock_path(paths), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise unwritable(paths.root.parent, error) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

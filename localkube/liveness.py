@@ -18,7 +18,8 @@ from localkube.machine import start_time
 from localkube.node.resources.cgroups import remove_recorded
 from localkube.paths import ClusterPaths, state_dir
 
-STOP_SECONDS = 10
+# To end by themselves, and once they were killed: a machine that is busy takes its time.
+STOP_SECONDS, KILL_SECONDS = 10, 60
 POLL_SECONDS = 0.02
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
@@ -49,7 +50,7 @@ def end_processes(paths: ClusterPaths) -> None:
         )
     if "supervisor" in processes and _runs(processes["supervisor"]):
         os.kill(processes["supervisor"]["pid"], signal.SIGTERM)
-    for patience in (STOP_SECONDS, STOP_SECONDS):
+    for patience in (STOP_SECONDS, KILL_SECONDS):
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             if not any(map(_runs, processes.values())):

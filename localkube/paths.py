@@ -110,6 +110,11 @@ class ClusterPaths:
         return self.root / "agent.sock"
 
     @property
+    def deaths(self) -> Path:
+        """How often each component has ended since the cluster was started."""
+        return self.root / "deaths.json"
+
+    @property
     def node_states(self) -> Path:
         """Which nodes are switched off or cut off."""
         return self.root / "node-states.json"

@@ -61,12 +61,14 @@ class Supervisor:
         self._orders: Orders | None = None
         self._gateway: subprocess.Popen | None = None
         self._processes: dict[str, dict[str, int | None]] = {}
+        self._deaths: dict[str, dict[str, int]] = {}
         self._stopping = asyncio.Event()
 
     async def run(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
+        _write(self._root / "deaths.json", self._deaths)
         self._note("supervisor", os.getpid())
         if self._plan["site"]["mode"] == "plain":
             syscalls.adopt_orphans()
@@ -112,11 +114,7 @@ class Supervisor:
     def _note(self, name: str, pid: int) -> None:
         """Write down a process for ``delete``: by pid and start time, because pids are used again."""
         self._processes[name] = {"pid": pid, "start_time": start_time(pid)}
-        path = self._root / "processes.json"
-        aside = path.with_suffix(".new")
-        aside.write_text(json.dumps(self._processes, indent=1))
-        aside.chmod(0o600)
-        aside.replace(path)
+        _write(self._root / "processes.json", self._processes)
 
     # Components.
 
@@ -165,6 +163,10 @@ class Supervisor:
 
     async def _restart(self, component: Component, entry: dict[str, Any]) -> None:
         code = os.waitstatus_to_exitcode(entry["status"])
+        count = self._deaths.get(component.name, {"count": 0})["count"] + 1
+        self._deaths[component.name] = {"count": count, "code": code}
+        with contextlib.suppress(OSError):  # a full disk; the component is started again all the same
+            _write(self._root / "deaths.json", self._deaths)
         if asyncio.get_running_loop().time() - component.started > STEADY_SECONDS:
             component.deaths = 0
         delay = RESTART_DELAYS[min(component.deaths, len(RESTART_DELAYS) - 1)]
@@ -245,6 +247,13 @@ class Supervisor:
             client.close()
             return
         await carry(client, inside)
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    aside = path.with_suffix(".new")
+    aside.write_text(json.dumps(content, indent=1))
+    aside.chmod(0o600)
+    aside.replace(path)
 
 
 def main() -> None:

@@ -78,7 +78,7 @@ class LocalCluster(Cluster):
         with progress(f"cluster {name}") as line:
             if recreate:
                 line.update("deleting the old one")
-                ask("delete", name)
+                ask("delete", name, report=line.update)
             try:
                 status = ask("create", name, *arguments, report=line.update)
             except ProviderFailed as error:
@@ -131,7 +131,7 @@ class LocalCluster(Cluster):
         """End all its processes, and keep its objects and volumes; one that has stopped is fine."""
         with progress(f"cluster {self.name}") as line:
             line.update("stopping it")
-            self.status = ask("stop", self.name)
+            self.status = ask("stop", self.name, report=line.update)
             line.done("stopped")
 
     def check_running(self) -> "LocalCluster":
@@ -157,7 +157,7 @@ class LocalCluster(Cluster):
         """End all its processes and remove its files; one that is gone is fine."""
         with progress(f"cluster {self.name}") as line:
             line.update("deleting it")
-            ask("delete", self.name)
+            ask("delete", self.name, report=line.update)
             line.done("deleted")
 
     def _switch(self, verb: str, node: str) -> None:

@@ -22,7 +22,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,9 +34,9 @@ from localkube.controlplane.steps import Report
 from localkube.errors import LocalClusterError
 from localkube.node.site.syscalls import die_with_parent, reserve
 from localkube.paths import ClusterPaths, cache_dir, private_dir, unwritable
+from localkube.progress_deadline import Activity, ProgressDeadline
 
 EXPECTED_SECONDS = 7
-DEADLINE_SECONDS = 90
 STOP_SECONDS = 20
 POLL_SECONDS = 0.1
 BLOCK = 1 << 16
@@ -142,13 +142,15 @@ def _bake(control_plane: ControlPlane, folder: Path) -> None:
         private_dir(paths.logs)
         parts = {part.name: part for part in commands(paths, control_plane, addresses=at)}
         manager = _without(parts["kube-controller-manager"])
-        with _running(parts["etcd"], paths):
+        with _running(parts["etcd"], paths) as etcd:
             api_server = _ApiServer(paths, at)
-            with _running(parts["kube-apiserver"], paths):
-                api_server.wait("an answer", lambda: api_server.status("/readyz") is not None)
-                with _running(manager, paths):
-                    api_server.wait("readiness", lambda: api_server.status("/readyz") == 200)
-                    api_server.wait("accounts and roles", api_server.is_complete)
+            with _running(parts["kube-apiserver"], paths) as server:
+                running = {"etcd": etcd, "kube-apiserver": server}
+                api_server.wait("an answer", lambda: api_server.status("/readyz") is not None, running)
+                with _running(manager, paths) as controllers:
+                    running |= {manager.name: controllers}
+                    api_server.wait("readiness", lambda: api_server.status("/readyz") == 200, running)
+                    api_server.wait("accounts and roles", api_server.is_complete, running)
             _forget(OWN_TO_EACH, paths, at)
         # Copied, so that what is kept has holes where etcd only reserved room.
         _copy(paths.etcd, paths.root / "kept")
@@ -169,7 +171,7 @@ def _without(manager: Component) -> Component:
 
 
 @contextlib.contextmanager
-def _running(component: Component, paths: ClusterPaths) -> Iterator[None]:
+def _running(component: Component, paths: ClusterPaths) -> Iterator[subprocess.Popen]:
     with (paths.logs / component.name).open("wb") as log:
         process = subprocess.Popen(
             component.argv,
@@ -180,7 +182,7 @@ def _running(component: Component, paths: ClusterPaths) -> Iterator[None]:
             preexec_fn=die_with_parent,
         )
     try:
-        yield
+        yield process
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -196,7 +198,6 @@ class _ApiServer:
     def __init__(self, paths: ClusterPaths, at: Addresses) -> None:
         self._logs, self._url = paths.logs, at.api
         self._tls = _tls(paths.pki, authority="ca", client="admin")
-        self._deadline = time.monotonic() + DEADLINE_SECONDS
 
     def status(self, path: str) -> int | None:
         try:
@@ -207,11 +208,20 @@ class _ApiServer:
         except OSError:
             return None
 
-    def wait(self, what: str, arrived: Callable[[], bool]) -> None:
+    def wait(self, what: str, arrived: Callable[[], bool], running: Mapping[str, subprocess.Popen]) -> None:
+        """Wait as long as what is running makes progress.
+
+        Raises:
+            LocalClusterError: It does not, or a part of it has ended.
+        """
+        deadline, activity = ProgressDeadline(), Activity()
         while not arrived():
-            if time.monotonic() > self._deadline:
+            ended = [f"{part} has ended" for part, process in running.items() if process.poll() is not None]
+            interval, wanted = activity.look({part: process.pid for part, process in running.items()})
+            standstill = deadline.look(what, interval, wanted)
+            if ended or standstill:
                 raise LocalClusterError(
-                    f"the API server gave no {what} in {DEADLINE_SECONDS} s",
+                    f"the API server gave no {what}: {ended[0] if ended else standstill.reason}",
                     about=self._url,
                     fix="nothing needs to be done; the next cluster tries again",
                 )

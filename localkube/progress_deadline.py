@@ -1,0 +1,159 @@
+"""A deadline for what makes no progress, as a Deployment's ``progressDeadlineSeconds``; not for what is slow.
+
+How long a control plane takes to start is a measure of the machine: where others want the cores, it takes ten
+times as long as alone. So only those seconds count in which nothing changed and no part ran, or waited for a
+core or the disk. The kernel keeps account of that in ``/proc/PID/task/TID/schedstat``: a busy program wants
+all of an interval, however little it gets; one that stands still, or only polls, wants next to none.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SECONDS = 60.0
+# Parts that are at work, and never change anything, are given up as well: after so many times the deadline.
+LONGEST = 15
+# A part that ends at once has done so this often within ten seconds.
+MOST_DEATHS = 5
+BUSY_SHARE = 0.5
+# A longer interval means that nobody looked: this process was held up itself.
+MOST_INTERVAL = 2.0
+TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Death:
+    """How often a part has ended, and with which exit code the last time (negative for a signal)."""
+
+    count: int
+    code: int
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """Why there is no use in waiting; ``part`` is the one to blame, where that is certain."""
+
+    reason: str
+    part: str | None = None
+
+
+class ProgressDeadline:
+    """Judges, from one look to the next, whether something is still getting on.
+
+    Args:
+        seconds: How long it may stand still.
+
+    Example:
+        >>> deadline = ProgressDeadline(2)
+        >>> looks = [{"etcd": 1.0}, {"etcd": 0.0}, {"etcd": 0.0}]
+        >>> [deadline.look("starting", 1.0, wanted) is None for wanted in looks]
+        [True, True, False]
+    """
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self.seconds = seconds
+        self._far: object = None
+        self._unchanged = self._quiet = 0.0
+        self._still: dict[str, float] = {}
+        self._deaths: dict[str, int] = {}
+
+    def look(
+        self,
+        far: object,
+        interval: float,
+        wanted: Mapping[str, float],
+        deaths: Mapping[str, Death] | None = None,
+    ) -> Standstill | None:
+        """Take in how things are now, and return why they will not get any further; None while they may.
+
+        Args:
+            far: How far it has come; another value than the last time's is progress.
+            interval: Seconds since the last look.
+            wanted: For each part that runs, the seconds of these in which it ran, or waited to.
+            deaths: Of the parts that have ended.
+        """
+        deaths = deaths or {}
+        if far != self._far:
+            self._far, self._unchanged, self._quiet = far, 0.0, 0.0
+            self._deaths = {part: death.count for part, death in deaths.items()}
+        seconds = min(interval, MOST_INTERVAL)
+        self._unchanged += seconds
+        if sum(wanted.values()) < BUSY_SHARE * interval:
+            self._quiet += seconds
+        self._still = {part: 0.0 if wanted[part] else self._still.get(part, 0.0) + seconds for part in wanted}
+        return self._judge(deaths)
+
+    def _judge(self, deaths: Mapping[str, Death]) -> Standstill | None:
+        for part, death in deaths.items():
+            if death.count - self._deaths.get(part, 0) >= MOST_DEATHS:
+                how = f"with status {death.code}" if death.code >= 0 else f"by signal {-death.code}"
+                return Standstill(f"{part} has ended {death.count} times, the last time {how}", part)
+        part = max(self._still, key=self._still.__getitem__, default=None)
+        if part and self._still[part] >= self.seconds:
+            return Standstill(f"{part} stands still: it has not run for {self.seconds:g} s", part)
+        if self._quiet >= self.seconds:
+            return Standstill(f"nothing has changed, and no part had work, for {self.seconds:g} s")
+        if self._unchanged >= LONGEST * self.seconds:
+            return Standstill(f"its parts are at work, and changed nothing for {LONGEST * self.seconds:g} s")
+        return None
+
+
+class Activity:
+    """How much processes want to run, from one look to the next."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+        self._threads: dict[tuple[int, int], float] = {}
+
+    def look(self, pids: Mapping[str, int]) -> tuple[float, dict[str, float]]:
+        """Return the seconds since the last look, and for each process how many of them it ran, or waited to.
+
+        A process that has just come is counted from its start. Those that have ended are left out.
+        """
+        now = time.monotonic()
+        interval, self._at = now - self._at, now
+        wanted, threads = {}, {}
+        for name, pid in pids.items():
+            found = {(pid, thread): _want(pid, thread) for thread in _threads(pid)}
+            new = sum(max(0.0, spent - self._threads.get(key, 0.0)) for key, (spent, _) in found.items())
+            # Who waits for long is charged only when the wait is over.
+            waits = any(waits for _, waits in found.values())
+            if found:
+                wanted[name] = max(new, interval) if waits else new
+            threads |= {key: spent for key, (spent, _) in found.items()}
+        self._threads = threads
+        return interval, wanted
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+def _want(pid: int, thread: int) -> tuple[float, bool]:
+    """Return the seconds that a thread has run or waited for a core, and whether it does so now."""
+    folder = f"/proc/{pid}/task/{thread}"
+    try:
+        fields = _read(f"{folder}/stat").rpartition(b") ")[2].split()
+    except OSError:  # it has ended
+        return 0.0, False
+    try:
+        ran, waited, _ = _read(f"{folder}/schedstat").split()
+        seconds = (int(ran) + int(waited)) / 1e9
+    except (OSError, ValueError):  # a kernel without: what it ran must do
+        seconds = (int(fields[11]) + int(fields[12])) * TICK_SECONDS
+    return seconds, fields[0] in (b"R", b"D")
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read(4096)
+
+
+def machine_load() -> str:
+    """Return how busy the machine is: ``load 7.2 on 2 cores``."""
+    cores = len(os.sched_getaffinity(0))
+    return f"load {os.getloadavg()[0]:.1f} on {cores} core{'s' if cores > 1 else ''}"
