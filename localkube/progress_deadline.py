@@ -8,7 +8,7 @@ all of an interval, however little it gets; one that stands still, or only polls
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 SECONDS = 60.0
@@ -43,16 +43,18 @@ class ProgressDeadline:
 
     Args:
         seconds: How long it may stand still.
+        never_idle: Parts with timers of their own: one of these that does not run at all is at fault.
 
     Example:
-        >>> deadline = ProgressDeadline(2)
+        >>> deadline = ProgressDeadline(2, never_idle=["etcd"])
         >>> looks = [{"etcd": 1.0}, {"etcd": 0.0}, {"etcd": 0.0}]
         >>> [deadline.look("starting", 1.0, wanted) is None for wanted in looks]
         [True, True, False]
     """
 
-    def __init__(self, seconds: float = SECONDS) -> None:
+    def __init__(self, seconds: float = SECONDS, *, never_idle: Iterable[str] = ()) -> None:
         self.seconds = seconds
+        self._never_idle = frozenset(never_idle)
         self._far: object = None
         self._unchanged = self._quiet = 0.0
         self._still: dict[str, float] = {}
@@ -81,7 +83,10 @@ class ProgressDeadline:
         self._unchanged += seconds
         if sum(wanted.values()) < BUSY_SHARE * interval:
             self._quiet += seconds
-        self._still = {part: 0.0 if wanted[part] else self._still.get(part, 0.0) + seconds for part in wanted}
+        self._still = {
+            part: 0.0 if wanted[part] else self._still.get(part, 0.0) + seconds
+            for part in self._never_idle & wanted.keys()
+        }
         return self._judge(deaths)
 
     def _judge(self, deaths: Mapping[str, Death]) -> Standstill | None:
@@ -100,27 +105,28 @@ class ProgressDeadline:
 
 
 class Activity:
-    """How much processes want to run, from one look to the next."""
+    """How much programs want to run, from one look to the next."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
         self._threads: dict[tuple[int, int], float] = {}
 
-    def look(self, pids: Mapping[str, int]) -> tuple[float, dict[str, float]]:
-        """Return the seconds since the last look, and for each process how many of them it ran, or waited to.
+    def look(self, programs: Mapping[str, Iterable[int]]) -> tuple[float, dict[str, float]]:
+        """Return the seconds since the last look, and how many of them each program ran, or waited to.
 
-        A process that has just come is counted from its start. Those that have ended are left out.
+        Args:
+            programs: Each with its process ids; a process that has just come is counted from its start.
         """
         now = time.monotonic()
         interval, self._at = now - self._at, now
         wanted, threads = {}, {}
-        for name, pid in pids.items():
-            found = {(pid, thread): _want(pid, thread) for thread in _threads(pid)}
-            new = sum(max(0.0, spent - self._threads.get(key, 0.0)) for key, (spent, _) in found.items())
-            # Who waits for long is charged only when the wait is over.
-            waits = any(waits for _, waits in found.values())
-            if found:
-                wanted[name] = max(new, interval) if waits else new
+        for name, pids in programs.items():
+            found = {(pid, thread): _want(pid, thread) for pid in pids for thread in _threads(pid)}
+            wanted[name] = sum(
+                max(0.0, spent - self._threads.get(key, 0.0)) for key, (spent, _) in found.items()
+            )
+            if any(waits for _, waits in found.values()):  # it is charged only when the wait is over
+                wanted[name] = max(wanted[name], interval)
             threads |= {key: spent for key, (spent, _) in found.items()}
         self._threads = threads
         return interval, wanted

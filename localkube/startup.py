@@ -6,7 +6,9 @@ is ready is for its API to say. Starting it is in ``cluster.py``, the rule of th
 """
 
 import asyncio
+import contextlib
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -25,7 +27,8 @@ LOOK_SECONDS = 0.5
 REPORT_SECONDS = 5.0
 LEAST_FREE_BYTES = 1 << 20
 # What a cluster cannot do without; the scheduler and the others are not waited for.
-NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "agent")
+NEEDED = ("supervisor", "etcd", "kube-apiserver", "kube-controller-manager", "agent")
+NEVER_IDLE = ("etcd", "kube-apiserver", "agent")
 AT_WORK_SHARE = 0.1
 
 
@@ -53,12 +56,12 @@ class Startup:
     ) -> None:
         self._paths, self._port, self._nodes = paths, port, nodes
         self._supervisor, self._report = supervisor, report
-        self._deadline, self._activity = ProgressDeadline(seconds), Activity()
+        self._deadline, self._activity = ProgressDeadline(seconds, never_idle=NEVER_IDLE), Activity()
         self._begun = time.time()
         self._said, self._spent = time.monotonic(), dict[str, float]()
         # What is waited for, in words, and of which part; and how far the start has come at its best: an API
         # server that ends again and again would answer anew each time.
-        self._state, self._part, self._far = "the API server does not answer yet", "kube-apiserver", 0
+        self._state, self._part, self._far = "the API server does not answer", "kube-apiserver", 0
 
     async def wait(self) -> None:
         """Return when every node is Ready, pods are accepted, and the API server calls itself ready.
@@ -73,6 +76,7 @@ class Startup:
             await ready
         finally:
             ready.cancel()
+            await asyncio.gather(ready, return_exceptions=True)
 
     async def _ready(self) -> None:
         # Not before: its import takes a third of a second, in which the control plane can begin.
@@ -86,8 +90,10 @@ class Startup:
                     if await self._is_ready(api):
                         return
                 except ApiError as error:
-                    if error.status != 404:
-                        self._await(f"the API server does not answer: {error.message}", of="kube-apiserver")
+                    if error.status == 0:
+                        self._await("the API server does not answer", of="kube-apiserver")
+                    elif error.status != 404:
+                        self._await(f"the API server refuses: {error.message}", of="kube-apiserver")
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _is_ready(self, api: Any) -> bool:
@@ -124,18 +130,14 @@ class Startup:
             )
             self._said, self._spent = time.monotonic(), {}
 
-    def _pids(self) -> dict[str, int]:
-        """Return the parts that run, as the host sees them."""
-        plan = json.loads((self._paths.root / "plan.json").read_text())
-        words = {tuple(each["argv"]): each["name"] for each in plan["components"] if each["name"] in NEEDED}
-        found = {"supervisor": self._supervisor.pid}
+    def _pids(self) -> dict[str, list[int]]:
+        """Return the processes of each part: those that write into its log."""
+        logs, found = self._paths.logs.resolve(), dict[str, list[int]]()
         for pid in Processes().tree(self._supervisor.pid):
-            try:
-                line = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-            except OSError:  # it has ended
-                continue
-            if name := words.get(tuple(line.split("\0")[:-1])):
-                found[name] = pid
+            with contextlib.suppress(OSError):  # it has ended
+                output = Path(os.readlink(f"/proc/{pid}/fd/1"))
+                if output.parent == logs and output.stem in NEEDED:
+                    found.setdefault(output.stem, []).append(pid)
         return found
 
     def _deaths(self) -> dict[str, Death]:

@@ -214,10 +214,10 @@ class _ApiServer:
         Raises:
             LocalClusterError: It does not, or a part of it has ended.
         """
-        deadline, activity = ProgressDeadline(), Activity()
+        deadline, activity = ProgressDeadline(never_idle=["etcd", "kube-apiserver"]), Activity()
         while not arrived():
             ended = [f"{part} has ended" for part, process in running.items() if process.poll() is not None]
-            interval, wanted = activity.look({part: process.pid for part, process in running.items()})
+            interval, wanted = activity.look({part: [process.pid] for part, process in running.items()})
             standstill = deadline.look(what, interval, wanted)
             if ended or standstill:
                 raise LocalClusterError(

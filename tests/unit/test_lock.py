@@ -1,0 +1,66 @@
+"""A cluster's lock: the second command waits, and hears what the first is doing."""
+
+import threading
+
+import pytest
+
+from localkube.lock import lock_path, locked, nobody
+from localkube.paths import ClusterPaths
+
+PATIENCE = 120
+
+
+@pytest.fixture
+def paths(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    made = ClusterPaths("lab")
+    made.root.parent.mkdir(parents=True)
+    return made
+
+
+class Second(threading.Thread):
+    """A command that wants the same lock."""
+
+    def __init__(self, paths):
+        super().__init__()
+        self.paths, self.said = paths, []
+        self.heard, self.held = threading.Condition(), threading.Event()
+
+    def run(self):
+        with locked(self.paths, self.hear):
+            self.held.set()
+
+    def hear(self, text):
+        with self.heard:
+            self.said.append(text)
+            self.heard.notify_all()
+
+    def wait_for(self, words):
+        with self.heard:
+            assert self.heard.wait_for(lambda: any(words in text for text in self.said), PATIENCE), self.said
+
+
+def test_who_waits_for_the_lock_hears_each_step_of_its_holder_and_then_has_it(paths):
+    steps = []
+    with locked(paths, steps.append) as report:
+        second = Second(paths)
+        second.start()
+        second.wait_for("it has just begun")
+        for step in ("making a very long list of certificates", "starting"):
+            report(step)
+            second.wait_for(f"another command works on this cluster: {step}")
+        assert not second.held.is_set()
+    second.join(PATIENCE)
+    assert second.held.is_set()
+    assert steps == ["making a very long list of certificates", "starting"]
+
+
+def test_a_lock_that_its_holder_removes_is_taken_anew_by_who_waited(paths):
+    with locked(paths, nobody):
+        second = Second(paths)
+        second.start()
+        second.wait_for("another command")
+        lock_path(paths).unlink()
+    second.join(PATIENCE)
+    assert second.held.is_set()
+    assert lock_path(paths).exists()

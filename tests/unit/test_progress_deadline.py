@@ -1,0 +1,119 @@
+"""When a start is given up: not for being slow, but for standing still, ending again and again, or idling."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from localkube.progress_deadline import LONGEST, MOST_DEATHS, Activity, Death, ProgressDeadline
+
+BUSY = "while True: pass"
+
+
+def look(deadline, far=0, *, deaths=None, **wanted):
+    """Look one second later."""
+    return deadline.look(far, 1.0, wanted, deaths)
+
+
+def seconds_until_given_up(deadline, **wanted):
+    for second in range(1, 10_000):
+        if found := look(deadline, **wanted):
+            return second, found
+    raise AssertionError("it waits for ever")
+
+
+def test_a_busy_part_is_waited_for_much_longer_than_the_deadline():
+    deadline = ProgressDeadline(10)
+    assert all(look(deadline, server=1.0, etcd=0.01) is None for _ in range(100))
+
+
+def test_parts_that_only_poll_are_given_up_after_the_deadline():
+    second, found = seconds_until_given_up(ProgressDeadline(10), server=0.05, etcd=0.01)
+    assert (second, found.part) == (10, None)
+    assert "no part had work, for 10 s" in found.reason
+
+
+def test_a_part_that_stands_still_is_named_though_others_are_busy():
+    second, found = seconds_until_given_up(
+        ProgressDeadline(10, never_idle=["etcd"]), server=1.0, etcd=0.0, manager=0.0
+    )
+    assert (second, found.part) == (10, "etcd")
+
+
+def test_each_step_forward_begins_the_deadline_anew():
+    deadline = ProgressDeadline(10)
+    for far in range(5):
+        assert all(look(deadline, far, server=0.01) is None for _ in range(9))
+    assert look(deadline, 4, server=0.01)
+
+
+def test_work_that_comes_to_nothing_is_given_up_in_the_end():
+    second, found = seconds_until_given_up(ProgressDeadline(10), server=1.0)
+    assert second == LONGEST * 10
+    assert "changed nothing" in found.reason
+
+
+def test_a_part_that_ends_again_and_again_is_named_with_its_status():
+    deadline = ProgressDeadline(10)
+    few, many = (look(deadline, deaths={"etcd": Death(count, 2)}, etcd=1.0) for count in (0, MOST_DEATHS))
+    assert few is None
+    assert (many.part, "the last time with status 2" in many.reason) == ("etcd", True)
+
+
+def test_ends_before_a_step_forward_are_forgiven():
+    deadline = ProgressDeadline(10)
+    for far in range(5):
+        deaths = {"etcd": Death(far * (MOST_DEATHS - 1), -9)}
+        assert look(deadline, far, deaths=deaths, etcd=1.0) is None
+
+
+def test_an_interval_in_which_this_process_was_held_up_itself_counts_little():
+    deadline = ProgressDeadline(10, never_idle=["etcd"])
+    assert deadline.look(0, 3600.0, {"etcd": 0.0}) is None
+
+
+@pytest.fixture
+def program():
+    begun = []
+
+    def begin(source):
+        begun.append(subprocess.Popen([sys.executable, "-c", source]))
+        return begun[-1].pid
+
+    yield begin
+    for each in begun:
+        each.kill()
+        each.wait()
+
+
+def test_a_busy_program_wants_its_time_though_the_core_is_shared_and_a_sleeping_one_wants_none(program):
+    core = {min(os.sched_getaffinity(0))}
+    pids = {name: [program(source)] for name, source in [("one", BUSY), ("two", BUSY)]}
+    for (pid,) in pids.values():
+        os.sched_setaffinity(pid, core)
+    pids["asleep"] = [program("import time; print(flush=True); time.sleep(600)")]
+    activity = Activity()
+    time.sleep(2)
+    activity.look(pids)
+    time.sleep(2)
+    interval, wanted = activity.look(pids)
+    assert wanted["one"] > interval / 2 and wanted["two"] > interval / 2
+    assert wanted["asleep"] < interval / 10
+
+
+def test_a_stopped_program_wants_nothing(program):
+    pid = program(BUSY)
+    os.kill(pid, signal.SIGSTOP)
+    assert os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+    activity = Activity()
+    activity.look({"stopped": [pid]})
+    time.sleep(0.2)
+    assert activity.look({"stopped": [pid]})[1] == {"stopped": 0.0}
+
+
+def test_a_program_that_has_ended_wants_nothing(program):
+    activity = Activity()
+    assert activity.look({"gone": [2**22 + 1]})[1] == {"gone": 0.0}
