@@ -20,7 +20,7 @@ from kitlib.quantities import check as check_quantity
 from kitlib.quantities import check_count
 from kitlib.tables import Table, age
 from kitlib.waiting import wait
-from kitlib.watches import Selection, snapshots
+from kitlib.watches import Selection, Snapshot, snapshots
 
 LABEL = "trainyard/attendee"
 ACCOUNT = "attendee"
@@ -36,7 +36,6 @@ OBJECTS = (
 )
 LONGEST_NAME = 40
 LEAST_HOURS, MOST_HOURS = 1 / 6, 24 * 14  # Kubernetes gives no token for less than ten minutes
-SETTLE_SECONDS, DELETE_SECONDS = 60, 120
 COLUMNS = ("attendee", "namespace", "pods", "cpu", "memory", "kubeconfig", "expires", "age")
 
 
@@ -157,12 +156,22 @@ def _wait_gone(kube: Kube, name: str) -> None:
     wait(
         snapshots(kube, Selection("Namespace", fields=f"metadata.name={namespace}")),
         until=lambda seen: not seen["Namespace"],
-        timeout=DELETE_SECONDS,
         what="the namespace to be gone",
         about=f'attendee "{name}" in cluster "{kube.cluster}"',
         resume=f'cluster.remove_attendee("{name}") goes on waiting',
-        describe=lambda seen: "Kubernetes deletes what is in it",
+        describe=remaining,
     )
+
+
+def remaining(seen: Snapshot) -> str:
+    """Return what a namespace that is being deleted still holds, in Kubernetes' words."""
+    conditions = [
+        each for item in seen["Namespace"].values() for each in item["status"].get("conditions", ())
+    ]
+    said = [
+        each["message"] for each in conditions if each["status"] == "True" and "Remaining" in each["type"]
+    ]
+    return "; ".join(said) or "Kubernetes deletes what is in it"
 
 
 def namespace_of(name: str) -> str:
@@ -201,7 +210,6 @@ def _wait_counted(kube: Kube, name: str) -> None:
     wait(
         snapshots(kube, Selection("ResourceQuota")),
         until=lambda seen: all(map(_is_counted, seen["ResourceQuota"].values())),
-        timeout=SETTLE_SECONDS,
         what="the quota to be counted",
         about=f'attendee "{name}" in cluster "{kube.cluster}"',
         resume=f'cluster.add_attendee("{name}") goes on',

@@ -33,7 +33,6 @@ KINDS = (
     "ConfigMap",
     *RIGHTS,
 )  # what a run may consist of; pods belong to the first
-DELETE_SECONDS = 90
 
 
 class Run(RunHistory, Interventions):
@@ -208,7 +207,6 @@ class Run(RunHistory, Interventions):
             wait(
                 snapshots(self.kube, Selection("Pod", labels=selector)),
                 until=lambda state: not state["Pod"],
-                timeout=DELETE_SECONDS,
                 what="the pods to end",
                 about=self._about,
                 resume="run.delete() again",

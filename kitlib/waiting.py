@@ -2,6 +2,9 @@
 
 Whoever waits brings the states (an iterator that ends never, and yields at least once a second so that the
 deadline is kept) and says which of them is the end. Nothing here polls, and nothing here knows of Kubernetes.
+
+A deadline that a user gives is for all of the wait. The kit's own is for a standstill, as a Deployment's
+``progressDeadlineSeconds``: each change begins it anew, for how long it takes is the machine's matter.
 """
 
 import time
@@ -11,6 +14,7 @@ from typing import TypeVar
 from kitlib.errors import BadInput, Interrupted, KitError, WaitTimeout
 
 State = TypeVar("State")
+PROGRESS_SECONDS = 180.0  # more than a pod's grace period, and a node's that went away
 GRACE_SECONDS = 30  # an API server that dies is back within seconds
 
 
@@ -18,29 +22,32 @@ def wait(
     states: Iterable[State],
     *,
     until: Callable[[State], bool],
-    timeout: float,
+    timeout: float | None = None,
     what: str,
     about: str,
     resume: str,
     describe: Callable[[State], str] = str,
     report: Callable[[str], None] = lambda text: None,
+    progress_deadline: float = PROGRESS_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> State:
     """Return the first of ``states`` for which ``until`` holds.
 
     Args:
-        timeout: Seconds.
+        timeout: Seconds for all of it; None waits as long as the line on the state changes.
         what: What is waited for, as in "waiting for <what>".
         about: The object: ``run "digits"``.
         resume: How to go on after an interruption or a timeout.
         describe: One line on a state; the last one is in the error.
         report: Called with that line while the wait goes on, for people to see.
+        progress_deadline: Seconds for which that line may stay the same, where there is no ``timeout``.
 
     Raises:
         WaitTimeout: The deadline passed; the error has the last state.
         Interrupted: The user pressed the key; nothing else was touched.
     """
-    deadline = clock() + seconds(timeout)
+    limit = seconds(progress_deadline if timeout is None else timeout)
+    deadline, before = clock() + limit, None
     last = "nothing was seen yet"
     try:
         for state in states:
@@ -48,13 +55,16 @@ def wait(
                 return state
             last = describe(state)
             report(last)
+            if timeout is None and last != before:
+                deadline, before = clock() + limit, last
             if clock() >= deadline:
                 break
     except KeyboardInterrupt as error:
         raise Interrupted(
             f"stopped waiting for {what}; it goes on by itself. Last seen: {last}", about=about, fix=resume
         ) from error
-    raise WaitTimeout(f"{what} took longer than {timeout:g} s. Last seen: {last}", about=about, fix=resume)
+    late = f"{what} took longer than" if timeout else f"waiting for {what}: nothing has changed for"
+    raise WaitTimeout(f"{late} {limit:g} s. Last seen: {last}", about=about, fix=resume)
 
 
 def seconds(timeout: object) -> float:

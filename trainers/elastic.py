@@ -135,7 +135,8 @@ class Worker:
         now, settings = self._round, self.settings
         known = set(open_sockets().values())
         hook = sys.excepthook  # torch puts one around it in every round
-        limit = timedelta(seconds=settings.timeout("group_timeout"))
+        # Longer each time: on a machine under load the same would only fail again.
+        limit = timedelta(seconds=settings.timeout("group_timeout") * 2**self._failed_groups)
         try:
             dist.init_process_group(
                 "gloo", store=now.store, rank=now.rank, world_size=now.world_size, timeout=limit

@@ -46,10 +46,11 @@ TIMEOUTS = {
     "keep_alive_interval": 1,  # between two heartbeats
     "keep_alive_max_attempt": 6,  # heartbeats missed until a worker counts as gone
     "read_timeout": 10,  # of one question to the store
-    "connect_timeout": 60,  # for the store's name to resolve and its port to answer
+    "connect_timeout": 300,  # for the store's name to resolve and its port to answer
     "group_timeout": 15,  # to form a process group once the round is complete
     "collective_timeout": 30,  # of one collective: a peer whose heart beats, but whose training stands still
 }
+SAY_SECONDS = 15
 BACKENDS = {"c10d": "c10d", "etcd": "etcd-v2", "etcd-v2": "etcd-v2"}
 PORTS = {"c10d": 29400, "etcd-v2": 2379}
 
@@ -131,7 +132,7 @@ def wait_for_store(settings: Settings, patience: float | None = None) -> None:
     backend = BACKENDS[settings.backend]
     host, port = parse_rendezvous_endpoint(settings.endpoint, PORTS[backend])
     patience = settings.timeout("connect_timeout") if patience is None else patience
-    deadline, problem = time.monotonic() + patience, ""
+    began, said = time.monotonic(), 0.0
     while True:
         try:
             with socket.create_connection((host, port), timeout=5):
@@ -140,9 +141,13 @@ def wait_for_store(settings: Settings, patience: float | None = None) -> None:
             problem = f"the name {host!r} of the rendezvous endpoint does not resolve ({error.strerror})"
         except OSError as error:
             problem = f"nothing answers at the rendezvous endpoint {host}:{port} ({error})"
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > patience:
             advice = "does its pod run, and does --rdzv_endpoint (PET_RDZV_ENDPOINT) name its Service?"
             raise StoreError(f"{problem}, for {patience:g} s now; {advice}")
+        if waited - said > SAY_SECONDS:
+            print(f"elastic: no store yet: {problem}, for {waited:.0f} s now", file=sys.stderr, flush=True)
+            said = waited
         time.sleep(0.2)
     if backend == "etcd-v2":
         _require_v2(host, port, settings.conf.get("protocol", "http"))

@@ -379,8 +379,11 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
             empty="no objects in the file",
         )
 
-    def wait_ready(self, *, timeout: float = 300) -> "Cluster":
+    def wait_ready(self, *, timeout: float | None = None) -> "Cluster":
         """Wait until every node is Ready.
+
+        Args:
+            timeout: Seconds; by default as long as anything changes, and three minutes more.
 
         Raises:
             WaitTimeout: One is not; the error says how many are.

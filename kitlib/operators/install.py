@@ -35,14 +35,15 @@ PARTS = (
 Report = Callable[[str], None]
 
 
-def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER, timeout: float = 300) -> Table:
+def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER, timeout: float | None = None) -> Table:
     """Install an operator, or find it installed; return when it answers.
 
     Args:
         name: ``training-operator``, ``trainer``, ``metrics-server``, ``nvidia-device-plugin`` or
             ``elastic-job``.
         cluster: Where, or the name of where.
-        timeout: Seconds to wait for each of its parts.
+        timeout: Seconds to wait for each of its parts; by default as long as anything changes, and three
+            minutes more.
 
     Returns:
         Its parts, with version and namespace.
@@ -103,7 +104,7 @@ def _table(parts: list[Part] | tuple[Part, ...]) -> Table:
 # Installing
 
 
-def _install(cluster: Cluster, part: Part, report: Report, timeout: float) -> None:
+def _install(cluster: Cluster, part: Part, report: Report, timeout: float | None) -> None:
     kind, namespace, name = part.workload
     there = cluster.kube.within(namespace).find(kind, name)
     meta = there["metadata"] if there else {}
@@ -145,7 +146,7 @@ def _mark(kube: Kube, workload: Object, part: Part) -> None:
     kube.apply({"apiVersion": workload.get("apiVersion", "apps/v1"), "kind": kind, "metadata": meta})
 
 
-def _wait(kube: Kube, part: Part, report: Report, timeout: float) -> None:
+def _wait(kube: Kube, part: Part, report: Report, timeout: float | None) -> None:
     """Wait until the part's pods are ready, and then until its webhooks answer."""
     kind, namespace, name = part.workload
     about = f'{kind} "{name}" in namespace "{namespace}" of cluster "{kube.cluster}"'

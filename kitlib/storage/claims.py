@@ -17,7 +17,6 @@ from kitlib.watches import Selection, Snapshot, snapshots
 CLAIM, VOLUME, CLASS = "PersistentVolumeClaim", "PersistentVolume", "StorageClass"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 PREPARATION = "prepare-"  # how the runs are called that put datasets there
-BIND_SECONDS, DELETE_SECONDS = 120, 60
 _NO_SOURCE = {
     "accessModes",
     "capacity",
@@ -44,7 +43,7 @@ def create(
     size: str,
     storage_class: str | None,
     source: Mapping | None,
-    timeout: float = BIND_SECONDS,
+    timeout: float | None = None,
 ) -> None:
     """Ask for a volume and wait until it is there; one that is there and large enough is fine.
 
@@ -101,7 +100,6 @@ def _delete(kube: Kube, kind: str, name: str, report: Callable[[str], None]) -> 
     wait(
         snapshots(kube, Selection(kind, fields=f"metadata.name={name}")),
         until=lambda seen: not seen[kind],
-        timeout=DELETE_SECONDS,
         what=f"the {kind} to go",
         about=about(kube, name),
         resume="delete it again; its events say who holds it",
@@ -222,7 +220,7 @@ def _check_class(kube: Kube, name: str | None) -> None:
         )
 
 
-def _wait_bound(kube: Kube, name: str, timeout: float) -> None:
+def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
     """Wait until the claim has its volume, or is known to get it with its first pod."""
 
     def bound(seen: Snapshot) -> bool:

@@ -33,7 +33,6 @@ from kitlib.watches import Selection, snapshots
 if TYPE_CHECKING:
     from kitlib.clusters.base import Cluster
 
-START_SECONDS = 180  # the image may have to be pulled
 MISSING, TAKEN = 44, 45  # exit statuses of a script that found nothing, or something in its way
 # The last is what GNU tar says of a write that was cut short by a full disk.
 _FULL = ("No space left on device", "Disk quota exceeded", "Wrote only")
@@ -80,7 +79,6 @@ class Helper(AbstractContextManager):
                 until=lambda state: any(
                     pods.started(each) or pods.finished(each) for each in state["Pod"].values()
                 ),
-                timeout=START_SECONDS,
                 what="the pod that mounts the volume to start",
                 about=f"{self.about}, pod {self.pod}",
                 resume="see why it waits, mend that, and try again",

@@ -34,7 +34,6 @@ BY_KUBECTL = {
 ORDER = (*BY_KUBECTL, "run", "dataset", "volume", "operator")
 COURSE_VOLUME = "shared"  # where notebooks have their datasets
 DELETED, ABSENT = "deleted", "was not there"
-DELETE_SECONDS = 90
 
 
 def reset(notebook: str = "", *, cluster: Cluster | str = settings.DEFAULT_CLUSTER) -> Table:
@@ -172,7 +171,6 @@ def _wait_gone(cluster: Cluster, kind: str, name: str) -> None:
     wait(
         snapshots(cluster.kube, Selection(kind, fields=f"metadata.name={name}")),
         until=lambda seen: not seen[kind],
-        timeout=DELETE_SECONDS,
         what="it to go",
         about=f'{kind} "{name}" in cluster "{cluster.name}"',
         resume="kit reset again",

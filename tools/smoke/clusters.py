@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import kitlib as kit
 from kitlib import names, settings
+from kitlib.attendees import remaining
 from kitlib.clusters import Cluster, LocalCluster
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.errors import BadInput, ClusterNotFound, KitError, Rejected
@@ -29,7 +30,6 @@ from smoke.stopping import Stopping
 
 LOCK = "trainyard-run"  # a ConfigMap in a namespace that was given: two runs in one would meet
 KINDS_BY_KUBECTL = ("Deployment", "Job", "Pod", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim")
-SETTLE_SECONDS, DELETE_SECONDS = 60, 300
 # By these a provider finds a cluster again, and by which arguments all that is of one.
 PLACES = {"region": "regions", "profile": "profile", "project": "project", "zone": ""}
 
@@ -218,7 +218,6 @@ def _wait_settled(kube: Kube) -> None:
     wait(
         snapshots(kube, Selection("ServiceAccount", fields="metadata.name=default")),
         until=lambda seen: bool(seen["ServiceAccount"]),
-        timeout=SETTLE_SECONDS,
         what="the namespace to be ready",
         about=f'namespace "{kube.namespace}"',
         resume="run again",
@@ -233,11 +232,10 @@ def _delete_namespace(kube: Kube) -> None:
         wait(
             snapshots(kube, Selection("Namespace", fields=f"metadata.name={name}")),
             until=lambda seen: not seen["Namespace"],
-            timeout=DELETE_SECONDS,
             what="the namespace to be gone",
             about=f'namespace "{name}"',
             resume=f"kubectl delete namespace {name}",
-            describe=lambda seen: "Kubernetes deletes what is in it",
+            describe=remaining,
             report=line.update,
         )
         line.done("deleted")
