@@ -10,7 +10,8 @@ from localkube.liveness import check_name, status
 from localkube.node.site.orders import short_name
 from localkube.paths import ClusterPaths
 
-CONNECT_SECONDS, ANSWER_SECONDS = 10, 120
+# More than an agent takes to start on a busy machine, and longer than it waits itself for anything.
+CONNECT_SECONDS, ANSWER_SECONDS = 60, 900
 POLL_SECONDS = 0.05
 
 

@@ -111,7 +111,7 @@ class ClusterPaths:
 
     @property
     def deaths(self) -> Path:
-        """How often each component has ended since the cluster was started."""
+        """How often each component has ended as soon as it was started."""
         return self.root / "deaths.json"
 
     @property

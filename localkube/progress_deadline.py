@@ -24,7 +24,7 @@ TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Death:
-    """How often a part has ended, and with which exit code the last time (negative for a signal)."""
+    """How often a part has ended at once, and with which exit code the last time (negative for a signal)."""
 
     count: int
     code: int
@@ -93,7 +93,7 @@ class ProgressDeadline:
         for part, death in deaths.items():
             if death.count - self._deaths.get(part, 0) >= MOST_DEATHS:
                 how = f"with status {death.code}" if death.code >= 0 else f"by signal {-death.code}"
-                return Standstill(f"{part} has ended {death.count} times, the last time {how}", part)
+                return Standstill(f"{part} has ended at once {death.count} times, the last time {how}", part)
         part = max(self._still, key=self._still.__getitem__, default=None)
         if part and self._still[part] >= self.seconds:
             return Standstill(f"{part} stands still: it has not run for {self.seconds:g} s", part)

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 SPAWNER = Path(__file__).parent / "node" / "site" / "spawner.py"
 RESTART_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_SECONDS = 60.0
+# Some components wait so long for the API server, and end: that is no fault of theirs on a slow machine.
+AT_ONCE_SECONDS = 10.0
 ANSWER_POLL_SECONDS = 0.02
 
 
@@ -163,11 +165,10 @@ class Supervisor:
 
     async def _restart(self, component: Component, entry: dict[str, Any]) -> None:
         code = os.waitstatus_to_exitcode(entry["status"])
-        count = self._deaths.get(component.name, {"count": 0})["count"] + 1
-        self._deaths[component.name] = {"count": count, "code": code}
-        with contextlib.suppress(OSError):  # a full disk; the component is started again all the same
-            _write(self._root / "deaths.json", self._deaths)
-        if asyncio.get_running_loop().time() - component.started > STEADY_SECONDS:
+        lived = asyncio.get_running_loop().time() - component.started
+        if lived < AT_ONCE_SECONDS:
+            self._note_death(component.name, code)
+        if lived > STEADY_SECONDS:
             component.deaths = 0
         delay = RESTART_DELAYS[min(component.deaths, len(RESTART_DELAYS) - 1)]
         component.deaths += 1
@@ -176,6 +177,13 @@ class Supervisor:
             await self._orders.ask("forget", id=entry["id"])
             await asyncio.sleep(delay)
             await self._start(component)
+
+    def _note_death(self, name: str, code: int) -> None:
+        """Write down, for who waits for the cluster, how often a component has ended at once."""
+        count = self._deaths.get(name, {"count": 0})["count"] + 1
+        self._deaths[name] = {"count": count, "code": code}
+        with contextlib.suppress(OSError):  # a full disk; the component is started again all the same
+            _write(self._root / "deaths.json", self._deaths)
 
     async def _keep_gateway(self) -> None:
         """Run the gateway in the host's network, and again when it dies."""

@@ -37,7 +37,7 @@ OPTIONS = {
     "warm": "False starts every container's Python afresh",
     "mode": "namespaces or plain; by default as well as the machine allows",
 }
-STOP_SECONDS = 15
+STOP_SECONDS = 90  # the program ends what it has begun, and kills what does not end
 BROUGHT = {
     "metrics-server": "every local cluster runs it beside its API server",
     "nvidia-device-plugin": "local nodes tell by themselves how many GPUs they have",

@@ -146,10 +146,10 @@ def _bake(control_plane: ControlPlane, folder: Path) -> None:
             api_server = _ApiServer(paths, at)
             with _running(parts["kube-apiserver"], paths) as server:
                 running = {"etcd": etcd, "kube-apiserver": server}
-                api_server.wait("an answer", lambda: api_server.status("/readyz") is not None, running)
+                # The controller manager ends where it has to wait for that for more than ten seconds.
+                api_server.wait("readiness", lambda: api_server.status("/readyz") == 200, running)
                 with _running(manager, paths) as controllers:
                     running |= {manager.name: controllers}
-                    api_server.wait("readiness", lambda: api_server.status("/readyz") == 200, running)
                     api_server.wait("accounts and roles", api_server.is_complete, running)
             _forget(OWN_TO_EACH, paths, at)
         # Copied, so that what is kept has holes where etcd only reserved room.

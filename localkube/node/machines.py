@@ -27,7 +27,7 @@ from localkube.node.tasks import start_task
 log = logging.getLogger(__name__)
 
 RUNNING, STOPPED, CUT = "running", "stopped", "cut"
-RETRY_SECONDS, REGISTER_SECONDS = 0.05, 5
+RETRY_SECONDS, REGISTER_SECONDS, MOST_REGISTER_SECONDS = 0.05, 5, 60
 PASSING = (0, 403, 429, 500, 503)
 
 
@@ -65,14 +65,16 @@ class VirtualNode:
 
     async def register(self) -> None:
         """Register it as soon as the API server answers."""
+        patience = REGISTER_SECONDS
         while True:
             try:
-                # A young API server may take a request and forget it.
-                async with asyncio.timeout(REGISTER_SECONDS):
+                # A young API server may take a request and forget it; a busy one takes longer to answer.
+                async with asyncio.timeout(patience):
                     await heartbeat.register(self.api, self.settings, version=self._version)
                 return
             except TimeoutError:
                 log.warning("the API server has not answered the registration of %s; again", self.name)
+                patience = min(2 * patience, MOST_REGISTER_SECONDS)
             except ApiError as error:
                 if error.status not in PASSING:
                     raise

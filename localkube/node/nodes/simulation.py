@@ -18,7 +18,7 @@ from localkube.node.tasks import start_task
 log = logging.getLogger(__name__)
 
 MOST_NODES = 5000
-RESTART_SECONDS, READY_SECONDS = 1.0, 110
+RESTART_SECONDS, READY_SECONDS = 1.0, 600
 
 
 class Simulation:
