@@ -118,7 +118,7 @@ class Backing:
 
     def _on(self, machine: Machine, group: str, labels: Mapping, taints: tuple[Mapping, ...]) -> None:
         _localkube("node", "start", self.name, machine.name)
-        self.kubectl("wait", "--for=create", f"node/{machine.name}", "--timeout=60s")
+        self.kubectl("wait", "--for=create", f"node/{machine.name}", "--timeout=120s")
         words = [f"{key}={value}" for key, value in labels.items()]
         self.kubectl("label", "--overwrite", "node", machine.name, *words)
         for taint in taints:

@@ -7,8 +7,9 @@ import time
 
 import psutil
 
+from ..patience import Standstill
+
 STEPS = 45
-PATIENCE = 120
 TRAINER = """
 import os, socket, sys, time
 rank, steps = int(os.environ["NODE_RANK"]), int(sys.argv[1])
@@ -64,7 +65,8 @@ def at_step(run, step):
 
 def until(look, what="it"):
     """Look until it holds: for what is seen by the kit's own verbs alone; ``what`` is for the error."""
-    end = time.monotonic() + PATIENCE
-    while not look():
-        assert time.monotonic() < end, f"{what} took longer than {PATIENCE} seconds"
+    standstill = Standstill()
+    while not (seen := look()):
+        standstill.seen(seen)
+        standstill.check(what)
         time.sleep(0.1)

@@ -18,7 +18,8 @@ import pytest
 import kitlib as kit
 from kitlib.errors import KitError
 
-from .ranks import PATIENCE, STEPS, at_step, component, containers, until
+from ..patience import PATIENCE
+from .ranks import STEPS, at_step, component, containers, until
 
 pytestmark = pytest.mark.cluster
 

@@ -12,7 +12,8 @@ import pytest
 import kitlib as kit
 from kitlib.errors import KitError
 
-from .ranks import PATIENCE, at_step, containers, until
+from ..patience import PATIENCE
+from .ranks import at_step, containers, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.site]
 

@@ -14,7 +14,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 import kitlib as kit
 from kitlib.widgets.live import LiveView
 
-from .ranks import PATIENCE, component, until
+from ..patience import PATIENCE
+from .ranks import component, until
 
 pytestmark = pytest.mark.cluster
 

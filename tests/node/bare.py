@@ -21,8 +21,9 @@ from localkube.node.api import Api
 from localkube.node.site.syscalls import die_with_parent
 from localkube.paths import ClusterPaths, private_dir
 
+from ..patience import PATIENCE
+
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager")
-START_SECONDS, STOP_SECONDS = 90.0, 10.0
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def _running(component: Component, paths: ClusterPaths) -> Iterator[None]:
     finally:
         process.terminate()
         try:
-            process.wait(STOP_SECONDS)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -135,7 +136,7 @@ def _running(component: Component, paths: ClusterPaths) -> Iterator[None]:
 
 def _wait_until_ready(component: Component, paths: ClusterPaths) -> None:
     tls = ssl.create_default_context(cafile=str(paths.pki / "ca.crt"))
-    deadline, last = time.monotonic() + START_SECONDS, "no answer yet"
+    deadline, last = time.monotonic() + PATIENCE, "no answer yet"
     while time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(component.health, context=tls, timeout=5):

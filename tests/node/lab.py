@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 from kubernetes import client, config, watch
 
+from ..patience import PATIENCE, Standstill
 from .rooms import REPOSITORY, Enter
 
-PATIENCE = 120
 TERMINAL = ("Succeeded", "Failed")
 
 
@@ -51,9 +51,7 @@ def localkube(
     """
     command = [sys.executable, "-m", "localkube", *arguments]
     environment = {**os.environ, "XDG_STATE_HOME": str(home), "PYTHONPATH": str(REPOSITORY), **(env or {})}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=180, check=False, **options
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)
     return answer(done.stdout, done.stderr)
 
 
@@ -209,17 +207,21 @@ class Pods:
     def until(self, name: str, seen: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         """Watch a pod until ``seen`` holds for it, and return it."""
         last: Any = "nothing was seen of it"
-        stream = watch.Watch().stream(
-            self.lab.core.list_namespaced_pod,
-            "default",
-            field_selector=f"metadata.name={name}",
-            timeout_seconds=PATIENCE,
-        )
-        for event in stream:
-            last = event["raw_object"]
-            if event["type"] != "DELETED" and seen(last):
-                return last
-        raise AssertionError(f"pod {name}: {last['status'] if isinstance(last, dict) else last}")
+        while True:
+            before = last
+            stream = watch.Watch().stream(
+                self.lab.core.list_namespaced_pod,
+                "default",
+                field_selector=f"metadata.name={name}",
+                timeout_seconds=PATIENCE,
+            )
+            for event in stream:
+                last = event["raw_object"]
+                if event["type"] != "DELETED" and seen(last):
+                    return last
+            if last == before:
+                status = last["status"] if isinstance(last, dict) else last
+                raise AssertionError(f"pod {name}: for {PATIENCE} s there was nothing new: {status}")
 
     def wait_for_event(self, name: str, reason: str, words: str) -> dict[str, Any]:
         """Watch the events on a pod until one has the reason and the words, and return it."""
@@ -319,11 +321,12 @@ def eventually(look: Callable[[], Any], *, wanted: Any = True) -> None:
     """Look until the answer is ``wanted``: for what cannot be watched, such as a server that comes back.
 
     Raises:
-        AssertionError: It was not within a minute; the message has the last answer.
+        AssertionError: It has not changed for long, and is not; the message has the last answer.
     """
-    end = time.monotonic() + PATIENCE
+    standstill = Standstill()
     while (seen := look()) != wanted:
-        assert time.monotonic() < end, f"wanted {wanted!r}, the last seen is {seen!r}"
+        standstill.seen(seen)
+        standstill.check(repr(wanted))
         time.sleep(0.1)
 
 

@@ -28,7 +28,7 @@ def ask(lab, path, *, token=None):
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(lab.status["server"] + path, headers=headers)
     try:
-        return urllib.request.urlopen(request, context=context, timeout=10).status
+        return urllib.request.urlopen(request, context=context, timeout=120).status
     except urllib.error.HTTPError as error:
         return error.code
 
@@ -65,11 +65,11 @@ def test_the_authority_of_one_cluster_is_not_that_of_another(lab, tmp_path):
     certificates.issue(tmp_path, node_addresses=[])
     context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
     with pytest.raises(urllib.error.URLError, match="certificate verify failed"):
-        urllib.request.urlopen(lab.status["server"] + "/readyz", context=context, timeout=10)
+        urllib.request.urlopen(lab.status["server"] + "/readyz", context=context, timeout=120)
     mine = ssl.create_default_context(cafile=str(lab.root / "pki" / "ca.crt"))
     mine.load_cert_chain(tmp_path / "admin.crt", tmp_path / "admin.key")
     with pytest.raises((urllib.error.HTTPError, OSError)) as caught:
-        urllib.request.urlopen(lab.status["server"] + "/api/v1/pods", context=mine, timeout=10)
+        urllib.request.urlopen(lab.status["server"] + "/api/v1/pods", context=mine, timeout=120)
     assert getattr(caught.value, "code", 401) == 401
 
 

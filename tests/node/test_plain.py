@@ -181,7 +181,7 @@ def test_two_torch_ranks_meet_by_the_name_of_a_pod(lab, pods):
                 )
             )
         for name in names:
-            lab.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=90s")
+            lab.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s")
             assert lab.kubectl("logs", name) == "3.0\n"
     finally:
         lab.core.delete_namespaced_service("ranks", "default")

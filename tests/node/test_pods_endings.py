@@ -133,7 +133,7 @@ def test_what_does_not_end_in_time_is_killed_with_all_that_descends_from_it(pods
 def test_a_first_process_that_ignores_the_request_is_killed(pods, lab):
     name = pods.create(pod("trap '' TERM; echo deaf; while :; do sleep 0.05; done"))
     pods.wait_for_line(name, "deaf")
-    lab.kubectl("delete", "pod", name, "--timeout=60s")
+    lab.kubectl("delete", "pod", name, "--timeout=120s")
     assert name not in lab.kubectl("get", "pods", "-o", "name")
 
 
@@ -154,8 +154,8 @@ def test_a_pod_deleted_before_it_could_start_is_gone_as_well(pods, lab):
     volumes = [{"name": "never", "configMap": {"name": "there-is-none"}}]
     mounts = {"volumeMounts": [{"name": "never", "mountPath": "/never"}]}
     name = pods.create(pod("true", main=mounts, volumes=volumes, **on_node(0)))
-    lab.kubectl("wait", "--for=condition=PodScheduled", f"pod/{name}", "--timeout=60s")
-    lab.kubectl("delete", "pod", name, "--timeout=60s")
+    lab.kubectl("wait", "--for=condition=PodScheduled", f"pod/{name}", "--timeout=120s")
+    lab.kubectl("delete", "pod", name, "--timeout=120s")
 
 
 def test_output_is_complete_when_the_end_is_reported(pods):

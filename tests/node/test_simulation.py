@@ -68,7 +68,7 @@ def test_a_pod_that_tolerates_it_runs_there_as_far_as_anybody_can_tell_and_other
     assert not away["spec"]["nodeName"].startswith("simulated-")
     with pytest.raises(AssertionError, match="no preferred addresses"):
         lab.kubectl("logs", there["metadata"]["name"])
-    lab.kubectl("delete", "pod", there["metadata"]["name"], "--timeout=20s")
+    lab.kubectl("delete", "pod", there["metadata"]["name"], "--timeout=120s")
 
 
 def test_what_the_node_controller_says_of_silent_nodes_and_their_pods_is_contradicted(lab, simulate, pods):
@@ -83,7 +83,7 @@ def test_what_the_node_controller_says_of_silent_nodes_and_their_pods_is_contrad
     for kind, name in (("node", there["spec"]["nodeName"]), ("pod", there["metadata"]["name"])):
         patch = json.dumps({"status": {"conditions": [said]}})
         lab.kubectl("patch", kind, name, "--subresource=status", f"--patch={patch}")
-        lab.kubectl("wait", "--for=condition=Ready", kind, name, "--timeout=10s")
+        lab.kubectl("wait", "--for=condition=Ready", kind, name, "--timeout=120s")
 
 
 def test_a_simulated_pod_of_a_job_succeeds(lab, simulate):
@@ -103,7 +103,7 @@ def test_a_simulated_pod_of_a_job_succeeds(lab, simulate):
     }
     try:
         lab.kubectl("create", "-f", "-", stdin=job)
-        lab.kubectl("wait", "--for=condition=Complete", "job/pretended", "--timeout=30s")
+        lab.kubectl("wait", "--for=condition=Complete", "job/pretended", "--timeout=120s")
     finally:
         lab.kubectl("delete", "job", "pretended", "--ignore-not-found")
 

@@ -181,7 +181,8 @@ def test_an_aggregated_api_in_a_pod_is_served_as_if_it_were_the_api_servers(lab,
     }
     lab.kubectl("apply", "-f", "-", stdin=service)
     try:
-        lab.kubectl("wait", "--for=condition=Available", "apiservice/v1.brewing.example.org", "--timeout=60s")
+        there = "apiservice/v1.brewing.example.org"
+        lab.kubectl("wait", "--for=condition=Available", there, "--timeout=120s")
 
         def teapots():
             command = lab.kubectl_command("get", "teapots", "-o", "name")

@@ -54,9 +54,9 @@ def test_a_deployment_that_does_not_become_ready_keeps_the_old_pods_until_it_is_
 def test_a_deployment_without_ready_pods_is_not_available(lab, made):
     name = made(workload("Deployment", named("sick"), main=server(500), spec={"replicas": 1}))
     until(lab, f"deployment/{name}", ".status.unavailableReplicas", 1)
-    lab.kubectl("wait", "--for=condition=Available=False", f"deployment/{name}", "--timeout=60s")
+    lab.kubectl("wait", "--for=condition=Available=False", f"deployment/{name}", "--timeout=120s")
     lab.kubectl("set", "env", f"deployment/{name}", "ANSWER=200")
-    lab.kubectl("wait", "--for=condition=Available", f"deployment/{name}", "--timeout=60s")
+    lab.kubectl("wait", "--for=condition=Available", f"deployment/{name}", "--timeout=120s")
 
 
 def test_a_stateful_set_starts_in_order_and_keeps_names_and_volumes(lab, made):
@@ -106,7 +106,7 @@ def test_a_cron_job_makes_jobs_that_run(lab, made):
     spec = {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": {"template": template}}}
     made({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": name}, "spec": spec})
     lab.kubectl("create", "job", f"{name}-now", f"--from=cronjob/{name}")
-    lab.kubectl("wait", "--for=condition=Complete", f"job/{name}-now", "--timeout=60s")
+    lab.kubectl("wait", "--for=condition=Complete", f"job/{name}-now", "--timeout=120s")
     assert lab.kubectl("logs", f"job/{name}-now") == "done\n"
 
 
@@ -116,7 +116,7 @@ def test_a_cron_job_runs_by_its_schedule(lab, made):
     template = workload("Deployment", name, "echo done", restartPolicy="Never")["spec"]["template"]
     spec = {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": template}}}
     made({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": name}, "spec": spec})
-    lab.kubectl("wait", "--for=jsonpath={.status.lastSuccessfulTime}", f"cronjob/{name}", "--timeout=100s")
+    lab.kubectl("wait", "--for=jsonpath={.status.lastSuccessfulTime}", f"cronjob/{name}", "--timeout=120s")
 
 
 def test_a_budget_refuses_evictions_that_would_leave_too_few(lab, made):

@@ -120,7 +120,7 @@ class Pair:
 
     def __exit__(self, *exc: object) -> None:
         self._socket.close()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=120)
 
     def environment(self, **more: str) -> dict[str, str]:
         path = f"{Path(PYTHON).parent}:/usr/bin:/bin"

@@ -58,7 +58,7 @@ def main() -> None:
     messages.receive(ours)
     outcome = start(ours, argv, Pair().environment(), scratch=scratch, scripts=scripts).finish()
     ours.close()
-    parent.wait(timeout=30)
+    parent.wait(timeout=120)
     json.dump({"stdout": outcome.stdout, "stderr": outcome.stderr, "code": outcome.code}, sys.stdout)
 
 

@@ -5,8 +5,10 @@ import contextlib
 
 from localkube.node.api import Api, Watch
 
+from ..patience import PATIENCE
 
-async def until(api: Api, path: str, condition, *, timeout: float = 30.0):
+
+async def until(api: Api, path: str, condition, *, timeout: float = PATIENCE):
     """Return the first object of the collection at ``path`` for which ``condition(change, object)`` holds.
 
     Raises:

@@ -7,7 +7,7 @@ import pytest
 from localkube.lock import lock_path, locked, nobody
 from localkube.paths import ClusterPaths
 
-PATIENCE = 120
+from ..patience import PATIENCE
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ try:
     made = localkube("create", "offline", "--nodes", "1", "--no-warm")
     kubectl = [*made["kubectl"], "--kubeconfig", made["kubeconfig"]]
     run(*kubectl, "apply", "-f", "-", input=json.dumps(POD))
-    run(*kubectl, "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/etcd", "--timeout=60s")
+    run(*kubectl, "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/etcd", "--timeout=120s")
     sys.stdout.write(run(*kubectl, "logs", "etcd"))
 finally:
     localkube("delete", "offline")

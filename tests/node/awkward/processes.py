@@ -50,4 +50,4 @@ if __name__ == "__main__":
         print(executor.submit(double, Point(21)).result())
     queue = multiprocessing.Queue()
     queue.put("through a queue")
-    print(queue.get(timeout=20))
+    print(queue.get(timeout=120))

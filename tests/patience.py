@@ -1,0 +1,32 @@
+"""How long tests wait for something: as long as anything changes, and then PATIENCE seconds more.
+
+A test that passes alone must pass beside others: how long something takes is a measure of the machine. What
+hangs for good is pytest-timeout's to end.
+"""
+
+import time
+from typing import Any
+
+PATIENCE = 120
+
+
+class Standstill:
+    """A deadline that each new thing seen begins anew."""
+
+    def __init__(self, seconds: float = PATIENCE) -> None:
+        self._seconds, self._end, self._last = seconds, time.monotonic() + seconds, None
+
+    def seen(self, what: Any) -> None:
+        """Note something; what is not equal to the thing noted last begins the deadline anew."""
+        if what != self._last:
+            self._last, self._end = what, time.monotonic() + self._seconds
+
+    def check(self, wanted: str) -> None:
+        """Fail once nothing new has been seen for so long.
+
+        Raises:
+            AssertionError: It says what was wanted, and what was seen last.
+        """
+        assert time.monotonic() < self._end, (
+            f"wanted {wanted}; for {self._seconds:g} s nothing else was seen than {self._last!r}"
+        )
