@@ -1,7 +1,9 @@
 """What the pods of a run have written, with the output of those that are there no longer.
 
 An API server has the logs of pods that exist. A Job that fails deletes those that still run, an elastic run
-those that it does not need: so what they wrote is read while it can be, and kept by whoever looks at the run.
+those that it does not need, the Training Operator all of them, those that failed as well. So what they wrote
+is read while it can be, and kept by whoever looks at the run. A log may be gone before it is read; what a
+pod's status says of its end, exit code and last words, comes with the watch, at the latest with its deletion.
 """
 
 import time
@@ -22,6 +24,24 @@ class Evidence:
         self.kube = kube
         self.kept: dict[str, tuple[Object, list[Line]]] = {}  # by the pods' uids
         self._ended: set[str] = set()
+        self._seen: dict[str, Object] = {}  # by uid: as they ended, or else as they were last
+
+    def see(self, pod: Object) -> None:
+        """Take note of a pod as it is now."""
+        uid = pod["metadata"]["uid"]
+        if uid not in self._seen or not pods.finished(self._seen[uid]):
+            self._seen[uid] = pod
+
+    def newest(self, there: Collection[Object]) -> list[Object]:
+        """Return the newest pod of each rank, be it gone: as it ended, or else as it was last.
+
+        Args:
+            there: The pods that exist.
+        """
+        for pod in there:
+            self.see(pod)
+        by_age = sorted(self._seen.values(), key=lambda pod: pod["metadata"]["creationTimestamp"])
+        return list({pods.seat(each): each for each in by_age}.values())
 
     def watch(self, seen: Collection[Object]) -> None:
         """Read what may soon be gone: all logs at the first failure, then those of pods that end badly.

@@ -22,13 +22,15 @@ def explain(
 
     Args:
         status: The run's.
-        pods: Those that are still there.
+        pods: The newest of each rank, as they ended; also those that are gone.
         written: What each rank wrote.
         about: The run, for the error.
     """
     pods = list(pods)
     left = {pod_facts.seat(each): pod_facts.last_message(each) for each in pods}
-    written = dict(written) | {seat: lines for seat, lines in left.items() if lines and not written.get(seat)}
+    written = dict(written) | {
+        seat: lines for seat, lines in left.items() if _says_more(lines, written.get(seat))
+    }
     found = tracebacks.first(written)
     if found is not None:
         what = f"{pod_facts.called(found.rank)} failed first: {found.error}"
@@ -36,7 +38,15 @@ def explain(
     lost = pod_facts.failed(pods) or [each for each in pods if pod_facts.unheard(each)]
     rank = pod_facts.seat(lost[0]) if lost else None
     last = "\n".join(_own_words(written.get(rank, []))[-LAST_LINES:])
-    return RunFailed(status.reason or "the Job failed", about=about, fix=FIX, rank=rank, detail=last)
+    what = status.reason or "the Job failed"
+    if lost and not what.startswith(pod_facts.called(rank)):  # it was gone when the run was judged
+        what = f"{pod_facts.called(rank)}: {pod_facts.why(lost[0])}; {what}"
+    return RunFailed(what, about=about, fix=FIX, rank=rank, detail=last)
+
+
+def _says_more(message: Sequence[Line], log: Sequence[Line] | None) -> bool:
+    """Return whether the last words in a pod's status say more than its log, of which the end may be lost."""
+    return bool(message) and (not log or bool(tracebacks.find(message) and not tracebacks.find(log)))
 
 
 def _own_words(lines: Iterable[Line]) -> list[str]:

@@ -7,6 +7,7 @@ What the lines mean is in `metrics` and `tracebacks`.
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -61,8 +62,10 @@ def merge(by_rank: Mapping[int, list[Line]]) -> list[tuple[int, Line]]:
 class Place:
     """How far a log has been read, so that it can be taken up again without a gap and without a double. Pure.
 
-    A log is asked for again from a whole second on, since that is what the API takes. Many lines may have
-    one time, and not every line is later than the one before: so the lines of that second are counted.
+    A log is asked for again from a whole second on, since that is what the API takes. Lines keep their times,
+    many may have the same one, and those of stdout and stderr are not in order of time to the microsecond: so
+    what came since that second is counted by its exact time. What is no longer there, because the log was
+    rotated meanwhile, is then counted for nothing else.
 
     Args:
         since: A whole second, RFC 3339 without a zone, before which nothing is wanted.
@@ -70,27 +73,24 @@ class Place:
 
     def __init__(self, since: str = "") -> None:
         self.second = since
-        self.last = ""
-        self.seen = 0
-        self._skip = 0
+        self._seen: Counter[str] = Counter()
+        self._again: Counter[str] = Counter()
 
     def resume(self) -> str:
         """Return the time to ask from; empty for all."""
-        self._skip = self.seen
+        self._again = self._seen.copy()
         return f"{self.second}Z" if self.second else ""
 
     def is_new(self, line: Line) -> bool:
         """Return whether a line that came was not there before."""
-        if self._skip and time_key(line.time) <= time_key(self.last):
-            self._skip -= 1
+        if self._again[line.time] > 0:
+            self._again[line.time] -= 1
             return False
-        self._skip = 0
         second = line.time.partition(".")[0].removesuffix("Z")
         if second > self.second:
-            self.second, self.seen = second, 0
-        if second >= self.second:
-            self.seen += 1
-        self.last = max(self.last, line.time, key=time_key)
+            self.second = second
+            self._seen.clear()
+        self._seen[line.time] += 1
         return True
 
 
@@ -118,7 +118,7 @@ class Follower:
             self.stream.close()
 
     def __iter__(self) -> Iterator[Line]:
-        patience, rest = Patience(), ""
+        patience, rest, over = Patience(), "", False
         while not self.stopping.is_set():
             try:
                 # Asked before reading: what was written until then is then read to its end. A node that dies
@@ -136,8 +136,10 @@ class Follower:
                 if over:
                     continue
             except KitError as error:
-                if isinstance(error, Rejected) and error.status in (400, 404):  # it is gone
-                    return
+                if isinstance(error, Rejected) and error.status in (400, 404):
+                    if over:  # it is gone
+                        return
+                    error.passing = True  # a kubelet that has just started does not know its pods yet
                 patience.failed(error)
             self.stopping.wait(RECONNECT_SECONDS)
 

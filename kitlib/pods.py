@@ -67,9 +67,14 @@ def failed(pods: Iterable[Object]) -> list[Object]:
     """Return those that failed, the first to do so first; of parameter servers, a failed master before all.
 
     Workers and servers may fail, and others take their places: what ends such a run is the master's end.
+    Those that failed because they were deleted come last, since times are whole seconds.
     """
     those = (each for each in pods if phase(each) == "Failed")
-    return sorted(those, key=lambda pod: (seat(pod) != "master", finished_at(pod)))
+    return sorted(those, key=lambda pod: (seat(pod) != "master", _deleted(pod), finished_at(pod)))
+
+
+def _deleted(pod: Object) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def containers(pod: Object) -> list[Object]:
@@ -156,7 +161,7 @@ def last_message(pod: Object) -> list[tracebacks.Line]:
         tracebacks.Line(each.get("finishedAt") or "", text)
         for each in ended
         if each.get("exitCode") != 0
-        for text in (each.get("message") or "").splitlines()
+        for text in tracebacks.with_head((each.get("message") or "").splitlines())
     ]
 
 
@@ -201,5 +206,5 @@ def _last_words(message: str) -> str:
     """Return what a termination message comes to: it may be the end of the container's log."""
     if "\n" not in message:
         return message[:LONGEST]
-    found = tracebacks.find(tracebacks.Line("", text) for text in message.splitlines())
+    found = tracebacks.find(tracebacks.Line("", text) for text in tracebacks.with_head(message.splitlines()))
     return found[0].error[:LONGEST] if found else ""

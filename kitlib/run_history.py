@@ -46,12 +46,8 @@ class RunHistory(ABC):
         """Return its pods."""
 
     @abstractmethod
-    def _watched(self) -> Iterator[Snapshot]:
-        """Yield what there is of it, after each change and each second."""
-
-    @abstractmethod
-    def _judged(self, seen: Snapshot) -> RunStatus:
-        """Return how it is by that."""
+    def _judgements(self) -> Iterator[tuple[Snapshot, RunStatus]]:
+        """Yield what there is, and what it comes to."""
 
     @abstractmethod
     def _check(self, status: RunStatus) -> None:
@@ -117,8 +113,7 @@ class RunHistory(ABC):
 
     def _wait_until(self, until: Callable[[Timeline], bool], timeout: float, line: Progress) -> Timeline:
         def looks() -> Iterator[Timeline]:
-            for seen in self._watched():
-                status = self._judged(seen)
+            for seen, status in self._judgements():
                 yield self._timeline(seen["Pod"].values(), over=status.finished)
                 self._check(status)
                 if status.finished:

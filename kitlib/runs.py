@@ -5,6 +5,7 @@ is in `status`, what their output means in `metrics` and `failures`, what is don
 `interventions`, the picture in `widgets`.
 """
 
+import time
 from collections.abc import Callable, Collection, Iterator
 from html import escape
 
@@ -33,6 +34,7 @@ KINDS = (
     "ConfigMap",
     *RIGHTS,
 )  # what a run may consist of; pods belong to the first
+SETTLE_SECONDS = 5  # for the pods' watch to bring why a run has failed
 
 
 class Run(RunHistory, Interventions):
@@ -314,14 +316,33 @@ class Run(RunHistory, Interventions):
         return snapshots(
             self.kube,
             Selection(self.kind, fields=f"metadata.name={self._main_name}"),
-            Selection("Pod", labels=self._selector),
+            Selection("Pod", labels=self._selector, seen=self.evidence.see),
             Selection("Event", fields=self._warnings),
         )
 
     def _states(self) -> Iterator[RunStatus]:
-        for seen in self._watched():
+        for seen, status in self._judgements():
             self.evidence.watch(seen["Pod"].values())
-            yield self._judged(seen)
+            yield status
+
+    def _judgements(self) -> Iterator[tuple[Snapshot, RunStatus]]:
+        """Yield what there is, and what it comes to; that a run has failed, once it can be explained."""
+        before, settled_by = None, 0.0
+        for seen in self._watched():
+            status = self._judged(seen)
+            if status.phase == FAILED and before and not self._settled(seen):
+                settled_by = settled_by or time.monotonic() + SETTLE_SECONDS
+                status = before if time.monotonic() < settled_by else status
+            before = status
+            yield seen, status
+
+    def _settled(self, seen: Snapshot) -> bool:
+        """Return whether a run's failure can be explained: each watch goes on by itself, and the pods' may be
+        behind the one that says that the run has failed.
+        """
+        there = self._pods()
+        names = {each["metadata"]["name"] for each in there}
+        return names >= seen["Pod"].keys() and bool(pods.failed(self.evidence.newest(there)))
 
     def _judged(self, seen: Snapshot) -> RunStatus:
         found = next(iter(seen[self.kind].values()), None)
@@ -329,7 +350,8 @@ class Run(RunHistory, Interventions):
         return judge(main, seen["Pod"].values(), seen["Event"].values())
 
     def _failure(self, status: RunStatus) -> RunFailed:
-        return failures.explain(status, self._ranks(None).values(), self._written(), about=self._about)
+        newest = self.evidence.newest(self._pods())
+        return failures.explain(status, newest, self._written(), about=self._about)
 
 
 def main(kube: Kube, name: str) -> Object | None:

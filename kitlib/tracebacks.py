@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 _PREFIX = re.compile(r"(?:\[(?:rank|default)(\d+)\]:\s?)+")  # torch.distributed's, and torchrun's --tee
 _HEAD = "Traceback (most recent call last):"
+_FRAME = re.compile(r'((?:\[(?:rank|default)\d+\]:\s?)*)  File ".*", line \d+, in ')
 _THREAD = "Exception in thread "
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 _NOISE = ("ChildFailedError", "SignalException", "torch.distributed.elastic.multiprocessing")
@@ -75,6 +76,16 @@ def first(logs: Mapping[int, Iterable[Line]]) -> Traceback | None:
         return None
     *_, rank, traceback = min(found, key=lambda each: each[:3])
     return Traceback(traceback.time, traceback.text, rank if traceback.rank is None else traceback.rank)
+
+
+def with_head(texts: Sequence[str]) -> list[str]:
+    """Return lines whose first traceback has a head: of a long one a kubelet keeps the last 2048 bytes."""
+    for index, text in enumerate(texts):
+        if text.rstrip().endswith(_HEAD):
+            break
+        if frame := _FRAME.match(text):
+            return [f"{frame[1]}{_HEAD}", *texts[index:]]
+    return list(texts)
 
 
 def time_key(time: str) -> str:

@@ -8,7 +8,7 @@ again. The threads end with the iteration, and nothing is polled.
 import json
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kitlib.errors import KitError
@@ -30,11 +30,14 @@ class Selection:
         kind: ``Pod``, ``Job`` …
         labels: A label selector.
         fields: A field selector.
+        seen: Called by the watch's thread with each state of each object, also with those that a snapshot
+            leaves out because a later one has come, and with the last one of an object that is deleted.
     """
 
     kind: str
     labels: str = ""
     fields: str = ""
+    seen: Callable[[Object], None] | None = None
 
 
 class _Follower:
@@ -56,6 +59,8 @@ class _Follower:
 
     def _list(self) -> tuple[dict[str, Object], str]:
         items, version = self.kube.get_all_at(self.selection.kind, **self.chosen)
+        for each in items if self.selection.seen else ():
+            self.selection.seen(each)
         return {self._key(each): each for each in items}, version
 
     def _key(self, item: Object) -> str | None:
@@ -88,6 +93,8 @@ class _Follower:
             change = json.loads(line)
             if change["type"] == "ERROR":
                 return
+            if self.selection.seen and change["type"] != "BOOKMARK":
+                self.selection.seen(change["object"])
             name = self._key(change["object"])
             if change["type"] == "DELETED":
                 self.objects.pop(name, None)

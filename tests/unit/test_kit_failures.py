@@ -1,9 +1,13 @@
+from pathlib import Path
+
 import pytest
+import yaml
 
 from kitlib import failures, pods
 from kitlib.status import RunStatus
 from kitlib.tracebacks import Line
 
+MANIFESTS = Path(__file__).parents[2] / "manifests"
 STATUS = RunStatus("Failed", "rank 1: Error, exit code 1")
 TORCHRUN = [
     "E1121 3 1 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0",
@@ -71,3 +75,35 @@ def test_a_long_last_message_without_a_traceback_is_no_reason():
     assert pods.why(pod) == "Error, exit code 1"
     ended["message"] = "the trainer could not be fetched\n"
     assert pods.why(pod) == "Error, exit code 1: the trainer could not be fetched"
+
+
+WAYS = [
+    "elastic-job/elasticjob",
+    "indexed-job/job",
+    "parameter-server/job",
+    "parameter-server/ps",
+    "parameter-server/worker",
+    "pytorch-job/pytorchjob",
+    "torch-elastic/podtemplate",
+]
+
+
+def containers_in(item):
+    """Return the containers of all pods in a manifest."""
+    if isinstance(item, list):
+        return [each for part in item for each in containers_in(part)]
+    if not isinstance(item, dict):
+        return []
+    return item.get("containers", []) + [each for part in item.values() for each in containers_in(part)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_last_words_of_each_way_to_train_stay_with_its_pods(way):
+    found = containers_in(yaml.safe_load((MANIFESTS / f"{way}.yaml").read_text()))
+    assert {each.get("terminationMessagePolicy") for each in found} == {"FallbackToLogsOnError"}
+
+
+def test_those_of_a_train_job_stay_by_what_the_kit_adds_to_its_runtime():
+    patch = yaml.safe_load((MANIFESTS / "operators/trainer/then/torch_distributed.yaml").read_text())
+    added = {each["path"].rpartition("/")[2]: each["value"] for each in patch}
+    assert added["terminationMessagePolicy"] == "FallbackToLogsOnError"

@@ -5,6 +5,7 @@ import io
 import pytest
 import urllib3
 
+from kitlib.errors import Rejected
 from kitlib.kube import Stream
 from kitlib.logs import Follower
 
@@ -44,3 +45,21 @@ def test_a_last_line_without_an_end_is_one_once_the_pod_has_ended():
     looks = Looks((whole, False), (whole, True), (whole, True))
     got = [line.text for line in Follower(looks, POD, looks.ended)]
     assert got == [f"line {number}" for number in range(4)]
+
+
+def test_a_kubelet_that_does_not_know_its_pods_yet_is_asked_again():
+    """One that has just started answers 404 for a pod that runs; so does one whose pod is gone."""
+
+    class Starting(Looks):
+        refusals = 2
+
+        def stream(self, path: str, *, about: str, params: dict) -> Stream:
+            if self.refusals:
+                self.refusals -= 1
+                raise Rejected("the server could not find it", about=about, fix="", status=404)
+            return super().stream(path, about=about, params=params)
+
+    looks = Starting((WRITTEN, False), (WRITTEN, True), (WRITTEN, True))
+    assert len(list(Follower(looks, POD, looks.ended))) == 4
+    gone = Starting((b"", True))
+    assert list(Follower(gone, POD, gone.ended)) == []

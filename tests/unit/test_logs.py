@@ -369,3 +369,21 @@ def test_a_continued_log_is_rotated_where_the_agent_before_would_have_done_it(pa
     writer = LogFiles(SMALL).open(path)
     writer.feed("stdout", b"y" * 100 + b"\n")
     assert [name.name for name in segments(path)] == ["0.log.1"]
+
+
+def test_a_line_that_began_before_the_time_that_is_asked_for_is_left_out_whole(path):
+    """Who takes a log up again would otherwise get the end of a line for a line."""
+    times = iter([SECOND, 2 * SECOND, 3 * SECOND, 4 * SECOND])
+    writer = LogFiles().open(path)
+    writer._clock = lambda: next(times)
+    for piece in (b"old", b"er", b" line\nnew", b"er line\n"):
+        writer.feed("stdout", piece)
+    assert read(path, since=timestamp(2 * SECOND)) == b"newer line\n"
+
+
+def test_the_text_of_an_entry_that_was_torn_in_its_middle_is_not_taken_for_a_line(path):
+    LogFiles().open(path).feed("stdout", b"whole\n")
+    with path.open("ab") as file:
+        file.write(b"2026-01-01T00:00:00.000000000Z stdout F to")
+    LogFiles().open(path).feed("stdout", b"torn\n")
+    assert read(path) == b"whole\ntorn\n"

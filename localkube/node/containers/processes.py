@@ -1,7 +1,8 @@
 """One start of a container, from its pipes to its end: output goes to the log and to those who are attached,
 the exit becomes a fact.
 
-The process itself belongs to the spawner; an agent that starts anew attaches to it and reads on.
+The process itself belongs to the spawner; an agent that starts anew attaches to it and reads on, and loses
+nothing of what the one before had read (``logs/journal.py``).
 """
 
 import asyncio
@@ -14,10 +15,10 @@ from typing import Any
 from localkube.node.containers.attachments import Attachments, Listener
 from localkube.node.containers.descriptors import write_all
 from localkube.node.logs.files import LogFiles
+from localkube.node.logs.journal import Journal
 from localkube.node.site.terminal import resize
 from localkube.node.status.records import Exit
 
-PIPE_BLOCK = 256 * 1024
 DRAIN_SECONDS = 5
 
 
@@ -47,6 +48,8 @@ class Process:
         if self._terminal is not None:
             streams = {"stdout": self._terminal, "stdin": os.dup(self._terminal)}
         self._input: int | None = streams.pop("stdin", None)
+        if journal := streams.pop("journal", None):
+            self._writer.resume(Journal(journal))
         self._open = {descriptor: name for name, descriptor in streams.items()}
         for descriptor in self._open:
             os.set_blocking(descriptor, False)
@@ -65,8 +68,11 @@ class Process:
     async def wait(self) -> Exit:
         """Return how it ended, after the last of its output has been logged."""
         result = await asyncio.shield(self._exit)
-        with contextlib.suppress(TimeoutError):
+        try:
             await asyncio.wait_for(self._drained.wait(), DRAIN_SECONDS)
+        except TimeoutError:  # somebody else holds its pipes open; what they hold by now is its own
+            for descriptor in list(self._open):
+                self._read(descriptor)
         self.close()
         return result
 
@@ -107,7 +113,7 @@ class Process:
 
     def _read(self, descriptor: int) -> None:
         try:
-            data = os.read(descriptor, PIPE_BLOCK)
+            data = self._writer.take(self._open[descriptor], descriptor)
         except BlockingIOError:
             return
         except OSError as error:
@@ -117,7 +123,6 @@ class Process:
         if not data:
             self._end(descriptor)
             return
-        self._writer.feed(self._open[descriptor], data)
         self._attachments.feed(self._open[descriptor], data)
 
     def _end(self, descriptor: int) -> None:

@@ -1,12 +1,12 @@
 """What containers write, kept on disk in the CRI's log format, and bounded there.
 
 ``LogWriter`` turns the bytes of a pipe into entries ``<RFC3339Nano> <stdout|stderr> <F|P> <content>``: F ends
-a line, P is a part of one. A part is written the moment it arrives, so that a killed agent loses nothing and
-a progress bar without newlines is seen. A log that has grown goes on in a new file (``segments.py``).
-``LogFiles`` knows which logs are still written, and who follows them (``following.py``).
+a line, P is a part of one. A part is written the moment it arrives, so that a progress bar without newlines
+is seen. What a killed agent had taken from a pipe, the next one writes (``journal.py``). A log that has grown
+goes on in a new file (``segments.py``). ``LogFiles`` knows which logs are still written, and who follows them
+(``following.py``).
 
-Not here: HTTP (``server.py``), the pipes (the agent feeds what it reads from them), reading
-(``reading.py``).
+Not here: HTTP (``server.py``), when a pipe is read (``containers/processes.py``), reading (``reading.py``).
 """
 
 import contextlib
@@ -19,11 +19,13 @@ from pathlib import Path
 
 from localkube.node.logs import segments
 from localkube.node.logs.following import Follower, Place
+from localkube.node.logs.journal import PIPE_BLOCK, Journal
 from localkube.node.logs.segments import LogLimits
 
 log = logging.getLogger(__name__)
 
 LONGEST = 16 * 1024
+LONGEST_ENTRY = LONGEST + 64  # with its time, its stream and its tag
 DEFAULT_LIMITS = LogLimits()
 
 
@@ -50,7 +52,7 @@ class LogWriter:
     """Append one container's output to one log; made by ``LogFiles.open``.
 
     A full disk loses output, which is told once, and does not disturb the container. The file is made when
-    there is something to write.
+    there is something to write, and always ends with a whole entry for those who read it.
 
     Args:
         path: The newest file. It is made, with its directory, for this user alone, or continued.
@@ -79,14 +81,45 @@ class LogWriter:
         self._file: int | None = None
         self._inode = 0
         self._size = 0
-        self._torn = False
         self._failed = False
+        self._journal: Journal | None = None
 
-    def feed(self, stream: str, data: bytes) -> None:
-        """Write what was just read from ``stream`` (stdout or stderr), all of it, in one system call."""
+    def resume(self, journal: Journal) -> None:
+        """Take a container's journal, and write what an agent that was killed has left in it."""
+        self._journal = journal
+        left = journal.unwritten()
+        if left is None:
+            return
+        if self._ready():
+            self._cut_back(left.size)
+        self.feed(left.stream, left.data, at=left.time)
+
+    def take(self, stream: str, pipe: int) -> bytes:
+        """Write what a pipe holds, and return it; nothing at the pipe's end.
+
+        Raises:
+            BlockingIOError: It holds nothing now.
+            OSError: It cannot be read.
+        """
+        now = self._clock()
+        if self._journal and self._ready():
+            data = self._journal.move(pipe, stream=stream, size=self._size, time=now)
+        else:
+            data = os.read(pipe, PIPE_BLOCK)
+        self.feed(stream, data, at=now)
+        return data
+
+    def feed(self, stream: str, data: bytes, *, at: int | None = None) -> None:
+        """Write what was just read from ``stream`` (stdout or stderr), all of it, in one system call.
+
+        Args:
+            stream: stdout or stderr.
+            data: What was read.
+            at: When, in nanoseconds since the epoch; now by default.
+        """
         if not data or self.closed:
             return
-        head = b"%s %s " % (timestamp(self._clock()), stream.encode())
+        head = b"%s %s " % (timestamp(self._clock() if at is None else at), stream.encode())
         full, part = head + b"F ", head + b"P "
         end = data.rfind(b"\n") + 1
         lines, rest = data[:end], data[end:]
@@ -100,39 +133,60 @@ class LogWriter:
             entries += (part, _cut(rest, part, entries), b"\n")
         try:
             self._write(b"".join(entries))
+            # Before the rotation: what is in the journal belongs to the newest file.
+            self._clear_journal()
             self._wrote(data, (self._inode, self._size))
             # A line that never ends does not keep the file from ending.
             if self._size >= self._limits.bytes * (2 if rest else 1):
                 self._rotate()
         except OSError as error:
-            log.log(
-                logging.DEBUG if self._failed else logging.WARNING,
-                "output of a container is lost: %s: %s",
-                self._path,
-                error.strerror,
-            )
-            if not self._failed:
-                self._failed = True
-                self._lost(error)
-            self._wrote(b"", None)
+            self._clear_journal()
+            self._fail(error)
 
     def close(self) -> None:
         """End the log: followers get the rest and finish. Harmless when repeated."""
         if not self.closed:
             self._close_file()
+            if self._journal:
+                self._journal.close()
+                self._journal = None
             self.closed = True
             self._wrote(b"", None)
+
+    def _fail(self, error: OSError) -> None:
+        level = logging.DEBUG if self._failed else logging.WARNING
+        log.log(level, "output of a container is lost: %s: %s", self._path, error.strerror)
+        if not self._failed:
+            self._failed = True
+            self._lost(error)
+        self._wrote(b"", None)
+
+    def _clear_journal(self) -> None:
+        if self._journal:
+            self._journal.clear()
 
     def _write(self, data: bytes) -> None:
         if self._file is None:
             self._open_file()
-        view = memoryview(b"\n" + data if self._torn else data)
-        while view:
-            self._torn = True
-            written = os.write(self._file, view)
-            self._size += written
-            view = view[written:]
-        self._torn = False
+        before, view = self._size, memoryview(data)
+        try:
+            while view:
+                written = os.write(self._file, view)
+                self._size += written
+                view = view[written:]
+        except OSError:
+            if self._size > before:
+                self._cut_back(before)
+            raise
+
+    def _ready(self) -> bool:
+        """Open the file, and return whether it can be."""
+        try:
+            if self._file is None:
+                self._open_file()
+        except OSError:  # told when it is written to
+            return False
+        return True
 
     def _open_file(self) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -143,7 +197,17 @@ class LogWriter:
             self._file = os.open(self._path, flags, 0o600)
         status = os.fstat(self._file)
         self._inode, self._size = status.st_ino, status.st_size
-        self._torn = self._size > 0 and os.pread(self._file, 1, self._size - 1) != b"\n"
+        # An agent that was killed may have left a part of an entry, which nobody has read.
+        start = max(0, self._size - LONGEST_ENTRY)
+        tail = os.pread(self._file, LONGEST_ENTRY, start)
+        if tail and not tail.endswith(b"\n"):
+            self._cut_back(start + tail.rfind(b"\n") + 1)
+
+    def _cut_back(self, size: int) -> None:
+        """Remove what is behind the first ``size`` bytes of the newest file."""
+        if size < self._size:
+            os.ftruncate(self._file, size)
+            self._size = size
 
     def _close_file(self) -> None:
         if self._file is not None:

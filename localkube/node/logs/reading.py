@@ -148,6 +148,7 @@ class _Output:
         self._left = options.limit_bytes
         self._incomplete = b""
         self._at_line_start = True
+        self._in_older_line = False
 
     @property
     def wants_more(self) -> bool:
@@ -189,7 +190,11 @@ class _Output:
         pieces: list[bytes] = []
         for entry in entries:
             fields = entry.split(b" ", 3)
-            if len(fields) < 4 or fields[0] < self._since:
+            if len(fields) < 4:
+                continue
+            if self._since and (self._in_older_line or fields[0] < self._since):
+                # A line is as old as its first part.
+                self._in_older_line = fields[2] == b"P"
                 continue
             self._since = b""  # what follows is newer
             if self._timestamps and self._at_line_start:

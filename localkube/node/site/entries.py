@@ -9,8 +9,9 @@ from typing import Any
 class Entry:
     """A process that was started here and whose end has not yet been acknowledged.
 
-    ``pipes`` are kept for an agent that starts anew, ``context`` for commands that join a container. A
-    process of owner ``exec`` belongs to the client that ordered it, and ends with the connection.
+    ``pipes`` are kept for an agent that starts anew, and with them the journal of what was taken from them
+    (``logs/journal.py``); ``context`` is kept for commands that join a container. A process of owner ``exec``
+    belongs to the client that ordered it, and ends with the connection.
     """
 
     identity: str

@@ -2,7 +2,8 @@
 
 A program of its own, run with ``python -S`` and the standard library alone, because a small parent forks
 quickly and because it must survive everything else: an agent that died finds here which containers still
-run, their output pipes with what they wrote meanwhile, and how the others ended. It decides nothing.
+run, their output pipes with what they wrote meanwhile, the journals of their logs, and how the others ended.
+It decides nothing.
 The supervisor's end is its end, and its end is the end of every process in the site.
 
 Orders arrive on a Unix socket, one message each (see ``orders.py``). Its own helpers are beside it.
@@ -181,6 +182,8 @@ class Spawner:
         with pipes.streams(order, self._null) as (ours, theirs):
             started, warm = self._launch(order, theirs | self._pods[order["pod"]])
         ours = pipes.kept(ours, started.terminal)
+        if started.terminal is None:
+            ours["journal"] = os.memfd_create("journal", os.MFD_CLOEXEC)
         context = {name: order[name] for name in ("env", "cwd", "plain") if name in order}
         entry = Entry(order["id"], "container", started.pid, time.time(), ours, context)
         if "pause" in self._pods[order["pod"]]:

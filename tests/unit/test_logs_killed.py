@@ -1,0 +1,207 @@
+"""An agent that is killed, wherever it is, loses nothing of what containers write and doubles nothing."""
+
+import asyncio
+import contextlib
+import os
+import random
+import select
+import signal
+import time
+
+import pytest
+
+from localkube.node.logs import files, segments
+from localkube.node.logs.files import LogFiles
+from localkube.node.logs.journal import HEADER, Journal
+from localkube.node.logs.reading import LogOptions, read_log
+from localkube.node.logs.segments import LogLimits
+
+SMALL = LogLimits(bytes=3000, files=1000)
+
+
+class Container:
+    """Pipes and a journal, as the spawner keeps them for agents that come and go."""
+
+    def __init__(self, path):
+        self.path = path
+        self.reader, self.writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        self.journal = os.memfd_create("journal")
+
+    def agent(self, limits=SMALL):
+        """Return the writer of an agent that has just started."""
+        writer = LogFiles(limits).open(self.path)
+        writer.resume(Journal(os.dup(self.journal)))
+        return writer
+
+    def log(self, **options):
+        async def read():
+            chosen = LogOptions(**options)
+            return b"".join([block async for block in read_log(self.path, files=LogFiles(), options=chosen)])
+
+        return asyncio.run(read())
+
+    def close(self):
+        for descriptor in (self.reader, self.writer, self.journal):
+            os.close(descriptor)
+
+
+@pytest.fixture
+def container(tmp_path):
+    made = Container(tmp_path / "logs" / "trainer" / "0.log")
+    yield made
+    made.close()
+
+
+def killed_at(function):
+    """Carry out a function in a process, which kills itself wherever that calls ``die``."""
+    pid = os.fork()
+    if not pid:
+        try:
+            function(lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def dies_before_it_moves(writer, die):
+    os.splice = die
+
+
+def dies_before_it_writes(writer, die):
+    files.os.write = die
+
+
+def dies_within_a_write(writer, die):
+    write = os.write
+
+    def some(descriptor, data):
+        write(descriptor, data[: len(data) // 2])
+        die()
+
+    files.os.write = some
+
+
+def dies_after_the_write(writer, die):
+    writer._clear_journal = die
+
+
+def dies_before_the_rotation(writer, die):
+    segments.rotate = die
+
+
+def dies_within_the_rotation(writer, die):
+    rename = segments.Path.rename
+
+    def and_die(path, target):
+        rename(path, target)
+        die()
+
+    segments.Path.rename = and_die
+
+
+AT_ROTATIONS = [dies_before_the_rotation, dies_within_the_rotation]
+POINTS = [
+    dies_before_it_moves,
+    dies_before_it_writes,
+    dies_within_a_write,
+    dies_after_the_write,
+    *AT_ROTATIONS,
+]
+
+
+def drain(writer, pipe):
+    """Write what a pipe holds by now."""
+    with contextlib.suppress(BlockingIOError):
+        while writer.take("stdout", pipe):
+            pass
+
+
+@pytest.mark.parametrize("die_at", POINTS)
+@pytest.mark.parametrize("second", [b"second\n", b"no end", b"x" * 40_000 + b"\n", b"first\n"])
+def test_an_agent_that_dies_loses_nothing_and_writes_nothing_twice(container, die_at, second):
+    container.agent().feed("stdout", b"first\n")
+
+    def agent(die):
+        writer = container.agent()
+        os.write(container.writer, second)
+        die_at(writer, die)
+        writer.take("stdout", container.reader)
+
+    rotates = len(second) > SMALL.bytes
+    died = killed_at(agent) == -signal.SIGKILL
+    assert died == (rotates or die_at not in AT_ROTATIONS)
+    drain(container.agent(), container.reader)
+    assert container.log() == b"first\n" + second
+    os.write(container.writer, b"third\n")
+    drain(container.agent(), container.reader)
+    assert container.log() == b"first\n" + second + b"third\n"
+
+
+def test_what_was_seen_before_an_agent_died_is_written_again_with_the_same_time(container):
+    """Followers know by the times of lines what they have had."""
+
+    def agent(die):
+        writer = container.agent()
+        os.write(container.writer, b"one\ntwo\n")
+        dies_after_the_write(writer, die)
+        writer.take("stdout", container.reader)
+
+    killed_at(agent)
+    seen = container.log(timestamps=True)
+    container.agent()
+    assert container.log(timestamps=True) == seen
+    assert seen.count(b"\n") == 2
+
+
+def test_each_stream_keeps_its_name(container):
+    def agent(die):
+        writer = container.agent()
+        os.write(container.writer, b"error\n")
+        dies_within_a_write(writer, die)
+        writer.take("stderr", container.reader)
+
+    killed_at(agent)
+    container.agent()
+    assert b" stderr F error\n" in container.path.read_bytes()
+
+
+def test_a_journal_that_holds_a_head_alone_is_empty(container):
+    """An agent dies after it has noted where it would write, and before the pipe is emptied."""
+    os.pwrite(container.journal, b"\xff" * HEADER.size, 0)
+    assert Journal(os.dup(container.journal)).unwritten() is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_agents_that_are_killed_at_any_moment_lose_nothing(container, seed):
+    """As a machine under load does it: a SIGKILL wherever it happens to be, among rotations."""
+    dice, lines = random.Random(seed), [b"line %d\n" % number for number in range(3000)]
+    source = os.fork()
+    if not source:
+        os.set_blocking(container.writer, True)
+        for start in range(0, len(lines), 70):
+            os.write(container.writer, b"".join(lines[start : start + 70]))
+            time.sleep(0.0005)
+        os._exit(0)
+
+    def follow():
+        writer = container.agent()
+        while select.select([container.reader], [], []):
+            writer.take("stdout", container.reader)
+
+    kills = 0
+    ended = False
+    while not ended:
+        agent = os.fork()
+        if not agent:
+            try:
+                follow()
+            finally:
+                os._exit(1)
+        time.sleep(dice.uniform(0.0005, 0.02))
+        ended = os.waitpid(source, os.WNOHANG)[0] == source
+        os.kill(agent, signal.SIGKILL)
+        os.waitpid(agent, 0)
+        kills += 1
+    drain(container.agent(), container.reader)
+    assert container.log() == b"".join(lines), f"{kills} kills"
