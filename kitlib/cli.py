@@ -11,6 +11,7 @@ import click
 
 from kitlib import clusters, settings
 from kitlib.cli_resources import OPTION, extend, options_of, resources
+from kitlib.cli_run import launch, run
 from kitlib.cli_volume import CLUSTER, volume
 from kitlib.cli_workshop import workshop as workshop_group
 from kitlib.errors import KitError
@@ -163,7 +164,9 @@ def simulate(count: int, cluster: str) -> None:
 
 
 main.add_command(extend)
+main.add_command(launch)
 main.add_command(resources)
+main.add_command(run)
 main.add_command(volume)
 main.add_command(workshop_group)
 
@@ -203,126 +206,6 @@ def remove_attendee(name: str, cluster: str) -> None:
     """Delete the namespace of NAME with all that is in it; harmless when there is none."""
     clusters.connect(cluster).remove_attendee(name)
     click.echo(f"attendee {name} is removed")
-
-
-@main.group()
-def run() -> None:
-    """See, change and delete runs."""
-
-
-@run.command("list")
-@CLUSTER
-def list_runs(cluster: str) -> None:
-    """List the runs in a cluster."""
-    click.echo(clusters.connect(cluster).runs())
-
-
-@run.command("status")
-@click.argument("name")
-@CLUSTER
-def run_status(name: str, cluster: str) -> None:
-    """Show how the run NAME is, with its pods."""
-    found = clusters.connect(cluster).run(name)
-    click.echo(found.status)
-    click.echo(found.pods())
-
-
-@run.command()
-@click.argument("name")
-@CLUSTER
-@click.option("--rank", type=int, help="Of one rank only.")
-@click.option("--follow", "-f", is_flag=True, help="Go on until it ends.")
-def logs(name: str, cluster: str, rank: int | None, follow: bool) -> None:
-    """Print what the run NAME has written."""
-    written = clusters.connect(cluster).run(name).logs(rank=rank, follow=follow)
-    if not follow:
-        click.echo(repr(written))
-        return
-    for line in written:
-        click.echo(line)
-
-
-@run.command("wait")
-@click.argument("name")
-@CLUSTER
-@click.option("--timeout", default=3600.0, show_default=True, help="Seconds.")
-def wait_run(name: str, cluster: str, timeout: float) -> None:
-    """Wait until the run NAME has succeeded; exit status 1 and the first traceback if it fails."""
-    clusters.connect(cluster).run(name).wait(timeout=timeout)
-
-
-RANK = click.option("--rank", type=int, required=True, help="As it is in the newest rendezvous.")
-
-
-@run.command("kill")
-@click.argument("name")
-@CLUSTER
-@RANK
-def kill_rank(name: str, cluster: str, rank: int) -> None:
-    """Kill the process of a rank of the run NAME, as a crash would."""
-    click.echo(clusters.connect(cluster).run(name).kill(rank=rank))
-
-
-@run.command("stop")
-@click.argument("name")
-@CLUSTER
-@RANK
-def stop_rank(name: str, cluster: str, rank: int) -> None:
-    """Make the process of a rank of the run NAME hang."""
-    click.echo(clusters.connect(cluster).run(name).stop(rank=rank))
-
-
-@run.command("go-on")
-@click.argument("name")
-@CLUSTER
-@click.option("--rank", type=int, help="As it was when it was stopped; by default all that were.")
-def go_on(name: str, cluster: str, rank: int | None) -> None:
-    """Let a process of the run NAME that was stopped go on."""
-    click.echo(clusters.connect(cluster).run(name).go_on(rank=rank))
-
-
-@run.command("scale")
-@click.argument("name")
-@click.argument("workers", type=int)
-@CLUSTER
-def scale_run(name: str, workers: int, cluster: str) -> None:
-    """Have another number of WORKERS in the run NAME."""
-    click.echo(clusters.connect(cluster).run(name).scale(workers))
-
-
-@run.command("delete")
-@click.argument("name")
-@CLUSTER
-def delete_run(name: str, cluster: str) -> None:
-    """Delete the run NAME; harmless when there is none."""
-    from kitlib.runs import Run
-
-    Run(clusters.connect(cluster).kube, name).delete()
-    click.echo(f"run {name} is deleted")
-
-
-@main.command()
-@click.argument("trainer")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-@CLUSTER
-@click.option("--nodes", default=4, show_default=True, help="How many pods.")
-@click.option("--cpu", help="Cores of each pod.")
-@click.option("--memory", help="Memory of each pod.")
-@click.option("--gpus", default=0, help="GPUs of each pod.")
-@click.option("--name", help="Of the run; by default the trainer's and a suffix.")
-@click.option("--dry-run", is_flag=True, help="Print the manifest and launch nothing.")
-def launch(trainer: str, args: tuple[str, ...], cluster: str, dry_run: bool, **job) -> None:
-    """Train with TRAINER on several nodes and follow it; ARGS after -- are the trainer's."""
-    from kitlib import jobs
-
-    made = jobs.IndexedJob(trainer, args=args, **job)
-    if dry_run:
-        click.echo(made.manifest, nl=False)
-        return
-    started = jobs.launch(made, cluster=cluster)
-    for line in started.logs(follow=True):
-        click.echo(line)
-    started.wait()
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
