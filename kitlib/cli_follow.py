@@ -72,10 +72,10 @@ class Bar(Lines):
         from rich.console import Console
         from rich.table import Column
 
-        fixed = {"table_column": Column(no_wrap=True), "markup": False}
+        fixed = {"table_column": Column(no_wrap=True, overflow="ellipsis"), "markup": False}
         self.bar = bars.Progress(
-            bars.TextColumn("{task.description}", table_column=Column(no_wrap=True, ratio=1), markup=False),
-            bars.BarColumn(bar_width=None, table_column=Column(ratio=2, min_width=8)),
+            bars.TextColumn("{task.description}", **fixed),
+            bars.BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
             bars.TextColumn("{task.fields[count]}", **fixed),
             bars.TextColumn("{task.fields[figures]}", **fixed),
             bars.TimeElapsedColumn(),
