@@ -5,6 +5,7 @@ kubeconfig and nothing else. An error is a few lines and exit status 1. Only thi
 """
 
 import logging
+import os
 import sys
 
 import click
@@ -15,6 +16,7 @@ from kitlib.cli_run import launch, run
 from kitlib.cli_volume import CLUSTER, volume
 from kitlib.cli_workshop import workshop as workshop_group
 from kitlib.errors import KitError
+from kitlib.log_format import printable
 from kitlib.tables import Table
 
 
@@ -25,7 +27,8 @@ class Errors(click.Group):
         try:
             return super().invoke(ctx)
         except KitError as error:
-            click.echo(f"{click.style(type(error).__name__, fg='red', bold=True)}: {error}", err=True)
+            name = click.style(type(error).__name__, fg="red", bold=True)
+            click.echo(f"{name}: {printable(str(error))}", err=True)  # a pod's traceback may be in it
             ctx.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
 
@@ -33,6 +36,8 @@ class Errors(click.Group):
 @click.version_option(package_name="trainyard", prog_name="kit")
 def main() -> None:
     """Train on a real Kubernetes cluster: on this machine, or on any that you have."""
+    if os.environ.get("NO_COLOR"):  # https://no-color.org
+        click.get_current_context().color = False
     if not sys.stderr.isatty():  # progress goes to the log where no line can be rewritten
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
 
@@ -213,8 +218,6 @@ def remove_attendee(name: str, cluster: str) -> None:
 @CLUSTER
 def kubectl(words: tuple[str, ...], cluster: str) -> None:
     """Run kubectl on a cluster: kit kubectl get pods -A."""
-    import os
-
     found = clusters.connect(cluster)
     command = found.kubectl_command()
     os.execvpe(command[0], [*command, *words], os.environ | {"KUBECONFIG": str(found.kubeconfig)})

@@ -91,11 +91,11 @@ class Bar(Lines):
         self.bar.console.print(Text(readable(rank, line, self.only)), soft_wrap=True)
 
     def report(self) -> None:
-        if not self.bar.live.is_started:
-            self.bar.reset(self.task)  # its clock begins with the first event
-            self.bar.start()
         done, total, _ = self.progress.position
         words = {"count": self.progress.count, "figures": self.progress.figures}
+        if not self.bar.live.is_started:
+            self.bar.reset(self.task, total=total, **words)  # its clock begins with the first event
+            self.bar.start()
         self.bar.update(self.task, completed=done, total=total, **words)
 
     def __exit__(self, *exception) -> None:

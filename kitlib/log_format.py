@@ -35,7 +35,7 @@ _ANSI = re.compile(
 )  # colours and the like; ECMA-48
 # The rest of what moves a cursor or turns the direction of text around; and halves of characters.
 _CONTROL = re.compile(
-    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
@@ -52,9 +52,9 @@ def format_line(text: str, *, pod: str = "") -> str:
     """
     head, body = _split(text)
     if not body:
-        return printable(text.rstrip("\r").rpartition("\r")[2])  # what a terminal would show in the end
+        return _one_line(text.rstrip("\r").rpartition("\r")[2])  # what a terminal would show in the end
     words = _event(body, pod) if _is_event(body) else _pairs(body)
-    return f"{printable(head)} {words}" if head else words
+    return f"{_one_line(head)} {words}" if head else words
 
 
 def json_of(text: str) -> str:
@@ -63,7 +63,9 @@ def json_of(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text without the sequences that command a terminal, other control characters written as escapes.
+    """Return text without the sequences that command a terminal; other control characters become escapes.
+
+    Tabs and ends of lines stay.
 
     Example:
         >>> printable("\\x1b[31mred\\x1b[0m bell\\x07")
@@ -162,8 +164,12 @@ def _value(value: object) -> str:
     return {None: "null", True: "true", False: "false"}[value]
 
 
+def _one_line(text: str) -> str:
+    return printable(text).replace("\n", "\\n")
+
+
 def _text(text: str) -> str:
-    return printable(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+    return _one_line(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
 
 
 def _count(value: object) -> int:

@@ -88,7 +88,7 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
     lambda each: st.lists(each) | st.dictionaries(TEXT, each),
 )
-KEYS = ["event", "rank", "world_size", "role", "step", "steps", "epoch", "epochs", "loss", "accuracy", "percent"]
+KEYS = ["event", "rank", "world_size", "role", "step", "steps", "epoch", "epochs", "loss", "accuracy"]
 
 
 @given(TEXT)
