@@ -5,15 +5,18 @@ kubeconfig and nothing else. An error is a few lines and exit status 1. Only thi
 """
 
 import logging
+import os
 import sys
 
 import click
 
 from kitlib import clusters, settings
 from kitlib.cli_resources import OPTION, extend, options_of, resources
+from kitlib.cli_run import launch, run
 from kitlib.cli_volume import CLUSTER, volume
 from kitlib.cli_workshop import workshop as workshop_group
 from kitlib.errors import KitError
+from kitlib.log_format import printable
 from kitlib.tables import Table
 
 
@@ -24,7 +27,8 @@ class Errors(click.Group):
         try:
             return super().invoke(ctx)
         except KitError as error:
-            click.echo(f"{click.style(type(error).__name__, fg='red', bold=True)}: {error}", err=True)
+            name = click.style(type(error).__name__, fg="red", bold=True)
+            click.echo(f"{name}: {printable(str(error))}", err=True)  # a pod's traceback may be in it
             ctx.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
 
@@ -32,6 +36,8 @@ class Errors(click.Group):
 @click.version_option(package_name="trainyard", prog_name="kit")
 def main() -> None:
     """Train on a real Kubernetes cluster: on this machine, or on any that you have."""
+    if os.environ.get("NO_COLOR"):  # https://no-color.org
+        click.get_current_context().color = False
     if not sys.stderr.isatty():  # progress goes to the log where no line can be rewritten
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
 
@@ -163,7 +169,9 @@ def simulate(count: int, cluster: str) -> None:
 
 
 main.add_command(extend)
+main.add_command(launch)
 main.add_command(resources)
+main.add_command(run)
 main.add_command(volume)
 main.add_command(workshop_group)
 
@@ -205,133 +213,11 @@ def remove_attendee(name: str, cluster: str) -> None:
     click.echo(f"attendee {name} is removed")
 
 
-@main.group()
-def run() -> None:
-    """See, change and delete runs."""
-
-
-@run.command("list")
-@CLUSTER
-def list_runs(cluster: str) -> None:
-    """List the runs in a cluster."""
-    click.echo(clusters.connect(cluster).runs())
-
-
-@run.command("status")
-@click.argument("name")
-@CLUSTER
-def run_status(name: str, cluster: str) -> None:
-    """Show how the run NAME is, with its pods."""
-    found = clusters.connect(cluster).run(name)
-    click.echo(found.status)
-    click.echo(found.pods())
-
-
-@run.command()
-@click.argument("name")
-@CLUSTER
-@click.option("--rank", type=int, help="Of one rank only.")
-@click.option("--follow", "-f", is_flag=True, help="Go on until it ends.")
-def logs(name: str, cluster: str, rank: int | None, follow: bool) -> None:
-    """Print what the run NAME has written."""
-    written = clusters.connect(cluster).run(name).logs(rank=rank, follow=follow)
-    if not follow:
-        click.echo(repr(written))
-        return
-    for line in written:
-        click.echo(line)
-
-
-@run.command("wait")
-@click.argument("name")
-@CLUSTER
-@click.option("--timeout", default=3600.0, show_default=True, help="Seconds.")
-def wait_run(name: str, cluster: str, timeout: float) -> None:
-    """Wait until the run NAME has succeeded; exit status 1 and the first traceback if it fails."""
-    clusters.connect(cluster).run(name).wait(timeout=timeout)
-
-
-RANK = click.option("--rank", type=int, required=True, help="As it is in the newest rendezvous.")
-
-
-@run.command("kill")
-@click.argument("name")
-@CLUSTER
-@RANK
-def kill_rank(name: str, cluster: str, rank: int) -> None:
-    """Kill the process of a rank of the run NAME, as a crash would."""
-    click.echo(clusters.connect(cluster).run(name).kill(rank=rank))
-
-
-@run.command("stop")
-@click.argument("name")
-@CLUSTER
-@RANK
-def stop_rank(name: str, cluster: str, rank: int) -> None:
-    """Make the process of a rank of the run NAME hang."""
-    click.echo(clusters.connect(cluster).run(name).stop(rank=rank))
-
-
-@run.command("go-on")
-@click.argument("name")
-@CLUSTER
-@click.option("--rank", type=int, help="As it was when it was stopped; by default all that were.")
-def go_on(name: str, cluster: str, rank: int | None) -> None:
-    """Let a process of the run NAME that was stopped go on."""
-    click.echo(clusters.connect(cluster).run(name).go_on(rank=rank))
-
-
-@run.command("scale")
-@click.argument("name")
-@click.argument("workers", type=int)
-@CLUSTER
-def scale_run(name: str, workers: int, cluster: str) -> None:
-    """Have another number of WORKERS in the run NAME."""
-    click.echo(clusters.connect(cluster).run(name).scale(workers))
-
-
-@run.command("delete")
-@click.argument("name")
-@CLUSTER
-def delete_run(name: str, cluster: str) -> None:
-    """Delete the run NAME; harmless when there is none."""
-    from kitlib.runs import Run
-
-    Run(clusters.connect(cluster).kube, name).delete()
-    click.echo(f"run {name} is deleted")
-
-
-@main.command()
-@click.argument("trainer")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-@CLUSTER
-@click.option("--nodes", default=4, show_default=True, help="How many pods.")
-@click.option("--cpu", help="Cores of each pod.")
-@click.option("--memory", help="Memory of each pod.")
-@click.option("--gpus", default=0, help="GPUs of each pod.")
-@click.option("--name", help="Of the run; by default the trainer's and a suffix.")
-@click.option("--dry-run", is_flag=True, help="Print the manifest and launch nothing.")
-def launch(trainer: str, args: tuple[str, ...], cluster: str, dry_run: bool, **job) -> None:
-    """Train with TRAINER on several nodes and follow it; ARGS after -- are the trainer's."""
-    from kitlib import jobs
-
-    made = jobs.IndexedJob(trainer, args=args, **job)
-    if dry_run:
-        click.echo(made.manifest, nl=False)
-        return
-    started = jobs.launch(made, cluster=cluster)
-    for line in started.logs(follow=True):
-        click.echo(line)
-    started.wait()
-
-
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True)
 @CLUSTER
 def kubectl(words: tuple[str, ...], cluster: str) -> None:
     """Run kubectl on a cluster: kit kubectl get pods -A."""
-    import os
-
     found = clusters.connect(cluster)
     command = found.kubectl_command()
     os.execvpe(command[0], [*command, *words], os.environ | {"KUBECONFIG": str(found.kubeconfig)})

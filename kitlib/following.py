@@ -1,16 +1,18 @@
-"""The lines of a run as they are written: waits for its pods, says why they do not run, ends when they do.
+"""The lines of a run: as they are written, or those that there are; and how a notebook shows them.
 
-Reading one pod is in `logs`; this knows of runs.
+Reading one pod is in `logs`, what people see of a line in `log_format`; this knows of runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from kitlib import logs, pods
 from kitlib.errors import Interrupted
+from kitlib.log_format import format_line
 from kitlib.manifests import Object
 from kitlib.progress import Part, Progress, progress
 from kitlib.status import RunStatus
+from kitlib.tables import Text
 from kitlib.tracebacks import Line
 from kitlib.waiting import wait
 from kitlib.watches import Snapshot
@@ -35,6 +37,10 @@ class LogStream:
         self.run, self.rank, self.timeout, self.part_of = run, rank, timeout, part_of
 
     def __iter__(self) -> Iterator[str]:
+        return (prefixed(rank, line, self.rank) for rank, line in self.lines())
+
+    def lines(self) -> Iterator[tuple[int | str, Line]]:
+        """Yield what is written as it comes, with the rank, or whatever the pod is known by."""
         followers = logs.Followers()
         try:
             for rank, pod in self._wait_for_pods().items():
@@ -42,8 +48,7 @@ class LogStream:
             alive = True
             while alive:
                 alive = followers.alive()  # asked first: what they put in before they ended is taken below
-                for rank, line in followers.take(1.0 if alive else 0.0):
-                    yield prefixed(rank, line, self.rank)
+                yield from followers.take(1.0 if alive else 0.0)
         except KeyboardInterrupt as error:
             raise Interrupted(
                 "stopped following; the run goes on by itself",
@@ -88,13 +93,44 @@ class LogStream:
         return now is None or pods.finished(now)
 
     def _ipython_display_(self) -> None:
-        for line in self:
-            print(line, flush=True)  # this is the notebook printing: it asked to be shown the lines
+        for rank, line in self.lines():  # this is the notebook printing: it asked to be shown the lines
+            print(readable(rank, line, self.rank), flush=True)
 
     def __repr__(self) -> str:
         return f'<lines of run "{self.run.name}" as they come: iterate over them>'
 
 
+class Log(Text):
+    """What the pods of a run have written: the text as it was written; a cell shows it as people read it.
+
+    Args:
+        lines: In their order, with the rank of each.
+        only: The rank that was asked for; by default each line begins with its rank.
+        note: What is shown where there are no lines.
+    """
+
+    lines: list[tuple[int | str, Line]]
+
+    def __new__(
+        cls, lines: Iterable[tuple[int | str, Line]], *, only: int | str | None = None, note: str = ""
+    ):
+        kept = list(lines)
+        made = super().__new__(cls, "\n".join(prefixed(rank, line, only) for rank, line in kept))
+        made.lines, made.only, made.note = kept, only, note
+        return made
+
+    def __repr__(self) -> str:
+        return "\n".join(readable(rank, line, self.only) for rank, line in self.lines) or self.note
+
+
 def prefixed(rank: int | str, line: Line, only: int | str | None) -> str:
-    """Return a line as people see it: with its rank, unless they asked for one rank only."""
+    """Return a line as it was written, with its rank, unless only one rank was asked for."""
     return line.text if only is not None else f"[{pods.called(rank)}] {line.text}"
+
+
+def readable(rank: int | str, line: Line, only: int | str | None) -> str:
+    """Return a line as people read it, with its rank, unless only one rank was asked for."""
+    if only is not None:
+        return format_line(line.text)
+    called = pods.called(rank)
+    return f"[{called}] {format_line(line.text, pod=called)}"

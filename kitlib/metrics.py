@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 EVENTS = ("start", "step", "epoch", "rendezvous", "checkpoint", "resume", "eval", "end")
+MOST_DIGITS = 18  # of a whole number in 64 bits
 
 
 @dataclass(frozen=True)
@@ -50,20 +51,28 @@ def parse_line(line: str) -> Event | None:
         >>> parse_line("Epoch 1 begins") is None
         True
     """
-    start = line.find("{")  # torchrun may put "[default0]:" in front
-    if start < 0:
-        return None
-    try:
-        body = json.loads(line[start:])
-    except (json.JSONDecodeError, RecursionError):
-        return None
-    if not isinstance(body, dict) or not isinstance(body.get("event"), str):
+    body = parse_object(line)
+    if body is None or not isinstance(body.get("event"), str):
         return None
     time, rank, world_size = (body.get(key) for key in ("time", "rank", "world_size"))
     if not (_is_number(time) and math.isfinite(time) and _is_count(rank) and _is_count(world_size)):
         return None
     fields = {key: value for key, value in body.items() if key not in ("event", "time", "rank", "world_size")}
     return Event(body["event"], float(time), rank, world_size, fields)
+
+
+def parse_object(line: str) -> dict[str, object] | None:
+    """Return the JSON object with which this line ends, whatever is before it, or None if there is none.
+
+    A whole number that no machine's integer holds is a float: it can then be calculated with and shown.
+    """
+    start = line.find("{")  # torchrun may put "[default0]:" in front
+    if start < 0:
+        return None
+    try:
+        return json.loads(line[start:], parse_int=_whole)  # what begins with a brace is an object
+    except (ValueError, RecursionError):
+        return None
 
 
 def parse(lines: Iterable[str]) -> Iterator[Event]:
@@ -75,6 +84,10 @@ def rows(events: Iterable[Event], event: str | None = None) -> list[dict[str, ob
     """Return events as rows in the order of their time, all of them or those of one kind."""
     chosen = (each for each in events if event is None or each.event == event)
     return [each.row() for each in sorted(chosen, key=lambda each: (each.time, each.rank))]
+
+
+def _whole(digits: str) -> int | float:
+    return int(digits) if len(digits) <= MOST_DIGITS else float(digits)
 
 
 def _is_number(value: object) -> bool:

@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from html import escape
 
+from kitlib.log_format import printable
+
 log = logging.getLogger("trainyard")
 BAR = 20  # characters of a bar in a terminal
 _COUNT = re.compile(r"(?<![\d.,])(\d[\d,]*(?:\.\d+)?) of (?:about )?(\d[\d,]*(?:\.\d+)?)\b")
@@ -67,10 +69,11 @@ class TerminalProgress(Progress):
     def __init__(self, title: str) -> None:
         super().__init__(title)
         from rich.console import Console  # only where there is a terminal
-        from rich.markup import escape as plain
+        from rich.markup import escape
 
-        self.console, self.plain = Console(stderr=True, highlight=False), plain
-        self.status = self.console.status(plain(title))
+        self.console = Console(stderr=True, highlight=False)
+        self.plain = lambda text: escape(printable(text))  # a pod may have written it
+        self.status = self.console.status(self.plain(title))
 
     def __enter__(self):
         self.status.start()

@@ -13,7 +13,7 @@ from kitlib import failures, logs, metrics, names, pods, workloads
 from kitlib.errors import BadInput, KitError, Rejected, RunFailed, RunNotFound
 from kitlib.events import events_table
 from kitlib.evidence import Evidence
-from kitlib.following import LogStream, prefixed
+from kitlib.following import Log, LogStream
 from kitlib.interventions import Interventions
 from kitlib.kube import Kube
 from kitlib.manifests import Object
@@ -21,7 +21,7 @@ from kitlib.metrics import Event as Reported
 from kitlib.progress import progress
 from kitlib.run_history import RunHistory
 from kitlib.status import DELETED, FAILED, RunStatus, judge
-from kitlib.tables import Table, Text
+from kitlib.tables import Table
 from kitlib.timeline import Timeline
 from kitlib.tracebacks import Line
 from kitlib.waiting import wait
@@ -81,8 +81,10 @@ class Run(RunHistory, Interventions):
 
     def logs(
         self, *, rank: int | str | None = None, follow: bool = False, timeout: float = 3600
-    ) -> Text | LogStream:
+    ) -> Log | LogStream:
         """Return what the pods have written: text that shows itself, or with ``follow`` lines as they come.
+
+        A notebook shows a trainer's JSON as people read it; the text and the lines are as they were written.
 
         Args:
             rank: Number of the pod, or ``"master"``, ``"ps-0"``, ``"worker-3"``; by default all, in order of
@@ -100,9 +102,8 @@ class Run(RunHistory, Interventions):
         if follow:
             return LogStream(self, rank, timeout)
         written = self._written(rank)
-        if not any(written.values()):
-            return _Nothing("", f"(no output yet. {self.status})")
-        return Text("\n".join(prefixed(number, line, rank) for number, line in logs.merge(written)))
+        note = "" if any(written.values()) else f"(no output yet. {self.status})"
+        return Log(logs.merge(written), only=rank, note=note)
 
     def metrics(self, event: str | None = None):
         """Return what the trainer reported, a row a JSON line, as a pandas DataFrame.
@@ -379,15 +380,3 @@ def known(kube: Kube, kind: str, **selectors: str) -> list[Object]:
 def _leaving(seen: Collection[Object]) -> str:
     held_up = {words for each in seen if (words := pods.unheard(each))}
     return "; ".join([f"deleting it, {len(seen)} pods are still there", *sorted(held_up)])
-
-
-class _Nothing(Text):
-    """An empty text that says why it is empty."""
-
-    def __new__(cls, text: str, note: str):
-        made = super().__new__(cls, text)
-        made.note = note
-        return made
-
-    def __repr__(self) -> str:
-        return self.note

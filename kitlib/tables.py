@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 
+from kitlib.log_format import printable
+
 
 class Text(str):
     """Text whose ``repr`` is the text, so that the last line of a cell shows it as it is.
@@ -86,7 +88,7 @@ def facts(about: Mapping[str, object]) -> Table:
 def _cell(value: object) -> str:
     if value is None or value == "":
         return "-"
-    return " ".join(str(value).split())  # a message of several lines would break the row
+    return printable(" ".join(str(value).split()))  # a message of several lines would break the row
 
 
 def age(since: str | None, now: datetime | None = None) -> str:

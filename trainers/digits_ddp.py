@@ -214,7 +214,7 @@ def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, sho
         )
 
 
-def introduce(train, test, *, network, device, group, about: dict) -> None:
+def introduce(train, test, *, steps: int, network, device, group, about: dict) -> None:
     """Say what this rank is about to do, and with what."""
     emit(
         "start",
@@ -222,6 +222,7 @@ def introduce(train, test, *, network, device, group, about: dict) -> None:
         synthetic=about["synthetic"],
         train_images=len(train),
         test_images=len(test),
+        steps=steps,
         device=str(device),
         backend=dist.get_backend(group),
         host=socket.gethostname(),
@@ -253,7 +254,7 @@ def main(argv: list[str] | None = None) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
-    introduce(train, test, network=network, device=device, group=group, about=about)
+    introduce(train, test, steps=steps, network=network, device=device, group=group, about=about)
 
     for epoch in range(settings.epochs):
         sampler.set_epoch(epoch)  # or every epoch would see the images in the same order

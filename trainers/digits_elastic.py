@@ -224,7 +224,7 @@ def evaluate(worker, network: nn.Module, test: TensorDataset, *, show: int = 16)
         )
 
 
-def introduce(worker, train, test, *, network, about: dict) -> None:
+def introduce(worker, train, test, *, steps: int, network, about: dict) -> None:
     """Say what this rank is about to do, and with what."""
     worker.emit(
         "start",
@@ -232,6 +232,7 @@ def introduce(worker, train, test, *, network, about: dict) -> None:
         synthetic=about["synthetic"],
         train_images=len(train),
         test_images=len(test),
+        steps=steps,
         device=str(worker.device),
         backend="gloo" if worker.group is None else "nccl",
         host=socket.gethostname(),
@@ -261,7 +262,8 @@ def main(argv: list[str] | None = None) -> None:
     network = make_model(data.tensors[0].shape[-1]).to(device, number)
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.lr)
     per_epoch = -(-len(data) // settings.global_batch_size)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.epochs * per_epoch)
+    steps = settings.epochs * per_epoch
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     shared = {"model": network, "optimizer": optimizer, "schedule": schedule}
     state = elastic.State(steps_per_epoch=per_epoch, **shared)
     run = {name: getattr(settings, name) for name in CONTINUED} | {"model": "mlp"}
@@ -273,7 +275,7 @@ def main(argv: list[str] | None = None) -> None:
     def one_round(worker) -> elastic.Worker:
         nonlocal introduced
         if not introduced:
-            introduce(worker, data, test, network=network, about=about)
+            introduce(worker, data, test, steps=steps, network=network, about=about)
             introduced = True
         train(worker, state, network, data, optimizer, schedule, settings=settings, keeper=keeper)
         evaluate(worker, network, test)

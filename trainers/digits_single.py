@@ -176,7 +176,7 @@ def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, sho
     )
 
 
-def introduce(train, test, *, network, device, about: dict) -> None:
+def introduce(train, test, *, steps: int, network, device, about: dict) -> None:
     """Say what is about to be done, and with what."""
     emit(
         "start",
@@ -184,6 +184,7 @@ def introduce(train, test, *, network, device, about: dict) -> None:
         synthetic=about["synthetic"],
         train_images=len(train),
         test_images=len(test),
+        steps=steps,
         device=str(device),
         host=socket.gethostname(),
         threads=torch.get_num_threads(),
@@ -210,7 +211,7 @@ def main(argv: list[str] | None = None) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
-    introduce(train, test, network=model, device=device, about=about)
+    introduce(train, test, steps=steps, network=model, device=device, about=about)
 
     for epoch in range(settings.epochs):
         train_epoch(model, loader, optimizer, schedule, epoch=epoch, every=settings.log_every, device=device)

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 
+from kitlib import pods
+from kitlib.log_format import format_line
 from kitlib.tracebacks import Line, time_key
 
 MOST_LINES = 60  # what is sent each second
-LONGEST = 240  # characters: an evaluation with its pictures is a line of a hundred thousand
+LONGEST = 240  # characters
 
 
 class Journal:
@@ -17,10 +19,10 @@ class Journal:
 
     def __init__(self, most: int = MOST_LINES) -> None:
         self.most = most
-        self.lines: list[tuple[int, Line]] = []
+        self.lines: list[tuple[int | str, Line]] = []
         self.total = 0
 
-    def add(self, lines: Iterable[tuple[int, Line]]) -> None:
+    def add(self, lines: Iterable[tuple[int | str, Line]]) -> None:
         """Take in lines with their ranks; those of one rank in its order."""
         new = list(lines)
         self.total += len(new)
@@ -29,10 +31,10 @@ class Journal:
         del self.lines[: -self.most]
 
     def rows(self) -> list[list[object]]:
-        """Return rank, time of day in UTC, and text of each line, long ones cut."""
-        return [[rank, line.time[11:19], shortened(line.text)] for rank, line in self.lines]
+        """Return rank, time of day in UTC, and text of each line as people read it, long ones cut."""
+        return [[rank, line.time[11:19], _shown(line.text, rank)] for rank, line in self.lines]
 
 
-def shortened(text: str) -> str:
-    """Return a line that is not longer than a page is wide."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+def _shown(text: str, rank: int | str) -> str:
+    shown = format_line(text, pod=pods.called(rank))
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"

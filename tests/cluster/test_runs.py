@@ -5,8 +5,10 @@ import sys
 import threading
 
 import pytest
+from click.testing import CliRunner
 
 import kitlib as kit
+from kitlib import cli
 from kitlib.errors import BadInput, Interrupted, LaunchRejected, RunExists, RunNotFound, WaitTimeout
 
 from .ranks import until
@@ -47,6 +49,26 @@ def test_following_brings_every_line_once_and_ends_with_the_run(launch, plain):
         mine = [line for line in lines if line.startswith(f"[rank {rank}]")]
         assert mine == [f"[rank {rank}] line {number}" for number in range(40)]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("log-", "watch-"))]
+
+
+def test_a_terminal_shows_words_programs_get_json_and_the_verdict_is_the_exit_status(
+    launch, plain, local_cluster
+):
+    event = '{"event":"step","time":1.5,"rank":0,"world_size":1,"step":7,"loss":0.123456789}'
+    run = launch(plain(f"print('\\x1b[2Jbegun')\nprint('{event}')\nraise SystemExit(3)", nodes=1))
+    words = ["run", "logs", run.name, "-c", local_cluster.name]
+    followed = CliRunner().invoke(cli.main, [*words, "--follow"])
+    assert followed.stdout.splitlines() == ["[rank 0] begun", "[rank 0] step 7  loss 0.1235"]
+    assert followed.exit_code == 1
+    assert "RunFailed: " in followed.stderr
+    of_one = CliRunner().invoke(cli.main, [*words, "--follow", "--rank", "0"])
+    assert of_one.exit_code == 1
+    assert of_one.stdout.splitlines() == ["begun", "rank 0  step 7  loss 0.1235"]
+    read = CliRunner().invoke(cli.main, [*words, "--output", "json"])
+    assert read.exit_code == 0
+    assert read.stdout == f"{event}\n"
+    assert "[rank 0] begun" in read.stderr
+    assert event in run.logs()
 
 
 def test_the_traceback_of_the_rank_that_failed_first_is_shown(launch, write_trainer):

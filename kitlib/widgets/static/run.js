@@ -73,7 +73,7 @@ function runView(model, root) {
     const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 24;
     log.replaceChildren(...(model.get("lines") || []).flatMap(([rank, time, text]) => [
       element("span", { class: "ty-quiet" }, `${time} `),
-      element("b", { style: `color: ${look(theme, rank).colour}` }, `[rank ${rank}] `),
+      element("b", { style: `color: ${look(theme, Number(/\d*$/.exec(rank)[0])).colour}` }, Number.isInteger(rank) ? `[rank ${rank}] ` : `[${rank}] `),
       `${text}\n`,
     ]));
     if (atEnd) log.scrollTop = log.scrollHeight;
