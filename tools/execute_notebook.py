@@ -12,14 +12,14 @@ import tempfile
 import time
 from pathlib import Path
 
-# jsonschema would compile the grammar of web addresses with it: three seconds of a core for a format that no
-# notebook has. It does without where there is none.
-sys.modules.setdefault("rfc3987_syntax", None)
-import papermill  # noqa: E402
-from papermill.engines import NBClientEngine, papermill_engines  # noqa: E402
-from papermill.exceptions import PapermillExecutionError  # noqa: E402
-from papermill.iorw import LocalHandler, papermill_io  # noqa: E402
-from traitlets.config import Config  # noqa: E402
+import smoke  # noqa: F401 (what it keeps out of papermill is slow)
+
+# isort: split
+import papermill
+from papermill.engines import NBClientEngine, papermill_engines
+from papermill.exceptions import PapermillExecutionError
+from papermill.iorw import LocalHandler, papermill_io
+from traitlets.config import Config
 
 START_SECONDS, CELL_SECONDS = 300, 600
 

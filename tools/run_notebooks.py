@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import report
 from smoke import clusters, plan, thresholds
 from smoke.lanes import Lanes, default_lanes, ready
 from smoke.result import Outcome
@@ -189,6 +188,8 @@ def main() -> int:
         time_limit=arguments.time_limit,
     )
     attempt(notebooks, outcome, folder=folder, arguments=arguments)
+    import report  # what it imports takes longer than the start of the first notebook
+
     executed = [path for path in notebooks if (folder / path.name).exists()]
     outcome.notebooks = [report.read(folder / path.name, original=path) for path in executed]
     outcome.thresholds = thresholds.judge(
