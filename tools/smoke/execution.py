@@ -55,11 +55,16 @@ class Processes:
                 raise Ended
         return status
 
+    def running(self) -> list[subprocess.Popen]:
+        """Return the processes that run now."""
+        with self._lock:
+            return list(self._running)
+
     def end(self) -> None:
         """End every process, a notebook's kernel first; what is left of its session goes with it."""
         with self._lock:
             self._ended = True
-            running = list(self._running)
+        running = self.running()
         for process in running:
             process.terminate()
         deadline = time.monotonic() + PATIENCE
