@@ -94,7 +94,8 @@ def rehearse(notebooks: Sequence[str] = (), *, folder: Path, options: Sequence[s
     runner = settings.find(settings.REPOSITORY / RUNNER)
     before = read(folder / KEPT)
     (folder / RESULT).unlink(missing_ok=True)
-    command = [sys.executable, str(runner), "--output", str(folder), *options, *notebooks]
+    # One after the other, or each would be measured beside another one.
+    command = [sys.executable, str(runner), "--output", str(folder), "--lanes", "1", *options, *notebooks]
     status = _run(command)
     if not (folder / RESULT).exists():
         if status == 130:

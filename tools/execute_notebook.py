@@ -12,6 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import smoke  # noqa: F401 (what it keeps out of papermill is slow)
+
+# isort: split
 import papermill
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
@@ -22,10 +25,10 @@ START_SECONDS, CELL_SECONDS = 300, 600
 
 
 class TellingEngine(NBClientEngine):
-    """papermill's own engine, which prints a line when a cell of code begins."""
+    """papermill's own engine, which prints a line, behind a label, when a cell of code begins."""
 
     @classmethod
-    def execute_managed_notebook(cls, nb_man, kernel_name, **options):
+    def execute_managed_notebook(cls, nb_man, kernel_name, *, label="", **options):
         """Execute the notebook that ``nb_man`` holds."""
         began, cells, start = time.monotonic(), nb_man.nb.cells, nb_man.cell_start
 
@@ -34,7 +37,7 @@ class TellingEngine(NBClientEngine):
                 minutes, seconds = divmod(int(time.monotonic() - began), 60)
                 first = cell.source.strip().splitlines()[0]
                 number = f"{cells.index(cell) + 1}/{len(cells)}"
-                print(f"  {minutes}:{seconds:02d}  cell {number:<6} {first[:84]}", flush=True)
+                print(f"{label}  {minutes}:{seconds:02d}  cell {number:<6} {first[:84]}", flush=True)
             return start(cell, *args, **kwargs)
 
         nb_man.cell_start = tell
@@ -54,8 +57,11 @@ class WholeFiles(LocalHandler):
         Path(beside).replace(path)
 
 
-def execute(notebook: Path, output: Path, parameters: dict[str, object]) -> int:
-    """Write the executed notebook to ``output``; return 1 if a cell failed, and 0 otherwise."""
+def execute(notebook: Path, output: Path, parameters: dict[str, object], *, label: str = "") -> int:
+    """Write the executed notebook to ``output``; return 1 if a cell failed, and 0 otherwise.
+
+    The lines that it prints begin with ``label``: several notebooks may be executed at once.
+    """
     papermill_engines.register("telling", TellingEngine)
     papermill_io.register(os.fspath(output.parent), WholeFiles())
     try:
@@ -67,6 +73,7 @@ def execute(notebook: Path, output: Path, parameters: dict[str, object]) -> int:
                 output,
                 parameters=parameters,
                 engine_name="telling",
+                label=label,
                 kernel_name="python3",
                 cwd=notebook.parent,
                 progress_bar=False,
@@ -75,7 +82,7 @@ def execute(notebook: Path, output: Path, parameters: dict[str, object]) -> int:
                 config=Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/socket"}),
             )
     except PapermillExecutionError as error:
-        print(f"{notebook.name}: {error.ename}: {error.evalue}", file=sys.stderr)
+        print(f"{label}  {notebook.name}: {error.ename}: {error.evalue}", file=sys.stderr)
         return 1
     return 0
 
@@ -85,11 +92,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Execute one notebook.")
     parser.add_argument("notebook", type=Path)
     parser.add_argument("output", type=Path)
+    parser.add_argument("--label", default="", help="what the lines that it prints begin with")
     parser.add_argument("parameters", nargs="*", metavar="name=value")
     arguments = parser.parse_args()
     pairs = (text.split("=", 1) for text in arguments.parameters)
     parameters = {name: json.loads(value) for name, value in pairs}
-    return execute(arguments.notebook.absolute(), arguments.output.absolute(), parameters)
+    return execute(
+        arguments.notebook.absolute(), arguments.output.absolute(), parameters, label=arguments.label
+    )
 
 
 if __name__ == "__main__":

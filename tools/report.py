@@ -18,8 +18,11 @@ import nbformat
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 from smoke.result import Outcome
+from smoke.timeline import NOTEBOOK, WAITING, Span
 
 HERE = Path(__file__).parent
+WIDTH, ROW, NARROW = 1000, 44, 22  # of the picture of the lanes; a bar that is narrower has no text
+TICKS, MOST_TICKS = (10, 30, 60, 120, 300, 600), 10  # seconds between two ticks
 PICTURE_TAG = "result-picture"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 # A cell with one of these tags has a number as its value, or a dict of numbers by these names; the dict also
@@ -168,6 +171,66 @@ def _described(path: Path) -> NotebookNode:
     return notebook
 
 
+@dataclass(frozen=True)
+class Bar:
+    """One span in the picture of the lanes: where it lies there, in the picture's units, and what it says."""
+
+    left: float
+    width: float
+    top: float
+    style: str
+    text: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """When what ran, a row for each lane, as the template draws it: 1,000 units wide."""
+
+    lanes: range
+    height: float
+    bars: tuple[Bar, ...]
+    ticks: tuple[tuple[float, str], ...]
+
+
+def chart(outcome: Outcome) -> Chart | None:
+    """Return the picture of a run's timeline; None where nothing ran."""
+    spans = outcome.timeline.spans
+    if not spans:
+        return None
+    total = max(span.start + span.seconds for span in spans)
+    scale = WIDTH / max(total, 1)
+    verdicts = {result.name: result.verdict for result in outcome.notebooks}
+    bars = []
+    for span in spans:
+        text = span.name.partition("_")[0] if span.kind == NOTEBOOK else ""
+        style = verdicts.get(span.name, "not finished").partition(" ")[0] if text else span.kind
+        width = span.seconds * scale
+        if width < NARROW:
+            text = ""
+        title = f"{_what(span)}: {clock(span.seconds)}, from {clock(span.start)}"
+        bars.append(Bar(span.start * scale, width, (span.lane - 1) * ROW, style, text, title))
+    every = next(step for step in TICKS if total / step <= MOST_TICKS or step == TICKS[-1])
+    ticks = tuple((at * scale, clock(at)) for at in range(0, int(total) + 1, every))
+    lanes = range(1, max(span.lane for span in spans) + 1)
+    return Chart(lanes, len(lanes) * ROW, tuple(bars), ticks)
+
+
+def _what(span: Span) -> str:
+    return f"waiting for {span.name}" if span.kind == WAITING else span.name
+
+
+def clock(seconds: float) -> str:
+    """Return a length of time in minutes and seconds.
+
+    Example:
+        >>> clock(83.4)
+        '1:23'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
+
+
 def write(outcome: Outcome, *, folder: Path) -> Path:
     """Write the notebooks' pages and ``index.html`` into ``folder``; return the index's path.
 
@@ -187,13 +250,15 @@ def write(outcome: Outcome, *, folder: Path) -> Path:
         page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)
         (folder / f"{result.name}.html").write_text(page, encoding="utf-8")
     templates = jinja2.FileSystemLoader(HERE)
-    template = jinja2.Environment(
-        loader=templates, autoescape=True, trim_blocks=True, lstrip_blocks=True
-    ).get_template("report.html.j2")
+    environment = jinja2.Environment(loader=templates, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"clock": clock, "what": _what}
+    template = environment.get_template("report.html.j2")
     done = {result.name: result for result in outcome.notebooks}
     index = folder / "index.html"
     page = template.render(
         outcome=outcome,
+        chart=chart(outcome),
+        spans=sorted(outcome.timeline.spans, key=lambda span: span.start),
         rows=[(name, done.get(name)) for name in outcome.planned],
         passed=sum(result.verdict == "passed" for result in outcome.notebooks),
         machine=f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}",

@@ -1,6 +1,7 @@
 """Run notebooks on a cluster, write a report, and delete what was made, whatever happened.
 
-By default the cluster is a local one that lives as long as the run; with ``--provider eks`` or ``gke`` it is
+By default the cluster is a local one that lives as long as the run, or several where cores and memory allow:
+then notebooks run side by side, in lanes. With ``--provider eks`` or ``gke`` it is
 one at a cloud, which costs money, and is asked for before. With ``--provider existing`` it is any that a
 kubeconfig leads to: a platform engineer's smoke test (docs/smoke-test.md). The report is
 ``index.html`` for people, ``result.json`` and ``junit.xml`` for programs, and ``bundle.tar.gz`` where a
@@ -13,21 +14,17 @@ import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import report
-from smoke import clusters, thresholds
-from smoke.brief import brief
-from smoke.bundle import Bundle
-from smoke.execution import execute
+from smoke import clusters, plan, thresholds
+from smoke.lanes import Lanes, default_lanes, ready
 from smoke.result import Outcome
-from smoke.stopping import TIME_LIMIT, Stopping
+from smoke.stopping import Stopping
+from smoke.timeline import take_setup
 
 from kitlib import names, settings
-from kitlib.clusters import Cluster
 from kitlib.errors import KitError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,38 +32,6 @@ NOTEBOOKS = ROOT / "notebooks"
 CLUSTER, NODES = "trainyard-run", 4
 RENTED = ("eks", "gke")
 LEFT_BEFORE = ("[0-9][0-9]_*.*", "index.html", "result.json", "junit.xml", "bundle.tar.gz")
-
-
-def run(notebooks: Sequence[Path], site, outcome: Outcome, *, folder: Path, arguments, stopping) -> None:
-    """Execute every notebook, also after one has failed; keep what is needed to find out why one did."""
-    print(f"run {outcome.run}: {len(notebooks)} notebooks", flush=True)
-    cluster = site.open()
-    outcome.cluster = clusters.facts(cluster)
-    bundle = Bundle(cluster.kubeconfig)
-    environment = _environment(arguments, outcome.run)
-    try:
-        for number, notebook in enumerate(notebooks, 1):
-            print(f"notebook {number} of {len(notebooks)}: {notebook.name}", flush=True)
-            output, offer = folder / notebook.name, site.offer() | dict(arguments.parameter)
-            try:
-                status = execute(
-                    notebook, output, parameters=offer, environment=environment, stopping=stopping
-                )
-            except KeyboardInterrupt:
-                if stopping.reason == TIME_LIMIT:
-                    _collect(bundle, cluster, notebook, outcome)
-                raise
-            if status:
-                _collect(bundle, cluster, notebook, outcome)
-    finally:
-        saved = bundle.save(folder / "bundle.tar.gz")
-        outcome.bundle = saved and saved.name
-
-
-def _collect(bundle: Bundle, cluster: Cluster, notebook: Path, outcome: Outcome) -> None:
-    print("  collecting events, logs and manifests", flush=True)
-    outcome.briefs[notebook.stem] = bundle.clean(brief(cluster))
-    bundle.collect(cluster, part=notebook.stem)
 
 
 def _environment(arguments: argparse.Namespace, run: str) -> dict[str, str]:
@@ -84,35 +49,44 @@ def _environment(arguments: argparse.Namespace, run: str) -> dict[str, str]:
 def attempt(notebooks: Sequence[Path], outcome: Outcome, *, folder: Path, arguments) -> None:
     """Run the notebooks and clean up; note in ``outcome`` what came between."""
     stopping = Stopping(seconds=arguments.time_limit)
-    if arguments.provider == "local":
-        site = clusters.OwnCluster(arguments.cluster, nodes=arguments.nodes or NODES)
-    elif arguments.provider in RENTED:
-        nodes = arguments.nodes or NODES
-        site = clusters.RentedCluster(arguments.provider, arguments.cluster, nodes, dict(arguments.option))
-    else:
-        site = clusters.BorrowedNamespace(
-            outcome.run,
-            stopping,
-            kubeconfig=arguments.kubeconfig,
-            context=arguments.context,
-            namespace=arguments.namespace,
-            nodes=arguments.nodes,
-        )
+    planned = plan.chains([plan.read(path) for path in notebooks], lanes=arguments.lanes)
+    sites = [_site(number, outcome.run, arguments, stopping) for number in range(1, arguments.lanes + 1)]
+    lanes = Lanes(
+        sites[: len(planned)],
+        plan.Queue(planned, ready=ready),
+        outcome,
+        folder=folder,
+        parameters=dict(arguments.parameter),
+        environment=_environment(arguments, outcome.run),
+    )
+    outcome.lanes = len(lanes.lanes)
+    print(f"run {outcome.run}: {len(notebooks)} notebooks, {outcome.lanes} at once", flush=True)
     try:
-        try:
-            run(notebooks, site, outcome, folder=folder, arguments=arguments, stopping=stopping)
-        finally:
-            with stopping.held():
-                if stopping.reason:
-                    print(stopping.reason, flush=True)
-                print("cleaning up", flush=True)
-                site.close()
+        lanes.run(stopping)
     except KeyboardInterrupt:
         pass  # the reason is known
     except KitError as error:
         outcome.error = str(error)
         print(error, flush=True)
     outcome.stopped = stopping.reason
+
+
+def _site(number: int, run: str, arguments: argparse.Namespace, stopping: Stopping):
+    """Return where the notebooks of a lane work; nothing is made yet."""
+    nodes = arguments.nodes or NODES
+    if arguments.provider == "local":
+        name = arguments.cluster if number == 1 else f"{arguments.cluster}-{number}"
+        return clusters.OwnCluster(name, nodes=nodes)
+    if arguments.provider in RENTED:
+        return clusters.RentedCluster(arguments.provider, arguments.cluster, nodes, dict(arguments.option))
+    return clusters.BorrowedNamespace(
+        run,
+        stopping,
+        kubeconfig=arguments.kubeconfig,
+        context=arguments.context,
+        namespace=arguments.namespace,
+        nodes=arguments.nodes,
+    )
 
 
 def find(words: Sequence[str], folder: Path) -> list[Path]:
@@ -141,6 +115,7 @@ def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     help_text = "eks, gke: of the cluster: region=us-west-2 instance_type=g4dn.xlarge hours=2 confirm=true"
     add("--option", action="append", default=[], type=_pair, metavar="NAME=VALUE", help=help_text)
     add("--nodes", type=int, help="nodes of its own cluster, and how many pods train; 4, or the notebook's")
+    add("--lanes", type=int, help="local: how many notebooks run at once, each lane on a cluster of its own")
     add("--kubeconfig", help="existing: by default $KUBECONFIG, or ~/.kube/config")
     add("--context", help="existing: one of the kubeconfig's contexts")
     add("--namespace", help="existing: where to work; by default one is made where that is allowed")
@@ -160,9 +135,17 @@ def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
             for each in thresholds.parse(figure, text)
         ]
         settings.read(os.environ | _environment(arguments, "run"))
+        arguments.lanes = _lanes(arguments)
     except (ValueError, KitError) as error:
         parser.error(str(error))
     return arguments
+
+
+def _lanes(arguments: argparse.Namespace) -> int:
+    lanes = default_lanes(arguments.provider) if arguments.lanes is None else arguments.lanes
+    if lanes < 1 or (lanes > 1 and arguments.provider != "local"):
+        raise ValueError(f"--lanes {lanes}: one, or more where the clusters are local")
+    return lanes
 
 
 def seconds(text: str) -> float:
@@ -204,14 +187,15 @@ def main() -> int:
         planned=[path.stem for path in notebooks],
         time_limit=arguments.time_limit,
     )
-    began = time.monotonic()
     attempt(notebooks, outcome, folder=folder, arguments=arguments)
+    import report  # what it imports takes longer than the start of the first notebook
+
     executed = [path for path in notebooks if (folder / path.name).exists()]
     outcome.notebooks = [report.read(folder / path.name, original=path) for path in executed]
     outcome.thresholds = thresholds.judge(
         arguments.thresholds, {each.name: each.figures for each in outcome.notebooks}
     )
-    outcome.seconds = time.monotonic() - began
+    outcome.seconds, outcome.setup = outcome.timeline.seconds, take_setup(folder)
     outcome.write(folder)
     index = report.write(outcome, folder=folder)
     for line in [*details(outcome), *summary(outcome)]:

@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,9 @@ from kitlib.errors import BadInput
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))  # as it is for a program that lies there
-from smoke import bundle, thresholds  # noqa: E402
+from smoke import bundle, plan, thresholds, timeline  # noqa: E402
+from smoke.execution import Ended, Processes  # noqa: E402
+from smoke.plan import Planned  # noqa: E402
 from smoke.result import EXIT_CODES, Outcome  # noqa: E402
 from smoke.stopping import Stopping  # noqa: E402
 from smoke.thresholds import Threshold, Verdict  # noqa: E402
@@ -129,6 +132,84 @@ def test_the_time_limit_interrupts_and_is_told_from_a_signal(stop):
     with pytest.raises(KeyboardInterrupt):
         signal.pause()
     assert stopping.reason == "time limit"
+
+
+def planned(name, **said):
+    return Planned(Path(f"{name}.ipynb"), **said)
+
+
+COURSE = [
+    planned("00_start", needs=()),
+    planned("04_data", seconds=30),
+    planned("05_job", seconds=40),
+    planned("06_train", after=("04_data",), seconds=50),
+    planned("08_operators", needs=("cluster", "jobset"), seconds=70),
+    planned("10_evaluate", after=("06_train",), seconds=10),
+    planned("11_clean_up", last=True, seconds=500),
+]
+
+
+def labels(chains):
+    return [[each.label for each in chain] for chain in chains]
+
+
+def test_a_notebook_follows_the_one_whose_work_it_uses_and_what_takes_longest_begins_first():
+    lanes = labels(plan.chains(COURSE, lanes=2))
+    assert lanes == [["00"], ["04", "06", "10"], ["08"], ["05"], ["11"]]
+
+
+def test_a_notebook_is_on_its_own_where_the_one_whose_work_it_uses_is_not_in_the_run():
+    assert labels(plan.chains([COURSE[3], COURSE[5]], lanes=2)) == [["06", "10"]]
+    assert labels(plan.chains([COURSE[1], COURSE[5]], lanes=2)) == [["04"], ["10"]]
+
+
+def test_notebooks_keep_their_order_in_one_lane():
+    assert sum(labels(plan.chains(COURSE, lanes=1)), []) == [each.label for each in COURSE]
+
+
+def test_what_still_has_to_wait_for_its_programs_is_taken_when_only_the_last_is_left():
+    waiting = plan.Queue(plan.chains(COURSE, lanes=2), ready=lambda notebook: "jobset" not in notebook.needs)
+    assert labels(iter(waiting.take, None)) == [["00"], ["04", "06", "10"], ["05"], ["08"], ["11"]]
+
+
+def test_the_notebooks_of_the_course_say_what_they_need_in_names_that_exist():
+    from localkube.controlplane.recipes import RECIPES
+
+    found = {each.name: each for each in map(plan.read, (ROOT / "notebooks").glob("[0-9]*.ipynb"))}
+    assert not found["00_start"].needs_cluster
+    assert found["11_clean_up"].last
+    for each in found.values():
+        assert set(each.programs) <= set(RECIPES)
+        assert set(each.after) <= set(found)
+        assert each.seconds > 0
+
+
+def test_ending_a_run_ends_what_other_threads_wait_for_and_nothing_new_is_started():
+    processes, seen, ended = Processes(), [], threading.Event()
+
+    def work():
+        try:
+            processes.run([sys.executable, "-c", "import signal; signal.pause()"], environment={})
+        except Ended:
+            ended.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not (seen := processes.running()):
+        thread.join(0.01)
+    processes.end()
+    thread.join(60)
+    assert ended.is_set()
+    assert seen[0].returncode == -signal.SIGTERM
+    with pytest.raises(Ended):
+        processes.run([sys.executable, "-c", ""], environment={})
+
+
+def test_the_times_of_the_setup_are_those_of_the_run_that_came_after_it_alone(tmp_path):
+    note = {"began": 1.0, "parts": [{"name": "packages", "seconds": 61.2}]}
+    (tmp_path / "setup.json").write_text(json.dumps(note))
+    assert timeline.take_setup(tmp_path) == {"packages": 61.2}
+    assert timeline.take_setup(tmp_path) == {}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))  # as it is for a program that lies there
 from smoke.result import Outcome  # noqa: E402
+from smoke.timeline import Span  # noqa: E402
 
 
 def tool(name):
@@ -187,6 +189,24 @@ def test_pictures_carry_their_description_and_the_page_loads_nothing(executed, t
     assert "<title>07_made</title>" in (tmp_path / "07_made.html").read_text()
     for path in (tmp_path / "index.html", tmp_path / "07_made.html"):
         assert 'src="http' not in path.read_text()
+
+
+def test_the_report_shows_the_setup_what_was_waited_for_and_each_notebook_in_its_lane(executed, tmp_path):
+    executed(new_code_cell("fine"))
+    (tmp_path / "out.ipynb").rename(tmp_path / "07_made.ipynb")
+    outcome = Outcome("run-1", "2030-01-02T03:04:05+00:00", ["07_made"], seconds=95.0, lanes=2)
+    outcome.notebooks = [report.read(tmp_path / "07_made.ipynb", original=tmp_path / "07_made.ipynb")]
+    outcome.setup = {"packages": 61.2}
+    outcome.timeline.spans = [
+        Span("waiting", "jobset", lane=2, start=0.0, seconds=14.0),
+        Span("notebook", "07_made", lane=2, start=14.0, seconds=81.0),
+    ]
+    page = report.write(outcome, folder=tmp_path).read_text()
+    rows = [re.findall(r"<td[^>]*>(?:<a[^>]*>)?([^<]*)", row) for row in page.split("<tr")]
+    assert ["setup: packages", "–", "before", "1:01"] in rows
+    assert ["waiting for jobset", "2", "0:00", "0:14"] in rows
+    assert ["07_made", "2", "0:14", "1:21"] in rows
+    assert "07_made: 1:21, from 0:14</title>" in page
 
 
 def test_a_notebook_that_cannot_be_written_leaves_the_last_one_whole(tmp_path):

@@ -31,15 +31,15 @@ LEFT_OUT = "(left out)"
 
 
 class Bundle:
-    """Files about failures, one folder for each, that become one archive.
+    """Files about failures, one folder for each, that become one archive."""
 
-    Args:
-        kubeconfig: Its credentials are looked for in everything that is written.
-    """
-
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="trainyard-bundle-")
-        self._secrets = credentials(kubeconfig)
+        self._secrets: list[str] = []
+
+    def hide(self, kubeconfig: Path) -> None:
+        """Leave a kubeconfig's credentials out of everything that is written from now on."""
+        self._secrets = sorted({*self._secrets, *credentials(kubeconfig)}, key=len, reverse=True)
 
     def collect(self, cluster: Cluster, *, part: str) -> None:
         """Write down how the cluster is now, in the folder ``part``."""
@@ -79,7 +79,7 @@ class Bundle:
         path.write_text(self.clean(text), encoding="utf-8")
 
     def clean(self, text: str) -> str:
-        """Return a text without the kubeconfig's credentials."""
+        """Return a text without the credentials of kubeconfigs."""
         for secret in self._secrets:
             text = text.replace(secret, LEFT_OUT)
         return text

@@ -1,7 +1,7 @@
-"""Executing one notebook: a process of its own, ended when the run has to stop.
+"""The processes of a run: notebooks, each in a process of its own, and waits for what they need.
 
 A process of its own because nbclient takes over the signal handlers of the one that it runs in. What happened
-is in the executed notebook, and read from there.
+in a notebook is in the executed notebook, and read from there.
 """
 
 import contextlib
@@ -10,50 +10,76 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from smoke.stopping import Stopping
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tools" / "execute_notebook.py"
 PATIENCE = 30  # seconds that an interrupted notebook has to shut its kernel down
 
 
-def execute(
-    notebook: Path,
-    output: Path,
-    *,
-    parameters: Mapping[str, object],
-    environment: Mapping[str, str],
-    stopping: Stopping,
-) -> int:
-    """Execute a notebook, writing it to ``output``, and return the process's exit status.
+class Ended(Exception):
+    """The run ends: nothing new is started."""
 
-    In a session of its own: Ctrl-C at the terminal reaches the caller alone, which decides what happens.
+
+class Processes:
+    """Processes that any thread starts and waits for, and that one call ends, all of them.
+
+    Each in a session of its own: Ctrl-C at the terminal reaches the caller alone, which decides what happens.
     """
-    words = [f"{name}={json.dumps(value)}" for name, value in parameters.items()]
-    process = None
-    try:
-        with stopping.held():
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen] = set()
+        self._ended = False
+
+    def run(self, command: Sequence[str], *, environment: Mapping[str, str]) -> int:
+        """Run a command to its end and return its exit status.
+
+        Raises:
+            Ended: `end` was called, before or meanwhile.
+        """
+        with self._lock:
+            if self._ended:
+                raise Ended
             process = subprocess.Popen(
-                [sys.executable, str(SCRIPT), str(notebook), str(output), *words],
-                cwd=ROOT,
-                env=os.environ | dict(environment),
-                start_new_session=True,
+                command, cwd=ROOT, env=os.environ | dict(environment), start_new_session=True
             )
-        return process.wait()
-    finally:
-        _end(process)
+            self._running.add(process)
+        status = process.wait()
+        with self._lock:
+            self._running.remove(process)
+            if self._ended:
+                raise Ended
+        return status
+
+    def running(self) -> list[subprocess.Popen]:
+        """Return the processes that run now."""
+        with self._lock:
+            return list(self._running)
+
+    def end(self) -> None:
+        """End every process, a notebook's kernel first; what is left of its session goes with it."""
+        with self._lock:
+            self._ended = True
+        running = self.running()
+        for process in running:
+            process.terminate()
+        deadline = time.monotonic() + PATIENCE
+        for process in running:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
-def _end(process: subprocess.Popen | None) -> None:
-    """End the process, its kernel first; what is left of its session goes with it."""
-    if process is not None and process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+def notebook_command(
+    notebook: Path, output: Path, *, label: str, parameters: Mapping[str, object]
+) -> list[str]:
+    """Return the command that executes a notebook into ``output``; its lines begin with ``label``."""
+    words = [f"{name}={json.dumps(value)}" for name, value in parameters.items()]
+    return [sys.executable, str(SCRIPT), "--label", label, str(notebook), str(output), *words]

@@ -12,6 +12,7 @@ from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from smoke.stopping import INTERRUPTED, TIME_LIMIT
 from smoke.thresholds import Verdict
+from smoke.timeline import Timeline
 
 SCHEMA = 1
 PASSED, FAILED, MISSED, NO_CLUSTER = "passed", "failed", "threshold missed", "cluster"
@@ -27,6 +28,9 @@ class Outcome:
         began: When, in UTC, as ISO 8601.
         planned: The names of the notebooks that were to be executed.
         seconds: How long it took, cleaning up included.
+        timeline: When its parts began and how long each took.
+        setup: Seconds of each part of the setup before it, where there was one.
+        lanes: How many notebooks were executed at once.
         time_limit: In seconds, or None.
         cluster: What ``clusters.facts`` says; None if none could be had.
         error: Why there was no cluster, or why it could not be cleaned up.
@@ -42,6 +46,9 @@ class Outcome:
     planned: list[str]
     time_limit: float | None = None
     seconds: float = 0.0
+    timeline: Timeline = field(default_factory=Timeline)
+    setup: dict[str, float] = field(default_factory=dict)
+    lanes: int = 1
     cluster: dict | None = None
     error: str | None = None
     stopped: str | None = None
@@ -83,6 +90,9 @@ class Outcome:
             "thresholds": [each.as_dict() for each in self.thresholds],
             "error": self.error,
             "bundle": self.bundle,
+            "setup": [{"name": name, "seconds": round(taken, 1)} for name, taken in self.setup.items()],
+            "lanes": self.lanes,
+            "timeline": [each.as_dict() for each in self.timeline.spans],
         }
 
     def _executed(self, name: str):

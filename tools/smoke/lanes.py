@@ -1,0 +1,238 @@
+"""Lanes: notebooks side by side, each lane a thread that runs one after the other on a cluster of its own.
+
+Much of a notebook is waiting, so two of them on two cores take less than twice as long as one. A lane starts
+processes and waits for them. Clusters are created and deleted in the main thread, as only that can be
+interrupted, and what is half made has to be undone. The order is ``plan.py``'s.
+"""
+
+import itertools
+import queue
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kitlib.clusters import Cluster
+from kitlib.errors import KitError, ProviderFailed
+from kitlib.progress import shown_elsewhere
+from localkube.controlplane import binaries, programs
+from localkube.errors import LocalClusterError
+from localkube.machine import cores, memory
+from smoke import clusters
+from smoke.brief import brief
+from smoke.bundle import Bundle
+from smoke.execution import Ended, Processes, notebook_command
+from smoke.plan import Planned, Queue
+from smoke.result import Outcome
+from smoke.stopping import TIME_LIMIT, Stopping
+from smoke.timeline import CLUSTER, NOTEBOOK, WAITING
+
+MOST_LANES = 4  # the longest chain takes about a quarter of what all of them do
+BYTES_OF_A_LANE = 3 * 2**30
+CONTROL_PLANE = "the control plane"
+
+
+def default_lanes(provider: str) -> int:
+    """Return how many notebooks run at once on this machine; one where the cluster is not on it."""
+    if provider != "local":
+        return 1
+    return max(1, min(cores(), memory() // BYTES_OF_A_LANE, MOST_LANES))
+
+
+def ready(notebook: Planned) -> bool:
+    """Return whether the programs that a notebook needs are on this machine."""
+    return len(programs.here(notebook.programs)) == len(notebook.programs)
+
+
+@dataclass
+class Lane:
+    """One of the lanes: its site, its cluster once that is there, and the notebook that it executes."""
+
+    number: int
+    site: clusters.OwnCluster | clusters.RentedCluster | clusters.BorrowedNamespace
+    cluster: Cluster | None = None
+    notebook: Planned | None = None
+    open: bool = False
+    answers: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
+
+
+class Lanes:
+    """Executes notebooks on the clusters of some sites.
+
+    Args:
+        sites: One for each lane.
+        waiting: The notebooks, in the order in which lanes take them.
+        outcome: What becomes of them is noted there.
+        folder: Where the executed notebooks are written.
+        parameters: Of the notebooks, beside those of the site.
+        environment: Of the processes that execute them.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence,
+        waiting: Queue,
+        outcome: Outcome,
+        *,
+        folder: Path,
+        parameters: Mapping[str, object],
+        environment: Mapping[str, str],
+    ) -> None:
+        self.lanes = [Lane(number, site) for number, site in enumerate(sites, 1)]
+        self.waiting, self.outcome, self.folder = waiting, outcome, folder
+        self.parameters, self.environment = parameters, environment
+        self.processes, self.bundle = Processes(), Bundle()
+        self._messages: queue.SimpleQueue = queue.SimpleQueue()
+        self._control_plane, self._count = threading.Lock(), itertools.count(1)
+
+    def run(self, stopping: Stopping) -> None:
+        """Execute all notebooks; in the main thread.
+
+        Raises:
+            KitError: A cluster could not be made, or not be cleaned up.
+            KeyboardInterrupt: The run was stopped, as ``stopping`` says.
+        """
+        threads = [
+            threading.Thread(target=self._follow, args=[lane], name=f"lane {lane.number}")
+            for lane in self.lanes
+        ]
+        try:
+            for lane in self.lanes:
+                if lane.site.provider != "local":  # whether it answers is known before anything is executed
+                    self._open(lane)
+            for thread in threads:
+                thread.start()
+            self._serve(stopping)
+        finally:
+            with stopping.held():
+                self._end(threads, stopping)
+
+    def _serve(self, stopping: Stopping) -> None:
+        """Do what lanes ask for until all of them have nothing left to do."""
+        busy = len(self.lanes)
+        while busy:
+            lane, message = self._messages.get()
+            if isinstance(message, BaseException):
+                raise message
+            if message == CLUSTER:
+                self._open(lane)
+                lane.answers.put(lane.cluster)
+                continue
+            busy -= 1
+            with stopping.held():
+                self._close(lane)
+
+    def _end(self, threads: Sequence[threading.Thread], stopping: Stopping) -> None:
+        """End what still runs, keep what is needed to find out why, and delete the clusters."""
+        if stopping.reason:
+            print(stopping.reason, flush=True)
+        self.processes.end()
+        for lane in self.lanes:
+            lane.answers.put(None)
+        for thread in threads:
+            if thread.ident:
+                thread.join()
+        for lane in self.lanes:
+            if stopping.reason == TIME_LIMIT and lane.notebook:
+                self._collect(lane, lane.notebook)
+        saved = self.bundle.save(self.folder / "bundle.tar.gz")
+        self.outcome.bundle = saved and saved.name
+        failures = []
+        for lane in self.lanes:
+            try:
+                self._close(lane)
+            except KitError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _open(self, lane: Lane) -> None:
+        """Make a lane's cluster, or reach it."""
+        lane.open = True
+        with self.outcome.timeline.span(CLUSTER, "creating the cluster", lane=lane.number):
+            if lane.site.provider == "local":
+                with shown_elsewhere():  # a line that changes would be torn by those of the notebooks
+                    lane.cluster = lane.site.open()
+            else:
+                lane.cluster = lane.site.open()
+        self.outcome.cluster = self.outcome.cluster or clusters.facts(lane.cluster)
+        self.bundle.hide(lane.cluster.kubeconfig)
+
+    def _close(self, lane: Lane) -> None:
+        """Delete what is of a lane's cluster, or of what was begun of it."""
+        if lane.open:
+            print(f"cleaning up after lane {lane.number}", flush=True)
+            with self.outcome.timeline.span(CLUSTER, "deleting the cluster", lane=lane.number):
+                lane.site.close()
+            lane.open = False
+
+    def _follow(self, lane: Lane) -> None:
+        """Execute notebooks until none is left, in a thread of its own; the main one hears how that ended."""
+        try:
+            while chain := self.waiting.take():
+                for notebook in chain:
+                    self._obtain(lane, notebook)
+                    self._execute(lane, notebook)
+        except Ended:
+            return
+        except Exception as error:  # noqa: BLE001 - the main thread raises it
+            self._messages.put((lane, error))
+        else:
+            self._messages.put((lane, None))
+
+    def _obtain(self, lane: Lane, notebook: Planned) -> None:
+        """Wait until what a notebook needs is there: the control plane, a cluster, programs of images."""
+        wait = self.outcome.timeline.span
+        if notebook.needs_cluster and lane.cluster is None:
+            if lane.site.provider == "local":
+                with wait(WAITING, CONTROL_PLANE, lane=lane.number), self._control_plane:
+                    self._obtain_control_plane(notebook)
+            self._messages.put((lane, CLUSTER))
+            if lane.answers.get() is None:
+                raise Ended
+        if lane.site.provider == "local" and not ready(notebook):
+            names = ", ".join(notebook.programs)
+            print(f"{notebook.label}  waiting for {names}", flush=True)
+            with wait(WAITING, names, lane=lane.number):
+                # Where that fails, the notebook does, and says why.
+                self._python("-m", "kitlib.cli", "images", "get", *notebook.programs)
+
+    def _obtain_control_plane(self, notebook: Planned) -> None:
+        try:
+            binaries.present()
+        except LocalClusterError:
+            print(f"{notebook.label}  waiting for {CONTROL_PLANE}", flush=True)
+            if self._python("-m", "localkube.controlplane"):
+                raise ProviderFailed(
+                    "it could not be obtained; the lines above say why",
+                    about=CONTROL_PLANE,
+                    fix="make setup",
+                ) from None
+
+    def _python(self, *words: str) -> int:
+        return self.processes.run([sys.executable, *words], environment={"PYTHONUNBUFFERED": "1"})
+
+    def _execute(self, lane: Lane, notebook: Planned) -> None:
+        """Execute one notebook; keep what is needed to find out why where it fails."""
+        of_lane = f", lane {lane.number}" if len(self.lanes) > 1 else ""
+        count = f"{next(self._count)} of {len(self.outcome.planned)}"
+        print(f"{notebook.label}  {notebook.path.name}: {count}{of_lane}", flush=True)
+        parameters = lane.site.offer() | dict(self.parameters)
+        output = self.folder / notebook.path.name
+        command = notebook_command(notebook.path, output, label=notebook.label, parameters=parameters)
+        lane.notebook = notebook
+        with self.outcome.timeline.span(NOTEBOOK, notebook.name, lane=lane.number):
+            failed = self.processes.run(command, environment=self.environment)
+        lane.notebook = None
+        seconds = self.outcome.timeline.spans[-1].seconds
+        print(f"{notebook.label}  {'failed' if failed else 'passed'} after {seconds:.0f} s", flush=True)
+        if failed:
+            self._collect(lane, notebook)
+
+    def _collect(self, lane: Lane, notebook: Planned) -> None:
+        if lane.cluster is None:
+            return
+        print(f"{notebook.label}  collecting events, logs and manifests", flush=True)
+        self.outcome.briefs[notebook.name] = self.bundle.clean(brief(lane.cluster))
+        self.bundle.collect(lane.cluster, part=notebook.name)

@@ -1,0 +1,120 @@
+"""In which order notebooks run, and which of them on one cluster: read from their own metadata.
+
+A notebook works alone. But where it uses what an earlier one left (a dataset, a model), it runs after that
+one on the same cluster; and what takes longest begins first. A notebook's ``metadata.trainyard`` has:
+
+- ``needs``: ``cluster``, and the programs of images that have to be on this machine, as ``kit images get``
+  calls them; without this key a cluster, and nothing else.
+- ``after``: the names of notebooks after which it runs, on their cluster, where they are in the same run.
+- ``last``: whether it begins when nothing else is left to begin.
+- ``seconds``: about how long it takes on two cores.
+
+Who executes them is in ``lanes.py``.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CLUSTER = "cluster"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A notebook, and what its metadata says; the module's docstring has the meaning of each."""
+
+    path: Path
+    needs: tuple[str, ...] = (CLUSTER,)
+    after: tuple[str, ...] = ()
+    last: bool = False
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Its file's name without the suffix."""
+        return self.path.stem
+
+    @property
+    def label(self) -> str:
+        """What its lines of output begin with."""
+        return self.name.partition("_")[0]
+
+    @property
+    def needs_cluster(self) -> bool:
+        """Whether it works on a cluster."""
+        return CLUSTER in self.needs
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The programs of images that it needs."""
+        return tuple(each for each in self.needs if each != CLUSTER)
+
+
+def read(path: Path) -> Planned:
+    """Return what a notebook says of itself."""
+    said = json.loads(path.read_text(encoding="utf-8"))["metadata"].get("trainyard", {})
+    return Planned(
+        path,
+        needs=tuple(said.get("needs", (CLUSTER,))),
+        after=tuple(said.get("after", ())),
+        last=bool(said.get("last", False)),
+        seconds=float(said.get("seconds", 0)),
+    )
+
+
+Chain = list[Planned]  # notebooks that run one after the other on one cluster
+
+
+def chains(notebooks: Sequence[Planned], *, lanes: int) -> list[Chain]:
+    """Return the notebooks in the order in which lanes take them.
+
+    In one lane they keep their order. In several, those that need no cluster come first, as they run while
+    one is created, then the longest chain; those that are ``last`` come last.
+
+    Example:
+        >>> two = [Planned(Path("04_a.ipynb")), Planned(Path("06_b.ipynb"), after=("04_a",))]
+        >>> [[each.label for each in chain] for chain in chains(two, lanes=2)]
+        [['04', '06']]
+    """
+    found: dict[str, Chain] = {}
+    for each in notebooks:
+        before = next((name for name in each.after if name in found and lanes > 1), None)
+        found[each.name] = [each] if before is None else found[before]
+        if before is not None:
+            found[before].append(each)
+    different = list({id(chain): chain for chain in found.values()}.values())
+    return sorted(different, key=lambda chain: _rank(chain, lanes))
+
+
+def _rank(chain: Chain, lanes: int) -> tuple[bool, bool, float]:
+    last = any(each.last for each in chain)
+    if lanes == 1:
+        return last, False, 0.0
+    return last, any(each.needs_cluster for each in chain), -sum(each.seconds for each in chain)
+
+
+class Queue:
+    """The chains that no lane has taken yet.
+
+    Args:
+        waiting: In the order in which they are to be taken.
+        ready: Whether the programs that a notebook needs are on this machine. One that still has to wait is
+            taken when there is nothing else but those that are ``last``.
+    """
+
+    def __init__(self, waiting: Sequence[Chain], *, ready: Callable[[Planned], bool]) -> None:
+        self._waiting = list(waiting)
+        self._ready = ready
+        self._lock = threading.Lock()
+
+    def take(self) -> Chain | None:
+        """Return the next chain, or None when all are taken."""
+        with self._lock:
+            now = [chain for chain in self._waiting if not any(each.last for each in chain)]
+            possible = [chain for chain in now if all(map(self._ready, chain))]
+            chain = next(iter(possible or now or self._waiting), None)
+            if chain:
+                self._waiting.remove(chain)
+            return chain

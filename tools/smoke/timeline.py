@@ -1,0 +1,75 @@
+"""When each part of a run began and how long it took: notebooks, clusters, and what was waited for.
+
+Lanes write it while they work; the report draws it.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+NOTEBOOK, CLUSTER, WAITING = "notebook", "cluster", "waiting"
+SHORT = 0.5  # seconds; nothing was waited for that took less
+
+
+@dataclass(frozen=True)
+class Span:
+    """One part of a run.
+
+    Attributes:
+        kind: ``NOTEBOOK``, ``CLUSTER`` (creating or deleting one) or ``WAITING``.
+        name: The notebook, or what was done or waited for.
+        lane: From 1.
+        start: Seconds since the run began.
+        seconds: How long it took.
+    """
+
+    kind: str
+    name: str
+    lane: int
+    start: float
+    seconds: float
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as ``result.json`` has it."""
+        return asdict(self) | {"start": round(self.start, 1), "seconds": round(self.seconds, 1)}
+
+
+class Timeline:
+    """The spans of a run that begins now."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.spans: list[Span] = []
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken so far."""
+        return time.monotonic() - self.began
+
+    @contextmanager
+    def span(self, kind: str, name: str, *, lane: int) -> Iterator[None]:
+        """Note when the block inside began, and how long it took, also where it fails."""
+        start = self.seconds
+        try:
+            yield
+        finally:
+            taken = self.seconds - start
+            if kind != WAITING or taken >= SHORT:
+                self.spans.append(Span(kind, name, lane, start, taken))
+
+
+def take_setup(folder: Path) -> dict[str, float]:
+    """Return how long each part of the setup took before this run; its note, ``setup.json``, goes with that.
+
+    So a later run without a setup of its own does not report this one's.
+    """
+    path = folder / "setup.json"
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    path.unlink()
+    return {str(part["name"]): float(part["seconds"]) for part in said["parts"]}
