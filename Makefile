@@ -12,17 +12,18 @@ WHEEL ?=
 SETUP = $(PYTHON) tools/setup.py --venv $(VENV) $(addprefix --wheel ,$(WHEEL))
 PYTEST = $(BIN)/python -m pytest
 # Most tests wait rather than compute: several files at a time, each worker with a cluster of its own. Files begin in
-# the order of their folders and names: the notebooks' and the nodes' take longest, and the unit tests fill the gaps.
-WORKERS ?= 3
-# How often a test that failed is run again; none on a machine of one's own.
-RERUNS ?=
-SIDE_BY_SIDE = $(PYTEST) $(if $(RERUNS),--reruns $(RERUNS) -raR) --dist loadfile --no-loadscope-reorder -n
+# the order that tests/conftest.py gives them: what takes longest first, and the unit tests fill the gaps.
+WORKERS ?= 4
+SIDE_BY_SIDE = $(PYTEST) --dist loadfile --no-loadscope-reorder -n
+# Make each target, whatever became of those before it; what failed is listed at the end, and is the exit status.
+each_of = @failed=; $(foreach each,$(1),$(MAKE) --no-print-directory $(each) || failed="$$failed $(each)"; ) \
+	test -z "$$failed" || { echo "$@ failed:$$failed" >&2; exit 1; }
 # What a pod is promised, whichever way it is run; what plain mode does not promise has the marker "site".
 IN_BOTH_MODES = $(wildcard $(addprefix tests/node/test_,pods_*.py streams_*.py workloads*.py) \
 	$(patsubst %,tests/node/test_%.py,lifecycle machines metrics names_and_services_live probes scheduling))
 
 # The course on simulated clouds: one after the other, as each wants the machine for itself, and saying where it is.
-COURSES = $(wildcard tests/cloud/test_notebooks_on_*.py)
+COURSES ?= $(wildcard tests/cloud/test_notebooks_on_*.py)
 
 # What `make run` is told: for the local cluster, and for a smoke test of any other (docs/smoke-test.md).
 quoted = '$(subst ','\'',$(1))'
@@ -40,7 +41,8 @@ RUN_OPTIONS += $(call option,KUBECONFIG,--kubeconfig) $(call option,CONTEXT,--co
 	$(call option,NAMESPACE,--namespace)
 endif
 
-.PHONY: help bundle setup run lab browser lint test test-all test-clouds soak-elastic bench wheel pins clean
+.PHONY: help bundle setup run lab browser lint test test-quick test-slow test-all test-each test-plain test-clouds \
+	test-clouds-slow test-courses soak-elastic bench wheel pins clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,16 +67,31 @@ lint: setup  ## style, and the import contract
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 
-test: lint browser  ## lint, then unit, node, cluster, notebook and browser tests
-	$(SIDE_BY_SIDE) $(WORKERS) -m "not slow" tests/node tests/unit tests/cloud
-	$(SIDE_BY_SIDE) 2 -m "not slow" tests/notebooks tests/browser tests/cluster
+test: browser  ## lint, then unit, node, cluster, notebook and browser tests, but for the slow ones
+	$(call each_of,lint test-quick)
 
-test-all: lint browser  ## every test, those marked slow as well; those of pods in plain mode, too
+test-quick:
+	$(SIDE_BY_SIDE) $(WORKERS) -m "not slow" tests
+
+test-slow: browser  ## the tests that `make test` leaves out and continuous integration does not
+	$(SIDE_BY_SIDE) $(WORKERS) -m "slow and not long" tests
+
+test-all: browser  ## every test, those that take minutes as well; those of pods in plain mode, too
+	$(call each_of,lint test-each test-plain)
+
+test-each:
 	$(PYTEST) tests
+
+test-plain:
 	TRAINYARD_MODE=plain $(SIDE_BY_SIDE) $(WORKERS) -m "not slow" $(IN_BOTH_MODES)
 
-test-clouds: lint  ## the clouds' tests that `make test` leaves out, and the whole course on each simulated cloud
-	$(SIDE_BY_SIDE) 2 -m "slow and not long" $(filter-out $(COURSES),$(wildcard tests/cloud/test_*.py))
+test-clouds: setup  ## the clouds' tests that `make test` leaves out, and the whole course on each simulated cloud
+	$(call each_of,lint test-clouds-slow test-courses)
+
+test-clouds-slow:
+	$(SIDE_BY_SIDE) 2 -m "slow and not long" tests/cloud
+
+test-courses: setup  ## the whole course on each simulated cloud, or on those whose files COURSES names
 	$(PYTEST) -m slow -s $(COURSES)
 
 soak-elastic: setup  ## disturb an elastic run for ten minutes, at random; SEED=N does the same again

@@ -39,6 +39,7 @@ for step in range(100_000):
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 
+@pytest.mark.slow
 def test_notebook_06_runs_by_its_menu_draws_live_is_interrupted_and_runs_again(page, lab, local_cluster):
     url, home = lab
     path = with_parameters(

@@ -43,7 +43,7 @@ steps.Clock = Fast
 CREATE = f"""cluster = kit.create_cluster(
     "eks", name="{NAME}", nodes=1, region="{REGION}", hours={HOURS}, confirm=True)"""
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

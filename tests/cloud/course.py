@@ -1,16 +1,11 @@
-"""The course on a cluster at a simulated cloud: the program of ``make run``, and what came of each notebook.
-
-A machine of several tenants stalls at times. So a notebook that failed is executed once more by its name, on
-a cluster made anew, as continuous integration does on the local one; and pytest's warnings list it.
-"""
+"""The course on a cluster at a simulated cloud: what ``make run`` runs, and the verdict on each notebook."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -22,35 +17,24 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 3600
 
 
-def run_course(folder: Path, behind: Callable[[], AbstractContextManager], *words: str) -> None:
+def run_course(folder: Path, behind: AbstractContextManager, *words: str) -> None:
     """Run the notebooks that ``TRAINYARD_CLOUD_NOTEBOOKS`` names, or all; each has to pass.
 
     Args:
         folder: For the executed notebooks.
-        behind: Has a new real cluster behind the one that is made: one that was deleted is empty.
+        behind: Has a real cluster behind the one that is made.
         words: For ``tools/run_notebooks.py``: which cluster.
     """
     named = os.environ.get("TRAINYARD_CLOUD_NOTEBOOKS", "").split()
-    with behind():
-        again = _failed(folder, *named, *words)
-    if again:
-        warnings.warn(f"RERUN of {', '.join(again)}: failed at the first attempt", stacklevel=2)
-        with behind():
-            assert not _failed(folder, *again, *words), "failed twice"
-
-
-def _failed(folder: Path, *words: str) -> list[str]:
-    """Run; return the notebooks that failed. One that did not get as far is no matter of a busy machine."""
-    command = [sys.executable, "tools/run_notebooks.py", *words, "--output", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, timeout=SECONDS, check=False)
-    result = json.loads((folder / "result.json").read_text())
-    seconds = {each["name"]: each["seconds"] for each in result["notebooks"]}
-    print(", ".join(f"{name} {taken:.0f} s" for name, taken in seconds.items()), flush=True)
-    verdicts = {each["name"]: each["verdict"] for each in result["notebooks"]}
-    assert set(verdicts.values()) <= {"passed", "failed"}, result["error"] or verdicts
-    failed = [name for name, verdict in verdicts.items() if verdict == "failed"]
-    assert failed or done.returncode == 0, result["error"] or result["verdict"]
-    return failed
+    command = [sys.executable, "tools/run_notebooks.py", *named, *words, "--output", str(folder)]
+    with behind:
+        done = subprocess.run(command, cwd=ROOT, timeout=SECONDS, check=False)
+        result = json.loads((folder / "result.json").read_text())
+        seconds = {each["name"]: each["seconds"] for each in result["notebooks"]}
+        print(", ".join(f"{name} {taken:.0f} s" for name, taken in seconds.items()), flush=True)
+        verdicts = {each["name"]: each["verdict"] for each in result["notebooks"]}
+        assert set(verdicts.values()) == {"passed"}, result["error"] or verdicts
+        assert done.returncode == 0, result["error"] or result["verdict"]
 
 
 @contextmanager

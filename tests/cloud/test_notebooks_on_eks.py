@@ -39,6 +39,7 @@ def real_cluster(amazon):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(2 * SECONDS)
 def test_the_notebooks_run_on_eks_from_the_first_to_the_last_and_leave_nothing(
     amazon_with_images, state_home, tmp_path
@@ -47,7 +48,7 @@ def test_the_notebooks_run_on_eks_from_the_first_to_the_last_and_leave_nothing(
     amazon.clock.run(SPEED)
     words = ["--provider", "eks", "--cluster", NAME, "--nodes", str(NODES)]
     words += [word for each in OPTIONS for word in ("--option", each)]
-    run_course(tmp_path, lambda: real_cluster(amazon), *words)
+    run_course(tmp_path, real_cluster(amazon), *words)
     assert amazon.left() == []
     if list(tmp_path.glob("03_*.ipynb")):
         assert "sha256:" in said(tmp_path, "03", "image = kit.build_image(")

@@ -52,6 +52,7 @@ def real_cluster(google, files):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(2 * SECONDS)
 def test_the_notebooks_run_on_gke_from_the_first_to_the_last_and_leave_nothing(
     google_with_images, state_home, tmp_path
@@ -62,7 +63,7 @@ def test_the_notebooks_run_on_gke_from_the_first_to_the_last_and_leave_nothing(
     (files := tmp_path / "filestore").mkdir()
     words = ["--provider", "gke", "--cluster", NAME, "--nodes", str(NODES)]
     words += [word for each in OPTIONS for word in ("--option", each)]
-    run_course(tmp_path, lambda: real_cluster(google, files), *words)
+    run_course(tmp_path, real_cluster(google, files), *words)
     assert google.left() == []
     assert list(files.iterdir()) == [], "Kubernetes gave no volume back"
     if list(tmp_path.glob("03_*.ipynb")):

@@ -9,7 +9,7 @@ from kitlib.attendees import Quota
 from kitlib.errors import Rejected
 from kitlib.workshop import surveying
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long]
 TAINT = "nvidia.com/gpu=present:NoSchedule"  # as EKS and GKE have it on nodes with GPUs
 
 

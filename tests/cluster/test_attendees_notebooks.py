@@ -33,7 +33,7 @@ NOTEBOOKS = {
     "11": "kubectl create clusterrole",
 }
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(2 * SECONDS)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(2 * SECONDS)]
 
 
 @pytest.fixture

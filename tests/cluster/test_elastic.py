@@ -182,6 +182,7 @@ def whole(local_cluster):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.site
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("rendezvous", ["c10d", "etcd"])

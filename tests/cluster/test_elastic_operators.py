@@ -6,7 +6,7 @@ import kitlib as kit
 from kitlib.waiting import wait
 from kitlib.watches import Selection, snapshots
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 TRAINER = "trainers/digits_elastic.py"
 IMAGES = 1437  # of the digits, to train on

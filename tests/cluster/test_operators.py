@@ -94,6 +94,7 @@ def test_definitions_stay_while_there_are_objects_of_them(launch, write_trainer,
         assert "kubeflow" not in local_cluster.kubectl(f"get {kind} -o name")
 
 
+@pytest.mark.slow  # as notebook 08 does
 def test_a_train_job_trains_by_a_runtime_and_a_job_set(launch, write_trainer, local_cluster):
     assert len(kit.install("trainer", cluster=local_cluster)) == 2
     try:

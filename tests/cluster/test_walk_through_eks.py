@@ -74,6 +74,7 @@ def test_the_manifests_train_and_test_on_few_images(volume, local_cluster, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_workshops_elastic_job_runs_to_its_end_and_its_model_is_tested(volume, local_cluster, tmp_path):
     kit.install("elastic-job", cluster=local_cluster)
@@ -101,6 +102,7 @@ def test_the_workshops_elastic_job_runs_to_its_end_and_its_model_is_tested(volum
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_ten_epochs_on_two_workers_reach_the_workshops_accuracy(volume, local_cluster):
     dataset = kit.prepare_dataset("cifar10", volume=volume)

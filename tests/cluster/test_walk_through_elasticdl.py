@@ -17,7 +17,7 @@ IMAGES = 960
 NAME = "test-mnist"
 SECONDS = 240  # for each step of it, on a busy machine
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import kitlib as kit
 ROOT = Path(__file__).parents[2]
 ACCURACY, STAND_IN_ACCURACY = 0.97, 0.9  # the second on drawn images, where the real ones cannot be had
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ client.create_bucket(Bucket="bucket")
 client.upload_file("/code/digits_elastic.py", "bucket", "imagenet/main.py")
 """
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

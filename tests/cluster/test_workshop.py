@@ -162,6 +162,7 @@ def test_a_jupyterlab_for_one_without_a_machine_opens_by_its_token_alone(worksho
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_ingress_leads_to_the_path_at_which_jupyterlab_is_and_past_the_rooms_policy(local_cluster):
     host = "workshop.example.org"
     made = kit.workshop.add("by-name", cluster=local_cluster, jupyter=kit.workshop.Jupyter(host=host))

@@ -28,7 +28,7 @@ SMALL = {"provider": "existing", "nodes": 2, "epochs": 2, "threshold": 0.5}
 SHAPE = {"nodes": 4, "cpus": 8, "memory": "16Gi"}
 QUOTA = {"cpu": "1", "memory": "2Gi", "pods": 10}
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(LIMIT + 300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(LIMIT + 300)]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ BUSY = "while True: sum(range(100000))"
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_autoscaler_adds_pods_to_a_deployment_that_computes(lab):
     container = {"name": "main", **python(BUSY)}
     container["resources"] = {"requests": {"cpu": "100m"}, "limits": {"cpu": "200m"}}

@@ -20,6 +20,7 @@ OFFLINE = Path(__file__).parent / "awkward" / "offline.py"
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may deny itself the network with unshare")
 def test_a_machine_without_a_network_runs_pods_from_a_bundle(request, tmp_path):

@@ -83,12 +83,13 @@ def test_sixty_pods_leave_no_process_namespace_mount_descriptor_or_file(busy):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_pods_leave_no_process_namespace_mount_descriptor_or_file(busy):
     check_pods_leave_nothing(busy, rounds=3, pods=250, first=250)
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("cycles", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cycles", [2, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.long])])
 def test_clusters_that_come_and_go_leave_nothing(request, tmp_path, cycles):
     with state_home(request.config.cache.mkdir("cycles")) as home:
         scratch = {"TMPDIR": str(tmp_path)}

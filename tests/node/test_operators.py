@@ -6,7 +6,7 @@ from localkube.controlplane import programs
 
 from .lab import PATIENCE, eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 TRAINER = """
 import torch, torch.distributed as d

@@ -1,7 +1,8 @@
-"""Every notebook, as it is stored, by nbval and then by papermill: twice in a row, on one cluster.
+"""Every notebook, as it is stored, by nbval; then some of them by papermill, and all among the slow tests.
 
-The order of the tests matters to that, and to nothing else: each of them makes what it does not find. Each
-notebook is a test of its own, so that one that failed can be run again by itself, and is seen by its name.
+All on one cluster: a notebook runs twice in a row. The order of the tests matters to that, and to nothing
+else: each of them makes what it does not find. For nbval each notebook is a test of its own, so that one that
+failed is seen by its name. ``make run`` executes them by papermill, too.
 """
 
 import json
@@ -28,6 +29,7 @@ NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*
 LAST = "11_clean_up"  # deletes the cluster
 CLUSTER = "trainyard"  # the name in the notebooks; the state folder is the tests' own
 LEAST = {"05_indexed_job": 0.97}  # accuracy
+SOME = ["01_create_a_cluster", LAST]
 ONE, LIMIT = 1200, 3000  # seconds, for one notebook and for all of them on a busy machine
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(LIMIT + 300)]
@@ -55,11 +57,18 @@ def nbval(finish):
     return run
 
 
-@pytest.fixture(scope="module")
-def papermill(cluster_of_the_notebooks, finish, state_home, tmp_path_factory):
-    """Run all notebooks by papermill on that cluster, once; return how it ended, and the report's folder."""
-    reports = tmp_path_factory.mktemp("papermill")
-    return finish(program(reports, "--cluster", cluster_of_the_notebooks), timeout=LIMIT), reports
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(SOME, id="some"),
+        pytest.param(NOTEBOOKS, id="all", marks=[pytest.mark.slow, pytest.mark.long]),
+    ],
+)
+def papermill(request, cluster_of_the_notebooks, finish, tmp_path_factory):
+    """Run notebooks by papermill on that cluster; return their names, how it ended, and the report."""
+    reports, names = tmp_path_factory.mktemp("papermill"), request.param
+    done = finish(program(reports, "--cluster", cluster_of_the_notebooks, *names), timeout=LIMIT)
+    return names, done, reports
 
 
 def program(reports, *words):
@@ -87,11 +96,11 @@ def told(reports):
     return {each["name"]: each for each in result["notebooks"]}
 
 
-def check_papermill(done, reports):
+def check_papermill(done, reports, *, names):
     """Fail with the last lines, which name the cells; return what the run says of itself."""
     assert done.returncode == 0, done.stdout
     assert json.loads((reports / "result.json").read_text())["verdict"] == "passed"
-    assert list(told(reports)) == NOTEBOOKS
+    assert list(told(reports)) == names
     return told(reports)
 
 
@@ -100,26 +109,18 @@ def test_nbval_passes_a_notebook_that_keeps_the_cluster(name, cluster_of_the_not
     check_nbval(nbval(name))
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_papermill_passes_each_on_the_same_cluster(name, papermill, finish, request, tmp_path):
-    done, reports = papermill
-    if getattr(request.node, "execution_count", 1) > 1:  # it failed, and shall be tried again: it alone
-        done, reports = finish(program(tmp_path, "--cluster", CLUSTER, name), timeout=ONE), tmp_path
-    found = told(reports)[name]
-    assert found["verdict"] == "passed", f"{found['failure']}\n\n{done.stdout}"
-    assert found["figures"].get("accuracy", 1) >= LEAST.get(name, 0)
+def test_papermill_passes_notebooks_on_the_same_cluster(papermill):
+    names, done, reports = papermill
+    for name, found in check_papermill(done, reports, names=names).items():
+        assert found["figures"].get("accuracy", 1) >= LEAST.get(name, 0), name
 
 
-def test_papermill_reports_what_became_of_all(papermill):
-    done, reports = papermill
-    result = json.loads((reports / "result.json").read_text())
-    passed = [name for name, each in told(reports).items() if each["verdict"] == "passed"]
-    assert list(told(reports)) == NOTEBOOKS
-    assert (done.returncode == 0) == (result["verdict"] == "passed") == (passed == NOTEBOOKS)
+def test_papermill_reports_what_became_of_them(papermill):
+    names, done, reports = papermill
     assert re.search(r"cell 4/\d+ +import kitlib as kit", done.stdout), "it says where it is"
     index = (reports / "index.html").read_text()
-    assert index.count('class="passed"') == len(passed)
-    assert index.count("<img") >= 3
+    assert index.count('class="passed"') == len(names)
+    assert index.count("<img") >= (3 if names == NOTEBOOKS else 1)
     for page in reports.glob("*.html"):
         assert not re.search(r'<(script|link|img)[^>]+(src|href)="https?:', page.read_text()), page
     for path in reports.iterdir():
@@ -142,13 +143,16 @@ def test_papermill_passes_a_notebook_where_pods_are_plain_processes(runner, fini
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_papermill_passes_all_where_pods_are_plain_processes(runner, finish, monkeypatch, tmp_path):
     monkeypatch.setenv("TRAINYARD_MODE", "plain")
-    check_papermill(finish(runner("--cluster", "plain"), timeout=LIMIT), tmp_path / "reports")
+    done = finish(runner("--cluster", "plain"), timeout=LIMIT)
+    check_papermill(done, tmp_path / "reports", names=NOTEBOOKS)
     assert "plain" not in [each["cluster"] for each in kit.list_clusters()]
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(
     os.getuid() != 0, reason="NOT LEFT OUT: this user is not root, so every other test is without privileges"
 )
@@ -168,4 +172,4 @@ def test_papermill_passes_all_as_a_user_without_privileges(finish):
         ]
         enter = rooms.nobody({place: place for place in rooms.python_places()})
         done = finish(command, timeout=LIMIT, env=os.environ | home_of_nobody, preexec_fn=enter)
-        check_papermill(done, home / "reports")
+        check_papermill(done, home / "reports", names=NOTEBOOKS)

@@ -115,6 +115,7 @@ def test_without_go_kwok_is_absent(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow  # making the environment takes longer than seeing that nothing can be put into it
+@pytest.mark.long
 def test_without_an_index_the_kubeflow_sdk_is_absent(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")

@@ -4,10 +4,12 @@ import io
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -28,20 +30,26 @@ def caches(tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
         return tmp_path / name / "trainyard"
 
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setenv("TRAINYARD_CONTROLPLANE", "cache")
-    choose("one")
-    program(binaries._built() / binaries.LINKED)
-    program(RECIPES["jobset"].path)
-    program(tmp_path / "one" / "trainyard" / "preload" / preload.key() / preload.NAME)
-    (RECIPES["jobset"].folder / "manifests").mkdir()
-    (RECIPES["jobset"].folder / "manifests" / "crd.yaml").write_text("kind: CustomResourceDefinition\n")
+    fill(tmp_path / "one", monkeypatch)
     return choose
 
 
-@pytest.fixture
-def pins(tmp_path):
+def fill(cache, monkeypatch):
+    """Have a cache in use that has programs."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("TRAINYARD_CONTROLPLANE", "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    program(binaries._built() / binaries.LINKED)
+    program(RECIPES["jobset"].path)
+    program(cache / "trainyard" / "preload" / preload.key() / preload.NAME)
+    (RECIPES["jobset"].folder / "manifests").mkdir()
+    (RECIPES["jobset"].folder / "manifests" / "crd.yaml").write_text("kind: CustomResourceDefinition\n")
+
+
+@pytest.fixture(scope="module")
+def pins(tmp_path_factory):
     """A file of pins with one package, which pip finds without a network."""
+    tmp_path = tmp_path_factory.mktemp("pins")
     with zipfile.ZipFile(tmp_path / TINY, "w") as archive:
         archive.writestr("tiny.py", "ANSWER = 42\n")
         archive.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
@@ -54,13 +62,21 @@ def pins(tmp_path):
     return path
 
 
+@pytest.fixture(scope="module")
+def made(pins, tmp_path_factory):
+    """A bundle of all that a cache has, with wheels: pip is asked for them once, as that takes seconds."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        fill(folder / "cache", monkeypatch)
+        making.create(folder / "trainyard.tar", with_wheels=True, report=lambda line: None, constraints=pins)
+    return folder / "trainyard.tar"
+
+
 @pytest.fixture
-def bundle(caches, pins, tmp_path):
-    """A bundle of all that the first cache has, with wheels; the other cache is the one in use."""
-    goal = tmp_path / "trainyard.tar"
-    making.create(goal, with_wheels=True, report=lambda line: None, constraints=pins)
+def bundle(made, caches, tmp_path):
+    """A copy of that bundle, which is the first cache's; the other cache is the one in use."""
     caches("other")
-    return goal
+    return Path(shutil.copy(made, tmp_path))
 
 
 def program(path):
@@ -217,11 +233,11 @@ def test_pip_installs_from_the_wheels_alone_where_the_pins_are_the_same(bundle, 
     assert (tmp_path / "site" / "tiny.py").exists()
 
 
-def test_other_pins_are_offered_the_wheels_and_another_python_is_not(bundle, pins):
+def test_other_pins_are_offered_the_wheels_and_another_python_is_not(bundle, pins, tmp_path):
     using.use(bundle, report=lambda line: None)
-    before = wheels.pip_options(pins)
-    pins.write_text("tiny==2.0\n")
-    assert wheels.pip_options(pins) == before[1:]
+    others = tmp_path / "others.txt"
+    others.write_text("tiny==2.0\n")
+    assert wheels.pip_options(others) == wheels.pip_options(pins)[1:]
     note = wheels.folder() / wheels.NOTE
     note.write_text(json.dumps(json.loads(note.read_text()) | {"python": "cp399"}))
     assert wheels.pip_options(pins) == []
