@@ -1,7 +1,9 @@
 """Obtain the programs that known images run: operators from their Go modules, etcd from a Python package.
 
 Each operator has a Go module here, ``modules/NAME``, that requires nothing but it; its go.sum pins every byte
-that is compiled. What its API objects need (CRDs and so on) is kept beside the program.
+that is compiled. Where an operator compiles with them, its versions are those of the control plane's go.mod:
+Go then takes the greater part from its cache. What its API objects need (CRDs and so on) is kept beside the
+program.
 """
 
 import shutil
@@ -20,7 +22,7 @@ from localkube.errors import LocalClusterError
 from localkube.paths import cache_dir, private_dir, unwritable
 
 MODULES = Path(__file__).parent / "modules"
-FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly", "-gcflags=all=-dwarf=false", "-ldflags=-s -w")
+FLAGS = (*build.COMPILING, "-ldflags=-s -w")
 FREE_BYTES = 2 << 30
 
 
@@ -83,7 +85,7 @@ def _from_module(recipe: Recipe, report: Report) -> None:
             path.chmod(0o700 if path.is_dir() else 0o600)  # the module cache is read-only
         (aside / "manifests").chmod(0o700)
 
-    module = build.Module(sources, recipe.packages, recipe.seconds, FREE_BYTES, FLAGS)
+    module = build.Module(sources, recipe.packages, recipe.seconds, FREE_BYTES, FLAGS, overlay=recipe.overlay)
     build.build(
         recipe.folder,
         cache=private_dir(cache_dir() / "programs"),

@@ -1,13 +1,16 @@
 """The build, with a Go that is a script: what it is asked, what it tells, how it fails."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from localkube.controlplane import binaries, build
+from localkube.controlplane import binaries, build, overlay
+from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
 
 ENVIRONMENT = 'if [ "$2" = GOVERSION ]; then echo {version}; else echo "{{}}"; fi; exit 0'
@@ -19,6 +22,14 @@ done
 echo "$CGO_ENABLED $GOTOOLCHAIN $GOWORK" > "{log}"
 for word in "$@"; do echo "$word" >> "{log}"; done
 {body}
+"""
+# `go mod download -json` names the folder of each module; `go mod edit` has nothing to say.
+MODULES = """
+[ "$2" = download ] || exit 0
+for word in "$@"; do
+  case "$word" in */*) echo "{{\\"Path\\": \\"$word\\", \\"Dir\\": \\"{folder}\\"}}" ;; esac
+done
+exit 0
 """
 SUCCEED = """echo "go: downloading example.org/module v1.0.0" >&2
 echo k8s.io/api/core/v1 >&2
@@ -37,9 +48,11 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def install_go(tmp_path):
-    def install(body=SUCCEED, *, version="go1.26.8", place=tmp_path / "bin" / "go"):
+    def install(body=SUCCEED, *, modules="", version="go1.26.8", place=tmp_path / "bin" / "go"):
         compile_ = COMPILE.format(log=tmp_path / "arguments", body=body)
-        script = f'#!/bin/sh\nif [ "$1" = env ]; then {ENVIRONMENT.format(version=version)}; fi\n{compile_}'
+        script = f'#!/bin/sh\nif [ "$1" = env ]; then {ENVIRONMENT.format(version=version)}; fi\n'
+        answer = modules or MODULES.format(folder=tmp_path / "upstream")
+        script += f'if [ "$1" = mod ]; then {answer} fi\n{compile_}'
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(script)
         place.chmod(0o755)
@@ -175,3 +188,48 @@ def test_the_fingerprint_follows_sources_and_flags(monkeypatch, tmp_path):
     monkeypatch.setattr(build, "STAMP", {**build.STAMP, "gitVersion": "v9"})
     assert build.fingerprint() != before
     assert Path(build.SOURCES, "main.go").exists()
+
+
+def test_files_that_no_control_plane_needs_are_not_compiled(install_go, cache, tmp_path):
+    eviction = tmp_path / "upstream" / "pkg/kubelet/eviction"
+    eviction.mkdir(parents=True)
+    (eviction / "helpers.go").write_text("package eviction")
+    install_go(
+        f'for word in "$@"; do case $word in -overlay=*) cat ${{word#*=}} >{tmp_path}/overlay;; esac; done\n'
+        + SUCCEED
+    )
+    obtain()
+    overlay = json.loads((tmp_path / "overlay").read_text())["Replace"]
+    by_name = {name.partition("/upstream/")[2]: goal for name, goal in overlay.items()}
+    assert by_name["k8s.io/kubernetes/pkg/kubelet/eviction/helpers.go"] == ""
+    ours = by_name["k8s.io/kubernetes/pkg/kubelet/eviction/eviction.go"]
+    assert "func PodIsEvicted" in Path(ours).read_text()
+    assert [path.name for path in binaries._built().iterdir()] == [binaries.LINKED]
+
+
+def test_modules_that_cannot_be_fetched_end_the_build_with_gos_own_words(install_go, cache):
+    install_go(modules='echo "dial tcp: no route to host" >&2; exit 1;')
+    error = refusal()
+    assert "no route to host" in error.what
+    assert "GOPROXY" in error.fix
+    assert leftovers(cache) == []
+
+
+def test_the_fingerprint_follows_what_is_overlaid(monkeypatch):
+    before = build.fingerprint()
+    monkeypatch.setattr(overlay, "OMITTED", {**overlay.OMITTED, "k8s.io/apiserver": ()})
+    assert build.fingerprint() != before
+
+
+def test_operators_have_the_versions_of_the_control_plane_where_they_share_its_packages():
+    """Go finds a package in its cache only where all that it imports is of the same version, too."""
+    ours = _versions(build.SOURCES / "go.mod")
+    for recipe in RECIPES.values():
+        if recipe.overlay:
+            theirs = _versions(build.SOURCES / "modules" / recipe.name / "go.mod")
+            shared = ours.keys() & theirs.keys()
+            assert {name: theirs[name] for name in shared} == {name: ours[name] for name in shared}
+
+
+def _versions(path):
+    return dict(re.findall(r"^\t(\S+) (v\S+)", path.read_text(), re.MULTILINE))
