@@ -3,10 +3,15 @@
 The same on somebody else's cluster is ``test_smoke.py``'s.
 """
 
+import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -21,17 +26,54 @@ CLUSTER = "gate"
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
-def test_an_interrupted_run_deletes_its_cluster(make_notebook, runner, tmp_path):
-    make_notebook("07_waits", "import threading\nthreading.Event().wait()")
-    command = runner("--cluster", CLUSTER, "--nodes", "1", "--folder", str(tmp_path))
+WAITS = ("import kitlib as kit\nkit.connect(cluster_name)", "import threading\nthreading.Event().wait()")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGALRM, 124)])
+def test_a_run_that_has_to_stop_ends_every_lane_and_deletes_its_cluster(
+    number, status, make_notebook, runner, tmp_path
+):
+    make_notebook("07_waits", *WAITS)
+    make_notebook("08_waits", *WAITS)
+    command = runner("--cluster", CLUSTER, "--nodes", "1", "--lanes", "2", "--folder", str(tmp_path))
     with subprocess.Popen(command, cwd=ROOT, env=os.environ, text=True, stdout=subprocess.PIPE) as process:
-        seen = []
+        seen, there = [], set()
         for line in process.stdout:
             seen.append(line)
-            if "cell 4/4" in line:
-                process.send_signal(signal.SIGINT)
-    assert process.returncode == 130, "".join(seen)
-    assert CLUSTER not in [each["cluster"] for each in kit.list_clusters()]
+            if "cell 5/5" in line:
+                there.add(line.split()[0])
+                if there == {"07", "08"}:  # the time limit sends a signal, too
+                    process.send_signal(number)
+    assert process.returncode == status, "".join(seen)
+    assert not {CLUSTER, f"{CLUSTER}-2"} & {each["cluster"] for each in kit.list_clusters()}
+    result = json.loads((tmp_path / "reports" / "result.json").read_text())
+    assert "passed" not in [each["verdict"] for each in result["notebooks"]]
+    assert (result["bundle"] is not None) == (number == signal.SIGALRM)
+
+
+def test_notebooks_run_side_by_side_and_one_that_fails_leaves_the_other_lane_alone(
+    make_notebook, runner, finish, tmp_path
+):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        meet = f"import socket\nsocket.create_connection({server.getsockname()}).recv(1)"
+        make_notebook("07_meets", meet, "import kitlib as kit\nkit.connect(cluster_name).nodes()")
+        make_notebook("08_fails", meet, "assert cluster_name == 'nobody'")
+        command = runner("--cluster", CLUSTER, "--nodes", "1", "--lanes", "2", "--folder", str(tmp_path))
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(finish, command, timeout=400)
+            both = [server.accept()[0] for _ in range(2)]  # neither goes on before the other one is there
+            for each in both:
+                each.close()
+            done = running.result()
+    assert done.returncode == 1, done.stdout
+    assert re.search(r"^07  \d:\d\d  cell 4/5", done.stdout, re.MULTILINE), done.stdout
+    result = json.loads((tmp_path / "reports" / "result.json").read_text())
+    assert [each["verdict"] for each in result["notebooks"]] == ["passed", "failed"]
+    lanes = {each["name"]: each["lane"] for each in result["timeline"] if each["kind"] == "notebook"}
+    assert sorted(lanes.values()) == [1, 2]
+    with tarfile.open(tmp_path / "reports" / result["bundle"]) as archive:
+        assert {name.split("/")[1] for name in archive.getnames() if "/" in name} == {"08_fails"}
+    assert not {CLUSTER, f"{CLUSTER}-2"} & {each["cluster"] for each in kit.list_clusters()}
 
 
 def test_a_name_that_no_notebook_has_starts_nothing(runner, finish):
