@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from localkube import liveness, preload
-from localkube.controlplane import bake, binaries, lock
+from localkube import liveness, lock, preload
+from localkube.controlplane import bake, binaries
 from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths, cache_dir, unwritable

@@ -1,6 +1,7 @@
-"""Keep two commands on one cluster apart: the second waits for the first, and says what that one is doing.
+"""Do one thing at a time: who comes second waits for the first, and reports what that one reports.
 
-The holder writes its last step into the locked file. The kernel releases the lock when its process ends.
+The holder writes its newest line of progress into the locked file. The kernel releases the lock when its
+process ends.
 """
 
 import fcntl
@@ -8,13 +9,27 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from localkube.paths import ClusterPaths, unwritable
+from localkube.paths import ClusterPaths, cache_dir, private_dir, unwritable
 
 Report = Callable[[str], None]
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.1  # flock has no wait that could be interrupted to report a line
 MOST_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The lock, held.
+
+    Attributes:
+        waited: Whether another process had it first.
+        report: What to call with this one's steps: they are reported here, and by those that wait.
+    """
+
+    waited: bool
+    report: Report
 
 
 def nobody(text: str) -> None:
@@ -40,20 +55,47 @@ def locked(paths: ClusterPaths, report: Report) -> Iterator[Report]:
     Raises:
         LocalClusterError: The file cannot be made.
     """
-    descriptor = _acquire(lock_path(paths), report)
+    with _turn(lock_path(paths), report, busy="another command works on this cluster") as turn:
+        yield turn.report
 
-    def tell(text: str) -> None:
-        os.ftruncate(descriptor, os.pwrite(descriptor, text.encode()[:MOST_BYTES], 0))
+
+@contextmanager
+def alone(report: Report, *, making: str = "the control plane") -> Iterator[Turn]:
+    """Hold the lock on one kind of thing in the cache, however long others need it first.
+
+    Args:
+        report: Called with a line when another process has it, and with that one's lines of progress.
+        making: The kind of thing.
+
+    Raises:
+        LocalClusterError: The cache cannot be written.
+    """
+    folder = private_dir(cache_dir() / "controlplane")
+    name = "lock" if making == "the control plane" else f"lock-{making.replace(' ', '-')}"
+    with _turn(folder / name, report, busy=f"another process makes {making}") as turn:
+        yield turn
+
+
+@contextmanager
+def _turn(path: Path, report: Report, *, busy: str) -> Iterator[Turn]:
+    descriptor, waited = _acquire(path, report, busy)
+
+    def publish(text: str) -> None:
+        line = text.encode()[:MOST_BYTES]
+        try:
+            os.ftruncate(descriptor, os.pwrite(descriptor, line, 0))
+        except OSError as error:
+            raise unwritable(path.parent, error) from error
         report(text)
 
     try:
         os.ftruncate(descriptor, 0)
-        yield tell
+        yield Turn(waited, publish)
     finally:
         os.close(descriptor)
 
 
-def _acquire(path: Path, report: Report) -> int:
+def _acquire(path: Path, report: Report, busy: str) -> tuple[int, bool]:
     said = ""
     while True:
         try:
@@ -63,10 +105,10 @@ def _acquire(path: Path, report: Report) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is(descriptor, path):
-                return descriptor
+                return descriptor, bool(said)
         except BlockingIOError:
             doing = os.pread(descriptor, MOST_BYTES, 0).decode(errors="replace")
-            if said != (said := f"another command works on this cluster: {doing or 'it has just begun'}"):
+            if said != (said := f"{busy}: {doing or 'it has just begun'}"):
                 report(said)
             time.sleep(POLL_SECONDS)
         os.close(descriptor)

@@ -29,9 +29,9 @@ from pathlib import Path
 from localkube.controlplane import certificates
 from localkube.controlplane.binaries import ControlPlane
 from localkube.controlplane.components import Addresses, Component, commands
-from localkube.controlplane.lock import alone
 from localkube.controlplane.steps import Report
 from localkube.errors import LocalClusterError
+from localkube.lock import alone
 from localkube.node.site.syscalls import die_with_parent, reserve
 from localkube.paths import ClusterPaths, cache_dir, private_dir, unwritable
 from localkube.progress_deadline import Activity, ProgressDeadline

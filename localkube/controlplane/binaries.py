@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localkube.controlplane import build, download, packaged
-from localkube.controlplane.lock import alone
 from localkube.controlplane.steps import KUBERNETES, Report, Skipped, target
 from localkube.errors import LocalClusterError
+from localkube.lock import alone
 from localkube.paths import cache_dir
 
 VERSION = KUBERNETES
@@ -310,4 +310,3 @@ def _downloaded() -> Path:
 
 def _usable(program: Path) -> bool:
     return program.is_file() and os.access(program, os.X_OK)
-

@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from localkube.controlplane import build
-from localkube.controlplane.lock import alone
 from localkube.controlplane.recipes import RECIPES, Recipe
 from localkube.controlplane.steps import Report, Skipped
 from localkube.errors import LocalClusterError
+from localkube.lock import alone
 from localkube.paths import cache_dir, private_dir, unwritable
 
 MODULES = Path(__file__).parent / "modules"

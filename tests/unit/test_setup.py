@@ -211,7 +211,7 @@ BUILDER = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from localkube.controlplane import binaries, __main__ as program
-from localkube.controlplane.lock import alone
+from localkube.lock import alone
 def build(*, report):
     with alone(report) as turn:
         turn.report("1 of 9 packages compiled")
@@ -233,17 +233,16 @@ setup.TIMES = setup.Path({str(tmp_path)!r}) / "setup.json"
 setup.start_in_background(job)
 setup.become(["sleep", "100"], 1.0, 2.0)
 """
-    progress = tmp_path / "trainyard" / "controlplane" / "lock.progress"
+    lock = tmp_path / "trainyard" / "controlplane" / "lock"
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", script], env=environment) as program:
         me = psutil.Process(program.pid)
-        (builder,) = until(lambda: progress.exists() and me.children() or None)
+        (builder,) = until(lambda: lock.exists() and lock.read_text() and me.children())
         assert until(lambda: me.name() == "sleep")
         assert builder.nice() == 19
         os.kill(program.pid, number)
     _, alive = psutil.wait_procs([builder], timeout=60)
     assert not alive
-    assert not progress.exists()
     assert setup.json.loads((tmp_path / "setup.json").read_text())["parts"] == [
         {"name": "packages", "seconds": 1.0}
     ]
