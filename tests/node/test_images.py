@@ -2,14 +2,16 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from localkube.controlplane import programs
+from localkube.controlplane.recipes import RECIPES
 from localkube.paths import cache_dir
 
-from .lab import Pods, localkube, pod, python, running_lab, state
+from .lab import Pods, pod, python, running_lab, state
 
 ETCD = "quay.io/coreos/etcd:v3.5.9"
 LISTEN = ["--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://0.0.0.0:2379"]
@@ -140,8 +142,9 @@ def test_etcd_has_the_api_of_version_2_where_it_is_asked_for(pods, etcd_v2, name
 
 
 def test_a_container_waits_for_a_program_that_is_missing_and_starts_when_it_is_there(
-    tmp_path_factory, request
+    etcd_v2, tmp_path_factory, request
 ):
+    built = RECIPES["etcd-v2"].folder
     folder = tmp_path_factory.mktemp("cache")
     (folder / "trainyard").mkdir()
     (folder / "trainyard" / "controlplane").symlink_to(cache_dir() / "controlplane")
@@ -154,12 +157,19 @@ def test_a_container_waits_for_a_program_that_is_missing_and_starts_when_it_is_t
         remedy = "etcd-v2 v3.5.1 is not in the cache: run `kit images get etcd-v2`"
         assert reasons["ErrImagePull"] == f'failed to pull image "{ETCD}": {remedy}'
         assert reasons["ImagePullBackOff"] == f'Back-off pulling image "{ETCD}": ErrImagePull: {remedy}'
-        localkube("get-images", "etcd-v2", home=home, env=own)
+        put_in_place(built, folder / "trainyard" / built.relative_to(cache_dir()))
         pods.until(name, lambda pod: pod["status"]["phase"] == "Succeeded")
         assert "etcd Version: 3.5.1" in pods.logs(name)
         events = json.loads(lab.kubectl("get", "events", "-o", "json"))["items"]
         said = {event["message"] for event in events if event["reason"] == "Failed"}
         assert {"Error: ErrImagePull", "Error: ImagePullBackOff"} <= said
+
+
+def put_in_place(built: Path, goal: Path) -> None:
+    """Have a program in a cache at once, as who builds it does; building it here would take a minute."""
+    beside = goal.with_name("coming")
+    shutil.copytree(built, beside)
+    beside.rename(goal)
 
 
 def _note(reasons: dict, state: dict) -> bool:
