@@ -224,10 +224,10 @@ class Lanes:
         output = self.folder / notebook.path.name
         command = notebook_command(notebook.path, output, label=notebook.label, parameters=parameters)
         lane.notebook = notebook
-        with self.outcome.timeline.span(NOTEBOOK, notebook.name, lane=lane.number):
+        with self.outcome.timeline.span(NOTEBOOK, notebook.name, lane=lane.number) as start:
             failed = self.processes.run(command, environment=self.environment)
         lane.notebook = None
-        seconds = self.outcome.timeline.spans[-1].seconds
+        seconds = self.outcome.timeline.seconds - start
         print(f"{notebook.label}  {'failed' if failed else 'passed'} after {seconds:.0f} s", flush=True)
         if failed:
             self._collect(lane, notebook)

@@ -50,11 +50,11 @@ class Timeline:
         return time.monotonic() - self.began
 
     @contextmanager
-    def span(self, kind: str, name: str, *, lane: int) -> Iterator[None]:
-        """Note when the block inside began, and how long it took, also where it fails."""
+    def span(self, kind: str, name: str, *, lane: int) -> Iterator[float]:
+        """Note when the block inside began, which it is given, and how long it took, also where it fails."""
         start = self.seconds
         try:
-            yield
+            yield start
         finally:
             taken = self.seconds - start
             if kind != WAITING or taken >= SHORT:
