@@ -5,6 +5,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 BIN = $(VENV)/bin
 NOTEBOOKS ?=
+# Where a shell or an image forbids bytecode, each of hundreds of processes would compile its imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 PROVIDER ?= local
 BUNDLE ?=
 # A further package, such as the control plane's that `make wheel` makes: then nothing is built.

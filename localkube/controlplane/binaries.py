@@ -247,9 +247,9 @@ def build_for(architecture: str, *, report: Report) -> Path:
         LocalClusterError: It cannot be built.
     """
     folder = _built(architecture=architecture)
-    if not _usable(folder / LINKED):
-        module = replace(build.control_plane(), environment={"GOOS": "linux", "GOARCH": architecture})
-        with alone(report) as turn:
+    module = replace(build.control_plane(), environment={"GOOS": "linux", "GOARCH": architecture})
+    with alone(report) as turn:
+        if not _usable(folder / LINKED):
             try:
                 build.build(
                     folder, cache=_cache(), package=".", program=LINKED, report=turn.report, module=module
