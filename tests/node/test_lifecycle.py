@@ -9,7 +9,7 @@ import pytest
 
 from .lab import container, eventually, is_ready, pod, python, state
 
-FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+FOREVER = "trap 'exit 0' TERM; sleep infinity & wait"
 ALWAYS = {"restartPolicy": "Always", "terminationGracePeriodSeconds": 30}
 LISTENER = """
 import http.server
@@ -40,7 +40,7 @@ def shell(name, script, **more):
 
 
 def sidecar(name, script=None, **more):
-    script = script or f"trap 'echo {name} >> /place/ends; exit 0' TERM; while :; do sleep 0.05; done"
+    script = script or f"trap 'echo {name} >> /place/ends; exit 0' TERM; sleep infinity & wait"
     return shell(name, f"echo {name} >> /place/begins; {script}", restartPolicy="Always", **more)
 
 
@@ -73,7 +73,7 @@ def test_a_container_whose_post_start_hook_fails_is_killed_and_runs_again(pods):
 def test_the_pre_stop_hook_comes_before_the_signal_and_within_the_grace_period(pods, lab, place):
     hook = {"lifecycle": {"preStop": {"sleep": {"seconds": 2}}}}
     tidy = shell(
-        "main", "trap 'echo asked >> /place/ends; exit 0' TERM; while :; do sleep 0.05; done", **hook
+        "main", "trap 'echo asked >> /place/ends; exit 0' TERM; sleep infinity & wait", **hook
     )
     name = pods.running(pod(containers=[tidy], **at(place), terminationGracePeriodSeconds=600))["metadata"][
         "name"
@@ -121,7 +121,7 @@ def test_sidecars_begin_in_order_before_the_others_and_end_after_them_in_reverse
     main = shell(
         "main",
         "echo main >> /place/begins; trap 'sleep 0.5; echo main >> /place/ends; exit 0' TERM;"
-        + "while :; do sleep 0.05; done",
+        + "sleep infinity & wait",
     )
     name = pods.running(pod(containers=[main], initContainers=inits, **at(place), **ALWAYS))["metadata"][
         "name"

@@ -20,7 +20,7 @@ wait
 TIDY = """
 trap 'sleep 1; echo tidied > /gate/note; exit 0' TERM
 echo ready
-while :; do sleep 0.05; done
+sleep infinity & wait
 """
 PATIENT = {"terminationGracePeriodSeconds": 30}
 
@@ -131,7 +131,7 @@ def test_what_does_not_end_in_time_is_killed_with_all_that_descends_from_it(pods
 
 
 def test_a_first_process_that_ignores_the_request_is_killed(pods, lab):
-    name = pods.create(pod("trap '' TERM; echo deaf; while :; do sleep 0.05; done"))
+    name = pods.create(pod("trap '' TERM; echo deaf; sleep infinity & wait"))
     pods.wait_for_line(name, "deaf")
     lab.kubectl("delete", "pod", name, "--timeout=120s")
     assert name not in lab.kubectl("get", "pods", "-o", "name")

@@ -57,7 +57,7 @@ def test_an_init_container_is_tried_again_where_its_pod_restarts(pods):
 
 def test_a_sidecar_runs_beside_the_others_and_ends_with_them(pods):
     sidecar = init(
-        "logger", "trap 'exit 0' TERM; touch /keep/up; while :; do sleep 0.05; done", restartPolicy="Always"
+        "logger", "trap 'exit 0' TERM; touch /keep/up; sleep infinity & wait", restartPolicy="Always"
     )
     made = pods.finish(pod("until [ -e /keep/up ]; do sleep 0.05; done", initContainers=[sidecar], **KEEP))
     assert made["status"]["phase"] == "Succeeded"

@@ -34,7 +34,7 @@ servicer.set('trainer', health_pb2.HealthCheckResponse.NOT_SERVING)
 time.sleep(600)
 """
 QUICK = {"periodSeconds": 1, "failureThreshold": 1}
-FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+FOREVER = "trap 'exit 0' TERM; sleep infinity & wait"
 
 
 def http(path="/fine", **more):
@@ -117,7 +117,7 @@ def test_a_container_that_fails_its_liveness_probe_is_killed_and_runs_again(pods
 
 def test_a_probe_may_give_less_time_to_end_than_the_pod(pods):
     probe = {"tcpSocket": {"port": 9}, "terminationGracePeriodSeconds": 1} | QUICK
-    deaf = "trap '' TERM; while :; do sleep 0.05; done"
+    deaf = "trap '' TERM; sleep infinity & wait"
     name = pods.create(pod(deaf, main={"livenessProbe": probe}, restartPolicy="Always"))
     again = pods.until(name, lambda pod: container(pod)["restartCount"] == 1)
     assert container(again)["lastState"]["terminated"]["exitCode"] == 137
@@ -133,7 +133,7 @@ def test_an_end_that_a_probe_has_brought_about_is_no_success(pods):
 
 def test_a_job_pod_that_a_probe_has_ended_has_failed_and_is_not_started_again(pods):
     probe = {"tcpSocket": {"port": 9}} | QUICK
-    deaf = "trap 'exit 3' TERM; while :; do sleep 0.05; done"
+    deaf = "trap 'exit 3' TERM; sleep infinity & wait"
     made = pods.finish(pod(deaf, main={"livenessProbe": probe}, restartPolicy="Never"))
     assert state(made)["terminated"]["exitCode"] == 3
     assert container(made)["restartCount"] == 0

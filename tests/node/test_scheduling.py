@@ -7,7 +7,7 @@ import pytest
 from .lab import eventually, is_ready, on_node, pod, state
 from .workloads import FOREVER, apply, delete, named, names, nodes, pods_of, rolled_out, workload
 
-GRACEFUL = "trap 'sleep 1; exit 0' TERM; echo ready to be told; while :; do sleep 0.05; done"
+GRACEFUL = "trap 'sleep 1; exit 0' TERM; echo ready to be told; sleep infinity & wait"
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_an_evicted_pod_ends_gracefully_and_its_condition_names_the_eviction(pod
 
 
 def test_a_pod_that_is_deleted_stays_until_its_grace_period_is_over_and_no_longer(pods, lab):
-    deaf = "trap '' TERM; while :; do sleep 0.05; done"
+    deaf = "trap '' TERM; sleep infinity & wait"
     name = pods.running(pod(deaf, terminationGracePeriodSeconds=600))["metadata"]["name"]
     begun = time.monotonic()
     lab.kubectl("delete", "pod", name, "--grace-period=2", "--timeout=120s")
@@ -137,7 +137,7 @@ def test_a_pod_that_is_deleted_stays_until_its_grace_period_is_over_and_no_longe
 
 
 def test_a_forced_deletion_cuts_a_graceful_one_short(pods, lab):
-    deaf = "trap '' TERM; while :; do sleep 0.05; done"
+    deaf = "trap '' TERM; sleep infinity & wait"
     name = pods.running(pod(deaf + "; : 76543", terminationGracePeriodSeconds=600))["metadata"]["name"]
     lab.kubectl("delete", "pod", name, "--wait=false")
     pods.until(name, lambda pod: "deletionTimestamp" in pod["metadata"])

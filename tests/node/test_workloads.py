@@ -65,7 +65,7 @@ def test_a_stateful_set_starts_in_order_and_keeps_names_and_volumes(lab, made):
     made({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": service})
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
     main = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
-    script = "hostname >> /data/who; cat /data/who; trap 'exit 0' TERM; while :; do sleep 0.05; done"
+    script = "hostname >> /data/who; cat /data/who; trap 'exit 0' TERM; sleep infinity & wait"
     claims = [{"metadata": {"name": "data"}, "spec": claim}]
     keep = {"whenDeleted": "Delete"}
     spec = {"serviceName": name, "replicas": 2, "volumeClaimTemplates": claims}

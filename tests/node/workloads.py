@@ -6,7 +6,7 @@ from typing import Any
 
 from .lab import PATIENCE, Lab, pod
 
-FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+FOREVER = "trap 'exit 0' TERM; sleep infinity & wait"
 
 
 def named(word: str) -> str:
