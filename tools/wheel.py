@@ -1,4 +1,4 @@
-"""Make the wheels of trainyard-controlplane: the control plane as a Python package, for machines without Go.
+"""Make the wheels of trainyard-controlplane: Kubernetes and operators as a package, for machines without Go.
 
     .venv/bin/python tools/wheel.py --output dist amd64 arm64
 
@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable
@@ -21,7 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from localkube import preload  # noqa: E402
-from localkube.controlplane import binaries, build, packaged  # noqa: E402
+from localkube.controlplane import binaries, build, packaged, programs  # noqa: E402
+from localkube.controlplane.recipes import RECIPES  # noqa: E402
+from localkube.controlplane.steps import target  # noqa: E402
 from localkube.errors import LocalClusterError  # noqa: E402
 
 PROJECT = ROOT / "packaging" / "controlplane"
@@ -41,6 +44,10 @@ def parts(architecture: str, scratch: Path, report: Report) -> dict[Path, str]:
         LocalClusterError: One of them cannot be built.
     """
     found = {binaries.build_for(architecture, report=report): build.fingerprint()}
+    if architecture == target()[1]:
+        found |= operators(scratch, report)
+    else:
+        report(f"Without the operators, which are not built for {architecture} here: machines build them")
     if importlib.util.find_spec("ziglang") is None:
         report("Without plain mode's library, which needs the Python package ziglang: machines compile it")
         return found
@@ -50,6 +57,18 @@ def parts(architecture: str, scratch: Path, report: Report) -> dict[Path, str]:
     report(f"Compiling plain mode's library for {architecture}")
     preload.compile_library(compiler, scratch / preload.NAME)
     return found | {scratch / preload.NAME: preload.key(machine)}
+
+
+def operators(scratch: Path, report: Report) -> dict[Path, str]:
+    """Return an archive of each operator's program and manifests, for this machine's architecture."""
+    names = [recipe.name for recipe in RECIPES.values() if recipe.package]
+    found = {}
+    for recipe in programs.obtain(names, report=report):
+        archive = scratch / f"{recipe.name}.tar"
+        with tarfile.open(archive, "w") as tar:
+            tar.add(recipe.folder, arcname=recipe.name)
+        found[archive] = programs.fingerprint(recipe)
+    return found
 
 
 def make(architecture: str, output: Path, *, report: Report) -> Path:

