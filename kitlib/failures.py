@@ -35,7 +35,9 @@ def explain(
     if found is not None:
         what = f"{pod_facts.called(found.rank)} failed first: {found.error}"
         return RunFailed(what, about=about, fix=FIX, detail=found.text, rank=found.rank)
-    lost = pod_facts.failed(pods) or [each for each in pods if pod_facts.unheard(each)]
+    failed, unheard = pod_facts.failed(pods), [each for each in pods if pod_facts.unheard(each)]
+    # A Job that gives up deletes the pods of the other ranks, which then fail as well.
+    lost = [each for each in failed if not pod_facts.deleted(each)] or unheard or failed
     rank = pod_facts.seat(lost[0]) if lost else None
     last = "\n".join(_own_words(written.get(rank, []))[-LAST_LINES:])
     what = status.reason or "the Job failed"

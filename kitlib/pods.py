@@ -70,10 +70,11 @@ def failed(pods: Iterable[Object]) -> list[Object]:
     Those that failed because they were deleted come last, since times are whole seconds.
     """
     those = (each for each in pods if phase(each) == "Failed")
-    return sorted(those, key=lambda pod: (seat(pod) != "master", _deleted(pod), finished_at(pod)))
+    return sorted(those, key=lambda pod: (seat(pod) != "master", deleted(pod), finished_at(pod)))
 
 
-def _deleted(pod: Object) -> bool:
+def deleted(pod: Object) -> bool:
+    """Return whether somebody has asked for its deletion."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 

@@ -22,6 +22,7 @@ def name(local_cluster):
     local_cluster.remove_attendee(name)
 
 
+@pytest.mark.slow
 def test_with_their_kubeconfig_alone_an_attendee_trains_and_reaches_nothing_else(
     local_cluster, name, write_trainer, monkeypatch
 ):

@@ -80,6 +80,7 @@ def test_a_port_that_is_taken_is_named(spare):
     assert spare not in repr(kit.list_clusters())
 
 
+@pytest.mark.slow
 def test_a_cluster_whose_supervisor_was_killed_during_a_run_is_explained_and_can_be_recreated(spare, plain):
     cluster = kit.create_cluster("local", name=spare, **SMALL)
     run = kit.launch(plain("import time; print('up', flush=True); time.sleep(600)", nodes=1), cluster=cluster)

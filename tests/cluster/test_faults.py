@@ -49,6 +49,7 @@ def test_a_run_outlives_the_death_of(victim, train, name):
     until(lambda: (now := component(victim, name)) and now.pid != before.pid, f"another {name}")
 
 
+@pytest.mark.slow
 def test_the_digits_train_on_while_the_agent_is_killed(local_cluster, launch):
     """The same with torch: two ranks that average their gradients, and the shared cluster's agent."""
     trainer = Path(__file__).parents[2] / "trainers" / "digits_ddp.py"
@@ -144,6 +145,7 @@ def test_nothing_that_was_acknowledged_is_lost_with(victim, writer, name):
     assert set(writer.acknowledged) <= stored(victim)
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_and_the_run_itself_outlast_the_supervisor(victim, train, writer):
     """Last of all: the cluster ends and is started again, by the same call that made it."""
     run = train(victim)
@@ -200,6 +202,7 @@ for number in range(30):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a small disk, which only root may")
 def test_a_disk_that_fills_during_a_run_costs_output_and_nothing_else(tmp_path, write_trainer):

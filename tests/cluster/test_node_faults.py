@@ -108,6 +108,7 @@ def test_a_run_whose_node_is_cut_off_for_a_while_says_so_and_goes_on_where_it_wa
     check_whole(cluster, train)
 
 
+@pytest.mark.slow
 def test_a_job_that_may_replaces_the_rank_of_a_node_that_is_cut_off_and_the_old_one_ends(cluster, train):
     run = train(cluster, steps=FOREVER, source=ALONE, job={"backoffLimit": 1}, pod=AT_ONCE)
     at_step(run, 3)

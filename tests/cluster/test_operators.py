@@ -80,6 +80,7 @@ def test_the_rank_of_a_pytorch_job_that_fails_is_named(launch, write_trainer, tr
     run.delete()
 
 
+@pytest.mark.slow
 def test_definitions_stay_while_there_are_objects_of_them(launch, write_trainer, local_cluster):
     """Installs anew what it removes; last of the tests with this operator."""
     kit.install("training-operator", cluster=local_cluster)

@@ -152,6 +152,7 @@ def test_processes_are_started_in_every_way(pair):
     assert (outcome.code, outcome.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", ["1", "2", None])
 def test_torch_computes_the_same_with_the_same_threads(pair, threads):
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

@@ -58,7 +58,9 @@ def torchrun(*arguments: str) -> list[str]:
     return ["torchrun", "--nproc-per-node=2", "--monitor-interval=0.1", *arguments]
 
 
-@pytest.mark.parametrize("way", ["agree", "raise", "exit"])
+@pytest.mark.parametrize(
+    "way", ["agree", pytest.param("raise", marks=pytest.mark.slow), pytest.param("exit", marks=pytest.mark.slow)]
+)
 def test_torchruns_workers_meet_and_end_the_same_way(pair, way):
     cold, warm = pair.both(torchrun("ranks.py", way), cwd=AWKWARD)
     assert (warm.code, sorted(warm.stdout.splitlines())) == (cold.code, sorted(cold.stdout.splitlines()))
@@ -66,6 +68,7 @@ def test_torchruns_workers_meet_and_end_the_same_way(pair, way):
     assert ("rank 1 fails" in warm.stderr) == (way == "raise")
 
 
+@pytest.mark.slow
 def test_torchrun_keeps_the_workers_output_in_files_when_asked(pair, tmp_path):
     for start in (pair.cold, pair.warm):
         directory = tmp_path / start.__name__

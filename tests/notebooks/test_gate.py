@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 WAITS = ("import kitlib as kit\nkit.connect(cluster_name)", "import threading\nthreading.Event().wait()")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGALRM, 124)])
 def test_a_run_that_has_to_stop_ends_every_lane_and_deletes_its_cluster(
     number, status, make_notebook, runner, tmp_path

@@ -27,6 +27,8 @@ from smoke.brief import brief  # noqa: E402
 
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 LAST = "11_clean_up"  # deletes the cluster
+# Those that train for a minute or more; `make run` executes them, too.
+LONGEST = ("06", "07", "08", "09", "10")
 CLUSTER = "trainyard"  # the name in the notebooks; the state folder is the tests' own
 LEAST = {"05_indexed_job": 0.97}  # accuracy
 SOME = ["01_create_a_cluster", LAST]
@@ -104,7 +106,14 @@ def check_papermill(done, reports, *, names):
     return told(reports)
 
 
-@pytest.mark.parametrize("name", [name for name in NOTEBOOKS if name != LAST])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name.startswith(LONGEST) else [])
+        for name in NOTEBOOKS
+        if name != LAST
+    ],
+)
 def test_nbval_passes_a_notebook_that_keeps_the_cluster(name, cluster_of_the_notebooks, nbval):
     check_nbval(nbval(name))
 

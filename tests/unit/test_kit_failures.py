@@ -47,6 +47,17 @@ def test_a_rank_without_a_word_still_has_a_reason(written):
     assert explain(written).detail == ""
 
 
+def test_a_rank_whose_node_is_gone_comes_before_those_that_were_deleted_for_it():
+    lost, killed = failed_pod(1, ""), failed_pod(0, "2026-01-01T00:00:05Z")
+    conditions = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": "False"}]
+    lost["status"] = {"phase": "Running", "conditions": conditions}
+    lost["metadata"]["deletionTimestamp"] = killed["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:04Z"
+    lost["spec"]["nodeName"] = "node-1"
+    assert pods.unheard(lost)
+    error = failures.explain(RunStatus("Failed", ""), [killed, lost], {}, about='run "digits"')
+    assert error.rank == 1
+
+
 def test_torchruns_report_is_shown_when_it_is_all_there_is():
     assert explain({1: TORCHRUN}).detail == TORCHRUN[0]
 
