@@ -75,7 +75,7 @@ test: browser  ## lint, then unit, node, cluster, notebook and browser tests, bu
 test-quick:
 	$(SIDE_BY_SIDE) $(WORKERS) -m "not slow" tests
 
-test-slow: browser  ## the tests that `make test` leaves out and continuous integration does not
+test-slow: browser  ## the tests that `make test` leaves out, but for those that take minutes
 	$(SIDE_BY_SIDE) $(WORKERS) -m "slow and not long" tests
 
 test-all: browser  ## every test, those that take minutes as well; those of pods in plain mode, too

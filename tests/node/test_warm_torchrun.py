@@ -59,7 +59,8 @@ def torchrun(*arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "way", ["agree", pytest.param("raise", marks=pytest.mark.slow), pytest.param("exit", marks=pytest.mark.slow)]
+    "way",
+    ["agree", pytest.param("raise", marks=pytest.mark.slow), pytest.param("exit", marks=pytest.mark.slow)],
 )
 def test_torchruns_workers_meet_and_end_the_same_way(pair, way):
     cold, warm = pair.both(torchrun("ranks.py", way), cwd=AWKWARD)
