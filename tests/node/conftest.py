@@ -1,9 +1,12 @@
-"""Fixtures of the tests of the node agent's parts."""
+"""Fixtures of the tests of the node agent's parts.
+
+What runs ends with the last test of this folder: an idle control plane takes a thirtieth of a core.
+"""
 
 import pytest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def bare_control_plane(tmp_path_factory):
     """Yield a running etcd, API server and controller manager without nodes, on loopback."""
     from localkube.controlplane import binaries
@@ -15,7 +18,7 @@ def bare_control_plane(tmp_path_factory):
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lab(request):
     """Yield a real local cluster of two nodes that declare two GPUs each; all tests share it.
 
