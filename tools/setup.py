@@ -1,4 +1,4 @@
-"""Make the virtual environment, and the control plane and operators beside it at the lowest priority.
+"""Make the virtual environment, and the control plane and operators beside it at low priority.
 
 Runs with any Python 3.11 or later and nothing installed: ``python3 tools/setup.py --venv .venv`` ends when
 all is there. With a command (``-- .venv/bin/jupyter lab``) it becomes that command as soon as the packages
