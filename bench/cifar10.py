@@ -13,7 +13,7 @@ from bench import torchrun
 from bench.errors import MeasureFailed
 from bench.lab import Lab
 from bench.peers import cifar10_plain
-from kitlib import settings
+from kitlib import config
 
 TRAINER = "trainers/cifar10_ddp.py"
 PREPARE = "datasets/prepare_dataset.py"
@@ -33,7 +33,7 @@ def make(folder: Path, *, images: int = IMAGES) -> Path:
     """
     place = folder / "cifar10"
     if not (place / "dataset.json").exists():
-        command = [sys.executable, str(settings.find(PREPARE)), "cifar10", f"--root={folder}"]
+        command = [sys.executable, str(config.find(PREPARE)), "cifar10", f"--root={folder}"]
         command += ["--source=synthetic", f"--limit={images}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=DRAW_SECONDS, check=False)
         if done.returncode:
@@ -54,12 +54,12 @@ def ours(
         flags: The trainer's, with underscores; a flag without a value has the value None.
     """
     own = {"log-every": 1000}
-    return _side(lab, settings.find(TRAINER), own | flags, ranks=ranks, threads=threads, folder=folder)
+    return _side(lab, config.find(TRAINER), own | flags, ranks=ranks, threads=threads, folder=folder)
 
 
 def plain(lab: Lab, *, threads: int, **flags: object) -> Callable[[], float]:
     """Return what trains by the usual loader and loop once and answers with images a second."""
-    own = {"trainer": settings.find(TRAINER)}
+    own = {"trainer": config.find(TRAINER)}
     return _side(lab, Path(cifar10_plain.__file__), own | flags, ranks=1, threads=threads)
 
 

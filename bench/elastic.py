@@ -17,7 +17,8 @@ from pathlib import Path
 
 from bench.errors import MeasureFailed
 from bench.torchrun import KEPT, THREADS
-from kitlib import metrics, settings
+from kitlib import config
+from kitlib.metrics import events as metrics
 
 TRAINER = "trainers/digits_elastic.py"
 LAUNCHER = "trainers/elastic_launch.py"
@@ -72,8 +73,8 @@ class Workers:
             "--rdzv-conf=is_host=false",
         ]
         torchrun = [str(Path(sys.executable).with_name("torchrun"))]
-        program = torchrun if self._stock else [sys.executable, str(settings.find(LAUNCHER))]
-        trainer = [str(settings.find(TRAINER)), *FLAGS, f"--checkpoint-dir={self._folder / 'checkpoints'}"]
+        program = torchrun if self._stock else [sys.executable, str(config.find(LAUNCHER))]
+        trainer = [str(config.find(TRAINER)), *FLAGS, f"--checkpoint-dir={self._folder / 'checkpoints'}"]
         for _ in range(count):
             self._start([*program, *flags, *trainer], f"node-{len(self._processes)}")
         return now

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench import training
 from bench.errors import MeasureFailed, PeerAbsent
-from kitlib import settings
+from kitlib import config
 from localkube.paths import cache_dir
 
 VERSION = "0.5.0"
@@ -92,7 +92,7 @@ def train(python: Path, *, flags: Mapping[str, object], folder: Path) -> Job:
     Raises:
         MeasureFailed: The job failed.
     """
-    trainer = str(settings.find(training.TRAINER))
+    trainer = str(config.find(training.TRAINER))
     program = [str(python), str(PROGRAM), trainer, json.dumps(dict(flags)), *_needed()]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= ONE_THREAD | {

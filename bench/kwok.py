@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench import objects
 from bench.errors import MeasureFailed, PeerAbsent
-from kitlib.kube import Kube
+from kitlib.k8s.client import Kube
 from localkube.controlplane.binaries import COMPONENTS, ControlPlane
 from localkube.paths import cache_dir
 

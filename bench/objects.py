@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kitlib.manifests import Object, merge, parse
+from kitlib.k8s.manifests import Object, merge, parse
 
 FOLDER = Path(__file__).parent / "manifests"
 

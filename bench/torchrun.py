@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bench.errors import MeasureFailed
-from kitlib import metrics
+from kitlib.metrics import events
 
 RUN_SECONDS = 900
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -69,7 +69,7 @@ def images_per_s(lines: Iterable[str], *, ranks: int = 1) -> float:
         MeasureFailed: A rank said nothing of two epochs or more.
     """
     rates: dict[int, list[float]] = {}
-    for event in metrics.parse(lines):
+    for event in events.parse(lines):
         if event.event == "epoch":
             rates.setdefault(event.rank, []).append(float(event.fields["images_per_s"]))
     if len(rates) != ranks or min(map(len, rates.values())) < 2:

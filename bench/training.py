@@ -12,9 +12,11 @@ from pathlib import Path
 import kitlib as kit
 from bench import torchrun
 from bench.errors import MeasureFailed
-from kitlib import logs, metrics, settings
+from kitlib import config
 from kitlib.clusters import Cluster
-from kitlib.kube import Kube
+from kitlib.k8s import logs
+from kitlib.k8s.client import Kube
+from kitlib.metrics import events as metrics
 
 TRAINER = "trainers/digits_ddp.py"
 RUN_SECONDS = 600
@@ -85,7 +87,7 @@ def bare(ranks: int, *, flags: Mapping[str, object], folder: Path) -> Times:
         MeasureFailed: It failed; the error has its last words.
     """
     submitted = time.time()
-    lines = torchrun.run(settings.find(TRAINER), folder=folder, ranks=ranks, flags=flags)
+    lines = torchrun.run(config.find(TRAINER), folder=folder, ranks=ranks, flags=flags)
     finished = time.time()
     return read(lines, submitted=submitted, finished=finished, ranks=ranks)
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from bench.errors import MeasureFailed
-from kitlib.kube import Kube, Stream
-from kitlib.manifests import Object
-from kitlib.waiting import wait
-from kitlib.watches import Selection, snapshots
+from kitlib.k8s.client import Kube, Stream
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Selection, snapshots
 
 FRESH_SECONDS = 30  # the server ends a watch after 50
 PATIENCE_SECONDS, GONE_SECONDS, ACCOUNT_SECONDS = 180, 120, 60

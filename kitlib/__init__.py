@@ -10,19 +10,25 @@
 These are all the names that notebooks need; the modules behind them are for those who want to know.
 """
 
-from kitlib import workshop
-from kitlib.cleanup import clean_up, delete_resources
-from kitlib.clouds.inventory import list_resources
-from kitlib.clusters import Cluster, connect, create_cluster, list_clusters, preflight
-from kitlib.container_images import build_image
-from kitlib.datasets import Dataset, image_folder, prepare_dataset
-from kitlib.doctor import machine
+import importlib
+
+from kitlib.clusters import Cluster, clean_up, connect, create_cluster, list_clusters, preflight
+from kitlib.clusters.credentials import providers
+from kitlib.clusters.doctor import machine
+from kitlib.datasets.dataset import Dataset, image_folder, prepare_dataset
 from kitlib.errors import ClusterNotFound, KitError, RunFailed
+from kitlib.images import build_image
 from kitlib.jobs import ElasticJob, IndexedJob, ParameterServer, PyTorchJob, TorchElastic, TrainJob, launch
 from kitlib.operators import install, uninstall
-from kitlib.providers import providers
-from kitlib.runs import Run
+from kitlib.runs.run import Run
 from kitlib.storage import Volume
+
+# Loaded when they are first used: they need packages that not everybody has installed.
+_ELSEWHERE = {
+    "delete_resources": ("clouds.cleanup", "delete_resources"),
+    "list_resources": ("clouds.inventory", "list_resources"),
+    "workshop": ("workshop", None),
+}
 
 __version__ = "0.1.0"
 __all__ = [
@@ -56,3 +62,11 @@ __all__ = [
     "uninstall",
     "workshop",
 ]
+
+
+def __getattr__(name: str):
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module 'kitlib' has no attribute {name!r}")
+    module, attribute = _ELSEWHERE[name]
+    loaded = importlib.import_module(module)
+    return loaded if attribute is None else getattr(loaded, attribute)

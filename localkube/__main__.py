@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from localkube import liveness, progress_deadline
+from localkube.cluster import discovery, progress_deadline
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths
 
@@ -33,8 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _create(options: argparse.Namespace) -> dict[str, Any]:
     # Imported where they are used: most commands only ask how a cluster is, and should answer at once.
-    from localkube import cluster
-    from localkube.settings import Wanted, memory_bytes
+    from localkube.cluster import lifecycle
+    from localkube.config import Wanted, memory_bytes
 
     wanted = Wanted(
         nodes=options.nodes,
@@ -49,21 +49,21 @@ def _create(options: argparse.Namespace) -> dict[str, Any]:
         container_log_max_files=options.container_log_max_files,
         token_webhook=options.token_webhook,
     )
-    return cluster.create(
+    return lifecycle.create(
         options.name, wanted=wanted, report=_reporter(), progress_seconds=options.progress_deadline
     )
 
 
 def _start(options: argparse.Namespace) -> dict[str, Any]:
-    from localkube import cluster
+    from localkube.cluster import lifecycle
 
-    return cluster.start(options.name, report=_reporter(), progress_seconds=options.progress_deadline)
+    return lifecycle.start(options.name, report=_reporter(), progress_seconds=options.progress_deadline)
 
 
 def _stop(options: argparse.Namespace) -> dict[str, Any]:
-    from localkube import cluster
+    from localkube.cluster import lifecycle
 
-    return cluster.stop(options.name, report=_reporter())
+    return lifecycle.stop(options.name, report=_reporter())
 
 
 def _reporter() -> Callable[[str], None]:
@@ -72,19 +72,19 @@ def _reporter() -> Callable[[str], None]:
 
 
 def _delete(options: argparse.Namespace) -> dict[str, Any]:
-    from localkube import cluster
+    from localkube.cluster import lifecycle
 
-    return cluster.delete(options.name, report=_reporter())
+    return lifecycle.delete(options.name, report=_reporter())
 
 
 def _node(options: argparse.Namespace) -> dict[str, Any]:
-    from localkube import control
+    from localkube.cluster import control
 
     return control.ask(options.name, {"verb": options.switch, "node": options.node})
 
 
 def _simulate(options: argparse.Namespace) -> dict[str, Any]:
-    from localkube import control
+    from localkube.cluster import control
 
     return control.ask(options.name, {"verb": "simulate", "count": options.count})
 
@@ -97,9 +97,9 @@ def _cache(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _doctor(options: argparse.Namespace) -> dict[str, Any]:
-    from localkube import machine
+    from localkube import host
 
-    return machine.examine().as_dict()
+    return host.examine().as_dict()
 
 
 def _kubectl(options: argparse.Namespace) -> list[str]:
@@ -109,9 +109,9 @@ def _kubectl(options: argparse.Namespace) -> list[str]:
 
 
 def _images(options: argparse.Namespace) -> list[dict[str, Any]]:
-    from localkube import known_images
+    from localkube.kubelet.images import listing
 
-    return known_images.rows()
+    return listing.rows()
 
 
 def _get_images(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -136,7 +136,7 @@ def _bundle(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _list(options: argparse.Namespace) -> list[dict[str, Any]]:
-    return [liveness.status(name) for name in liveness.names()]
+    return [discovery.status(name) for name in discovery.names()]
 
 
 def _pair(label: str) -> tuple[str, str]:
@@ -179,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_progress_deadline(create)
     create.set_defaults(run=_create)
     for verb, run in (
-        ("status", lambda options: liveness.status(options.name)),
+        ("status", lambda options: discovery.status(options.name)),
         ("start", _start),
         ("stop", _stop),
         ("delete", _delete),

@@ -12,11 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from localkube import liveness, lock, preload
-from localkube.controlplane import bake, binaries
+from localkube import lock
+from localkube.cluster import discovery
+from localkube.controlplane import binaries, etcd_snapshot
 from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths, cache_dir, unwritable
+from localkube.runtime import preload
 
 ON_REQUEST = "nobody knows"
 THIS_VERSION = "this version"
@@ -45,7 +47,7 @@ class Entry:
 
 def contents() -> list[Entry]:
     """Return all that there is, the largest first."""
-    texts = {name: _settings_of(name) for name in liveness.names()}
+    texts = {name: _settings_of(name) for name in discovery.names()}
     current = _current()
     found = [_cluster(name) for name in texts]
     for folder in _folders(cache_dir()):
@@ -101,7 +103,7 @@ def disk_usage(path: Path) -> int:
 
 def _cluster(name: str) -> Entry:
     paths = ClusterPaths(name)
-    return Entry("cluster", str(paths.root), disk_usage(paths.root), liveness.status(name)["state"])
+    return Entry("cluster", str(paths.root), disk_usage(paths.root), discovery.status(name)["state"])
 
 
 def _settings_of(name: str) -> str:
@@ -123,7 +125,7 @@ def _current() -> set[Path]:
     except LocalClusterError:
         return used
     used |= {Path(argv[0]).parent for argv in control_plane.programs.values()}
-    baked = bake.baked_etcd(control_plane, report=lambda text: None, create=False)
+    baked = etcd_snapshot.baked_etcd(control_plane, report=lambda text: None, create=False)
     return used | ({baked} if baked else set())
 
 

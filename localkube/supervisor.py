@@ -19,16 +19,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from localkube import rotation
-from localkube.machine import start_time
-from localkube.node.network.relay import carry
-from localkube.node.site import plain, syscalls
-from localkube.node.site.orders import Orders, Refused, SpawnerGone, short_name
-from localkube.node.tasks import start_task
+from localkube.cluster import log_rotation
+from localkube.host import start_time
+from localkube.network.relay import carry
+from localkube.runtime import plain, syscalls
+from localkube.runtime.client import Orders, Refused, SpawnerGone, short_name
+from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
 
-SPAWNER = Path(__file__).parent / "node" / "site" / "spawner.py"
+SPAWNER = Path(__file__).parent / "runtime" / "init.py"
 RESTART_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_SECONDS = 60.0
 # Some components wait so long for the API server, and end: that is no fault of theirs on a slow machine.
@@ -87,7 +87,7 @@ class Supervisor:
                 start_task(self._let_out(**self._plan["token_webhook"]), name="token webhook")
             start_task(self._start_late(), name="late components")
             start_task(self._serve(listener), name="forwarder")
-            start_task(rotation.keep_small(self._root / "logs"), name="logs")
+            start_task(log_rotation.keep_small(self._root / "logs"), name="logs")
             stop = asyncio.create_task(self._stopping.wait())
             await asyncio.wait([stop, self._orders.gone], return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -24,8 +24,9 @@ from smoke.result import Outcome
 from smoke.stopping import Stopping
 from smoke.timeline import take_setup
 
-from kitlib import names, settings
+from kitlib import config
 from kitlib.errors import KitError
+from kitlib.k8s import names
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
@@ -134,7 +135,7 @@ def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
             if (text := getattr(arguments, f"min_{figure}"))
             for each in thresholds.parse(figure, text)
         ]
-        settings.read(os.environ | _environment(arguments, "run"))
+        config.read(os.environ | _environment(arguments, "run"))
         arguments.lanes = _lanes(arguments)
     except (ValueError, KitError) as error:
         parser.error(str(error))

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import kitlib as kit
-from kitlib import settings
+from kitlib import config
 from kitlib.errors import KitError
 
 TRAINER = "trainers/digits_elastic.py"
@@ -222,7 +222,7 @@ class Soak:
 
 def undisturbed(flags: list[str]) -> dict[int, tuple[float, int]]:
     """Return loss and samples of each step of the same training by one process."""
-    command = [sys.executable, str(settings.find(TRAINER)), *flags]
+    command = [sys.executable, str(config.find(TRAINER)), *flags]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=1200)
     events = [json.loads(line) for line in done.stdout.splitlines()]

@@ -21,11 +21,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from localkube import preload  # noqa: E402
 from localkube.controlplane import binaries, build, packaged, programs  # noqa: E402
 from localkube.controlplane.recipes import RECIPES  # noqa: E402
 from localkube.controlplane.steps import target  # noqa: E402
 from localkube.errors import LocalClusterError  # noqa: E402
+from localkube.runtime import preload  # noqa: E402
 
 PROJECT = ROOT / "packaging" / "controlplane"
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}

@@ -13,7 +13,7 @@ from bench.errors import MeasureFailed
 from bench.lab import Lab
 from bench.peers import checkpoint_steps
 from bench.results import Limit, Result
-from kitlib import settings
+from kitlib import config
 
 LIMIT = Limit(1.1)
 TURNS, QUICK_TURNS = 2, 1  # of each round
@@ -44,7 +44,7 @@ def measure(lab: Lab) -> list[Result]:
 
 def _run(folder: Path, *, turns: int, threads: int) -> list[dict]:
     program = Path(checkpoint_steps.__file__)
-    flags = [f"--checkpoints={settings.find('trainers/checkpoints.py')}", f"--folder={folder}"]
+    flags = [f"--checkpoints={config.find('trainers/checkpoints.py')}", f"--folder={folder}"]
     done = subprocess.run(
         [sys.executable, str(program), *flags, f"--turns={turns}"],
         env=os.environ | {"OMP_NUM_THREADS": str(threads)},

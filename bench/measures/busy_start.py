@@ -9,7 +9,7 @@ from bench.measures.pod_start import PEER, series
 from bench.results import Limit, Result
 from bench.sampling import alternate, percentile
 from bench.watching import Watch, has_started, wait_gone
-from kitlib.kube import Kube
+from kitlib.k8s.client import Kube
 
 OTHERS = 20
 PODS, QUICK_PODS = 100, 20

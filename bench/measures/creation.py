@@ -12,7 +12,7 @@ from bench.lab import Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
 from bench.watching import Watch, wait_account
-from kitlib.kube import Kube
+from kitlib.k8s.client import Kube
 
 LIMIT = Limit(0.8)
 Sample = tuple[float, float]  # seconds until the command came back, and until the pod ran

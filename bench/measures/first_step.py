@@ -9,7 +9,7 @@ from bench import training
 from bench.lab import Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
-from kitlib.manifests import merge
+from kitlib.k8s.manifests import merge
 
 RANKS = 4
 FLAGS = {"epochs": 1, "log-every": 1}

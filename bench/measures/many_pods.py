@@ -11,7 +11,7 @@ from bench.lab import Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
 from bench.watching import Watch, is_complete, wait_gone
-from kitlib.kube import Kube
+from kitlib.k8s.client import Kube
 
 LIMIT = Limit(1.1)
 PODS, QUICK_PODS = 200, 50

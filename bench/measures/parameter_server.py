@@ -16,7 +16,8 @@ from bench.errors import MeasureFailed, NotHere
 from bench.lab import Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
-from kitlib import metrics, settings
+from kitlib import config
+from kitlib.metrics import events
 
 BATCH, EPOCHS = 128, 3
 IMAGES, QUICK_IMAGES = 12_800, 2560
@@ -60,7 +61,7 @@ def _records(folder: Path, images: int) -> Path:
     place = folder / "records"
     path = place / "cifar10" / "records" / "train.npy"
     if not path.exists():
-        command = [sys.executable, str(settings.find(PREPARE)), "cifar10", f"--root={place}", "--records"]
+        command = [sys.executable, str(config.find(PREPARE)), "cifar10", f"--root={place}", "--records"]
         command += ["--source=synthetic", f"--limit={images}"]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=cifar10.DRAW_SECONDS, check=False
@@ -74,7 +75,7 @@ def _train(folder: Path, records: Path) -> float:
     """Train once; return the images a second after the first epoch."""
     place = folder / f"servers-{time.monotonic_ns()}"
     place.mkdir()
-    trainers, port = settings.find("trainers/cifar10_ddp.py").parent, torchrun.free_port()
+    trainers, port = config.find("trainers/cifar10_ddp.py").parent, torchrun.free_port()
     environment = {name: os.environ[name] for name in torchrun.KEPT if name in os.environ}
     environment |= dict.fromkeys(torchrun.THREADS, "1") | {"PYTHONPATH": str(trainers)}
     job = [f"--trainer={MODEL}", f"--records={records}", f"--state-dir={place / 'state'}", f"--port={port}"]
@@ -101,7 +102,7 @@ def _train(folder: Path, records: Path) -> float:
             process.kill()
             process.wait()
     lines = (place / "master.log").read_text(errors="replace").splitlines()
-    epochs = [each.fields for each in metrics.parse(lines) if each.event == "epoch"]
+    epochs = [each.fields for each in events.parse(lines) if each.event == "epoch"]
     if status or len(epochs) != EPOCHS:
         raise MeasureFailed(f"the master ended with {status}: {' | '.join(lines[-3:])}")
     return sum(each["records"] for each in epochs[1:]) / sum(each["seconds"] for each in epochs[1:])

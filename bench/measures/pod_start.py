@@ -12,7 +12,7 @@ from bench.lab import Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate, percentile
 from bench.watching import Watch, has_started
-from kitlib.kube import Kube
+from kitlib.k8s.client import Kube
 
 PODS, QUICK_PODS = 100, 20
 MILLISECONDS = 100

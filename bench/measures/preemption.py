@@ -11,10 +11,10 @@ import kitlib as kit
 from bench.lab import Lab
 from bench.results import Limit, Result
 from bench.watching import Watch, has_started, wait_gone
-from kitlib import priorities
 from kitlib.clusters import Cluster
-from kitlib.manifests import Object
-from kitlib.quantities import number
+from kitlib.jobs import priorities
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.quantities import number
 
 SECONDS, PATIENCE_SECONDS = 2, 180
 WORKERS, SERVED = 4, 7

@@ -12,9 +12,9 @@ from bench.results import Limit, Result
 from bench.sampling import alternate
 from bench.watching import Watch, wait_account
 from kitlib.clusters.nodes import is_ready
-from kitlib.kube import Kube
-from kitlib.waiting import wait
-from kitlib.watches import Selection, snapshots
+from kitlib.k8s.client import Kube
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Selection, snapshots
 
 LIMIT = Limit(1.2)
 NODES, PODS = 1000, 10_000

@@ -19,7 +19,7 @@ from bench import torchrun
 from bench.errors import MeasureFailed
 from bench.lab import Lab
 from bench.results import Limit, Result
-from kitlib import settings
+from kitlib import config
 
 TASKS, WORKERS, PROCESSES = 1_000_000, 200, 2
 SECONDS, QUICK_SECONDS = 10, 3
@@ -58,7 +58,7 @@ def _master(folder: Path) -> Iterator[tuple[psutil.Process, str]]:
     command = [sys.executable, "-m", "parameter_server.master", f"--trainer={__file__}", f"--port={port}"]
     command += [f"--records={records}", f"--state-dir={folder / 'state'}", f"--workers={WORKERS}"]
     command += ["--minibatch=1", "--minibatches-per-task=1"]
-    trainers = settings.find("trainers/parameter_server/master.py").parents[1]
+    trainers = config.find("trainers/parameter_server/master.py").parents[1]
     with (folder / "master.log").open("wb") as log:
         process = subprocess.Popen(
             command, cwd=trainers, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT

@@ -15,7 +15,7 @@ import kitlib as kit
 from bench.lab import Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
-from kitlib.quantities import number
+from kitlib.k8s.quantities import number
 
 PLACES, GANG = 4, 3
 RECORDS, MINIBATCH = 6000, 50

@@ -1,20 +1,26 @@
 """Clusters of every provider: make one, find one again, list them."""
 
+import importlib
 import inspect
 from pathlib import Path
 
-from kitlib.clouds.preflight import Report
+from kitlib import config
 from kitlib.clusters.base import Cluster, Shape
-from kitlib.clusters.eks import EksCluster
+from kitlib.clusters.cleanup import delete_all
 from kitlib.clusters.existing import ExistingCluster
-from kitlib.clusters.gke import GkeCluster
 from kitlib.clusters.local import LocalCluster, not_found
-from kitlib.errors import BadInput, ClusterNotFound
-from kitlib.settings import DEFAULT_CLUSTER
-from kitlib.tables import Table
+from kitlib.clusters.preflight import Report
+from kitlib.config import DEFAULT_CLUSTER
+from kitlib.display.tables import Table
+from kitlib.errors import BadInput, ClusterNotFound, ProviderFailed
 
-_ALL = (LocalCluster, ExistingCluster, EksCluster, GkeCluster)
-PROVIDERS: dict[str, type[Cluster]] = {each.provider: each for each in _ALL}
+# Where the class of each provider is; a cloud's libraries are loaded by whoever asks for that cloud.
+PROVIDERS = {
+    "local": "kitlib.clusters.local:LocalCluster",
+    "existing": "kitlib.clusters.existing:ExistingCluster",
+    "eks": "clouds.aws.eks:EksCluster",
+    "gke": "clouds.google.gke:GkeCluster",
+}
 
 
 def create_cluster(
@@ -134,7 +140,7 @@ def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | N
             about=f'cluster "{name}"',
             fix=f"say which: provider={' or '.join(map(repr, PROVIDERS))}",
         )
-    asked = PROVIDERS.values() if provider is None else [_class(provider)]
+    asked = [_class(each) for each in (_used() if provider is None else [provider])]
     for each in asked:
         known = set(inspect.signature(each.find).parameters) - {"name"}
         if unknown := sorted(set(where) - known):
@@ -150,9 +156,20 @@ def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | N
 
 def list_clusters() -> Table:
     """Return the clusters that the kit knows of, of every provider."""
-    rows = [row for provider in PROVIDERS.values() for row in provider.existing()]
+    rows = [row for provider in _used() for row in _class(provider).existing()]
     columns = ("cluster", "provider", "state", "nodes", "version", "why")
     return Table(columns, [[row[column] for column in columns] for row in rows], empty="no clusters")
+
+
+def clean_up(cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
+    """Delete every run and every volume of the kit in a cluster, the cluster itself not; return what is left.
+
+    Safe to call again.
+
+    Args:
+        cluster: The cluster, or its name.
+    """
+    return delete_all((connect(cluster) if isinstance(cluster, str) else cluster).kube)
 
 
 def _class(provider: str) -> type[Cluster]:
@@ -162,11 +179,25 @@ def _class(provider: str) -> type[Cluster]:
             about=f"provider={provider!r}",
             fix=f"those that there are: {', '.join(PROVIDERS)}",
         )
-    return PROVIDERS[provider]
+    module, _, name = PROVIDERS[provider].partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise ProviderFailed(
+            f"the Python package {error.name} is not installed",
+            about=f"provider={provider!r}",
+            fix="pip install 'trainyard[clouds]'",
+        ) from error
+
+
+def _used() -> list[str]:
+    """Return the providers that may know a cluster: those on this machine, and clouds that it used."""
+    here = ("local", "existing")
+    return [each for each in PROVIDERS if each in here or (config.state_folder() / each).is_dir()]
 
 
 def _not_there(name: str, provider: str) -> ClusterNotFound:
-    known = [str(each["cluster"]) for each in PROVIDERS[provider].existing()]
+    known = [str(each["cluster"]) for each in _class(provider).existing()]
     return ClusterNotFound(
         f"{provider} has no such cluster of the kit's there",
         about=f'cluster "{name}"',
@@ -179,6 +210,7 @@ __all__ = [
     "PROVIDERS",
     "Cluster",
     "LocalCluster",
+    "clean_up",
     "connect",
     "create_cluster",
     "find",

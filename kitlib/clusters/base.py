@@ -16,27 +16,28 @@ from html import escape
 from pathlib import Path
 from typing import ClassVar
 
-from kitlib import attendees, manifests, pods, rights, runs, settings
-from kitlib.attendees import Attendee, Quota
-from kitlib.clouds.images import Registry
-from kitlib.clouds.preflight import Report, ok
+from kitlib import config
 from kitlib.clusters import nodes
+from kitlib.clusters.preflight import Report, ok
+from kitlib.clusters.registry import Registry
 from kitlib.clusters.switches import NodeSwitches
 from kitlib.clusters.volumes import Volumes
+from kitlib.display.progress import progress
+from kitlib.display.tables import Table, Text
 from kitlib.errors import BadInput, CommandFailed, KitError, Rejected, RunNotFound
-from kitlib.events import events_table
-from kitlib.kube import Kube
-from kitlib.manifests import title
-from kitlib.ownership import runs_table
-from kitlib.progress import progress
-from kitlib.quantities import check as check_quantity
-from kitlib.quantities import check_count
-from kitlib.refusals import allowing, refusal
-from kitlib.runs import Run
-from kitlib.tables import Table, Text
-from kitlib.usage import node_usage, pod_usage
-from kitlib.waiting import wait
-from kitlib.watches import Selection, snapshots
+from kitlib.k8s import manifests, pods, rbac
+from kitlib.k8s.api_errors import allowing, refusal
+from kitlib.k8s.client import Kube
+from kitlib.k8s.event_table import events_table
+from kitlib.k8s.manifests import title
+from kitlib.k8s.quantities import check as check_quantity
+from kitlib.k8s.quantities import check_count
+from kitlib.k8s.usage import node_usage, pod_usage
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Selection, snapshots
+from kitlib.runs import run as runs
+from kitlib.runs.run import Run
+from kitlib.runs.runs_table import runs_table
 
 MOST_NODES = 100
 METRICS = {"nodes": "NodeMetrics", "pods": "PodMetrics"}
@@ -279,9 +280,9 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
             launch runs  create jobs.batch  yes      all         -
             see nodes    list nodes         NO       01, 09, 11  kubectl create clusterrole list-nodes …
         """
-        return rights.table(self.kube)
+        return rbac.table(self.kube)
 
-    def add_attendee(self, name: str, *, hours: float = 12, **quota: object) -> Attendee:
+    def add_attendee(self, name: str, *, hours: float = 12, **quota: object):
         """Give somebody a namespace of their own, and a kubeconfig that leads there and nowhere else.
 
         Repeated, it makes a new token and brings the quota to what is asked.
@@ -295,6 +296,9 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
             >>> ada = cluster.add_attendee("ada", cpu="2")
             >>> kit.connect("ada", kubeconfig=ada.kubeconfig)
         """
+        from workshop import namespaces as attendees
+        from workshop.namespaces import Quota
+
         unknown = set(quota) - {each.name for each in fields(Quota)}
         if unknown:
             known = ", ".join(each.name for each in fields(Quota))
@@ -309,10 +313,14 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
 
     def attendees(self) -> Table:
         """Return those who have a namespace of their own, with what they use of what they may."""
+        from workshop import namespaces as attendees
+
         return attendees.table(self.kube)
 
     def remove_attendee(self, name: str) -> None:
         """Delete the namespace of an attendee with all that is in it; one who is gone is fine."""
+        from workshop import namespaces as attendees
+
         self.close_room(attendees.namespace_of(name))
         attendees.remove(self.kube, name)
 
@@ -365,7 +373,7 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
         Raises:
             LaunchRejected: The API server refused one; the error has its words and the line.
         """
-        path = settings.find(path)
+        path = config.find(path)
         text = manifests.read_text(path)
         applied = []
         for document, each in enumerate(manifests.parse(text, about=str(path))):

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import yaml
 
-from kitlib import names, ownership, presence, settings
+from kitlib import config
+from kitlib.clusters import cleanup
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.kubectl import kubectl
 from kitlib.clusters.nodes import GPU
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
-from kitlib.kube import Kube
-from kitlib.refusals import unreached
+from kitlib.k8s import names
+from kitlib.k8s.api_errors import unreached
+from kitlib.k8s.client import Kube
 
 OPTIONS = {
     "kubeconfig": "path of the file; by default $KUBECONFIG, or else ~/.kube/config",
@@ -83,7 +85,7 @@ class ExistingCluster(Cluster):
         if given is None:
             return None
         found = cls(name, **given)
-        presence.follow(found.kube)
+        _report_progress(found.kube)
         return found
 
     @classmethod
@@ -107,7 +109,7 @@ class ExistingCluster(Cluster):
         given = {"kubeconfig": str(self._kubeconfig.absolute()), "context": self.context}
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_text(json.dumps(given | {"namespace": self.kube.namespace}), encoding="utf-8")
-        presence.follow(self.kube)
+        _report_progress(self.kube)
         return self
 
     @property
@@ -143,7 +145,7 @@ class ExistingCluster(Cluster):
 
     def delete(self) -> None:
         """Delete what the kit made in it, and forget it; the cluster itself stays."""
-        ownership.delete_all(self.kube)
+        cleanup.delete_all(self.kube)
         self.forget()
 
     def forget(self) -> None:
@@ -173,4 +175,10 @@ def _remembered(name: str) -> dict[str, str | None] | None:
 
 def _memory(name: str) -> Path:
     """Return where it is kept which kubeconfig belongs to a name."""
-    return settings.state_folder() / "existing" / f"{names.check(name, kind='cluster')}.json"
+    return config.state_folder() / "existing" / f"{names.check(name, kind='cluster')}.json"
+
+
+def _report_progress(kube: Kube) -> None:
+    from workshop import progress_reporter
+
+    progress_reporter.follow(kube)

@@ -3,7 +3,7 @@
 import shutil
 
 from kitlib.clusters import local
-from kitlib.progress import progress
+from kitlib.display.progress import progress
 
 
 def kubectl() -> list[str]:

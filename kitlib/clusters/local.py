@@ -14,8 +14,9 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
-from kitlib import names
 from kitlib.clusters.base import Cluster, Shape
+from kitlib.config import REPOSITORY
+from kitlib.display.progress import progress
 from kitlib.errors import (
     BadInput,
     ClusterBroken,
@@ -25,8 +26,7 @@ from kitlib.errors import (
     KitError,
     ProviderFailed,
 )
-from kitlib.progress import progress
-from kitlib.settings import REPOSITORY
+from kitlib.k8s import names
 
 LONGEST_NAME = 40
 MODES = ("auto", "namespaces", "plain")

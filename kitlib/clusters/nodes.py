@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
+from kitlib.display.tables import Table, age
 from kitlib.errors import Rejected
-from kitlib.kube import Kube
-from kitlib.manifests import Object
-from kitlib.quantities import cores, readable
-from kitlib.tables import Table, age
+from kitlib.k8s.client import Kube
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.quantities import cores, readable
 
 GPU = "nvidia.com/gpu"
 COLUMNS = ("node", "status", "cpu", "memory", "gpus", "version", "age")

@@ -6,11 +6,11 @@ A provider that can carries it out in ``_switch``; the others' machines are not 
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime
 
-from kitlib.deeds import deed, write
+from kitlib.display.tables import Table
 from kitlib.errors import BadInput
-from kitlib.kube import Kube
-from kitlib.quantities import check_count
-from kitlib.tables import Table
+from kitlib.k8s.client import Kube
+from kitlib.k8s.events import deed, write
+from kitlib.k8s.quantities import check_count
 
 MOST_SIMULATED = 5000
 DONE = {"stop": "Stopped", "start": "Started", "cut": "Cut", "heal": "Healed"}  # of Events on the node

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
+from kitlib.display.tables import Table
 from kitlib.errors import VolumeNotFound
-from kitlib.kube import Kube
-from kitlib.storage import Volume, claims
-from kitlib.tables import Table
+from kitlib.k8s.client import Kube
+from kitlib.storage import Volume, pvc
 
 
 class Volumes:
@@ -36,7 +36,7 @@ class Volumes:
         Example:
             >>> cluster.create_volume("shared", size="5Gi")
         """
-        claims.create(self.kube, name, size=size, storage_class=storage_class, source=source)
+        pvc.create(self.kube, name, size=size, storage_class=storage_class, source=source)
         return Volume(self, name)
 
     def volume(self, name: str) -> Volume:
@@ -45,15 +45,15 @@ class Volumes:
         Raises:
             VolumeNotFound: There is none of this name.
         """
-        if self.kube.find(claims.CLAIM, name) is None:
+        if self.kube.find(pvc.CLAIM, name) is None:
             known = ", ".join(str(each["volume"]) for each in self.volumes()) or "none"
             raise VolumeNotFound(
                 "there is no such volume",
-                about=claims.about(self.kube, name),
+                about=pvc.about(self.kube, name),
                 fix=f'take one of those that there are: {known}; or cluster.create_volume("{name}")',
             )
         return Volume(self, name)
 
     def volumes(self) -> Table:
         """Return the volumes of its namespace."""
-        return claims.table(self.kube)
+        return pvc.table(self.kube)

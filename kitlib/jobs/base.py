@@ -10,15 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from kitlib import manifests, names, priorities, runs
 from kitlib.clusters import Cluster, connect
+from kitlib.config import DEFAULT_CLUSTER
 from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExists
-from kitlib.kube import Kube
-from kitlib.manifests import Manifest, Object, title
-from kitlib.refusals import refusal
-from kitlib.runs import Run
-from kitlib.settings import DEFAULT_CLUSTER
-from kitlib.workloads import KINDS
+from kitlib.jobs import priorities
+from kitlib.k8s import manifests, names
+from kitlib.k8s.api_errors import refusal
+from kitlib.k8s.client import Kube
+from kitlib.k8s.job_kinds import KINDS
+from kitlib.k8s.manifests import Manifest, Object, title
+from kitlib.runs import run as runs
+from kitlib.runs.run import Run
 
 
 class Job(ABC):

@@ -1,7 +1,7 @@
 """Distributed training by an ElasticJob: workers that meet at an etcd, by TorchElastic's first operator."""
 
 from kitlib.jobs.elasticity import ElasticTraining
-from kitlib.manifests import Object, merge
+from kitlib.k8s.manifests import Object, merge
 
 
 class ElasticJob(ElasticTraining):

@@ -8,12 +8,13 @@ import secrets
 from pathlib import Path
 from typing import ClassVar
 
-from kitlib import names, settings
+from kitlib import config
 from kitlib.errors import BadInput
 from kitlib.jobs.sources import sources
 from kitlib.jobs.training import FOLDER, MOST_NODES, TrainingJob
-from kitlib.manifests import Object, merge
-from kitlib.quantities import check_count
+from kitlib.k8s import names
+from kitlib.k8s.manifests import Object, merge
+from kitlib.k8s.quantities import check_count
 
 LAUNCHER = "trainers/elastic_launch.py"
 OFFERED = ("trainers/elastic.py", "trainers/checkpoints.py")  # that a trainer may import, wherever it lies
@@ -93,11 +94,11 @@ class ElasticTraining(TrainingJob):
         self.max_restarts = check_count(max_restarts, what="max_restarts", least=0, most=1000)
         if min_nodes is not None or max_nodes is not None:
             self.limits = check_limits(self.nodes, min_nodes, max_nodes)
-            offered = [settings.find(each) for each in OFFERED]
+            offered = [config.find(each) for each in OFFERED]
             if self.remote:  # nobody knows yet what it imports
-                self.sources |= sources(settings.find(LAUNCHER), *offered)
+                self.sources |= sources(config.find(LAUNCHER), *offered)
             else:
-                self.sources = sources(self.trainer, settings.find(LAUNCHER), offered=offered)
+                self.sources = sources(self.trainer, config.find(LAUNCHER), offered=offered)
 
     @property
     def launcher(self) -> list[str]:

@@ -5,9 +5,9 @@ The simplest of the ways: nothing but Kubernetes itself. It starts and ends with
 is elastic is not here.
 """
 
-from kitlib import names
 from kitlib.jobs.training import TrainingJob
-from kitlib.manifests import Object, merge
+from kitlib.k8s import names
+from kitlib.k8s.manifests import Object, merge
 
 
 class IndexedJob(TrainingJob):

@@ -12,15 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from kitlib import names, settings, workers, workloads
+from kitlib import config
 from kitlib.errors import BadInput
 from kitlib.jobs.training import TrainingJob
-from kitlib.manifests import Object, merge
-from kitlib.quantities import check as check_quantity
-from kitlib.quantities import check_count
+from kitlib.k8s import job_kinds, names
+from kitlib.k8s import plain_pods as workers
+from kitlib.k8s.manifests import Object, merge
+from kitlib.k8s.quantities import check as check_quantity
+from kitlib.k8s.quantities import check_count
 
 if TYPE_CHECKING:
-    from kitlib.datasets import Dataset
+    from kitlib.datasets.dataset import Dataset
 
 ROLES = ("master", "ps", "worker")
 NEEDED = {
@@ -158,7 +160,7 @@ class ParameterServer(TrainingJob):
     def main(self) -> Object:
         """Return the master's Job."""
         item = self._own("job", "-master")
-        notes = {workers.REPLICAS: str(self.workers), workloads.SERVERS: str(self.servers)}
+        notes = {workers.REPLICAS: str(self.workers), job_kinds.SERVERS: str(self.servers)}
         pod = self._pod("master", item["spec"]["template"])
         (container,) = pod["spec"]["containers"]
         *command, _ = container["command"]
@@ -190,7 +192,7 @@ class ParameterServer(TrainingJob):
         return merge(self.read(kind), {"metadata": {"name": self._called(suffix)}})
 
     def _package(self) -> Object:
-        folder = settings.REPOSITORY / "trainers" / "parameter_server"
+        folder = config.REPOSITORY / "trainers" / "parameter_server"
         files = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.py"))}
         return self._own("package", "-package") | {"data": files}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from kitlib.clusters import Cluster
 from kitlib.errors import BadInput
 from kitlib.jobs.elasticity import STORES, ElasticTraining, fresh_id, store
-from kitlib.manifests import Object, merge
-from kitlib.quantities import check_count
+from kitlib.k8s.manifests import Object, merge
+from kitlib.k8s.quantities import check_count
 
 RENDEZVOUS = "c10d"
 

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from kitlib import names
 from kitlib.errors import BadInput
+from kitlib.k8s import names
 
 CONFIG_MAP_BYTES = 1024 * 1024 - 4096  # etcd's limit, less what the object itself needs
 _URL = re.compile(r"([a-z0-9]+)://([^/]*)/(.*)")

@@ -1,16 +1,16 @@
 """Elastic training by plain pods: workers that come and go, and a store outside of them at which they meet.
 
-No operator is needed, and no controller looks after the pods: `kitlib.workers` says how such a run is judged,
-and `Run` scales it. What happens when the workers change is the launcher's and the trainer's, and not here.
+No operator is needed, and no controller looks after the pods: `kitlib.k8s.plain_pods` says how such a run is
+judged, and `Run` scales it. What happens when the workers change is the launcher's and the trainer's.
 """
 
 from pathlib import Path
 
-from kitlib import workers
 from kitlib.clusters import Cluster
 from kitlib.errors import BadInput
 from kitlib.jobs.elasticity import STORES, ElasticTraining, fresh_id, store
-from kitlib.manifests import Object, merge
+from kitlib.k8s import plain_pods
+from kitlib.k8s.manifests import Object, merge
 
 
 class TorchElastic(ElasticTraining):
@@ -73,7 +73,7 @@ class TorchElastic(ElasticTraining):
     def objects(self) -> list[Object]:
         """The objects that `launch` creates: the workers are made of the PodTemplate as it is patched."""
         *others, template = super().objects
-        return [*others, *(workers.worker(template, number) for number in range(self.nodes)), template]
+        return [*others, *(plain_pods.worker(template, number) for number in range(self.nodes)), template]
 
     def main(self) -> Object:
         """Return the PodTemplate of the workers, with the limits of their number."""
@@ -91,8 +91,8 @@ class TorchElastic(ElasticTraining):
         container = {"name": "worker", "env": [{"name": key, "value": value} for key, value in given.items()]}
         pod = merge(pod, {"spec": {"subdomain": self.name, "containers": [container]}})
         counts = {
-            workers.REPLICAS: str(self.nodes),
-            workers.FEWEST: str(fewest),
-            workers.MOST: str(most),
+            plain_pods.REPLICAS: str(self.nodes),
+            plain_pods.FEWEST: str(fewest),
+            plain_pods.MOST: str(most),
         }
         return merge(item, {"metadata": {"annotations": counts}, "template": pod})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kitlib.errors import BadInput
 from kitlib.jobs.training import TrainingJob
-from kitlib.manifests import Object, merge
+from kitlib.k8s.manifests import Object, merge
 
 
 class TrainJob(TrainingJob):

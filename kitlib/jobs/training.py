@@ -11,13 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from kitlib import manifests, names, settings
+from kitlib import config
 from kitlib.errors import BadInput
 from kitlib.jobs.base import Job
 from kitlib.jobs.sources import Remote, remote, sources
-from kitlib.manifests import Object, merge
-from kitlib.quantities import check as check_quantity
-from kitlib.quantities import check_count, number
+from kitlib.k8s import manifests, names
+from kitlib.k8s.manifests import Object, merge
+from kitlib.k8s.quantities import check as check_quantity
+from kitlib.k8s.quantities import check_count, number
 
 MOST_NODES, MOST_PROCESSES, MOST_GPUS = 1000, 256, 16
 GPU = "nvidia.com/gpu"
@@ -75,7 +76,7 @@ class TrainingJob(Job):
         name: str | None = None,
     ) -> None:
         self.remote = remote(trainer, source_secret)
-        self.trainer = Path(self.remote.name) if self.remote else settings.find(trainer)
+        self.trainer = Path(self.remote.name) if self.remote else config.find(trainer)
         self.sources = sources(FETCH if self.remote else self.trainer)
         self.nodes = check_count(nodes, what="nodes", least=1, most=MOST_NODES)
         self.args = flags(args)
@@ -96,7 +97,7 @@ class TrainingJob(Job):
             if name is None
             else names.check(name, kind="run", longest=names.MAX_RUN_NAME)
         )
-        self.settings = _images(settings.read(), image, pull_secret)
+        self.settings = _images(config.read(), image, pull_secret)
         needed = (self.remote.secret if self.remote else None, self.settings.pull_secret)
         self.secrets = tuple(filter(None, needed))
         self.labels = names.labels(
@@ -113,7 +114,7 @@ class TrainingJob(Job):
 
     def read(self, kind: str, *, folder: str = "") -> Object:
         """Return an object of ``manifests/``, with the name and the labels of this run."""
-        (item,) = manifests.read(settings.manifests(folder or self.folder, f"{kind}.yaml"))
+        (item,) = manifests.read(config.manifests(folder or self.folder, f"{kind}.yaml"))
         return merge(item, {"metadata": {"name": self.name, "labels": self.labels}})
 
     def config_map(self) -> Object:
@@ -217,7 +218,7 @@ class TrainingJob(Job):
         return [{"name": f"volume-{index}", "mountPath": path} for index, path in enumerate(self.volumes)]
 
 
-def _images(given: settings.Settings, image: str | None, pull_secret: str | None) -> settings.Settings:
+def _images(given: config.Settings, image: str | None, pull_secret: str | None) -> config.Settings:
     """Return the settings with the image, and the Secret for it, of one job."""
     for word, value in (("image", image), ("pull_secret", pull_secret)):
         if value is not None and (not isinstance(value, str) or not value or len(value.split()) != 1):

@@ -11,18 +11,19 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kitlib import manifests, names, pods, settings
+from kitlib import config
 from kitlib.clusters import Cluster, connect
+from kitlib.config import DEFAULT_CLUSTER
+from kitlib.display.progress import progress
+from kitlib.display.tables import Table
 from kitlib.errors import BadInput, Rejected
-from kitlib.kube import Kube
-from kitlib.manifests import Object
+from kitlib.k8s import manifests, names, pods
+from kitlib.k8s.client import Kube
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Selection, Snapshot, snapshots
+from kitlib.operators.catalog import OPERATORS, Part
 from kitlib.operators.sources import fetch, kept
-from kitlib.operators.table import OPERATORS, Part
-from kitlib.progress import progress
-from kitlib.settings import DEFAULT_CLUSTER
-from kitlib.tables import Table
-from kitlib.waiting import wait
-from kitlib.watches import Selection, Snapshot, snapshots
 
 OPERATOR = "trainyard/operator"
 INSTALLED = "trainyard/installed"  # on the workload, once all of it was there: the version
@@ -125,7 +126,7 @@ def _install(cluster: Cluster, part: Part, report: Report, timeout: float | None
 
 def _gather(cluster: Cluster, part: Part, folder: Path, report: Report) -> None:
     """Put the kit's kustomization into a folder, and what it builds on beside it, as ``upstream``."""
-    shutil.copytree(settings.manifests("operators", part.name), folder)
+    shutil.copytree(config.manifests("operators", part.name), folder)
     brought = cluster.operator_manifests(part.program) if part.program else None
     if part.source and (found := brought or kept(part.program, part.source)):
         shutil.copytree(found, folder / "upstream")
@@ -161,7 +162,7 @@ def _wait(kube: Kube, part: Part, report: Report, timeout: float | None) -> None
         describe=lambda seen: _holdup(seen, part),
         report=report,
     )
-    probe = settings.REPOSITORY / "manifests" / "operators" / part.name / "probe.yaml"
+    probe = config.REPOSITORY / "manifests" / "operators" / part.name / "probe.yaml"
     if probe.exists():
         (item,) = manifests.read(probe)
         wait(

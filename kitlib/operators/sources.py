@@ -12,7 +12,7 @@ from typing import IO
 
 from kitlib.clusters.local import manifests_here
 from kitlib.errors import InstallFailed
-from kitlib.operators.table import Source
+from kitlib.operators.catalog import Source
 
 CONNECT_SECONDS, READ_SECONDS = 10, 60
 CHUNK_BYTES = 2**18

@@ -1,5 +1,5 @@
 """Volumes that all pods share, and the way of files to and from them."""
 
-from kitlib.storage.volumes import Volume
+from kitlib.storage.volume import Volume
 
 __all__ = ["Volume"]

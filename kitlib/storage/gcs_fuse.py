@@ -10,8 +10,9 @@ that need the driver's sidecar, are told from others.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from kitlib import manifests, settings
-from kitlib.manifests import Object
+from kitlib import config
+from kitlib.k8s import manifests
+from kitlib.k8s.manifests import Object
 
 CLASS = "gcs-fuse"
 DRIVER = "gcsfuse.csi.storage.gke.io"
@@ -31,7 +32,7 @@ def source(bucket: str, volume: str) -> Object:
         >>> source("trainyard-lab-1", "models")["csi"]["volumeHandle"]
         'trainyard-lab-1:models'
     """
-    (item,) = manifests.read(settings.manifests("volume", "gcs-fuse.yaml"))
+    (item,) = manifests.read(config.manifests("volume", "gcs-fuse.yaml"))
     there = item["spec"]["csi"]
     options = f"{there['volumeAttributes']['mountOptions']},only-dir=volumes/{volume}"
     attributes = {"volumeAttributes": {"mountOptions": options}}

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import IO, TYPE_CHECKING
 
-from kitlib import manifests, names, pods, settings
+from kitlib import config
 from kitlib.errors import (
     BadInput,
     ClusterUnreachable,
@@ -24,11 +24,12 @@ from kitlib.errors import (
     TransferFailed,
     VolumeFull,
 )
-from kitlib.manifests import Object, merge
-from kitlib.storage.claims import volume_labels
+from kitlib.k8s import manifests, names, pods
+from kitlib.k8s.manifests import Object, merge
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Selection, snapshots
 from kitlib.storage.paths import STAGING
-from kitlib.waiting import wait
-from kitlib.watches import Selection, snapshots
+from kitlib.storage.pvc import volume_labels
 
 if TYPE_CHECKING:
     from kitlib.clusters.base import Cluster
@@ -53,7 +54,7 @@ class Helper(AbstractContextManager):
 
     def manifest(self) -> Object:
         """Return the pod."""
-        (pod,) = manifests.read(settings.manifests("volume", "helper.yaml"))
+        (pod,) = manifests.read(config.manifests("volume", "helper.yaml"))
         (container,) = pod["spec"]["containers"]
         staging = {"name": "STAGING", "value": f"{STAGING}{self.pod}"}
         own = {
@@ -65,7 +66,7 @@ class Helper(AbstractContextManager):
             "spec": {
                 "containers": [merge(container, {"env": [staging]})],
                 "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": self.claim}}],
-                "tolerations": list(settings.read().tolerations) or None,
+                "tolerations": list(config.read().tolerations) or None,
             },
         }
         return merge(pod, own)

@@ -4,9 +4,9 @@ import posixpath
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from kitlib.display.tables import Table, age
 from kitlib.errors import BadInput
-from kitlib.quantities import readable
-from kitlib.tables import Table, age
+from kitlib.k8s.quantities import readable
 
 OWN = ".trainyard"  # what is being made, and not to be seen
 STAGING = f"{OWN}-upload-"

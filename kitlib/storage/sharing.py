@@ -6,11 +6,12 @@ PersistentVolume of its own that leads to the same place, and is read-only where
 
 from collections.abc import Mapping
 
-from kitlib import manifests, settings
+from kitlib import config
 from kitlib.errors import BadInput
-from kitlib.kube import Kube
-from kitlib.manifests import Object
-from kitlib.storage import claims, gcs_fuse
+from kitlib.k8s import manifests
+from kitlib.k8s.client import Kube
+from kitlib.k8s.manifests import Object
+from kitlib.storage import gcs_fuse, pvc
 
 MODE = "ReadOnlyMany"
 FILESTORE = "filestore.csi.storage.gke.io"
@@ -35,13 +36,13 @@ def share(
         BadInput: It is a disk that one node mounts at a time.
     """
     bound = volume_name(kube.namespace, name)
-    (volume,) = manifests.read(settings.manifests("volume", "persistentvolume.yaml"))
+    (volume,) = manifests.read(config.manifests("volume", "persistentvolume.yaml"))
     del volume["spec"]["csi"]
     promised = {"claimRef": {"name": name, "namespace": kube.namespace}, "capacity": {"storage": size}}
     kind = gcs_fuse.class_of(source)
     spec = {"accessModes": [MODE], "storageClassName": kind, **promised, **read_only(source)}
     kube.apply(manifests.merge(volume, {"metadata": {"name": bound, "labels": dict(labels)}, "spec": spec}))
-    (claim,) = manifests.read(settings.manifests("volume", "claim.yaml"))
+    (claim,) = manifests.read(config.manifests("volume", "claim.yaml"))
     spec = {
         "accessModes": [MODE],
         "storageClassName": kind,
@@ -87,5 +88,5 @@ def read_only(source: Mapping) -> Object:
 
 def shared_claim(kube: Kube, name: str) -> Object | None:
     """Return a claim of the namespace that was shared by `share`, or None."""
-    claim = kube.find(claims.CLAIM, name)
+    claim = kube.find(pvc.CLAIM, name)
     return claim if claim and claim["spec"]["accessModes"] == [MODE] else None

@@ -3,8 +3,8 @@
 import numpy as np
 from matplotlib.figure import Figure
 
+from kitlib.metrics.node_samples import History
 from kitlib.widgets import palette
-from kitlib.widgets.node_samples import History
 from kitlib.widgets.run_picture import MOST_IN_LEGEND, THEME, tidy
 
 LABELS = {"cpu": "CPU, %", "memory": "memory, %", "gpus": "GPUs asked for, %", "gpu": "GPUs in use, %"}

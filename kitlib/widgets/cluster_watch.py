@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kitlib import logs, metrics, names, pods
+from kitlib.display.tables import Table
 from kitlib.errors import KitError, Rejected
-from kitlib.kube import Kube
-from kitlib.manifests import Object
-from kitlib.quantities import readable
-from kitlib.tables import Table
-from kitlib.watches import Selection, snapshots
+from kitlib.k8s import logs, names, pods
+from kitlib.k8s.client import Kube
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.quantities import readable
+from kitlib.k8s.watch import Selection, snapshots
+from kitlib.metrics import events
+from kitlib.metrics.node_samples import GPU, History, Rates, Use, figures, gpus_held, read_counters
 from kitlib.widgets import cluster_picture
-from kitlib.widgets.node_samples import GPU, History, Rates, Use, figures, gpus_held, read_counters
 from kitlib.widgets.picture import Picture
 from kitlib.widgets.watch import Watch
 
 if TYPE_CHECKING:
-    from kitlib.widgets.live import LiveView
+    from kitlib.widgets.widget import LiveView
 
 # As often as a local node counts: what a container that ends between two looks has used is not told.
 SAMPLE_SECONDS = 1.0
@@ -144,7 +145,7 @@ class ClusterWatch(Watch):
         lines, _ = self._followers.drain()
         told: dict[str, list[float]] = {}
         for node, line in lines:
-            event = metrics.parse_line(line.text)
+            event = events.parse_line(line.text)
             percent = event.fields.get("gpu_percent") if event is not None else None
             if isinstance(percent, int | float):
                 told.setdefault(node, []).append(float(percent))

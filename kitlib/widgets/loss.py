@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from kitlib.metrics import Event
+from kitlib.metrics.events import Event
+from kitlib.metrics.training import Training
 from kitlib.widgets import run_picture
 from kitlib.widgets.picture import Picture
-from kitlib.widgets.training import Training
 
 
 def picture(events: Iterable[Event], *, title: str) -> Picture:

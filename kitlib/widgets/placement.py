@@ -1,8 +1,8 @@
 """A cluster's pods, recorded: who runs where, who waits, and the loss that the runs report meanwhile.
 
 One thread follows the pods and their logs; deleted pods leave nothing that could be asked for later. What was
-seen is in `kitlib.placement`, the picture in `placement_picture`. It does not move by itself: in a notebook
-it is brought up to date after each cell.
+seen is in `kitlib.metrics.placement`, the picture in `placement_picture`. It does not move by itself: in a
+notebook it is brought up to date after each cell.
 """
 
 import time
@@ -10,19 +10,20 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kitlib import logs, metrics, names, pods
+from kitlib.display.tables import Table
 from kitlib.errors import KitError, Rejected
-from kitlib.kube import Kube
-from kitlib.manifests import Object
-from kitlib.placement import RUNNING, WAITING, Placement, group_of
-from kitlib.tables import Table
-from kitlib.watches import Selection, snapshots
+from kitlib.k8s import logs, names, pods
+from kitlib.k8s.client import Kube
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.watch import Selection, snapshots
+from kitlib.metrics import events
+from kitlib.metrics.placement import RUNNING, WAITING, Placement, group_of
 from kitlib.widgets import placement_picture
 from kitlib.widgets.picture import Picture
 from kitlib.widgets.watch import Watch
 
 if TYPE_CHECKING:
-    from kitlib.widgets.live import LiveView
+    from kitlib.widgets.widget import LiveView
 
 
 class PlacementWatch(Watch):
@@ -74,7 +75,7 @@ class PlacementWatch(Watch):
         lines, _ = self._followers.drain()
         with self.lock:
             for group, line in lines:
-                event = metrics.parse_line(line.text)
+                event = events.parse_line(line.text)
                 loss = event.fields.get("loss") if event is not None and event.event == "step" else None
                 if isinstance(loss, int | float) and event.time >= self.began:
                     self.placement.hear(group, event.time, float(loss))

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from kitlib.placement import LEAVING, RUNNING, STARTING, WAITING, Placement, Stay, short
+from kitlib.metrics.placement import LEAVING, RUNNING, STARTING, WAITING, Placement, Stay, short
 from kitlib.widgets.run_picture import THEME, tidy
 
 LANE, GAP = 0.8, 0.35

@@ -5,8 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from kitlib.metrics.training import Frame, Training
 from kitlib.widgets import palette
-from kitlib.widgets.training import Frame, Training
 
 MOST_IN_LEGEND = 8
 THEME = palette.LIGHT  # a picture that is saved has a ground of its own

@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kitlib import logs, metrics, pods
+from kitlib.display.tables import Table
+from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError
-from kitlib.kube import Kube
-from kitlib.manifests import Object
-from kitlib.status import RunStatus
-from kitlib.tables import Table
-from kitlib.tracebacks import Line
-from kitlib.watches import Snapshot
+from kitlib.k8s import logs, pods
+from kitlib.k8s.client import Kube
+from kitlib.k8s.job_status import RunStatus
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.watch import Snapshot
+from kitlib.metrics import events as metrics
+from kitlib.metrics.training import Frame, Training
 from kitlib.widgets import run_picture
-from kitlib.widgets.journal import Journal
+from kitlib.widgets.log_tail import Journal
 from kitlib.widgets.picture import Picture
-from kitlib.widgets.training import Frame, Training
 from kitlib.widgets.watch import Watch
 
 if TYPE_CHECKING:
-    from kitlib.widgets.live import LiveView
+    from kitlib.widgets.widget import LiveView
 
 LINES_SECONDS = 1.0  # the log is most of what is sent, and nobody reads it faster
 EVENTS_SECONDS = 3.0
@@ -37,7 +38,7 @@ PODS = ("rank", "pod", "phase", "node", "restarts", "why")
 
 
 class Followed(Protocol):
-    """What a watch needs of a run: `kitlib.runs` imports this module, not the other way round."""
+    """What a watch needs of a run: `kitlib.runs.run` imports this module, not the other way round."""
 
     kube: Kube
     name: str

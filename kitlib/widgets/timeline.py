@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from kitlib import timeline
+from kitlib.metrics import timeline
 
 
 class Timeline(timeline.Timeline):

@@ -5,7 +5,7 @@ The static picture and the live one both draw what is made here.
 
 from dataclasses import dataclass
 
-from kitlib.timeline import Row, Timeline
+from kitlib.metrics.timeline import Row, Timeline
 
 LEVELS = 9  # rows of labels above the strips; what finds no room has its mark alone
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from kitlib.timeline import Timeline
+from kitlib.metrics.timeline import Timeline
 from kitlib.widgets import palette
 from kitlib.widgets.picture import Picture
 from kitlib.widgets.run_picture import tidy

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from kitlib.progress import in_notebook
+from kitlib.display.progress import in_notebook
 from kitlib.widgets.picture import Picture
 
 if TYPE_CHECKING:
     from ipywidgets import Widget
 
-    from kitlib.widgets.live import LiveView
+    from kitlib.widgets.widget import LiveView
 
 UPDATE_SECONDS = 0.25  # four updates a second at most
 BYTES_PER_SECOND = 32_000  # of what is drawn: larger frames come less often
@@ -137,7 +137,7 @@ class Watch(AbstractContextManager, ABC):
     def view(self) -> "LiveView":
         """Return its widget, made when it is first asked for."""
         if self._view is None:
-            from kitlib.widgets.live import LiveView  # ipywidgets takes a while, and not all have a browser
+            from kitlib.widgets.widget import LiveView  # ipywidgets takes a while, and not all have a browser
 
             self._view = LiveView(kind=self.kind)
             self._view.on_msg(self._told)
@@ -152,7 +152,7 @@ class Watch(AbstractContextManager, ABC):
         if not in_notebook():
             print(repr(self))  # a terminal asked to see it
             return
-        from kitlib.widgets.showing import Showing
+        from kitlib.widgets.display import Showing
 
         self.start()
         Showing(self)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from localkube import preload
 from localkube.bundles import wheels
 from localkube.bundles.manifest import NAME, File, Manifest
 from localkube.controlplane import binaries
@@ -20,6 +19,7 @@ from localkube.controlplane.recipes import RECIPES
 from localkube.controlplane.steps import Report, duration
 from localkube.errors import LocalClusterError
 from localkube.paths import cache_dir, private_dir, unwritable
+from localkube.runtime import preload
 
 REPORT_SECONDS = 4
 

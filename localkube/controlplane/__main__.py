@@ -11,7 +11,7 @@ import sys
 from localkube.controlplane import binaries, programs
 from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
-from localkube.node.site.syscalls import die_with_parent
+from localkube.runtime.syscalls import die_with_parent
 
 # Beside three lanes of notebooks, a build at 19 came to a quarter of an operator in five minutes.
 LOW_PRIORITY = 5

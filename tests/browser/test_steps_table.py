@@ -25,8 +25,8 @@ ENVIRONMENT = {
 CLOCK = f"""
 import contextlib, os, queue, time
 import kitlib as kit
-from kitlib.clouds import steps
-from kitlib.clouds.clock import Clock
+from clouds import steps
+from clouds.reconciler.clock import Clock
 
 class Fast(Clock):
     tick = {OURS / 2}

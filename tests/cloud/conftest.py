@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kitlib.clusters.gke import GkeCluster
+from clouds.google.gke import GkeCluster
 
 from .aws import FakeAmazon
 from .google.fake import PROJECT, FakeGoogle

@@ -4,11 +4,11 @@ from collections import Counter
 from datetime import timedelta
 from functools import cache
 
-from kitlib.clouds import steps
-from kitlib.clouds.aws.everything import doomed, resources
-from kitlib.clouds.aws.plan import Plan
-from kitlib.clouds.aws.session import Session
-from kitlib.clouds.tags import Tags
+from clouds.aws.everything import doomed, resources
+from clouds.aws.plan import Plan
+from clouds.aws.session import Session
+from clouds.reconciler import reconcile
+from clouds.tags import Tags
 
 from .simulated_clock import SimulatedClock
 
@@ -32,10 +32,10 @@ class Life:
 
     def create(self, resources_=None):
         parts = resources(self.plan) if resources_ is None else resources_
-        steps.bring_up(parts, title="cluster lab", resume="create it again", clock=self.clock)
+        reconcile.bring_up(parts, title="cluster lab", resume="create it again", clock=self.clock)
 
     def delete(self):
-        steps.take_down(doomed(self.plan), title="cluster lab", resume="delete again", clock=self.clock)
+        reconcile.take_down(doomed(self.plan), title="cluster lab", resume="delete again", clock=self.clock)
 
     def kinds(self):
         """Return how many there are of each kind."""

@@ -3,7 +3,7 @@
 import queue
 from collections.abc import Callable
 
-from kitlib.clouds.clock import Clock
+from clouds.reconciler.clock import Clock
 
 
 class SimulatedClock(Clock):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from kitlib.clouds.resource import ABSENT, Resource, Seen, State
+from clouds.reconciler.resource import ABSENT, Resource, Seen, State
 from kitlib.errors import ProviderFailed, Rejected
 
 from .deaths import Killed

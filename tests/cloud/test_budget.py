@@ -6,14 +6,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import kitlib as kit
-from kitlib.clouds import inventory, steps
-from kitlib.clouds.aws.session import Session as AmazonSession
-from kitlib.clouds.google.everything import Plan, resources
-from kitlib.clouds.google.machines import Machines
-from kitlib.clouds.google.session import Session
-from kitlib.clouds.tags import Tags
-from kitlib.clusters.eks import EksCluster
-from kitlib.clusters.gke import GkeCluster
+from clouds import inventory
+from clouds.aws.eks import EksCluster
+from clouds.aws.session import Session as AmazonSession
+from clouds.google.everything import Plan, resources
+from clouds.google.gke import GkeCluster
+from clouds.google.machines import Machines
+from clouds.google.session import Session
+from clouds.reconciler import reconcile
+from clouds.tags import Tags
 from kitlib.errors import BadInput, ClusterNotFound
 
 from .eks_life import Life
@@ -79,7 +80,7 @@ def test_what_stands_at_google_cloud_counts_and_more_machines_have_their_price(g
     machines = Machines.of(nodes=2, accelerator="nvidia-tesla-t4")
     clock = SimulatedClock(google.clock.advance)
     parts = resources(Plan(session, tags, machines))
-    steps.bring_up(parts, title="it", resume="again", clock=clock)
+    reconcile.bring_up(parts, title="it", resume="again", clock=clock)
     lab = GkeCluster("lab", session)
     cost = lab._cost()
     assert 3.9 < cost.hours < 4.1

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kitlib.clouds.aws.access import POLICY, check_principal
-from kitlib.clouds.aws.permissions import needed
-from kitlib.clouds.aws.roles import roles
-from kitlib.clusters.eks import EksCluster
+from clouds.aws.access import POLICY, check_principal
+from clouds.aws.eks import EksCluster
+from clouds.aws.permissions import needed
+from clouds.aws.roles import roles
 from kitlib.errors import BadInput, ClusterNotFound
 
 from .eks_life import Life, session

@@ -8,12 +8,12 @@ from datetime import timedelta
 import boto3
 import pytest
 
-from kitlib.clouds.aws.everything import clusters, discover, extend, there
-from kitlib.clouds.aws.permissions import needed
-from kitlib.clouds.aws.refusals import Refused
-from kitlib.clouds.aws.roles import roles
+from clouds.aws.everything import clusters, discover, extend, there
+from clouds.aws.permissions import needed
+from clouds.aws.refusals import Refused
+from clouds.aws.roles import roles
+from kitlib.config import REPOSITORY
 from kitlib.errors import KitError
-from kitlib.settings import REPOSITORY
 
 from .eks_life import REGION, Life
 

@@ -7,12 +7,12 @@ from functools import cache
 import pytest
 from botocore import exceptions as boto
 
-from kitlib.clouds.aws.failures import explained
-from kitlib.clouds.aws.refusals import Refused, translate
-from kitlib.clouds.aws.session import Session
-from kitlib.clouds.tags import CLUSTER, KIT, OWNER, WORKSHOP, Tags, read
+from clouds.aws.failures import explained
+from clouds.aws.refusals import Refused, translate
+from clouds.aws.session import Session
+from clouds.tags import CLUSTER, KIT, OWNER, WORKSHOP, Tags, read
+from kitlib.display.tables import Table
 from kitlib.errors import BadInput
-from kitlib.tables import Table
 
 LAUNCH = "AsgInstanceLaunchFailures: Could not launch On-Demand Instances. "
 NO_CAPACITY = LAUNCH + (

@@ -8,14 +8,14 @@ import boto3
 import pytest
 
 import kitlib as kit
-from kitlib.clouds.aws.builds import build_parts
-from kitlib.clouds.aws.images import EcrRegistry
-from kitlib.clouds.aws.plan import Plan
-from kitlib.clouds.aws.session import Session
-from kitlib.clouds.resource import State
-from kitlib.clouds.tags import Tags
-from kitlib.container_images import engine_missing
+from clouds.aws.builds import build_parts
+from clouds.aws.images import EcrRegistry
+from clouds.aws.plan import Plan
+from clouds.aws.session import Session
+from clouds.reconciler.resource import State
+from clouds.tags import Tags
 from kitlib.errors import CommandFailed, Interrupted
+from kitlib.images import engine_missing
 
 from ..unit.container_registry import PASSWORD, serve_registry
 from .simulated_clock import SimulatedClock

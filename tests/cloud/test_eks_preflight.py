@@ -7,12 +7,12 @@ from functools import cache
 import boto3
 import pytest
 
-from kitlib.clouds.aws.permissions import needed
-from kitlib.clouds.aws.plan import SYSTEM, TRAIN, Group, Plan
-from kitlib.clouds.aws.preflight import check
-from kitlib.clouds.aws.session import Session
-from kitlib.clouds.preflight import Check, Level
-from kitlib.clouds.tags import Tags
+from clouds.aws.permissions import needed
+from clouds.aws.plan import SYSTEM, TRAIN, Group, Plan
+from clouds.aws.preflight import check
+from clouds.aws.session import Session
+from clouds.tags import Tags
+from kitlib.clusters.preflight import Check, Level
 from kitlib.errors import PreflightFailed
 
 from .eks_life import Life

@@ -5,11 +5,11 @@ from functools import cache
 
 import pytest
 
-from kitlib.clouds.aws.plan import SYSTEM, TRAIN, Group, Plan
-from kitlib.clouds.aws.prices import estimate, price_of_nodes
-from kitlib.clouds.aws.session import Session
-from kitlib.clouds.prices import price_table
-from kitlib.clouds.tags import Tags
+from clouds.aws.plan import SYSTEM, TRAIN, Group, Plan
+from clouds.aws.prices import estimate, price_of_nodes
+from clouds.aws.session import Session
+from clouds.prices import price_table
+from clouds.tags import Tags
 
 
 @cache

@@ -4,8 +4,8 @@ import stat
 
 import pytest
 
+from clouds.reconciler import reconcile
 from kitlib import clusters
-from kitlib.clouds import steps
 from kitlib.errors import BadInput, ClusterNotFound
 
 from .aws.machines import nodes_of
@@ -27,7 +27,7 @@ def there(amazon, behind, monkeypatch):
     """Return the fake Amazon, with a real cluster behind the one that is made."""
     amazon.identities.add(KEY, INSTRUCTOR, secret="secret")
     amazon.backing("yard", endpoint=behind.endpoint, ca=behind.ca, on_nodes=nodes_of(behind))
-    monkeypatch.setattr(steps, "Clock", lambda: SimulatedClock(amazon.clock.advance))
+    monkeypatch.setattr(reconcile, "Clock", lambda: SimulatedClock(amazon.clock.advance))
     return amazon
 
 

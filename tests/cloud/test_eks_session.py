@@ -5,8 +5,8 @@ import json
 import pytest
 from botocore import exceptions as boto
 
-from kitlib.clouds.aws.refusals import Refused, translate
-from kitlib.clouds.aws.session import Session
+from clouds.aws.refusals import Refused, translate
+from clouds.aws.session import Session
 from kitlib.errors import BadInput, KitError
 
 

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 import yaml
 
-from kitlib.clouds.aws.kubeconfig import kubeconfig
-from kitlib.clouds.aws.session import Session
-from kitlib.clouds.aws.token import PREFIX, token
+from clouds.aws.kubeconfig import kubeconfig
+from clouds.aws.session import Session
+from clouds.aws.token import PREFIX, token
 
 from .aws.machines import nodes_of
 from .backing import Backing

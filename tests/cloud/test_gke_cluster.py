@@ -6,10 +6,10 @@ from inspect import signature
 
 import pytest
 
-from kitlib import settings
-from kitlib.clouds.google.session import Session
+from clouds.google.gke import GkeCluster
+from clouds.google.session import Session
+from kitlib import config
 from kitlib.clusters.base import Cluster, Shape
-from kitlib.clusters.gke import GkeCluster
 from kitlib.errors import BadInput, ClusterNotFound
 
 from .backing import Backing
@@ -29,7 +29,7 @@ def test_a_cluster_is_made_used_found_again_extended_and_leaves_nothing(
     with Backing(google.token_webhook, nodes=2) as behind:
         google.backing(behind.endpoint, behind.ca, nodes_of(behind))
         GkeCluster.create("lab", Shape(1, options=OPTIONS))
-        file = settings.state_folder() / "gke" / "lab.kubeconfig"
+        file = config.state_folder() / "gke" / "lab.kubeconfig"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert "ya29" not in file.read_text()
 

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kitlib.clouds import steps
-from kitlib.clouds.google.everything import Plan, discover, resources
-from kitlib.clouds.google.machines import Machines
-from kitlib.clouds.google.session import Session
-from kitlib.clouds.tags import Tags
+from clouds.google.everything import Plan, discover, resources
+from clouds.google.machines import Machines
+from clouds.google.session import Session
+from clouds.reconciler import reconcile
+from clouds.tags import Tags
 
 from .google.fake import PROJECT, FakeGoogle
 from .simulated_clock import SimulatedClock
@@ -54,16 +54,16 @@ def survive(google, at, after):
     how = {"title": "lab", "resume": "again", "clock": clock}
     died = []
     try:
-        steps.bring_up(resources(plan(Mortal(PROJECT, ZONE, at=at, after=after))), **how)
+        reconcile.bring_up(resources(plan(Mortal(PROJECT, ZONE, at=at, after=after))), **how)
     except Killed:
         died.append("create")
         if at % 2:  # half of them are taken down as they stand
-            steps.bring_up(resources(plan(Session(PROJECT, ZONE))), **how)
+            reconcile.bring_up(resources(plan(Session(PROJECT, ZONE))), **how)
     try:
-        steps.take_down(discover(Mortal(PROJECT, at=at, after=after), "lab"), **how)
+        reconcile.take_down(discover(Mortal(PROJECT, at=at, after=after), "lab"), **how)
     except Killed:
         died.append("delete")
-        steps.take_down(discover(Session(PROJECT), "lab"), **how)
+        reconcile.take_down(discover(Session(PROJECT), "lab"), **how)
     return died
 
 

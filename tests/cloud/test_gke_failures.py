@@ -13,15 +13,15 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from kitlib.clouds import steps
-from kitlib.clouds.google.everything import Plan, discover, resources, traces
-from kitlib.clouds.google.machines import Machines
-from kitlib.clouds.google.refusals import Refused, Why, translate
-from kitlib.clouds.google.session import Session
-from kitlib.clouds.google.token import access_token
-from kitlib.clouds.tags import Tags
+from clouds.google.everything import Plan, discover, resources, traces
+from clouds.google.gke import GkeCluster
+from clouds.google.machines import Machines
+from clouds.google.refusals import Refused, Why, translate
+from clouds.google.session import Session
+from clouds.google.token import access_token
+from clouds.reconciler import reconcile
+from clouds.tags import Tags
 from kitlib.clusters.base import Shape
-from kitlib.clusters.gke import GkeCluster
 from kitlib.errors import BadInput, PreflightFailed
 
 from .google.fake import PROJECT
@@ -114,11 +114,11 @@ def test_a_network_that_is_lost_in_the_middle_is_named_and_the_same_call_goes_on
     plan = Plan(Session(PROJECT, ZONE), TAGS, Machines.of(nodes=1))
     google.cut(30, "after")
     with pytest.raises(Refused) as caught:
-        steps.bring_up(resources(plan), title="lab", resume="the same call", clock=clock)
+        reconcile.bring_up(resources(plan), title="lab", resume="the same call", clock=clock)
     assert caught.value.why in (Why.NETWORK, Why.FAULT) and "the same call" in str(caught.value)
     google.mend()
-    steps.bring_up(resources(plan), title="lab", resume="the same call", clock=clock)
-    steps.take_down(discover(Session(PROJECT), "lab"), title="lab", resume="again", clock=clock)
+    reconcile.bring_up(resources(plan), title="lab", resume="the same call", clock=clock)
+    reconcile.take_down(discover(Session(PROJECT), "lab"), title="lab", resume="again", clock=clock)
     assert google.left() == []
 
 

@@ -9,18 +9,18 @@ from types import SimpleNamespace
 import pytest
 
 import kitlib as kit
-from kitlib.clouds import steps
-from kitlib.clouds.google.everything import Plan, discover, resources
-from kitlib.clouds.google.images import ArtifactRegistry
-from kitlib.clouds.google.machines import Machines
-from kitlib.clouds.google.refusals import Refused, Why
-from kitlib.clouds.google.registry import BuildsPush
-from kitlib.clouds.google.session import Session
-from kitlib.clouds.google.storage import BuildsFiles, bucket_name
-from kitlib.clouds.resource import State
-from kitlib.clouds.tags import Tags
-from kitlib.container_images import engine_missing
+from clouds.google.everything import Plan, discover, resources
+from clouds.google.images import ArtifactRegistry
+from clouds.google.machines import Machines
+from clouds.google.refusals import Refused, Why
+from clouds.google.registry import BuildsPush
+from clouds.google.session import Session
+from clouds.google.storage import BuildsFiles, bucket_name
+from clouds.reconciler import reconcile
+from clouds.reconciler.resource import State
+from clouds.tags import Tags
 from kitlib.errors import CommandFailed, Interrupted
+from kitlib.images import engine_missing
 
 from ..unit.container_registry import PASSWORD, serve_registry
 from .google.fake import PROJECT
@@ -47,7 +47,7 @@ def cluster(google, clock):
     plan = Plan(session, TAGS, Machines.of(nodes=1))
     wanted = ("account expiry", "account nodes", "bucket", "repository", "access to the repository")
     parts = [each for each in resources(plan) if each.name in wanted]
-    steps.bring_up(parts, title="lab", resume="again", clock=clock)
+    reconcile.bring_up(parts, title="lab", resume="again", clock=clock)
     return SimpleNamespace(registry=ArtifactRegistry(session, TAGS, clock=clock), session=session)
 
 
@@ -117,7 +117,7 @@ def test_without_an_engine_cloud_build_builds_and_pushes_and_what_it_used_goes_w
     assert "ty-builds" not in str(policy)  # it may do nothing but with the cluster's own
     found = discover(cluster.session, "lab")
     assert "account builds" in {each.name for each in found}
-    steps.take_down(found, title="lab", resume="again", clock=clock)
+    reconcile.take_down(found, title="lab", resume="again", clock=clock)
     assert google.left() == []
 
 

@@ -4,15 +4,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kitlib.clouds.google import preflight, prices
-from kitlib.clouds.google.everything import Plan
-from kitlib.clouds.google.machines import Machines
-from kitlib.clouds.google.permissions import NEEDED, role_for
-from kitlib.clouds.google.session import Session
-from kitlib.clouds.preflight import Level
-from kitlib.clouds.tags import Tags
+from clouds.google import preflight, prices
+from clouds.google.everything import Plan
+from clouds.google.gke import GkeCluster
+from clouds.google.machines import Machines
+from clouds.google.permissions import NEEDED, role_for
+from clouds.google.session import Session
+from clouds.tags import Tags
 from kitlib.clusters.base import Shape
-from kitlib.clusters.gke import GkeCluster
+from kitlib.clusters.preflight import Level
 from kitlib.errors import BadInput, PreflightFailed
 
 from .google.fake import PROJECT

@@ -13,16 +13,16 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud.container_v1 import types
 from google.cloud.storage import Client
 
-from kitlib.clouds import steps
-from kitlib.clouds.google.accounts import email
-from kitlib.clouds.google.everything import Plan, discover, extension, resources, traces
-from kitlib.clouds.google.machines import Machines
-from kitlib.clouds.google.quotas import needs
-from kitlib.clouds.google.refusals import Refused, Why
-from kitlib.clouds.google.scaling import Size
-from kitlib.clouds.google.session import Session
-from kitlib.clouds.google.storage import bucket_name
-from kitlib.clouds.tags import Tags
+from clouds.google.accounts import email
+from clouds.google.everything import Plan, discover, extension, resources, traces
+from clouds.google.machines import Machines
+from clouds.google.quotas import needs
+from clouds.google.refusals import Refused, Why
+from clouds.google.scaling import Size
+from clouds.google.session import Session
+from clouds.google.storage import bucket_name
+from clouds.reconciler import reconcile
+from clouds.tags import Tags
 from kitlib.errors import KitError
 
 from .google.fake import PROJECT
@@ -50,11 +50,11 @@ def planned(session, name="lab", owner="ada", **machines):
 
 
 def bring_up(plan, clock, **options):
-    steps.bring_up(resources(plan), title="cluster lab", resume="again", clock=clock, **options)
+    reconcile.bring_up(resources(plan), title="cluster lab", resume="again", clock=clock, **options)
 
 
 def take_down(session, clock, name="lab"):
-    steps.take_down(discover(session, name), title="cluster lab", resume="again", clock=clock)
+    reconcile.take_down(discover(session, name), title="cluster lab", resume="again", clock=clock)
 
 
 def cluster_of(session, name="lab"):
@@ -252,7 +252,7 @@ def test_the_end_comes_without_laptop_and_cluster_and_what_still_bills_is_listed
 def test_the_end_can_be_put_off_and_nobody_elses_cluster_of_next_year_ends_with_it(google, session, clock):
     bring_up(planned(session), clock)
     later = Tags("lab", "ada", "spring", END + timedelta(hours=2))
-    steps.bring_up(extension(session, later), title="lab", resume="again", clock=clock)
+    reconcile.bring_up(extension(session, later), title="lab", resume="again", clock=clock)
     clock.advance((END - google.clock.now).total_seconds() + 3600)
     assert cluster_of(session).resource_labels["trainyard-expires"] == "20261122t153000z"
     (mine,) = [each for each in policy(session) if email(session, "expiry", "lab") in each["members"][0]]
@@ -265,7 +265,7 @@ def test_the_end_can_be_put_off_and_nobody_elses_cluster_of_next_year_ends_with_
 
 def test_the_training_pool_gets_another_size(google, session, clock):
     bring_up(planned(session), clock)
-    steps.bring_up([Size(session, Tags("lab", "", ""), 2)], title="lab", resume="again", clock=clock)
+    reconcile.bring_up([Size(session, Tags("lab", "", ""), 2)], title="lab", resume="again", clock=clock)
     methods = [each.method for each in google.calls if "SetNodePool" in each.method]
     assert methods == ["container.SetNodePoolAutoscaling", "container.SetNodePoolSize"]
     training = next(each for each in cluster_of(session).node_pools if each.name == "training")

@@ -8,9 +8,9 @@ import subprocess
 import pytest
 from google.cloud.container_v1 import types
 
-from kitlib.clouds.google.kubeconfig import kubeconfig
-from kitlib.clouds.google.refusals import Answer, Refused, Why, judge
-from kitlib.clouds.google.session import Session, find
+from clouds.google.kubeconfig import kubeconfig
+from clouds.google.refusals import Answer, Refused, Why, judge
+from clouds.google.session import Session, find
 from kitlib.errors import BadInput
 
 from .google.fake import PROJECT

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from google.cloud.container_v1 import types
 
-from kitlib.clouds.google.kubeconfig import kubeconfig
+from clouds.google.kubeconfig import kubeconfig
 
 from .backing import Backing
 from .google.clients import Clients

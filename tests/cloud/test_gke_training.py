@@ -14,8 +14,8 @@ from google.cloud import storage
 from sklearn.datasets import load_digits
 
 import kitlib as kit
+from clouds.google.gke import GkeCluster
 from kitlib.clusters.base import Shape
-from kitlib.clusters.gke import GkeCluster
 
 from .backing import Backing
 from .google.nodes import nodes_of

@@ -3,11 +3,11 @@
 import pytest
 
 import kitlib as kit
-from kitlib.clouds.google.session import Session
-from kitlib.clusters.gke import GkeCluster
-from kitlib.datasets import DatasetJob
+from clouds.google.gke import GkeCluster
+from clouds.google.session import Session
+from kitlib.datasets.dataset import DatasetJob
 from kitlib.errors import BadInput
-from kitlib.storage import Volume, claims, gcs_fuse
+from kitlib.storage import Volume, gcs_fuse, pvc
 from kitlib.storage.helper import Helper
 from kitlib.storage.sharing import share
 
@@ -52,8 +52,8 @@ def test_a_folder_of_the_bucket_is_bound_by_name_and_pods_that_mount_it_get_the_
     again = lab.create_volume("fuse-again", source=volume.source)  # as notebook 02 does
     assert lab.pod_annotations(["fuse-again"]) == WANTED and again.source == volume.source
     volume.delete()
-    assert lab.kube.find(claims.CLAIM, "fuse-models") is None
-    assert lab.kube.find(claims.VOLUME, f"{lab.kube.namespace}-fuse-models") is None
+    assert lab.kube.find(pvc.CLAIM, "fuse-models") is None
+    assert lab.kube.find(pvc.VOLUME, f"{lab.kube.namespace}-fuse-models") is None
 
 
 def test_pods_without_a_bucket_get_no_sidecar(lab):
@@ -66,9 +66,9 @@ def test_pods_without_a_bucket_get_no_sidecar(lab):
 
 def test_a_bucket_that_is_shared_is_read_only_and_keeps_its_class(lab):
     where = gcs_fuse.source("trainyard-lab-1", "data")
-    notes = {"name": "fuse-again", "size": "1Gi", "labels": claims.volume_labels("fuse-again"), "notes": {}}
+    notes = {"name": "fuse-again", "size": "1Gi", "labels": pvc.volume_labels("fuse-again"), "notes": {}}
     share(lab.kube, source=where, **notes)
-    bound = lab.kube.get(claims.VOLUME, f"{lab.kube.namespace}-fuse-again")
+    bound = lab.kube.get(pvc.VOLUME, f"{lab.kube.namespace}-fuse-again")
     assert bound["spec"]["csi"]["readOnly"] and bound["spec"]["storageClassName"] == "gcs-fuse"
     assert lab.pod_annotations(["fuse-again"]) == WANTED
 

@@ -3,8 +3,7 @@
 import pytest
 
 import kitlib as kit
-from kitlib import cleanup
-from kitlib.clouds import inventory
+from clouds import cleanup, inventory
 from kitlib.errors import BadInput
 
 from .worlds import CLUSTER, Amazon, Google

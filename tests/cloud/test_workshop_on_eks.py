@@ -3,10 +3,10 @@
 import pytest
 
 import kitlib as kit
+from clouds.reconciler import reconcile
 from kitlib import clusters
-from kitlib.clouds import steps
 from kitlib.errors import BadInput, PreflightFailed
-from kitlib.workshop import rehearsing
+from workshop import rehearsal
 
 from .aws.machines import files_of, nodes_of
 from .backing import Backing
@@ -22,7 +22,7 @@ SHAPE = ("--cpus", "2.5", "--memory", "8Gi")
 @pytest.fixture
 def there(amazon, state_home, monkeypatch):
     """The fake Amazon with machines and files behind it, and the machines."""
-    monkeypatch.setattr(steps, "Clock", lambda: SimulatedClock(amazon.clock.advance))
+    monkeypatch.setattr(reconcile, "Clock", lambda: SimulatedClock(amazon.clock.advance))
     with (
         Backing(amazon.token_webhook(NAME), nodes=3, options=SHAPE) as behind,
         files_of(amazon, behind, region=REGION) as files,
@@ -41,7 +41,7 @@ def test_a_workshop_is_rehearsed_scaled_held_and_deleted(amazon, there):
     told = kit.workshop.rehearse(3, cluster=cluster, datasets=["digits"], hours=8, **QUOTA)
     rows = {each["what"]: each for each in told}
     assert "1 nodes are missing" in rows["room for all"]["found"]
-    assert [each["what"] for each in told if each["verdict"] != rehearsing.READY] == ["room for all"]
+    assert [each["what"] for each in told if each["verdict"] != rehearsal.READY] == ["room for all"]
     assert "with 1 nodes more" in rows["price of 8 hours"]["found"]
 
     amazon.quota("L-1216C47A", 2 + 4, region=REGION)  # the vCPUs of the two machines that it has

@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 
-from kitlib.clouds.resource import Resource
-from kitlib.clouds.steps import bring_up, take_down
-from kitlib.clouds.tags import Tags
+from clouds.reconciler.reconcile import bring_up, take_down
+from clouds.reconciler.resource import Resource
+from clouds.tags import Tags
 
 from .aws.services import LOOKS
 from .deaths import Life
@@ -149,7 +149,7 @@ class Amazon(World):
         self.amazon = amazon
         super().__init__()
         self.modules = {
-            name: import_module(f"kitlib.clouds.aws.{name}") for name in ("everything", "plan", "session")
+            name: import_module(f"clouds.aws.{name}") for name in ("everything", "plan", "session")
         }
         self.sessions = clients
         self.sent = threading.local()
@@ -226,8 +226,7 @@ class Google(World):
         self.google = google
         super().__init__()
         self.modules = {
-            name: import_module(f"kitlib.clouds.google.{name}")
-            for name in ("everything", "machines", "session")
+            name: import_module(f"clouds.google.{name}") for name in ("everything", "machines", "session")
         }
         attempt = self.modules["session"].Session._attempt
         life = self  # the process that asks may be another one at each request

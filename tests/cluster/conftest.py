@@ -6,9 +6,9 @@ import textwrap
 import pytest
 
 import kitlib as kit
-from kitlib import priorities
 from kitlib.errors import KitError
-from kitlib.quantities import number
+from kitlib.jobs import priorities
+from kitlib.k8s.quantities import number
 
 from .ranks import STEPS, TRAINER
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib import cli
+from kitlib.cli import main as cli
 from kitlib.errors import BadInput, CommandFailed, Rejected
 
 pytestmark = pytest.mark.cluster

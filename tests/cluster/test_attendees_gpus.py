@@ -5,9 +5,9 @@ import secrets
 import pytest
 
 import kitlib as kit
-from kitlib.attendees import Quota
 from kitlib.errors import Rejected
-from kitlib.workshop import surveying
+from workshop import capacity
+from workshop.namespaces import Quota
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long]
 TAINT = "nvidia.com/gpu=present:NoSchedule"  # as EKS and GKE have it on nodes with GPUs
@@ -30,7 +30,7 @@ def test_each_has_a_gpu_and_nobody_has_two(cluster, plain):
     room = next(each for each in made.facts if each["what"] == "room")
     assert "2 GPUs free for 2 GPUs of quotas" in room["is"]
     assert room["note"] == "enough for all at once"
-    assert surveying.survey(cluster, 3, Quota(cpu="1", memory="1Gi", gpus=1)).missing == 1
+    assert capacity.survey(cluster, 3, Quota(cpu="1", memory="1Gi", gpus=1)).missing == 1
     clusters = [kit.connect(f"of-{each.name}", kubeconfig=each.kubeconfig) for each in made.attendees]
     job = plain("print('trained')", nodes=1, gpus=1, name="uses")
     runs = [kit.launch(job, cluster=each) for each in clusters]

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib import cli
+from kitlib.cli import main as cli
 from kitlib.errors import BadInput, ClusterBroken, CommandFailed, ProviderFailed
 
 SMALL = {"nodes": 1, "warm": False}

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import kitlib as kit
-from kitlib import datasets
+from kitlib.datasets import dataset
 from kitlib.errors import BadInput, DatasetFailed
 
 from ..unit.release_server import Release, serving
@@ -35,7 +35,7 @@ def content(tmp_path_factory):
 @pytest.fixture
 def server(content, monkeypatch):
     """A server on an address of this machine that pods reach; the program takes its archive for CIFAR-10."""
-    build = datasets.DatasetJob.build
+    build = dataset.DatasetJob.build
 
     def with_small_sources(job):
         program, main = build(job)
@@ -48,7 +48,7 @@ def server(content, monkeypatch):
         host = route.getsockname()[0]
     with serving(release, host) as url:
         monkeypatch.setenv("TRAINYARD_DATASET_MIRROR", url)
-        monkeypatch.setattr(datasets.DatasetJob, "build", with_small_sources)
+        monkeypatch.setattr(dataset.DatasetJob, "build", with_small_sources)
         yield release
 
 
@@ -74,16 +74,16 @@ def test_a_job_fetches_verifies_and_unpacks_and_the_second_call_finds_it(server,
 def test_a_wrong_checksum_reaches_the_learner_and_leaves_nothing(server, volume, content):
     server.files[PATH] = content[:-1] + b"x"
     with pytest.raises(DatasetFailed, match="wrong checksum: http") as failed:
-        datasets._follow(*_launch(volume, "wrong"))
+        dataset._follow(*_launch(volume, "wrong"))
     assert "TRAINYARD_DATASET_MIRROR" in failed.value.fix
     assert listed(volume, "wrong") == []
 
 
 def _launch(volume, name):
     """Launch a Job for a dataset that is there, into a folder of its own."""
-    from kitlib.progress import progress
+    from kitlib.display.progress import progress
 
-    job = datasets.DatasetJob("cifar10", volume=volume, folder=name, synthetic=False)
+    job = dataset.DatasetJob("cifar10", volume=volume, folder=name, synthetic=False)
     return kit.launch(job, cluster=volume.cluster), progress(name), 120
 
 
@@ -95,7 +95,7 @@ def test_two_jobs_at_once_fetch_once(server, volume):
         if "waiting: another one" in line or "downloading" in line:
             break
     server.holds[PATH].set()
-    said = [datasets._follow(*each) for each in (first, second)]
+    said = [dataset._follow(*each) for each in (first, second)]
     assert [each["synthetic"] for each in said] == [False, False]
     assert len(server.requests) == 1
     assert "twice" in listed(volume)
@@ -111,7 +111,7 @@ def test_a_job_whose_pod_is_killed_goes_on_in_another(server, volume):
     (pod,) = run.pods()
     volume.cluster.kubectl(f"delete pod {pod['pod']} --grace-period=0 --force")
     server.holds[PATH].set()
-    assert datasets._follow(*launched)["train_images"] == 200
+    assert dataset._follow(*launched)["train_images"] == 200
     assert server.requests[-1][1].startswith("bytes=")
 
 

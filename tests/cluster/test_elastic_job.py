@@ -3,10 +3,10 @@
 import pytest
 
 import kitlib as kit
-from kitlib import pods
 from kitlib.errors import CommandFailed, LaunchRejected
-from kitlib.waiting import wait
-from kitlib.watches import Selection, snapshots
+from kitlib.k8s import pods
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Selection, snapshots
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -3,8 +3,8 @@
 import pytest
 
 import kitlib as kit
-from kitlib.waiting import wait
-from kitlib.watches import Selection, snapshots
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Selection, snapshots
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 

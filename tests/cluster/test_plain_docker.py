@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from localkube import preload
-from localkube.controlplane import bake, binaries
+from localkube.controlplane import binaries, etcd_snapshot
 from localkube.paths import cache_dir
+from localkube.runtime import preload
 
 from . import machine_image
 
@@ -67,7 +67,7 @@ def _cache_for_visitor(folder: Path) -> Path:
     """Copy what a cluster needs of the cache: the original is its owner's alone."""
     obtained = binaries.obtain(report=print)
     needed = {Path(command[0]).parent for command in obtained.programs.values()}
-    needed |= {preload.obtain(report=print).parent, bake.baked_etcd(obtained, report=print)}
+    needed |= {preload.obtain(report=print).parent, etcd_snapshot.baked_etcd(obtained, report=print)}
     for place in needed:
         if place.is_relative_to(cache_dir()):
             shutil.copytree(place, folder / "trainyard" / place.relative_to(cache_dir()))

@@ -4,14 +4,15 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit_api
-from kitlib import cli, workshop
+import workshop
+from kitlib.cli import main
 from kitlib.errors import VolumeInUse
 
 pytestmark = pytest.mark.cluster
 
 
 def kit(*words):
-    return CliRunner().invoke(cli.main, words)
+    return CliRunner().invoke(main.main, words)
 
 
 def test_what_a_notebook_made_is_deleted_and_said_again_is_fine(launch, plain, local_cluster):

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib import cli
+from kitlib.cli import main
 from kitlib.errors import BadInput, Interrupted, LaunchRejected, RunExists, RunNotFound, WaitTimeout
 
 from .ranks import until
@@ -57,14 +57,14 @@ def test_a_terminal_shows_words_programs_get_json_and_the_verdict_is_the_exit_st
     event = '{"event":"step","time":1.5,"rank":0,"world_size":1,"step":7,"loss":0.123456789}'
     run = launch(plain(f"print('\\x1b[2Jbegun')\nprint('{event}')\nraise SystemExit(3)", nodes=1))
     words = ["run", "logs", run.name, "-c", local_cluster.name]
-    followed = CliRunner().invoke(cli.main, [*words, "--follow"])
+    followed = CliRunner().invoke(main.main, [*words, "--follow"])
     assert followed.stdout.splitlines() == ["[rank 0] begun", "[rank 0] step 7  loss 0.1235"]
     assert followed.exit_code == 1
     assert "RunFailed: " in followed.stderr
-    of_one = CliRunner().invoke(cli.main, [*words, "--follow", "--rank", "0"])
+    of_one = CliRunner().invoke(main.main, [*words, "--follow", "--rank", "0"])
     assert of_one.exit_code == 1
     assert of_one.stdout.splitlines() == ["begun", "rank 0  step 7  loss 0.1235"]
-    read = CliRunner().invoke(cli.main, [*words, "--output", "json"])
+    read = CliRunner().invoke(main.main, [*words, "--output", "json"])
     assert read.exit_code == 0
     assert read.stdout == f"{event}\n"
     assert "[rank 0] begun" in read.stderr

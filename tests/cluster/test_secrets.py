@@ -17,7 +17,7 @@ import yaml
 from nbformat.v4 import new_code_cell, new_notebook
 
 import kitlib as kit
-from kitlib import pods
+from kitlib.k8s import pods
 
 from .ranks import until
 

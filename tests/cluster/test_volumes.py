@@ -10,11 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib import cli, settings
+from kitlib import config
+from kitlib.cli import main
+from kitlib.clusters import cleanup
 from kitlib.errors import BadInput, FileMissing, Interrupted, TransferFailed, VolumeInUse, VolumeNotFound
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Selection, snapshots
 from kitlib.storage.helper import Helper
-from kitlib.waiting import wait
-from kitlib.watches import Selection, snapshots
 
 pytestmark = pytest.mark.cluster
 
@@ -161,9 +163,9 @@ def test_a_sender_that_is_killed_leaves_nothing_half_made(volume, local_cluster,
 
 
 def test_a_lost_connection_is_said_and_the_file_is_not_there(volume, local_cluster, tmp_path, monkeypatch):
-    from kitlib.storage import transfer
+    from kitlib.storage import copy
 
-    class Cut(transfer._Counted):
+    class Cut(copy._Counted):
         def write(self, data):
             size = super().write(data)
             if self.bytes > 2_000_000:
@@ -171,7 +173,7 @@ def test_a_lost_connection_is_said_and_the_file_is_not_there(volume, local_clust
                     local_cluster.kube.delete("Pod", each["metadata"]["name"])
             return size
 
-    monkeypatch.setattr(transfer, "_Counted", Cut)
+    monkeypatch.setattr(copy, "_Counted", Cut)
     (tmp_path / "cut.bin").write_bytes(os.urandom(20_000_000))
     with pytest.raises(TransferFailed):
         volume.upload(tmp_path / "cut.bin")
@@ -190,13 +192,13 @@ def test_a_link_out_of_the_folder_is_not_followed_here(volume, folder, tmp_path)
 
 
 def test_an_interrupted_copy_says_that_nothing_is_left(volume, tmp_path, monkeypatch):
-    from kitlib.storage import transfer
+    from kitlib.storage import copy
 
     def interrupt(counted, data):
         raise KeyboardInterrupt
 
     (tmp_path / "stopped.bin").write_bytes(b"x" * 1000)
-    monkeypatch.setattr(transfer._Counted, "write", interrupt)
+    monkeypatch.setattr(copy._Counted, "write", interrupt)
     with pytest.raises(Interrupted, match="nothing half-made"):
         volume.upload(tmp_path / "stopped.bin")
     monkeypatch.undo()
@@ -223,7 +225,7 @@ def test_an_attendee_has_volumes_and_copies_files_in_a_namespace_of_their_own(
 
 def test_a_terminal_has_the_same_verbs(volume, local_cluster, tmp_path):
     def kit_volume(*words):
-        done = CliRunner().invoke(cli.main, ["volume", *map(str, words), "-c", local_cluster.name])
+        done = CliRunner().invoke(main.main, ["volume", *map(str, words), "-c", local_cluster.name])
         assert done.exit_code == 0, done.output
         return done.stdout
 
@@ -238,14 +240,14 @@ def test_a_terminal_has_the_same_verbs(volume, local_cluster, tmp_path):
 
 def test_cleaning_up_knows_of_volumes(local_cluster):
     local_cluster.create_volume("leftover", size="1Mi")
-    assert "PersistentVolumeClaim/leftover" in repr(kit.ownership.owned(local_cluster.kube))
+    assert "PersistentVolumeClaim/leftover" in repr(cleanup.owned(local_cluster.kube))
     local_cluster.volume("leftover").delete()
-    assert "leftover" not in repr(kit.ownership.owned(local_cluster.kube))
+    assert "leftover" not in repr(cleanup.owned(local_cluster.kube))
 
 
 def test_kubernetes_accepts_the_volumes_and_classes_of_every_provider_as_they_stand(local_cluster):
     every = [
-        each for each in settings.manifests().rglob("*.yaml") if each.parent.name in ("volume", "eks", "gke")
+        each for each in config.manifests().rglob("*.yaml") if each.parent.name in ("volume", "eks", "gke")
     ]
     kinds = ("kind: PersistentVolume\n", "kind: StorageClass\n")
     files = [each for each in sorted(every) if any(kind in each.read_text() for kind in kinds)]

@@ -8,10 +8,12 @@ import pytest
 import yaml
 
 import kitlib as kit
-from kitlib import metrics, pods, settings
-from kitlib.quantities import number
-from kitlib.waiting import wait
-from kitlib.watches import Selection, snapshots
+from kitlib import config
+from kitlib.k8s import pods
+from kitlib.k8s.quantities import number
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Selection, snapshots
+from kitlib.metrics import events
 
 IMAGES = 960
 NAME = "test-mnist"
@@ -39,7 +41,7 @@ def third(local_cluster):
 @pytest.fixture
 def nginx(local_cluster, third, tmp_path):
     """The walk-through's service, one pod of it, with requests like the workers'."""
-    item = yaml.safe_load(settings.manifests("elastic-scheduling", "nginx.yaml").read_text())
+    item = yaml.safe_load(config.manifests("elastic-scheduling", "nginx.yaml").read_text())
     (container,) = item["spec"]["template"]["spec"]["containers"]
     container["resources"] = {"requests": {"cpu": f"{third:.3f}"}}
     (tmp_path / "nginx.yaml").write_text(yaml.safe_dump(item))
@@ -79,7 +81,7 @@ def workers(running):
 
 def told(run, event, *, rank="master", after=0.0):
     """Return the first event of a kind that a pod tells after a time, waiting for it."""
-    for each in metrics.parse(run.logs(rank=rank, follow=True)):
+    for each in events.parse(run.logs(rank=rank, follow=True)):
         if each.event == event and each.time > after:
             return each
     raise AssertionError(f"{rank} ended without another {event}")

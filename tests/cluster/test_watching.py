@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
 import kitlib as kit
-from kitlib.widgets.live import LiveView
+from kitlib.widgets.widget import LiveView
 
 from ..patience import PATIENCE
 from .ranks import component, until

@@ -15,10 +15,10 @@ from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
 import kitlib as kit
-from kitlib import cli
+from kitlib.cli import main
 from kitlib.errors import Rejected
-from kitlib.waiting import wait
-from kitlib.workshop.jupyter import token_of
+from kitlib.k8s.wait import wait
+from workshop.jupyter import token_of
 
 pytestmark = pytest.mark.cluster
 SERVICE = {"name": "jupyter", "port": {"name": "http"}}
@@ -59,10 +59,10 @@ def test_everybody_has_a_room_with_what_belongs_into_it_and_it_is_said_what_does
         )
         for kind in ("networkpolicy", "resourcequota", "limitrange", "role", "datasets", "whereabouts"):
             assert kind in kinds
-    late = CliRunner().invoke(cli.main, ["workshop", "add", "late-lena", "-c", local_cluster.name])
+    late = CliRunner().invoke(main.main, ["workshop", "add", "late-lena", "-c", local_cluster.name])
     assert late.exit_code == 0, late.output
     assert late.stdout.strip().endswith("late-lena.kubeconfig")
-    shown = CliRunner().invoke(cli.main, ["workshop", "status", "-c", local_cluster.name])
+    shown = CliRunner().invoke(main.main, ["workshop", "status", "-c", local_cluster.name])
     assert [line.split()[0] for line in shown.stdout.splitlines()[1:]] == ["ada", "bob", "late-lena"]
 
 
@@ -223,7 +223,7 @@ def test_nothing_of_a_workshop_is_left_and_what_is_the_instructors_stays(worksho
     local_cluster.create_volume("mine", size="10Mi")
     try:
         for _ in range(2):
-            done = CliRunner().invoke(cli.main, ["workshop", "delete", "-c", local_cluster.name])
+            done = CliRunner().invoke(main.main, ["workshop", "delete", "-c", local_cluster.name])
             assert done.exit_code == 0, done.output
         assert len(local_cluster.attendees()) == 0
         left = local_cluster.kubectl("get namespaces,persistentvolumes,persistentvolumeclaims -o name")

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 import kitlib as kit
-from kitlib.quantities import number
-from kitlib.watches import Selection, snapshots
+from kitlib.k8s.quantities import number
+from kitlib.k8s.watch import Selection, snapshots
 
 ROOT = Path(__file__).parents[2]
 ROOMS, AT_ONCE, LIMIT = 30, 10, 1500

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from localkube.api_client import Api
 from localkube.controlplane import certificates, kubeconfig
 from localkube.controlplane.binaries import ControlPlane
 from localkube.controlplane.components import Addresses, Component, commands
-from localkube.node.api import Api
-from localkube.node.site.syscalls import die_with_parent
 from localkube.paths import ClusterPaths, private_dir
+from localkube.runtime.syscalls import die_with_parent
 
 from ..patience import PATIENCE
 

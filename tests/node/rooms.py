@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from localkube.node.site.syscalls import (
+from localkube.runtime.syscalls import (
     CLONE_NEWNS,
     CLONE_NEWUSER,
     MS_BIND,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from localkube.controlplane import bake, binaries
+from localkube.controlplane import binaries, etcd_snapshot
 
 from .bare import bare
 
@@ -19,11 +19,11 @@ def baked(control_plane, tmp_path_factory):
     lines = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        assert bake.baked_etcd(control_plane, report=lines.append, create=False) is None
-        folder = bake.baked_etcd(control_plane, report=lines.append)
+        assert etcd_snapshot.baked_etcd(control_plane, report=lines.append, create=False) is None
+        folder = etcd_snapshot.baked_etcd(control_plane, report=lines.append)
         assert folder is not None, lines
         said = len(lines)
-        assert bake.baked_etcd(control_plane, report=lines.append) == folder
+        assert etcd_snapshot.baked_etcd(control_plane, report=lines.append) == folder
         assert len(lines) == said
     return folder
 
@@ -31,7 +31,7 @@ def baked(control_plane, tmp_path_factory):
 @pytest.fixture(scope="module")
 def cluster(control_plane, baked, tmp_path_factory):
     directory = tmp_path_factory.mktemp("from-baked")
-    bake.plant(baked, directory / "etcd")
+    etcd_snapshot.plant(baked, directory / "etcd")
     with bare(directory, control_plane, components=("etcd", "kube-apiserver")) as running:
         yield running
 
@@ -78,5 +78,5 @@ def test_a_failure_to_bake_is_said_and_is_no_error(control_plane, tmp_path, monk
     (tmp_path / "in-the-way").write_text("a file")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "in-the-way"))
     lines = []
-    assert bake.baked_etcd(control_plane, report=lines.append) is None
+    assert etcd_snapshot.baked_etcd(control_plane, report=lines.append) is None
     assert "cannot write" in lines[-1]

@@ -47,7 +47,8 @@ def test_one_port_listens_on_the_loopback_and_no_other(lab):
 def test_the_control_plane_and_the_pods_are_not_in_the_hosts_network(lab):
     names = {word for process in on_the_host(lab) for word in process.cmdline()}
     assert (
-        not {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "localkube.node"} & names
+        not {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "localkube.kubelet"}
+        & names
     )
     interfaces = [path.name for path in Path("/sys/class/net").iterdir()]
     assert not [name for name in interfaces if name.startswith(("trainyard", "gate-", "pod"))]

@@ -9,8 +9,8 @@ import time
 import pytest
 from dnslib import EDNS0, QTYPE, RCODE, RR, A, DNSRecord
 
-from localkube.node.network.dns import DnsServer
-from localkube.node.network.zone import Zone
+from localkube.network.dns import DnsServer
+from localkube.network.dns_zone import Zone
 
 from .mirrors import Mirror, endpoint, service, slice_of
 from .site import in_site, mount

@@ -2,7 +2,7 @@
 
 import json
 
-from localkube.node.network.endpoints import publish_api_server
+from localkube.network.apiserver_endpoints import publish_api_server
 
 
 def slices(control_plane):

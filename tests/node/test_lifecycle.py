@@ -72,9 +72,7 @@ def test_a_container_whose_post_start_hook_fails_is_killed_and_runs_again(pods):
 
 def test_the_pre_stop_hook_comes_before_the_signal_and_within_the_grace_period(pods, lab, place):
     hook = {"lifecycle": {"preStop": {"sleep": {"seconds": 2}}}}
-    tidy = shell(
-        "main", "trap 'echo asked >> /place/ends; exit 0' TERM; sleep infinity & wait", **hook
-    )
+    tidy = shell("main", "trap 'echo asked >> /place/ends; exit 0' TERM; sleep infinity & wait", **hook)
     name = pods.running(pod(containers=[tidy], **at(place), terminationGracePeriodSeconds=600))["metadata"][
         "name"
     ]
@@ -233,7 +231,7 @@ def test_what_probes_have_found_survives_the_agent(lab, pods):
     main = python(LISTENER) | {"readinessProbe": ready, "startupProbe": startup, "livenessProbe": live}
     name = pods.running(pod(main=main, **ALWAYS))["metadata"]["name"]
     before = pods.until(name, is_ready)
-    agent = lab.process("localkube.node")
+    agent = lab.process("localkube.kubelet")
     agent.kill()
     eventually(lambda: agent_of(lab) not in (None, agent.pid))
     process = [p for p in lab.processes() if LISTENER in words(p)][0]
@@ -250,5 +248,5 @@ def words(process):
 
 
 def agent_of(lab):
-    found = [p.pid for p in lab.processes() if "localkube.node" in " ".join(words(p))]
+    found = [p.pid for p in lab.processes() if "localkube.kubelet" in " ".join(words(p))]
     return found[0] if len(found) == 1 else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube.node.resources.cgroups import RECORD
+from localkube.kubelet.resources.cgroups import RECORD
 
 from .lab import Pods, eventually, pod, python, running_lab, state, state_home
 

@@ -157,8 +157,8 @@ def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when
     pods.wait_for_line(far["metadata"]["name"], "unreachable")
     until_ready(lab, "node-0", False)
     pods.until(server["metadata"]["name"], lambda seen: seen["metadata"].get("deletionTimestamp"))
-    lab.process("localkube.node").kill()
-    eventually(lambda: running_with(lab, "localkube.node"))
+    lab.process("localkube.kubelet").kill()
+    eventually(lambda: running_with(lab, "localkube.kubelet"))
     assert running_with(lab, "SimpleHTTPRequestHandler") >= 1, "nobody could tell it to end"
 
     assert switch("heal", "node-0") == "running"
@@ -174,10 +174,10 @@ def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when
 
 def test_what_was_switched_off_stays_off_when_the_agent_is_killed(lab, switch):
     switch("stop", "node-2")
-    agent = lab.process("localkube.node")
+    agent = lab.process("localkube.kubelet")
     agent.kill()
     agent.wait()
-    eventually(lambda: running_with(lab, "localkube.node"))
+    eventually(lambda: running_with(lab, "localkube.kubelet"))
     with pytest.raises(Refused, match="switched off"):
         localkube("node", "cut", lab.name, "node-2", home=lab.home)
     assert switch("start", "node-2") == "running"

@@ -98,7 +98,7 @@ def test_nobody_but_metrics_server_and_the_api_server_may_ask(lab):
     )
     script += "link = http.client.HTTPSConnection(sys.argv[4], 10250, context=context)\n"
     script += "link.request('GET', sys.argv[3])\nprint(link.getresponse().status)\n"
-    agent = lab.process("localkube.node")
+    agent = lab.process("localkube.kubelet")
     # In plain mode the agent is in this network, and node-0's address on the loopback interface.
     listening = [each.laddr.ip for each in agent.net_connections() if each.laddr.port == 10250]
     address = next((each for each in listening if each.endswith(".254.1")), "10.244.254.1")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from localkube.node.site.rootfs import _mount_entry, mount_point
-from localkube.node.volumes.subpaths import inside
+from localkube.kubelet.volumes.subpath import inside
+from localkube.runtime.rootfs import _mount_entry, mount_point
 
 from .site import in_site
 

@@ -5,9 +5,9 @@ import contextlib
 
 import pytest
 
-from localkube.node.api import Watch
-from localkube.node.network.proxy import ServiceProxy
-from localkube.node.network.zone import Zone
+from localkube.api_client import Watch
+from localkube.network.dns_zone import Zone
+from localkube.network.service_proxy import ServiceProxy
 
 from ..patience import PATIENCE
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from localkube import preload
-from localkube.node.network.addresses import LoopbackAddresses, choose_octet
+from localkube.network.addresses import LoopbackAddresses, choose_octet
+from localkube.runtime import preload
 
 ADDRESS = "10.244.1.7"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from localkube.node.volumes.provisioner import CLAIMS, CLASSES, PROVISIONER, VOLUMES, Provisioner
-from localkube.node.volumes.volumes import VolumeError, Volumes
+from localkube.kubelet.volumes.provisioner import CLAIMS, CLASSES, PROVISIONER, VOLUMES, Provisioner
+from localkube.kubelet.volumes.volume_manager import VolumeError, Volumes
 
 from .watching import until
 

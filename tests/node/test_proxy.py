@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from localkube.node.network.proxy import ServiceProxy
+from localkube.network.service_proxy import ServiceProxy
 
 from .mirrors import Mirror, endpoint, service, slice_of
 from .site import in_site

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from localkube.node.logs.files import LogFiles
-from localkube.node.server import KubeletServer
+from localkube.kubelet.logs.container_log import LogFiles
+from localkube.kubelet.server import KubeletServer
 
 NODE = "logs-node"
 

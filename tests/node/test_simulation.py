@@ -40,7 +40,7 @@ def simulators(lab):
     count = 0
     for process in lab.processes():
         try:
-            count += "localkube.node.simulator" in process.cmdline()
+            count += "localkube.kubelet.nodes.simulator" in process.cmdline()
         except psutil.NoSuchProcess:  # or a zombie
             continue
     return count
@@ -51,7 +51,7 @@ def test_simulated_nodes_are_ready_and_marked_and_stay_so_when_the_agent_is_kill
     assert ready(lab) == 20
     # A new node has a taint of the control plane's own until that has seen it Ready.
     eventually(lambda: [node["spec"]["taints"] for node in simulated(lab).values()], wanted=[[TAINT]] * 20)
-    lab.process("localkube.node").kill()
+    lab.process("localkube.kubelet").kill()
     eventually(lambda: simulators(lab), wanted=1)
     assert simulate(5) == 5
     assert sorted(simulated(lab)) == [f"simulated-{index}" for index in range(5)]

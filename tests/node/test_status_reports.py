@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from localkube.node.api import ApiError
-from localkube.node.status.pod_status import pod_status, status_patch
-from localkube.node.status.records import ContainerRecord
+from localkube.api_client import ApiError
+from localkube.kubelet.status.container_state import ContainerRecord
+from localkube.kubelet.status.pod_status import pod_status, status_patch
 
 CASES = sorted((Path(__file__).parents[1] / "unit" / "pod_status").glob("*.yaml"))
 NODE = "node-of-a-test"

@@ -75,7 +75,7 @@ def test_a_container_on_a_terminal_is_attached_to_and_left(lab, pods):
     with Terminal(lab.kubectl_command("attach", "-it", name), columns=101, rows=33) as terminal:
         terminal.type("tty; stty size; echo $TERM\r")
         terminal.until(r"/dev/pts/0\r\n33 101\r\nxterm\r\n")
-    lab.process("localkube.node").kill()
+    lab.process("localkube.kubelet").kill()
     eventually(lambda: "ready" in _logs(lab, name))
     with Terminal(lab.kubectl_command("attach", "-it", name)) as terminal:
         terminal.type("echo still''here\r")

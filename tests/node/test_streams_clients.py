@@ -255,7 +255,7 @@ async def test_a_message_may_have_megabytes_but_not_fill_the_nodes_memory(lab, t
 
 
 async def test_what_is_sent_to_a_port_without_a_server_is_not_kept(lab, target):
-    agent = lab.process("localkube.node")
+    agent = lab.process("localkube.kubelet")
     async with bare(lab, target, V4, path="portforward", ports="7999,7001") as sock:
         while b"refused" not in await sock.receive_bytes():
             pass

@@ -138,7 +138,7 @@ def test_commands_end_with_the_agent_and_containers_do_not(lab, target):
     command = lab.kubectl_command("exec", target, "--", "sleep", "7091")
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as kubectl:
         started(lab, "7091")
-        lab.process("localkube.node").kill()
+        lab.process("localkube.kubelet").kill()
         assert kubectl.wait(PATIENCE) != 0
     eventually(lambda: processes(lab, "7091"), wanted=0)
     eventually(lambda: run(lab, "exec", target, "--", "echo", "again").stdout, wanted=b"again\n")

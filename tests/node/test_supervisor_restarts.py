@@ -32,7 +32,7 @@ def silent(homes):
         # It stays, however long the other tests take: others are evicted after five minutes.
         stays = [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}]
         Pods(running).running(pod("sleep 600", name="steady", tolerations=stays))
-        agent = running.process("localkube.node")
+        agent = running.process("localkube.kubelet")
         agent.suspend()
         yield running
         if agent.is_running():
@@ -137,7 +137,7 @@ def test_a_new_agent_adopts_what_runs_and_reports_what_has_ended_meanwhile(victi
 
     supervisor.suspend()  # or it would start another agent at once
     try:
-        agent = victim.process("localkube.node")
+        agent = victim.process("localkube.kubelet")
         agent.kill()
         eventually(lambda: agent.is_running() and agent.status() != psutil.STATUS_ZOMBIE, wanted=False)
         (place / "ends").touch()
@@ -161,7 +161,7 @@ def test_a_new_agent_adopts_what_runs_and_reports_what_has_ended_meanwhile(victi
 
 
 def test_a_new_agent_serves_names_logs_and_new_pods_on_every_node(victim, pods):
-    agent = victim.process("localkube.node")
+    agent = victim.process("localkube.kubelet")
     agent.kill()
     for index in range(2):
         script = "getent hosts kubernetes.default.svc.cluster.local | cut -d' ' -f1"
@@ -173,7 +173,7 @@ def test_a_new_agent_serves_names_logs_and_new_pods_on_every_node(victim, pods):
 
 def test_a_new_agent_does_not_start_again_what_has_ended(victim, pods):
     made = pods.finish(pod("echo once"))
-    victim.process("localkube.node").kill()
+    victim.process("localkube.kubelet").kill()
     assert pods.output(pod("echo again")) == "again\n"
     after = victim.core.read_namespaced_pod(made["metadata"]["name"], "default")
     assert after.status.phase == "Succeeded"
@@ -205,7 +205,7 @@ def test_the_nodes_of_a_silent_agent_become_not_ready_until_it_speaks_again(sile
     condition = next(item for item in node.status.conditions if item.type == "Ready")
     assert condition.reason == "NodeStatusUnknown"
     silent.kubectl("wait", "--for=condition=Ready=False", "pod/steady", f"--timeout={PATIENCE}s")
-    silent.process("localkube.node").resume()
+    silent.process("localkube.kubelet").resume()
     silent.kubectl("wait", "--for=condition=Ready", "node/node-0", "pod/steady", f"--timeout={PATIENCE}s")
     steady = silent.core.read_namespaced_pod("steady", "default")
     assert steady.status.container_statuses[0].restart_count == 0

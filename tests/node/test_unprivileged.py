@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube.controlplane import bake, binaries
+from localkube.controlplane import binaries, etcd_snapshot
 from localkube.paths import cache_dir
 
 from . import rooms
@@ -40,7 +40,7 @@ def enter(home):
     """How to become nobody, with a copy of the control plane: the original is its owner's alone."""
     obtained = binaries.obtain(report=print)
     needed = {Path(command[0]).parent for command in obtained.programs.values()}
-    baked = bake.baked_etcd(obtained, report=print)
+    baked = etcd_snapshot.baked_etcd(obtained, report=print)
     originals = cache_dir() / "controlplane"
     copy = home / "controlplane"
     copy.mkdir()

@@ -9,9 +9,9 @@ import stat
 
 import pytest
 
-from localkube.node.api import ApiError
-from localkube.node.volumes.objects import Objects, Tokens
-from localkube.node.volumes.volumes import Volume, VolumeError, Volumes, mounts
+from localkube.api_client import ApiError
+from localkube.kubelet.volumes.object_cache import Objects, Tokens
+from localkube.kubelet.volumes.volume_manager import Volume, VolumeError, Volumes, mounts
 
 NUMBERS = itertools.count()
 

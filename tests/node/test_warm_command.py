@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube.node.warm.command import plan, unfit
+from localkube.runtime.forkserver.command import plan, unfit
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def read(self, name):
     return original(self, name)
 os._Environ.__getitem__ = read
 import importlib
-from localkube.node.warm.parent import MODULES
+from localkube.runtime.forkserver.server import MODULES
 seen.clear()
 for module in MODULES:
     importlib.import_module(module)

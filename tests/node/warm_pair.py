@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from localkube.node.site import messages
-from localkube.node.warm.command import plan
+from localkube.runtime import messages
+from localkube.runtime.forkserver.command import plan
 
 PR_SET_CHILD_SUBREAPER = 36
 REPOSITORY = Path(__file__).parent.parent.parent

@@ -5,8 +5,8 @@ import signal
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from localkube.node.site import sandbox
-from localkube.node.warm import parent
+from localkube.runtime import container
+from localkube.runtime.forkserver import server
 
 
 def launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn]) -> int:
@@ -27,7 +27,7 @@ def launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoRetu
     answer = os.read(reader, 32)
     os.close(reader)
     if not answer:
-        raise sandbox.LaunchError("sandbox", "no answer")
+        raise container.LaunchError("sandbox", "no answer")
     return int(answer)
 
 
@@ -50,4 +50,4 @@ def _container(order: dict[str, Any], fds: dict[str, int], main: Callable[[], No
 
 
 if __name__ == "__main__":
-    parent.main(launch=launch)
+    server.main(launch=launch)

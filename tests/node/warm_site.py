@@ -13,10 +13,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from warm_pair import PYTHON, REPOSITORY, Pair, Process
 
-from localkube.node.containers.start_order import Host, order
-from localkube.node.site import messages
-from localkube.node.site.netlink import Netlink
-from localkube.node.warm.command import plan
+from localkube.kubelet.containers.container_spec import Host, order
+from localkube.runtime import messages
+from localkube.runtime.forkserver.command import plan
+from localkube.runtime.netlink import Netlink
 
 
 def start(
@@ -52,7 +52,7 @@ def main() -> None:
         "FD_0": str(theirs.fileno()),
     }
     parent = subprocess.Popen(
-        [PYTHON, "-m", "localkube.node.warm.parent"], pass_fds=[theirs.fileno()], env=env, cwd="/"
+        [PYTHON, "-m", "localkube.runtime.forkserver.server"], pass_fds=[theirs.fileno()], env=env, cwd="/"
     )
     theirs.close()
     messages.receive(ours)

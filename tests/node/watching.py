@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from localkube.node.api import Api, Watch
+from localkube.api_client import Api, Watch
 
 from ..patience import PATIENCE
 

@@ -31,7 +31,7 @@ class Weight:
     def of(cls, lab: Lab) -> "Weight":
         found = lab.processes()
         spawner = spawner_of(lab)
-        kept = {"spawner": spawner, "agent": lab.process("localkube.node"), "supervisor": found[0]}
+        kept = {"spawner": spawner, "agent": lab.process("localkube.kubelet"), "supervisor": found[0]}
         in_memory = Path(f"/proc/{spawner.pid}/root") / lab.root.relative_to("/") / "fleeting"
         return cls(
             processes=len(found),

@@ -6,20 +6,20 @@ import sys
 
 import pytest
 
-from kitlib import rehearsal
+from workshop import notebook_rehearsal
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 def test_a_rehearsal_prints_seconds_beside_the_last_ones_and_keeps_them(finish, state_home, tmp_path):
-    earlier = {"seconds": {"00_start": 7.0, rehearsal.AROUND: 9.0}}
-    (tmp_path / rehearsal.KEPT).write_text(json.dumps(earlier))
+    earlier = {"seconds": {"00_start": 7.0, notebook_rehearsal.AROUND: 9.0}}
+    (tmp_path / notebook_rehearsal.KEPT).write_text(json.dumps(earlier))
     command = [sys.executable, "-m", "kitlib.cli", "workshop", "rehearse", "00", "--output", str(tmp_path)]
     done = finish([*command, "--nodes", "1"], timeout=400)
     assert done.returncode == 0, done.stdout
     assert re.search(r"^00_start +\d+ +7 +passed$", done.stdout, re.MULTILINE), done.stdout
     assert re.search(r"^together +\d+ +16 +passed$", done.stdout, re.MULTILINE), done.stdout
-    kept = json.loads((tmp_path / rehearsal.KEPT).read_text())
+    kept = json.loads((tmp_path / notebook_rehearsal.KEPT).read_text())
     assert kept["place"]["cores"] >= 1
-    assert set(kept["seconds"]) == {"00_start", rehearsal.AROUND}
+    assert set(kept["seconds"]) == {"00_start", notebook_rehearsal.AROUND}
     assert (tmp_path / "index.html").exists()

@@ -3,8 +3,8 @@
 import json
 from datetime import UTC, datetime
 
-from kitlib import metrics
-from kitlib.rounds import WorkerLog
+from kitlib.metrics import events
+from kitlib.metrics.rendezvous import WorkerLog
 
 BEGAN = 1_700_000_000.0
 
@@ -69,7 +69,7 @@ class Story:
 
     def logs(self, *, without=()):
         return [
-            WorkerLog(worker, self.nodes[worker], tuple(metrics.parse(lines)))
+            WorkerLog(worker, self.nodes[worker], tuple(events.parse(lines)))
             for worker, lines in self.written.items()
             if worker not in without
         ]

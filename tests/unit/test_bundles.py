@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from localkube import preload
 from localkube.bundles import making, manifest, using, wheels
 from localkube.controlplane import binaries
 from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
+from localkube.runtime import preload
 
 TINY = "tiny-1.0-py3-none-any.whl"
 

@@ -6,9 +6,9 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from kitlib import settings
-from kitlib.clouds import consent
-from kitlib.clouds.prices import HOURS_A_MONTH, Estimate, Price, hours_left, price_table
+from clouds import consent
+from clouds.prices import HOURS_A_MONTH, Estimate, Price, hours_left, price_table
+from kitlib import config
 from kitlib.errors import BadInput, NotConfirmed
 
 ESTIMATE = Estimate(
@@ -122,7 +122,7 @@ def test_a_budget_is_an_amount_of_dollars(budget):
 
 
 def test_the_page_on_prices_says_what_the_table_says():
-    page = (settings.REPOSITORY / "docs" / "prices.md").read_text(encoding="utf-8")
+    page = (config.REPOSITORY / "docs" / "prices.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| ([^|]+?) \| ([\d.]+)[^|]*\|", page, re.M))
     amazon, google = price_table("amazon"), price_table("google")
     hourly = {

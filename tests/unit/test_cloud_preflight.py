@@ -4,8 +4,8 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib.cli import main
-from kitlib.clouds.preflight import Level, Probe, failed, ok, run, warn
+from kitlib.cli.main import main
+from kitlib.clusters.preflight import Level, Probe, failed, ok, run, warn
 from kitlib.errors import KitError, PreflightFailed
 
 ABOUT = 'cluster "lab" in us-west-2'

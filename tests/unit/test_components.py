@@ -6,11 +6,11 @@ import stat
 
 import pytest
 
+from localkube.config import Wanted
 from localkube.controlplane import certificates, components
 from localkube.controlplane.binaries import COMPONENTS, ControlPlane
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths
-from localkube.settings import Wanted
 
 PROGRAM = "/opt/trainyard-kubernetes"
 

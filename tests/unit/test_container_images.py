@@ -17,10 +17,10 @@ from types import SimpleNamespace
 import pytest
 
 import kitlib as kit
-from kitlib.clouds.images import Login, Registry, Stored
-from kitlib.container_images import engine_missing
-from kitlib.container_images.context import Context
+from kitlib.clusters.registry import Login, Registry, Stored
 from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
+from kitlib.images import engine_missing
+from kitlib.images.context import Context
 
 from .container_registry import PASSWORD, serve_registry
 

@@ -11,7 +11,7 @@ import click
 import pytest
 import yaml
 
-from kitlib.cli import main
+from kitlib.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "instructors-guide.md").read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from localkube.node.network.zone import Record, Zone
+from localkube.network.dns_zone import Record, Zone
 
 from ..node.mirrors import Mirror, endpoint, pod, service, slice_of
 

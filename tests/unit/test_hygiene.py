@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from kitlib.workshop.undoing import BY_KUBECTL, ORDER
+from workshop.notebook_reset import BY_KUBECTL, ORDER
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 COURSE = (

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from localkube import known_images
 from localkube.controlplane.recipes import RECIPES
-from localkube.node.images import programs
-from localkube.node.images.table import UNKNOWN, command_line, ignored_mounts, split, stand_in, table
+from localkube.kubelet.images import image_programs, listing
+from localkube.kubelet.images.image_table import UNKNOWN, command_line, ignored_mounts, split, stand_in, table
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "images.md"
 
@@ -74,8 +73,8 @@ def test_what_a_stand_in_will_not_read_is_named():
 def test_every_program_of_the_table_is_one_that_can_be_found_or_obtained():
     ways = {
         *RECIPES,
-        *programs.SCRIPTS,
-        *programs.FROM_THE_HOST,
+        *image_programs.SCRIPTS,
+        *image_programs.FROM_THE_HOST,
         "applets",
         "kubectl",
         "etcd",
@@ -86,6 +85,6 @@ def test_every_program_of_the_table_is_one_that_can_be_found_or_obtained():
 
 
 def test_the_documentation_shows_the_table():
-    assert known_images.document() in DOCUMENT.read_text(), (
-        "write it anew: python -m localkube.known_images docs/images.md"
+    assert listing.document() in DOCUMENT.read_text(), (
+        "write it anew: python -m localkube.kubelet.images.listing docs/images.md"
     )

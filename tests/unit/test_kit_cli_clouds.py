@@ -4,13 +4,14 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib import cleanup, cli, clusters
-from kitlib.cli_resources import options_of
-from kitlib.clouds import inventory
-from kitlib.clouds.inventory import Cloud, Place
-from kitlib.clouds.prices import Estimate, Price
+from clouds import cleanup, inventory
+from clouds.cli import options_of
+from clouds.inventory import Cloud, Place
+from clouds.prices import Estimate, Price
+from kitlib import clusters
+from kitlib.cli import main
+from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound
-from kitlib.tables import Table
 
 from ..cloud.simulated_cloud import Plan, SimulatedCloud, Thing, plans
 
@@ -50,12 +51,13 @@ class Rented:
 @pytest.fixture
 def rented(monkeypatch):
     monkeypatch.setattr(Rented, "said", [])
-    monkeypatch.setattr(clusters, "PROVIDERS", {"rented": Rented})
+    monkeypatch.setattr(clusters, "_class", {"rented": Rented}.__getitem__)
+    monkeypatch.setattr(clusters, "_used", lambda: ["rented"])
     return Rented.said
 
 
 def run(*words):
-    return CliRunner().invoke(cli.main, words)
+    return CliRunner().invoke(main.main, words)
 
 
 def test_options_are_as_python_has_them():

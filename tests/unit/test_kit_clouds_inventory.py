@@ -4,11 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kitlib import cleanup
-from kitlib.clouds import inventory
-from kitlib.clouds.inventory import Cloud, Place
-from kitlib.clouds.steps import bring_up
-from kitlib.clouds.tags import Tags
+from clouds import cleanup, inventory
+from clouds.inventory import Cloud, Place
+from clouds.reconciler.reconcile import bring_up
+from clouds.tags import Tags
 from kitlib.errors import BadInput, NotConfirmed, ProviderFailed
 
 from ..cloud.simulated_cloud import Plan, SimulatedCloud, plans

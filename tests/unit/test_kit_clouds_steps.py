@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kitlib.clouds.snapshot import Phase
-from kitlib.clouds.steps import bring_up, take_down
+from clouds.reconciler.reconcile import bring_up, take_down
+from clouds.reconciler.snapshot import Phase
 from kitlib.errors import BadInput, Interrupted, ProviderFailed, WaitTimeout
 
 from ..cloud.deaths import Killed

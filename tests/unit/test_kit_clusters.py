@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib import cli
+from kitlib.cli import main
 from kitlib.clusters import existing, local
 from kitlib.errors import BadInput, ClusterUnreachable, ProviderFailed
-from kitlib.kube import Kube
+from kitlib.k8s.client import Kube
 
 KUBECONFIG = """
 apiVersion: v1
@@ -130,7 +130,7 @@ def test_an_error_in_a_terminal_is_a_few_lines_and_exit_status_1(monkeypatch, tm
         ["cluster", "create", "lab", "--nodes", "500"],
         ["run", "list", "-c", "lab"],
     ):
-        result = CliRunner().invoke(cli.main, words)
+        result = CliRunner().invoke(main.main, words)
         assert result.exit_code == 1
         assert result.stdout == ""
         assert "Traceback" not in result.stderr
@@ -139,7 +139,7 @@ def test_an_error_in_a_terminal_is_a_few_lines_and_exit_status_1(monkeypatch, tm
 
 def test_a_manifest_can_be_printed_from_a_terminal_without_a_cluster():
     words = ["launch", "trainers/digits_ddp.py", "--nodes", "2", "--dry-run", "--", "--epochs", "3"]
-    result = CliRunner().invoke(cli.main, words)
+    result = CliRunner().invoke(main.main, words)
     assert result.exit_code == 0
     assert "completions: 2" in result.stdout
     assert "- --epochs\n" in result.stdout

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kitlib import image_folders
-from kitlib.datasets import DatasetJob, handed_on
+from kitlib.datasets import image_folders
+from kitlib.datasets.dataset import DatasetJob, handed_on
 from kitlib.errors import BadInput
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from kitlib import errors
 from kitlib.errors import Interrupted, KitError, Rejected, RunFailed
-from kitlib.refusals import expired, grant, rejected, unreached
+from kitlib.k8s.api_errors import expired, grant, rejected, unreached
 
 
 def test_an_error_says_what_failed_on_which_object_and_what_to_try():

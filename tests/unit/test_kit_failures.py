@@ -3,9 +3,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kitlib import failures, pods
-from kitlib.status import RunStatus
-from kitlib.tracebacks import Line
+from kitlib.display.tracebacks import Line
+from kitlib.k8s import pods
+from kitlib.k8s.job_status import RunStatus
+from kitlib.runs import failures
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 STATUS = RunStatus("Failed", "rank 1: Error, exit code 1")

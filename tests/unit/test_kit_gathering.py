@@ -6,12 +6,12 @@ import zipfile
 import pytest
 
 import kitlib as kit
-from kitlib.attendees import Attendee, Quota
+from kitlib.display.progress import Progress
+from kitlib.display.tables import Table
 from kitlib.errors import BadInput
-from kitlib.progress import Progress
 from kitlib.storage.sharing import read_only
-from kitlib.tables import Table
-from kitlib.workshop import handout, policies, rehearsing, room
+from workshop import handout, network_policies, rehearsal, room
+from workshop.namespaces import Attendee, Quota
 
 
 def node(cpu="4", memory="16Gi", gpus="0", ready="True"):
@@ -86,7 +86,7 @@ def daemonset(name, *arguments):
     ids=str,
 )
 def test_it_is_said_who_enforces_network_policies(found, who):
-    assert policies.enforcer(found) == who
+    assert network_policies.enforcer(found) == who
 
 
 @pytest.mark.parametrize(
@@ -184,27 +184,27 @@ def machine(provider, kind, **labels):
     ids=str,
 )
 def test_a_workshop_has_a_price_where_its_machines_do(nodes, words):
-    assert words in rehearsing.price(nodes, hours=4)
+    assert words in rehearsal.price(nodes, hours=4)
 
 
 def test_the_price_of_a_workshop_has_the_nodes_in_it_that_are_missing():
-    said = rehearsing.price([machine("", "m5.large")] * 2, hours=4, at="eks", more=1)
+    said = rehearsal.price([machine("", "m5.large")] * 2, hours=4, at="eks", more=1)
     assert "about 1.17 dollars, 0.29 an hour, with 1 nodes more" in said
 
 
 def test_a_step_of_a_rehearsal_that_fails_says_so_and_the_others_go_on():
     rows = []
-    with rehearsing._step(rows, "images", Progress("rehearsal")) as found:
+    with rehearsal._step(rows, "images", Progress("rehearsal")) as found:
         found.append("there")
         raise BadInput("no such image", about="x", fix="correct its name")
-    with rehearsing._step(rows, "data", Progress("rehearsal")) as found:
+    with rehearsal._step(rows, "data", Progress("rehearsal")) as found:
         found.append("mnist")
-    with rehearsing._step(rows, "room", Progress("rehearsal")) as found:
+    with rehearsal._step(rows, "room", Progress("rehearsal")) as found:
         found += ["too little", False]
     assert [row[2:] for row in rows] == [
         ("NOT READY", "no such image; try: correct its name"),
         ("ready", "mnist"),
         ("NOT READY", "too little"),
     ]
-    assert not rehearsing.ready(Table(rehearsing.COLUMNS, rows))
-    assert rehearsing.ready(Table(rehearsing.COLUMNS, rows[1:2]))
+    assert not rehearsal.ready(Table(rehearsal.COLUMNS, rows))
+    assert rehearsal.ready(Table(rehearsal.COLUMNS, rows[1:2]))

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import ipywidgets
 import pytest
 
-from kitlib.acts import acts
+from kitlib.display.progress import Progress, progress
 from kitlib.errors import BadInput
-from kitlib.progress import Progress, progress
-from kitlib.timeline import build
-from kitlib.widgets.lab import Lab, rows_of, tables_of
-from kitlib.widgets.lab_buttons import Buttons
+from kitlib.metrics.disruptions import acts
+from kitlib.metrics.timeline import build
+from kitlib.widgets.dashboard import Lab, rows_of, tables_of
+from kitlib.widgets.dashboard_buttons import Buttons
 
 from .elastic_story import BEGAN, Story, lab
 

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitlib import metrics
-from kitlib.following import Log
-from kitlib.log_format import format_line, json_of, number, printable
-from kitlib.tracebacks import Line
-from kitlib.widgets.journal import Journal
+from kitlib.display.text import printable
+from kitlib.display.tracebacks import Line
+from kitlib.metrics import events
+from kitlib.metrics.log_format import format_line, json_of, number
+from kitlib.runs.log_stream import Log
+from kitlib.widgets.log_tail import Journal
 
 
 def said(event, **fields):
@@ -54,7 +55,7 @@ def test_a_line_that_is_no_event_is_unchanged(line):
 def test_a_field_of_another_type_is_shown_all_the_same(key, value):
     line = f'{{"event": "step", "{key}": {value}}}'
     assert format_line(line)
-    metrics.parse_line(line)
+    events.parse_line(line)
 
 
 def test_what_the_reader_knows_already_is_not_said_again():

@@ -6,8 +6,8 @@ import pytest
 import urllib3
 
 from kitlib.errors import Rejected
-from kitlib.kube import Stream
-from kitlib.logs import Follower
+from kitlib.k8s.client import Stream
+from kitlib.k8s.logs import Follower
 
 POD = {"metadata": {"name": "worker-0"}, "spec": {"containers": [{"name": "trainer"}]}}
 WRITTEN = b"".join(b"2026-01-01T00:00:0%d.5Z line %d\n" % (second, second) for second in range(4))

@@ -3,8 +3,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kitlib.logs import Place
-from kitlib.tracebacks import Line
+from kitlib.display.tracebacks import Line
+from kitlib.k8s.logs import Place
 
 # Steps between the times of entries, in nanoseconds: the same time, the clock's jitter, a second or more.
 STEPS = st.sampled_from([0, 0, 1, 1_000, 400_000_000, 1_000_000_000, 2_500_000_000])

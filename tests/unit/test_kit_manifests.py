@@ -4,9 +4,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitlib import manifests, settings
+from kitlib import config
 from kitlib.errors import BadInput
-from kitlib.refusals import locate
+from kitlib.k8s import manifests
+from kitlib.k8s.api_errors import locate
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -92,7 +93,7 @@ def test_a_manifest_that_is_not_there_is_named(tmp_path):
         manifests.read(tmp_path / "nothing.yaml")
 
 
-SHIPPED = sorted(settings.manifests("indexed-job").glob("*.yaml"))
+SHIPPED = sorted(config.manifests("indexed-job").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

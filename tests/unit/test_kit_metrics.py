@@ -5,19 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitlib import metrics
+from kitlib.metrics import events
 
 STEP = '{"event":"step","time":2.5,"rank":1,"world_size":4,"loss":0.5}'
 
 
 def test_an_event_has_its_own_fields_apart():
-    event = metrics.parse_line(STEP)
+    event = events.parse_line(STEP)
     assert (event.event, event.time, event.rank, event.world_size) == ("step", 2.5, 1, 4)
     assert event.fields == {"loss": 0.5}
 
 
 def test_the_prefix_that_torchrun_may_put_in_front_is_no_hindrance():
-    assert metrics.parse_line("[default0]:" + STEP) == metrics.parse_line(STEP)
+    assert events.parse_line("[default0]:" + STEP) == events.parse_line(STEP)
 
 
 @pytest.mark.parametrize(
@@ -38,17 +38,17 @@ def test_the_prefix_that_torchrun_may_put_in_front_is_no_hindrance():
     ],
 )
 def test_lines_that_are_for_people_or_torn_are_skipped(line):
-    assert metrics.parse_line(line) is None
+    assert events.parse_line(line) is None
 
 
 def test_a_loss_that_is_no_number_is_kept():
-    event = metrics.parse_line('{"event":"step","time":1,"rank":0,"world_size":1,"loss":NaN}')
+    event = events.parse_line('{"event":"step","time":1,"rank":0,"world_size":1,"loss":NaN}')
     assert math.isnan(event.fields["loss"])
 
 
 @given(st.text())
 def test_no_line_is_fatal(line):
-    metrics.parse_line(line)
+    events.parse_line(line)
 
 
 @given(
@@ -58,10 +58,10 @@ def test_no_line_is_fatal(line):
     )
 )
 def test_no_json_is_fatal(body):
-    metrics.parse_line(json.dumps(body))
+    events.parse_line(json.dumps(body))
 
 
 def test_rows_are_in_order_of_time_and_may_be_of_one_kind():
     lines = [STEP, STEP.replace("2.5", "1.5"), STEP.replace("step", "end")]
-    assert [row["time"] for row in metrics.rows(metrics.parse(lines), "step")] == [1.5, 2.5]
-    assert len(metrics.rows(metrics.parse(lines))) == 3
+    assert [row["time"] for row in events.rows(events.parse(lines), "step")] == [1.5, 2.5]
+    assert len(events.rows(events.parse(lines))) == 3

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitlib import names
 from kitlib.errors import BadInput
+from kitlib.k8s import names
 
 
 @pytest.mark.parametrize("name", ["a", "lab-1", "x" * 63])

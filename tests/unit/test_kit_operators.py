@@ -11,10 +11,10 @@ import threading
 import pytest
 import yaml
 
-from kitlib import settings
+from kitlib import config
 from kitlib.errors import InstallFailed
 from kitlib.operators import install, sources
-from kitlib.operators.table import OPERATORS, Source
+from kitlib.operators.catalog import OPERATORS, Source
 from localkube.controlplane.recipes import RECIPES
 
 FILES = {"manifests/base/crd.yaml": b"kind: A\n", "manifests/top.yaml": b"kind: B\n", "README.md": b"no\n"}
@@ -114,7 +114,7 @@ def test_an_operator_that_the_kit_does_not_know_is_refused_with_those_it_knows()
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
 def test_each_part_is_labelled_so_that_it_is_found_again(part):
-    for path in settings.manifests("operators", part.name).rglob("kustomization.yaml"):
+    for path in config.manifests("operators", part.name).rglob("kustomization.yaml"):
         ((pair,),) = [[each["pairs"] for each in yaml.safe_load(path.read_text())["labels"]]]
         assert pair == {"trainyard/kit": "true", "trainyard/operator": part.name}
 

@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 import kitlib as kit
+from clouds.cluster import CloudCluster
 from kitlib.clusters import Cluster
-from kitlib.clusters.cloud import CloudCluster
 from kitlib.errors import KitError
 
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 import kitlib as kit
-from kitlib import pods, workloads
 from kitlib.errors import BadInput
-from kitlib.status import judge
+from kitlib.k8s import job_kinds, pods
+from kitlib.k8s.job_status import judge
 
 TRAINER = "trainers/mnist_parameter_server.py"
 
@@ -124,7 +124,7 @@ def ended(code, at):
 
 def test_a_run_goes_on_while_one_worker_does():
     master = job(workers=4, servers=2).objects[-1]
-    assert workloads.wanted(master) == 7
+    assert job_kinds.wanted(master) == 7
     there = [pod("master", 0), pod("ps", 0), pod("ps", 1), pod("worker", 0)]
     waiting = [pod("worker", number, "Pending") for number in (4, 5, 6)]
     assert str(judge(master, there + waiting)).startswith("Running: 4 of 7 pods")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kitlib.placement import Placement, group_of, short
+from kitlib.metrics.placement import Placement, group_of, short
 from kitlib.widgets import placement_picture
 
 EARLIER = "2026-01-01T00:00:00Z"

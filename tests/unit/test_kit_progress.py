@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitlib import progress
+from kitlib.display import progress
 
 
 @pytest.mark.parametrize(

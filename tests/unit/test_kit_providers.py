@@ -2,7 +2,7 @@
 
 import pytest
 
-from kitlib.providers import providers
+from kitlib.clusters.credentials import providers
 
 KEY = {"AWS_ACCESS_KEY_ID": "AKIATHEID", "AWS_SECRET_ACCESS_KEY": "the-secret"}
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from kitlib import rehearsal
-from kitlib.cli import main
+from kitlib.cli.main import main
 from kitlib.errors import BadInput
+from workshop import notebook_rehearsal
 
 PLACE = {"cores": 2}
 
@@ -21,13 +21,15 @@ def result(**verdicts):
 
 
 def test_what_is_not_in_a_notebook_is_the_clusters_time():
-    found = rehearsal.judge(result(a="passed", b="passed"), place=PLACE, before={})
+    found = notebook_rehearsal.judge(result(a="passed", b="passed"), place=PLACE, before={})
     assert found.seconds == {"a": 10.0, "b": 10.0, "cluster": 15.0}
     assert found.passed
 
 
 def test_times_stand_beside_those_of_the_rehearsal_before():
-    found = rehearsal.judge(result(a="passed", b="passed"), place=PLACE, before={"a": 8.0, "gone": 99.0})
+    found = notebook_rehearsal.judge(
+        result(a="passed", b="passed"), place=PLACE, before={"a": 8.0, "gone": 99.0}
+    )
     rows = {row["notebook"]: row for row in found.table}
     assert (rows["a"]["seconds"], rows["a"]["last time"]) == ("10", "8")
     assert rows["b"]["last time"] == ""
@@ -37,31 +39,31 @@ def test_times_stand_beside_those_of_the_rehearsal_before():
 
 @pytest.mark.parametrize("verdict", ["failed", "not finished", "not executed"])
 def test_one_notebook_that_does_not_pass_is_enough_not_to_be_ready(verdict):
-    found = rehearsal.judge(result(a="passed", b=verdict), place=PLACE, before={})
+    found = notebook_rehearsal.judge(result(a="passed", b=verdict), place=PLACE, before={})
     assert not found.passed
     assert "NOT READY" in repr(found.table)
 
 
 @pytest.mark.parametrize(("verdict", "whole"), [("failed", True), ("not executed", False)])
 def test_a_rehearsal_that_was_cut_short_is_no_measure_for_the_next(verdict, whole):
-    assert rehearsal.judge(result(a="passed", b=verdict), place=PLACE, before={}).whole == whole
+    assert notebook_rehearsal.judge(result(a="passed", b=verdict), place=PLACE, before={}).whole == whole
 
 
 def test_what_is_kept_is_what_the_next_rehearsal_reads(tmp_path):
-    path = tmp_path / rehearsal.KEPT
-    assert rehearsal.read(path) == {}
+    path = tmp_path / notebook_rehearsal.KEPT
+    assert notebook_rehearsal.read(path) == {}
     path.write_text("not json")
-    assert rehearsal.read(path) == {}
-    found = rehearsal.judge(result(a="passed"), place=PLACE, before={})
+    assert notebook_rehearsal.read(path) == {}
+    found = notebook_rehearsal.judge(result(a="passed"), place=PLACE, before={})
     path.write_text(json.dumps(found.as_dict()))
-    assert rehearsal.read(path) == found.seconds
+    assert notebook_rehearsal.read(path) == found.seconds
 
 
 def test_a_notebook_that_does_not_exist_is_named_by_the_runner_and_nothing_is_kept(tmp_path, capfd):
     with pytest.raises(BadInput, match="were not run"):
-        rehearsal.rehearse(["99"], folder=tmp_path)
+        notebook_rehearsal.rehearse(["99"], folder=tmp_path)
     assert "no notebook is called 99" in capfd.readouterr().err
-    assert not (tmp_path / rehearsal.KEPT).exists()
+    assert not (tmp_path / notebook_rehearsal.KEPT).exists()
 
 
 def test_the_verb_is_in_the_command_line():

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from kitlib import presence, roster
 from kitlib.errors import ClusterUnreachable, KitError, Rejected
-from kitlib.presence import Teller, Whereabouts, locate
-from kitlib.widgets.live import LiveView
-from kitlib.widgets.workshop_watch import WorkshopWatch
+from kitlib.widgets.widget import LiveView
+from workshop import attendee_status, progress_reporter
+from workshop.progress_reporter import Teller, Whereabouts, locate
+from workshop.widget import WorkshopWatch
 
 COURSE = {
     "import kitlib as kit": [("05_indexed_job", 2, 4), ("06_data_parallel", 2, 5)],
@@ -53,7 +53,7 @@ def test_a_cell_is_found_in_the_course_and_one_of_several_notebooks_by_where_it_
 
 
 def test_every_cell_of_the_course_is_known():
-    found = presence.cells()
+    found = progress_reporter.cells()
     assert len(found) > 100
     assert ("05_indexed_job", 2) in [each[:2] for each in found["import kitlib as kit"]]
 
@@ -97,7 +97,7 @@ def test_what_goes_wrong_with_telling_is_nobodys_trouble(error):
 
 
 def test_only_an_attendees_notebook_tells_anything():
-    presence.follow(SimpleNamespace(namespace="attendee-ada"))  # no notebook: nothing is asked of it
+    progress_reporter.follow(SimpleNamespace(namespace="attendee-ada"))  # no notebook: nothing is asked of it
 
 
 def room(name, **data):
@@ -130,8 +130,8 @@ def test_the_table_says_where_everybody_is_and_whose_pods_fail_and_why():
         pod("well", "attendee-bob", phase="Running"),
         pod("others", "default", phase="Failed"),
     ]
-    found = roster.seats(namespaces, places, pods, label=LABEL)
-    ada, bob = list(roster.table(found, NOW))
+    found = attendee_status.seats(namespaces, places, pods, label=LABEL)
+    ada, bob = list(attendee_status.table(found, NOW))
     assert (ada["attendee"], ada["doing"]) == ("ada", "not seen yet")
     assert (bob["notebook"], bob["cell"], bob["doing"]) == ("05_indexed_job", "3 of 4", "failed, for 30s")
     assert (bob["finished"], bob["pods"]) == ("00", "1 run, 1 wait, 1 failed")
@@ -143,12 +143,12 @@ def test_the_table_says_where_everybody_is_and_whose_pods_fail_and_why():
     ["", "[]", "null", "{}", '{"cell": "3", "at": "2030-01-01"}', '{"at": "soon"}', told(1, 2, "dances")],
 )
 def test_what_somebody_has_spoiled_is_left_out(text):
-    assert roster.read({"05_indexed_job": text, "06_data_parallel": told(1, 5)})[0].cell == 1
-    assert len(roster.read({"05_indexed_job": text})) == 0
+    assert attendee_status.read({"05_indexed_job": text, "06_data_parallel": told(1, 5)})[0].cell == 1
+    assert len(attendee_status.read({"05_indexed_job": text})) == 0
 
 
 def test_an_instructor_in_no_workshop_sees_no_attendees():
-    assert repr(roster.table([])) == "no attendees"
+    assert repr(attendee_status.table([])) == "no attendees"
 
 
 def test_the_live_table_has_a_row_for_each_and_how_far_they_are():
@@ -158,7 +158,7 @@ def test_the_live_table_has_a_row_for_each_and_how_far_they_are():
     ada = {"00_start": told(9, 9), "05_indexed_job": told(2, 4)}
     bob = {"05_indexed_job": told(3, 4, "failed", "Oh: no")}
     namespaces, places = zip(room("ada", **ada), room("bob", **bob), room("eve"), strict=True)
-    watch.seats = roster.seats(namespaces, places, [], label=LABEL)
+    watch.seats = attendee_status.seats(namespaces, places, [], label=LABEL)
     view = LiveView(kind="workshop")
     assert watch.push(view) > 0
     assert [row[0] for row in view.tables["attendees"]] == ["ada", "bob", "eve"]

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitlib import metrics
-from kitlib.cli_follow import Lines
-from kitlib.run_progress import RunProgress
-from kitlib.tracebacks import Line
+from kitlib.cli.follow import Lines
+from kitlib.display.tracebacks import Line
+from kitlib.metrics import events as metrics
+from kitlib.metrics.run_progress import RunProgress
 
 
 def line(event, rank=0, world_size=2, **fields):

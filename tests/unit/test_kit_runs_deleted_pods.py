@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from kitlib.errors import Rejected, RunFailed
-from kitlib.runs import Run
+from kitlib.runs.run import Run
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nValueError: no'
 OPERATORS_WORDS = "Job digits has failed because it has reached the specified backoff limit"
@@ -37,7 +37,7 @@ def pod(rank, *, code=None, message="", deleted=False):
 
 
 class Changes:
-    """A watch, as `kitlib.kube.Stream`, whose changes come when they may."""
+    """A watch, as `kitlib.k8s.client.Stream`, whose changes come when they may."""
 
     def __init__(self, changes, after):
         self.changes, self.after, self.closed = changes, after, threading.Event()

@@ -1,7 +1,7 @@
 import pytest
 
-from kitlib import pods
-from kitlib.status import judge
+from kitlib.k8s import pods
+from kitlib.k8s.job_status import judge
 
 WORDS = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
 

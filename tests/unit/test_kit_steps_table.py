@@ -6,9 +6,9 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from kitlib.clouds.snapshot import Phase, Snapshot, Step, duration
-from kitlib.progress import shown_elsewhere
-from kitlib.widgets.steps_table import StepsTable, html
+from clouds.reconciler.snapshot import Phase, Snapshot, Step, duration
+from clouds.steps_table import StepsTable, html
+from kitlib.display.progress import shown_elsewhere
 
 NETWORK = Step("network", "AWS::EC2::VPC", Phase.DONE, "ready", "", 5, 4)
 CLUSTER = Step("cluster", "AWS::EKS::Cluster", Phase.RUNS, "being made", "CREATING <b>", 540, 100)
@@ -64,8 +64,8 @@ def test_in_a_log_each_step_is_a_line_when_it_ends(caplog):
 
 def test_an_executed_notebook_keeps_the_last_table_as_one_output(tmp_path):
     source = """
-from kitlib.clouds.snapshot import Phase, Snapshot, Step
-from kitlib.widgets.steps_table import StepsTable
+from clouds.reconciler.snapshot import Phase, Snapshot, Step
+from clouds.steps_table import StepsTable
 with StepsTable("cluster lab") as report:
     for seconds in range(5):
         phase = Phase.DONE if seconds == 4 else Phase.RUNS

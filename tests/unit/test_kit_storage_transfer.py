@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from kitlib.errors import TransferFailed, VolumeFull
-from kitlib.storage import transfer
+from kitlib.storage import copy
 from kitlib.storage.helper import Helper
 
 from ..node import rooms
@@ -21,7 +21,7 @@ ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "STAGING": STAGING}
 def stream(size, *, whole=True):
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        for name, content in (("data.bin", os.urandom(size)), *([(transfer.END, b"")] if whole else [])):
+        for name, content in (("data.bin", os.urandom(size)), *([(copy.END, b"")] if whole else [])):
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
@@ -30,7 +30,7 @@ def stream(size, *, whole=True):
 
 def receive(place, content, **more):
     """Run the script as the helper's shell does, then list what is there."""
-    script = f"({transfer._RECEIVE}); status=$?; ls -A; exit $status"
+    script = f"({copy._RECEIVE}); status=$?; ls -A; exit $status"
     command = ["sh", "-c", script, "sh", "data.bin", "data.bin", "keep"]
     options = {"input": content, "capture_output": True, "env": ENVIRONMENT, "check": False}
     # The shell goes to the place after the small disk is mounted there.

@@ -2,8 +2,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kitlib import quantities
-from kitlib.tables import Table, Text, age
+from kitlib.display.tables import Table, Text, age
+from kitlib.k8s import quantities
 
 NOW = datetime(2026, 1, 10, 12, 0, 0, tzinfo=UTC)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kitlib.acts import acts
-from kitlib.timeline import build
+from kitlib.metrics.disruptions import acts
+from kitlib.metrics.timeline import build
 from kitlib.widgets.timeline import Timeline
 from kitlib.widgets.timeline_marks import LEVELS, labelled, pauses
 

@@ -3,11 +3,13 @@
 import pytest
 
 import kitlib as kit
-from kitlib import metrics, names, scaling, workers, workloads
 from kitlib.errors import BadInput
 from kitlib.jobs import sources
-from kitlib.status import judge
-from kitlib.whereabouts import whereabouts
+from kitlib.k8s import job_kinds, names, plain_pods
+from kitlib.k8s.job_status import judge
+from kitlib.metrics import events
+from kitlib.metrics.rank_processes import whereabouts
+from kitlib.runs import scaling
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def test_workers_are_made_of_the_template_as_it_is_patched(trainer):
     assert env["PET_NNODES"] == "1:3"
     assert env["PET_RDZV_ENDPOINT"] == "digits-store.digits:29400"
     assert second["spec"]["hostname"] == "digits-1"
-    assert workers.limits(template) == (2, 1, 3)
+    assert plain_pods.limits(template) == (2, 1, 3)
     assert all(each["metadata"]["labels"][names.RUN] == "digits" for each in job.objects)
 
 
@@ -118,13 +120,13 @@ def pod(number, phase="Running", *, silent=False, leaving=False):
 def test_a_run_of_plain_pods_is_judged_by_the_pods_that_are_left(pods, text):
     template = {
         "kind": "PodTemplate",
-        "metadata": {"annotations": {workers.REPLICAS: "3", workers.FEWEST: "2", workers.MOST: "4"}},
+        "metadata": {"annotations": {plain_pods.REPLICAS: "3", plain_pods.FEWEST: "2", plain_pods.MOST: "4"}},
     }
     assert str(judge(template, pods)) == text
 
 
 def said(event, *, rank, world_size=3, at=1.0, **fields):
-    return pod(rank), metrics.Event(event, at, rank, world_size, fields)
+    return pod(rank), events.Event(event, at, rank, world_size, fields)
 
 
 def test_a_rank_is_where_the_newest_rendezvous_has_put_it():
@@ -201,7 +203,7 @@ def test_scaling_makes_the_workers_that_are_missing_and_lets_the_last_ones_go(
     ],
 )
 def test_each_kind_says_how_many_workers_it_may_have(item, limits):
-    assert workloads.limits(item) == limits
+    assert job_kinds.limits(item) == limits
 
 
 def test_a_trainer_that_imports_the_elastic_runtime_is_started_by_its_launcher_wherever_it_lies(trainer):

@@ -1,5 +1,5 @@
-from kitlib import tracebacks
-from kitlib.tracebacks import Line, time_key
+from kitlib.display import tracebacks
+from kitlib.display.tracebacks import Line, time_key
 
 CULPRIT = """\
 before

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from kitlib.errors import BadInput, ClusterUnreachable, Interrupted, Rejected, WaitTimeout
-from kitlib.waiting import Patience, wait
+from kitlib.k8s.wait import Patience, wait
 
 ARGUMENTS = {"what": "the pods to run", "about": 'run "digits"', "resume": "run.wait()"}
 

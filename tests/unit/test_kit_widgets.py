@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from kitlib.logs import Place
-from kitlib.metrics import Event
-from kitlib.tracebacks import Line
+from kitlib.display.tracebacks import Line
+from kitlib.k8s.logs import Place
+from kitlib.metrics.events import Event
+from kitlib.metrics.training import MOST_BUCKETS, MOST_BYTES, MOST_ROWS, Training
 from kitlib.widgets import loss, palette, run_picture
-from kitlib.widgets.journal import LONGEST, Journal
-from kitlib.widgets.training import MOST_BUCKETS, MOST_BYTES, MOST_ROWS, Training
+from kitlib.widgets.log_tail import LONGEST, Journal
 
 
 def step(number, *, rank=0, world=1, value=1.0, **fields):

@@ -8,9 +8,9 @@ import re
 
 import pytest
 
-from localkube.node.logs.files import LONGEST, LogFiles, parse_timestamp, timestamp
-from localkube.node.logs.reading import LogOptions, read_log
-from localkube.node.logs.segments import LogLimits, segments
+from localkube.kubelet.logs.container_log import LONGEST, LogFiles, parse_timestamp, timestamp
+from localkube.kubelet.logs.log_reader import LogOptions, read_log
+from localkube.kubelet.logs.segments import LogLimits, segments
 
 SECOND = 1_000_000_000
 AWKWARD = (

@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from localkube.node.logs import files, segments
-from localkube.node.logs.files import LogFiles
-from localkube.node.logs.journal import HEADER, Journal
-from localkube.node.logs.reading import LogOptions, read_log
-from localkube.node.logs.segments import LogLimits
+from localkube.kubelet.logs import container_log, segments
+from localkube.kubelet.logs.container_log import LogFiles
+from localkube.kubelet.logs.journal import HEADER, Journal
+from localkube.kubelet.logs.log_reader import LogOptions, read_log
+from localkube.kubelet.logs.segments import LogLimits
 
 SMALL = LogLimits(bytes=3000, files=1000)
 
@@ -69,7 +69,7 @@ def dies_before_it_moves(writer, die):
 
 
 def dies_before_it_writes(writer, die):
-    files.os.write = die
+    container_log.os.write = die
 
 
 def dies_within_a_write(writer, die):
@@ -79,7 +79,7 @@ def dies_within_a_write(writer, die):
         write(descriptor, data[: len(data) // 2])
         die()
 
-    files.os.write = some
+    container_log.os.write = some
 
 
 def dies_after_the_write(writer, die):

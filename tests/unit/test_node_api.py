@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from localkube.node.api import is_on
+from localkube.api_client import is_on
 
 HERE, THERE = {"nodeName": "node-1"}, {"nodeName": "simulated-1"}
 SAID = {"name": "PATH", "value": json.dumps(THERE)}

@@ -5,8 +5,8 @@ import stat
 
 import pytest
 
-from localkube.node.volumes.atomic import write
-from localkube.node.volumes.payloads import File
+from localkube.kubelet.volumes.atomic_writer import write
+from localkube.kubelet.volumes.projected import File
 
 
 def names(directory):

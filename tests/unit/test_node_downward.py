@@ -2,7 +2,7 @@
 
 import pytest
 
-from localkube.node.containers.downward import FieldError, field, find_container, resource_field
+from localkube.kubelet.containers.downward_api import FieldError, field, find_container, resource_field
 
 POD = {
     "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"b": "2", "a": 'x"y\\'}},

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localkube.node.containers.environment import (
+from localkube.kubelet.containers.environment import (
     ConfigError,
     container_environment,
     expand,

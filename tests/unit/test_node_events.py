@@ -1,6 +1,6 @@
 """At which pace events are told."""
 
-from localkube.node.events import Pace
+from localkube.kubelet.events import Pace
 
 
 def test_a_burst_goes_at_once_and_the_rest_at_a_pace():

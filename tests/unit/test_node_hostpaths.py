@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from localkube.node.volumes.hostpaths import HostPathError, checked
+from localkube.kubelet.volumes.host_path import HostPathError, checked
 
 
 def test_what_may_be_created_is(tmp_path):

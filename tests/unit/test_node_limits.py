@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from localkube.node.resources.cgroups import RECORD, ControlGroups, Resources, remove_recorded
-from localkube.node.resources.limits import Cores, Limits, resources
+from localkube.kubelet.resources.cgroups import RECORD, ControlGroups, Resources, remove_recorded
+from localkube.kubelet.resources.limits import Cores, Limits, resources
 
 
 def container(**found):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from localkube.node.nodes.pool import NodeSettings
-from localkube.node.resources.metrics import Meter, Running, may_read
-from localkube.node.resources.usage import Usage
+from localkube.kubelet.nodes.node_pool import NodeSettings
+from localkube.kubelet.resources.metrics import Meter, Running, may_read
+from localkube.kubelet.resources.proc_usage import Usage
 
 
 class Clock:

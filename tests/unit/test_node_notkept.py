@@ -1,6 +1,6 @@
 """What a pod asks for in vain is named."""
 
-from localkube.node.status.notkept import not_kept, not_kept_in_plain
+from localkube.kubelet.status.unsupported_fields import not_kept, not_kept_in_plain
 
 
 def pod(*containers, **spec):

@@ -4,7 +4,13 @@ import base64
 
 import pytest
 
-from localkube.node.volumes.payloads import File, PayloadError, configmap_files, downward_files, secret_files
+from localkube.kubelet.volumes.projected import (
+    File,
+    PayloadError,
+    configmap_files,
+    downward_files,
+    secret_files,
+)
 
 BINARY = bytes(range(256))
 CONFIGMAP = {

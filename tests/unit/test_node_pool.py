@@ -2,8 +2,8 @@
 
 import pytest
 
-from localkube.node.nodes.pool import NodePool, NodeSettings
-from localkube.node.site.orders import Refused
+from localkube.kubelet.nodes.node_pool import NodePool, NodeSettings
+from localkube.runtime.client import Refused
 
 
 def pool():

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from localkube.node.probes.handlers import Answer, HandlerError, port_number
-from localkube.node.probes.probes import Probes
+from localkube.kubelet.probes.handlers import Answer, HandlerError, port_number
+from localkube.kubelet.probes.prober import Probes
 
 FINE, BAD = Answer(True), Answer(False, "no good")
 QUICK = {"periodSeconds": 0.01}

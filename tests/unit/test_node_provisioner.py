@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube.node.volumes.provisioner import (
+from localkube.kubelet.volumes.provisioner import (
     MADE_BY,
     PROVISIONER,
     ProvisioningError,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localkube.node.quantity import milli, parse, quantity, whole
+from localkube.kubelet.quantity import milli, parse, quantity, whole
 
 
 @pytest.mark.parametrize(

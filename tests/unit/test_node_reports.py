@@ -3,7 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
-from localkube.node.pods.reports import StatusReports
+from localkube.kubelet.pods.status_manager import StatusReports
 
 
 def pod(version, ready):

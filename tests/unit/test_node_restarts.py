@@ -2,8 +2,8 @@
 
 import pytest
 
-from localkube.node.status.records import ContainerRecord
-from localkube.node.status.restarts import (
+from localkube.kubelet.status.container_state import ContainerRecord
+from localkube.kubelet.status.restart_policy import (
     backoff,
     container_should_restart,
     crashes,

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from localkube.node.api import ApiError
-from localkube.node.pods.reports import is_final
-from localkube.node.status.pod_status import pod_status, status_patch
-from localkube.node.status.records import ContainerRecord, exit_reason
+from localkube.api_client import ApiError
+from localkube.kubelet.pods.status_manager import is_final
+from localkube.kubelet.status.container_state import ContainerRecord, exit_reason
+from localkube.kubelet.status.pod_status import pod_status, status_patch
 
 CASES = sorted((Path(__file__).parent / "pod_status").glob("*.yaml"))
 

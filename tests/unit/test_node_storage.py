@@ -2,7 +2,7 @@
 
 import os
 
-from localkube.node.resources.storage import Stored, disk_usage, excess, is_limited, measure
+from localkube.kubelet.resources.eviction import Stored, disk_usage, excess, is_limited, measure
 
 MIB = 1 << 20
 

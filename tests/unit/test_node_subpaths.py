@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from localkube.node.volumes.subpaths import SubPathError, inside
+from localkube.kubelet.volumes.subpath import SubPathError, inside
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from localkube.node.resources.usage import LEAST_CPU_SECONDS, TICK_SECONDS, Counter, Processes
+from localkube.kubelet.resources.proc_usage import LEAST_CPU_SECONDS, TICK_SECONDS, Counter, Processes
 
 STAT = "{pid} (a) b) ) S {parent} 0 0 0 0 0 0 0 0 0 {user} {system} {children} 0 0 0 1 0 0 0"
 

@@ -2,7 +2,7 @@
 
 import itertools
 
-from localkube.node.network.proxy import Balancer
+from localkube.network.service_proxy import Balancer
 
 A, B, C = ("10.244.1.2", 80), ("10.244.2.2", 80), ("10.244.3.2", 80)
 

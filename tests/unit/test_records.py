@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kitlib.datasets import DatasetJob
+from kitlib.datasets.dataset import DatasetJob
 from kitlib.errors import BadInput
 
 ROOT = Path(__file__).parents[2]

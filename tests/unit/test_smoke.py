@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from kitlib import settings
+from kitlib import config
 from kitlib.errors import BadInput
 
 ROOT = Path(__file__).parents[2]
@@ -222,11 +222,11 @@ def test_the_times_of_the_setup_are_those_of_the_run_that_came_after_it_alone(tm
     ],
 )
 def test_taints_are_tolerated_as_kubectl_writes_them(taint, toleration):
-    read = settings.read({"TRAINYARD_TOLERATIONS": f"{taint}, other"})
+    read = config.read({"TRAINYARD_TOLERATIONS": f"{taint}, other"})
     assert read.tolerations == (toleration, {"key": "other", "operator": "Exists"})
 
 
 @pytest.mark.parametrize("taint", [":NoSchedule", "a:Never", "=b"])
 def test_what_is_no_taint_is_named(taint):
     with pytest.raises(BadInput, match=taint):
-        settings.read({"TRAINYARD_TOLERATIONS": taint})
+        config.read({"TRAINYARD_TOLERATIONS": taint})

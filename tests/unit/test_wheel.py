@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from localkube import preload
 from localkube.controlplane import binaries, build, packaged
 from localkube.controlplane.steps import target
+from localkube.runtime import preload
 
 ROOT = Path(__file__).parents[2]
 

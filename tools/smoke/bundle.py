@@ -14,11 +14,11 @@ from pathlib import Path
 
 import yaml
 
-from kitlib import manifests, names
 from kitlib.clusters import Cluster
 from kitlib.errors import KitError, Rejected
-from kitlib.kube import Kube
-from kitlib.manifests import Object
+from kitlib.k8s import manifests, names
+from kitlib.k8s.client import Kube
+from kitlib.k8s.manifests import Object
 
 KINDS = (
     "Event", "Pod", "Job", "Deployment", "Service", "EndpointSlice", "ConfigMap", "PersistentVolumeClaim",

@@ -11,22 +11,23 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import kitlib as kit
-from kitlib import names, settings
-from kitlib.attendees import remaining
+from kitlib import config
 from kitlib.clusters import Cluster, LocalCluster
+from kitlib.clusters.cleanup import OWNED
 from kitlib.clusters.existing import ExistingCluster
+from kitlib.display.progress import progress
 from kitlib.errors import BadInput, ClusterNotFound, KitError, Rejected
-from kitlib.kube import Kube
-from kitlib.manifests import Object
+from kitlib.k8s import names
+from kitlib.k8s.client import Kube
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Selection, snapshots
+from kitlib.operators.catalog import OPERATORS
 from kitlib.operators.install import OPERATOR
-from kitlib.operators.table import OPERATORS
-from kitlib.ownership import OWNED
-from kitlib.progress import progress
-from kitlib.runs import Run, known
-from kitlib.storage import claims
-from kitlib.waiting import wait
-from kitlib.watches import Selection, snapshots
+from kitlib.runs.run import Run, known
+from kitlib.storage import pvc
 from smoke.stopping import Stopping
+from workshop.namespaces import remaining
 
 LOCK = "trainyard-run"  # a ConfigMap in a namespace that was given: two runs in one would meet
 KINDS_BY_KUBECTL = ("Deployment", "Job", "Pod", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim")
@@ -247,8 +248,8 @@ def _delete_labelled(kube: Kube, run: str) -> None:
     left = [each for kind in OWNED for each in known(kube, kind, labels=label)]
     for name in sorted({each["metadata"]["labels"].get(names.RUN, "") for each in left} - {""}):
         Run(kube, name).delete()
-    for claim in kube.get_all(claims.CLAIM, labels=label):
-        claims.remove(kube, claim["metadata"]["name"], report=print)
+    for claim in kube.get_all(pvc.CLAIM, labels=label):
+        pvc.remove(kube, claim["metadata"]["name"], report=print)
 
 
 def _delete_by_kubectl(kube: Kube, before: set[str]) -> None:
@@ -292,6 +293,6 @@ def facts(cluster: Cluster) -> dict[str, object]:
         "name": cluster.name,
         "namespace": cluster.kube.namespace,
         "kubernetes": cluster.kube.version(),
-        "image": settings.read().image,
+        "image": config.read().image,
         "nodes": nodes,
     }

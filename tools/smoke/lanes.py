@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kitlib.clusters import Cluster
+from kitlib.display.progress import shown_elsewhere
 from kitlib.errors import KitError, ProviderFailed
-from kitlib.progress import shown_elsewhere
 from localkube.controlplane import binaries, programs
 from localkube.errors import LocalClusterError
-from localkube.machine import cores, memory
+from localkube.host import cores, memory
 from smoke import clusters
 from smoke.brief import brief
 from smoke.bundle import Bundle

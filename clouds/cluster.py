@@ -1,0 +1,289 @@
+"""What the clusters at clouds have in common: how one is made, found, scaled, put off and deleted, what it
+costs, and what this machine remembers of it.
+
+What such a cluster is made of is in `clouds.aws` and `clouds.google`; how it is planned and
+described there is in `eks` and `gke`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Self
+
+from clouds import consent
+from clouds.cluster_contract import CloudContract
+from clouds.options import HOURS, hours_of, until_of
+from clouds.orphans import release
+from clouds.prices import Estimate, hours_left
+from clouds.reconciler import reconcile
+from clouds.reconciler.resource import Resource, Seen, State
+from clouds.steps_table import StepsTable
+from clouds.tags import Tags
+from kitlib import config as settings
+from kitlib.clusters.base import Shape
+from kitlib.clusters.kubectl import kubectl
+from kitlib.clusters.preflight import Probe, Report, run
+from kitlib.display.tables import Table, Text
+from kitlib.errors import ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
+from kitlib.k8s import manifests, names
+from kitlib.k8s.quantities import check_count
+
+LOOKS = 8  # at one time
+
+
+class CloudCluster(CloudContract):
+    """A cluster at a cloud; its arguments are those of the contract."""
+
+    # Making and finding
+
+    @classmethod
+    def create(cls, name: str, shape: Shape, *, recreate: bool = False) -> Self:
+        """Make a cluster, go on with one that was begun, or return the one that is there.
+
+        Raises:
+            BadInput: An argument is wrong; nothing was started.
+            ProviderFailed: The cloud refused something; the same call goes on where it was.
+            Interrupted: The user stopped it; the same call goes on where it was.
+        """
+        cluster = cls._asked(name, shape)
+        plan = cluster._planned(shape)
+        if recreate:
+            cluster.delete()
+        found = None if recreate else cluster._described()
+        if found is None:
+            cluster._agree(plan, shape)
+        else:
+            plan = cluster._as_it_is(found, plan, shape)
+        cluster._remember(plan=plan)
+        cluster._bring_up(plan)
+        cluster._keep()
+        cluster._furnish(plan)
+        return cluster
+
+    @classmethod
+    def preflight(cls, name: str, shape: Shape) -> Report:
+        """Look at what may stand in the way of a new cluster; nothing is made, and nothing costs."""
+        cluster = cls._asked(name, shape)
+        return cluster._look_first(cluster._planned(shape))
+
+    @classmethod
+    def existing(cls) -> list[dict[str, object]]:
+        """Return a row for each that was used from here; how it is, nobody asks the cloud."""
+        return cls.memory.rows(cls.place)
+
+    @classmethod
+    def _asked(cls, name: str, shape: Shape) -> Self:
+        shape.check_options(cls.options, cls.provider)
+        return cls(name, cls._session(cls.checked(name), shape.options))
+
+    def _tags(self, expires: datetime | None) -> Tags:
+        whose = names.labels(workshop=settings.read().workshop, lifetime=timedelta())
+        return Tags(self.name, whose[names.OWNER], whose[names.WORKSHOP], expires)
+
+    def _agree(self, plan, shape: Shape) -> None:
+        """Look at what may stand in the way, and have the price agreed to; nothing is made before."""
+        self._look_first(plan).raise_failures()
+        given = shape.options
+        estimate = self._estimate(plan, hours_of(given.get("hours", HOURS)))
+        self._spend(estimate, confirm=given.get("confirm") is True, budget=given.get("budget"))
+
+    def _spend(self, estimate: Estimate, *, confirm: bool, budget: float | None) -> None:
+        """Have a price agreed to; a budget counts all clusters that stand until their ends as well."""
+        already = consent.committed(self._standing()) if consent.is_limited(budget) else 0.0
+        consent.agree(estimate, confirm=confirm, budget=budget, already=already)
+
+    def _bring_up(self, plan) -> None:
+        self._work(reconcile.bring_up, self._parts(plan), self._again)
+
+    def _work(self, what: Callable, parts: Sequence[Resource], resume: str) -> None:
+        """Bring parts up or take them down, and show how far it is."""
+        with StepsTable(self._title) as report:
+            what(parts, title=self._title, resume=resume, report=report, clock=self.clock)
+
+    def _install(self, item: str, parameters: Mapping[str, str]) -> None:
+        """Put a StorageClass of the kit's manifests into the cluster, with parameters of its own."""
+        (found,) = manifests.read(settings.manifests(self.provider, item))
+        wanted = manifests.merge(found, {"parameters": dict(parameters)})
+        kind, name = wanted["kind"], wanted["metadata"]["name"]
+        there = self.kube.find(kind, name)
+        if there and there.get("parameters") != wanted["parameters"]:
+            self.kube.delete(kind, name)  # its parameters cannot be changed; volumes of it stay
+        self.kube.apply(wanted)
+
+    # Looking
+
+    @property
+    def status(self) -> dict[str, object]:
+        """What is known of it: state, version, place, end."""
+        found = self._described()
+        if found is None:
+            return {"name": self.name, "state": "absent"}
+        return {"name": self.name, "state": self._state(found), **self._facts(found)}
+
+    def resources(self) -> Table:
+        """Return all that the cloud has of it, and how each is."""
+        rows = [
+            (part.name, part.kind, seen.state.value, part.bills, seen.id, seen.words)
+            for part, seen in self._there()
+        ]
+        columns = ("what", "kind", "state", "costs", "id", "words")
+        return Table(columns, rows, empty=f"nothing is left of it at {self.cloud}")
+
+    def _there(self) -> list[tuple[Resource, Seen]]:
+        """Return what there is of it, and how it is."""
+        parts = self._doomed()
+        with ThreadPoolExecutor(LOOKS, thread_name_prefix="look") as pool:
+            seen = list(pool.map(lambda part: part.look(), parts))
+        return [(part, how) for part, how in zip(parts, seen, strict=True) if how.state is not State.ABSENT]
+
+    def explain(self, words: str) -> KitError:
+        """Return why it does not answer, as far as the cloud knows."""
+        found = self._described()
+        if found is None:
+            return self._not_found()
+        state = self._state(found)
+        return ClusterUnreachable(
+            f"its API server does not answer: {words}; {self.cloud} says it is {state}",
+            about=self._title,
+            fix="try again in a minute" if state in self.up else self._again,
+        )
+
+    def _found(self):
+        """Return what the cloud says of it.
+
+        Raises:
+            ClusterNotFound: There is none.
+        """
+        found = self._described()
+        if found is None:
+            raise self._not_found()
+        return found
+
+    def _not_found(self) -> ClusterNotFound:
+        return ClusterNotFound(
+            f"there is no such cluster of the kit's in {self._where}", about=self._title, fix=self._again
+        )
+
+    # Reaching it
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Its own file, with a program of the kit's that brings the credentials."""
+        path = self.memory.kubeconfig(self.name)
+        if not path.exists():
+            self._keep()
+        return path
+
+    def _keep(self) -> None:
+        """Let a fresh kernel find it by its name, and kubectl by its file."""
+        found = self._found()
+        self._remember(found=found)
+        if config := self._kubeconfig(found):
+            self.memory.write_kubeconfig(self.name, config)
+
+    def kubectl_command(self) -> list[str]:
+        """Return the kubectl on PATH, or else the kit's own."""
+        return kubectl()
+
+    def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
+        """Return what has training pods take the training machines if they can."""
+        there = {"key": "trainyard/pool", "operator": "In", "values": [self.pool]}
+        term = {"weight": 100, "preference": {"matchExpressions": [there]}}
+        return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+    # Acting
+
+    def scale(self, nodes: int, *, confirm: bool = False, budget: float | None = None) -> Table:
+        """Have so many training machines; returns when the cloud has begun. None costs nothing for machines.
+
+        Args:
+            nodes: How many.
+            confirm: Agree to the price of more beforehand.
+            budget: Dollars that all clusters of the kit there may cost until their ends, with those that are
+                added; by default ``TRAINYARD_BUDGET``.
+
+        Raises:
+            BadInput: It is above the budget, or nobody can be asked; nothing was changed.
+            NotConfirmed: The answer was not yes; nothing was changed.
+
+        Example:
+            >>> cluster.scale(4)
+        """
+        check_count(nodes, what="nodes", least=0, most=100)
+        self._found()
+        more = nodes - self._machines()
+        if more > 0:
+            about, hours = f"{more} more nodes of {self._title}", self._hours_left()
+            estimate = Estimate(about, self._price_of_machines(more), hours)
+            self._spend(estimate, confirm=confirm, budget=budget)
+        self._scale(nodes)
+        return self.nodes()
+
+    def grow(self, nodes: int, *, confirm: bool = False) -> Table:
+        """Have at least so many training machines: as `scale`, but what it has, or may grow to, stays."""
+        return self.scale(max(nodes, self._machines()), confirm=confirm)
+
+    def headroom(self, nodes: int, *, there: int) -> Report:
+        """Look whether the account's quotas allow so many training machines; nothing changes.
+
+        Args:
+            nodes: How many there shall be.
+            there: How many there are.
+
+        Example:
+            >>> cluster.headroom(30, there=4)
+        """
+        about = f"{nodes} training machines of {self._title}"
+        return run([Probe("quotas", lambda: self._quotas(nodes, nodes - there))], about=about)
+
+    def extend(self, hours: float, *, confirm: bool = False, budget: float | None = None) -> Text:
+        """Let it live for so many hours from now: its schedules move, and the tags that say so.
+
+        Args:
+            hours: From now.
+            confirm: Agree to the price of those that are added beforehand.
+            budget: Dollars that all clusters of the kit there may cost until their ends, this one until its
+                new one; by default ``TRAINYARD_BUDGET``.
+
+        Raises:
+            BadInput: It is above the budget, or nobody can be asked; nothing was changed.
+            NotConfirmed: The answer was not yes; nothing was changed.
+
+        Example:
+            >>> cluster.extend(hours=2)
+            cluster "lab" in eu-central-1 ends at 2026-11-22 18:00 UTC
+        """
+        until = until_of(hours)
+        found = self._found()
+        now = self._cost()
+        further = round(hours - now.hours, 2)
+        if further > 0:
+            longer = replace(now, about=f"{further:g} more hours of {self._title}", hours=further)
+            self._spend(longer, confirm=confirm, budget=budget)
+        self._move_end(found, until)
+        return Text(f"{self._title} ends at {until:%Y-%m-%d %H:%M} UTC")
+
+    def _hours_left(self) -> float:
+        return hours_left(self._end())
+
+    def delete(self) -> None:
+        """Delete all of it, and see that nothing is left; one that is gone is fine.
+
+        Raises:
+            ProviderFailed: Something is left; the error names it, and what it costs.
+        """
+        found = self._described()
+        if found is not None and self._state(found) in self.up:
+            self._keep()
+            release(self.kube, about=self._title)
+        self._work(reconcile.take_down, self._doomed(), f'kit.connect("{self.name}").delete()')
+        if left := self._there():
+            raise ProviderFailed(
+                "something is left, and may cost: "
+                + "; ".join(f"{part.name} {seen.id} {part.bills}".rstrip() for part, seen in left),
+                about=self._title,
+                fix=f"delete it again; if it stays, docs/{self.provider}.md says how by hand",
+            )
+        self.memory.forget(self.name)

@@ -1,0 +1,73 @@
+"""What this machine remembers of a cluster at a cloud: where it is, and the kubeconfig that leads there.
+
+Only a convenience: what there is is known at the cloud, and found again from any machine.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from kitlib import config
+
+
+class Memory:
+    """The files of one provider's clusters, 0600 in folders of 0700.
+
+    Args:
+        provider: ``eks`` or ``gke``.
+    """
+
+    def __init__(self, provider: str) -> None:
+        self.provider = provider
+
+    def kubeconfig(self, name: str) -> Path:
+        """Return where a cluster's kubeconfig is, whether it is there or not."""
+        return self._folder / f"{name}.kubeconfig"
+
+    def read(self, name: str) -> dict[str, str | None] | None:
+        """Return where a cluster is, as `write` was told, or None."""
+        try:
+            return json.loads((self._folder / f"{name}.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def write(self, name: str, where: Mapping[str, str | None]) -> None:
+        """Remember where a cluster is."""
+        self._write(self._folder / f"{name}.json", json.dumps(dict(where)))
+
+    def write_kubeconfig(self, name: str, content: Mapping) -> None:
+        """Keep a cluster's kubeconfig."""
+        self._write(self.kubeconfig(name), yaml.safe_dump(dict(content), sort_keys=False))
+
+    def forget(self, name: str) -> None:
+        """Remember a cluster no longer."""
+        for path in (self._folder / f"{name}.json", self.kubeconfig(name)):
+            path.unlink(missing_ok=True)
+
+    def rows(self, place: str) -> list[dict[str, object]]:
+        """Return a row for each cluster that is remembered; nobody is asked how it is.
+
+        Args:
+            place: Which member says where it is: ``region``.
+        """
+        unknown = dict.fromkeys(("state", "nodes", "version"))
+        rows = []
+        for path in sorted(self._folder.glob("*.json")):
+            where = (self.read(path.stem) or {}).get(place)
+            why = f"in {where}; see kit.connect({path.stem!r})"
+            rows.append({"cluster": path.stem, "provider": self.provider, **unknown, "why": why})
+        return rows
+
+    @property
+    def _folder(self) -> Path:
+        return config.state_folder() / self.provider
+
+    def _write(self, path: Path, text: str) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        aside = path.with_suffix(f"{path.suffix}.{os.getpid()}")
+        aside.touch(mode=0o600)
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)

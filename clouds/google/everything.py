@@ -1,0 +1,186 @@
+"""All that a cluster at Google Cloud is made of, for its creation; and all that is there of one, or of all,
+found by whose it is, for listing and deletion.
+"""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from clouds import tags as tags_
+from clouds.google import leftovers
+from clouds.google.accounts import BUILDS, Account, Grant
+from clouds.google.cluster import ClusterLabels, GkeCluster, TrainingPool
+from clouds.google.expiry import TIMES, Ending
+from clouds.google.machines import Machines
+from clouds.google.network import Network, Subnet, network_of
+from clouds.google.owned import ZONE, read, sound
+from clouds.google.refusals import Refused, Why
+from clouds.google.registry import Repository, RepositoryAccess
+from clouds.google.session import Session
+from clouds.google.storage import Bucket, BucketAccess
+from clouds.reconciler.resource import Resource, State
+from clouds.tags import Tags
+
+
+@dataclass(frozen=True)
+class Trace:
+    """That there is, or was, a cluster of the kit.
+
+    Attributes:
+        tags: Whose, and until when.
+        zone: Where it is; empty if nobody wrote it down.
+    """
+
+    tags: Tags
+    zone: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A cluster as it shall be.
+
+    Attributes:
+        session: The way into its project and zone.
+        tags: Whose it is, and when it ends.
+        machines: Of its training pool.
+        network: One that is there and shall be used; None if the cluster has its own.
+        admins: Who administers it, beside who made it: ``user:ada@example.org``.
+    """
+
+    session: Session
+    tags: Tags
+    machines: Machines
+    network: str | None = None
+    admins: tuple[str, ...] = ()
+
+
+def resources(plan: Plan) -> list[Resource]:
+    """Return all that a cluster is made of, in an order in which it can be read."""
+    session, tags, network = plan.session, plan.tags, plan.network
+    own = [] if network else [Network(session, tags), Subnet(session, tags, session.region)]
+    return [
+        Account(session, tags, "expiry"),
+        Grant(session, tags, "expiry"),
+        *(Ending(session, tags, what) for what in TIMES),
+        Account(session, tags, "nodes"),
+        Grant(session, tags, "nodes"),
+        *own,
+        GkeCluster(session, tags, network=network),
+        TrainingPool(session, tags, plan.machines),
+        Bucket(session, tags),
+        BucketAccess(session, tags),
+        Repository(session, tags),
+        RepositoryAccess(session, tags),
+    ]
+
+
+def extension(session: Session, tags: Tags) -> list[Resource]:
+    """Return what has to be brought to a cluster's new end.
+
+    Args:
+        session: The way into its project and zone.
+        tags: Its tags, with the new end.
+    """
+    labels = ClusterLabels(session, tags)
+    labels.needs = tuple(f"end of the {each}" for each in ("training pool", "cluster"))
+    return [
+        Account(session, tags, "expiry", exact=True),
+        Grant(session, tags, "expiry", exact=True),
+        *(Ending(session, tags, what, exact=True) for what in TIMES),
+        labels,
+    ]
+
+
+def traces(session: Session) -> dict[str, Trace]:
+    """Return every cluster of the kit of which something is left in the project, by name."""
+    found: dict[str, Trace] = {}
+    with ThreadPoolExecutor(len(_PLACES), thread_name_prefix="traces") as pool:
+        for labels in (
+            each for place in pool.map(lambda look: list(look(session)), _PLACES) for each in place
+        ):
+            tags = tags_.read(labels)
+            if tags is None or not sound(tags.cluster):
+                continue
+            known = found.get(tags.cluster)
+            zone = labels.get(ZONE, "")
+            zone = zone if sound(zone) and zone.count("-") == 2 else ""
+            if known is None or not known.zone:
+                found[tags.cluster] = Trace(tags, zone)
+    return found
+
+
+def discover(session: Session, cluster: str | None = None) -> list[Resource]:
+    """Return what is there of a cluster, or of all clusters of the project, and is the kit's.
+
+    Args:
+        session: The way into the project; its zone, if it has one, is where a cluster is looked for that left
+            no trace of its own.
+        cluster: Its name; None for all.
+    """
+    known = traces(session)
+    if cluster is not None:
+        known = {cluster: known.get(cluster, Trace(Tags(cluster, "", ""), session.zone or ""))}
+    everything: list[Resource] = []
+    for trace in known.values():
+        there = session.at(trace.zone or session.zone)
+        everything += of_cluster(there, trace.tags)
+    return everything
+
+
+def of_cluster(session: Session, tags: Tags) -> list[Resource]:
+    """Return what is there of one cluster, and is the kit's."""
+    candidates: list[Resource] = [Account(session, tags, role) for role in ("expiry", "nodes", BUILDS)]
+    candidates += [Grant(session, tags, role) for role in ("expiry", "nodes")]
+    candidates += [Network(session, tags), Bucket(session, tags)]
+    if session.zone:
+        candidates += [
+            *(Ending(session, tags, what) for what in TIMES),
+            Subnet(session, tags, session.region),
+            GkeCluster(session, tags),
+            TrainingPool(session, tags),
+            Repository(session, tags),
+        ]
+    with ThreadPoolExecutor(8, thread_name_prefix="discover") as pool:
+        there = [
+            each for each, found in zip(candidates, pool.map(_is_there, candidates), strict=True) if found
+        ]
+    own = any(isinstance(each, Network) for each in there)
+    left = leftovers.find_all(session, tags, network_of(tags.cluster) if own else None)
+    for each in there:
+        if isinstance(each, GkeCluster):  # what it still looks after is deleted after it
+            each.needs = (*each.needs, *(one.name for one in left))
+    return [*there, *left]
+
+
+def _is_there(resource: Resource) -> bool:
+    try:
+        return resource.look().state is not State.ABSENT
+    except Refused as error:
+        if error.why in (Why.TAKEN, Why.DISABLED):  # somebody else's; or a service that nobody has used
+            return False
+        raise
+
+
+def _clusters(session: Session) -> Iterator[dict[str, str]]:
+    listed = session.container("list_clusters", parent=f"projects/{session.project}/locations/-")
+    for each in listed.clusters:
+        yield {**each.resource_labels, ZONE: each.location} if each.resource_labels else {}
+
+
+def _accounts(session: Session) -> Iterable[dict[str, str]]:
+    name = f"projects/{session.project}"
+    found = session.every("iam", "projects.serviceAccounts.list", "accounts", name=name, pageSize=100)
+    return (read(each.get("description", "")) for each in found)
+
+
+def _networks(session: Session) -> Iterable[dict[str, str]]:
+    found = session.every("compute", "networks.list", "items", project=session.project)
+    return (read(each.get("description", "")) for each in found)
+
+
+def _buckets(session: Session) -> Iterable[dict[str, str]]:
+    found = session.every("storage", "buckets.list", "items", project=session.project)
+    return (each.get("labels") or {} for each in found)
+
+
+_PLACES = (_clusters, _accounts, _networks, _buckets)

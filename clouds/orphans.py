@@ -1,0 +1,75 @@
+"""Having Kubernetes give back what it made at a cloud, before the cluster is deleted: load balancers, disks.
+
+Its own controllers know best how. What they do not give back in time is found at the cloud by its tags.
+"""
+
+from kitlib.display.progress import progress
+from kitlib.errors import KitError
+from kitlib.k8s.client import Kube
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Selection, Snapshot, snapshots
+
+SERVICE, CLAIM, POD, VOLUME = "Service", "PersistentVolumeClaim", "Pod", "PersistentVolume"
+MADE_FOR_A_CLAIM = "pv.kubernetes.io/provisioned-by"
+SECONDS = 120.0
+
+
+def release(kube: Kube, *, about: str, timeout: float = SECONDS) -> None:
+    """Delete the Services with load balancers and the claims of all namespaces; wait until they are gone.
+
+    So have to be the volumes that were made for those claims: their driver deletes the disk first. A pod
+    holds its claims, also one that has long completed, so such pods go as well. An API that does not answer,
+    and what is not gone in time, are no errors: the nodes go next.
+    """
+    with progress(about) as line:
+        try:
+            everywhere = kube.within("")
+            for kind, goes in ((SERVICE, _balanced), (CLAIM, bool), (POD, _holds_a_claim)):
+                for each in everywhere.get_all(kind):
+                    if goes(each):
+                        meta = each["metadata"]
+                        kube.within(meta["namespace"]).delete(kind, meta["name"])
+            wait(
+                snapshots(everywhere, Selection(SERVICE), Selection(CLAIM), Selection(VOLUME)),
+                until=_released,
+                timeout=timeout,
+                what="load balancers and disks to be given back",
+                about=about,
+                resume="call delete again",
+                describe=_left,
+                report=line.update,
+            )
+        except KeyboardInterrupt:
+            raise
+        except KitError as error:
+            line.done(f"not all was given back; what is left is looked for at the cloud: {error.what}")
+            return
+        line.done("load balancers and disks are given back")
+
+
+def _balanced(service: dict) -> bool:
+    return service["spec"].get("type") == "LoadBalancer"
+
+
+def _holds_a_claim(pod: dict) -> bool:
+    return any("persistentVolumeClaim" in each for each in pod["spec"].get("volumes") or ())
+
+
+def _made_for_a_claim(volume: dict) -> bool:
+    made = MADE_FOR_A_CLAIM in (volume["metadata"].get("annotations") or {})
+    return made and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
+
+
+def _counts(seen: Snapshot) -> tuple[int, int, int]:
+    """Return how many load balancers, claims and volumes that go with their claims there are."""
+    balanced = sum(map(_balanced, seen[SERVICE].values()))
+    return balanced, len(seen[CLAIM]), sum(map(_made_for_a_claim, seen[VOLUME].values()))
+
+
+def _released(seen: Snapshot) -> bool:
+    return not any(_counts(seen))
+
+
+def _left(seen: Snapshot) -> str:
+    balanced, claims, volumes = _counts(seen)
+    return f"{balanced} load balancers, {claims} claims and {volumes} volumes are left"

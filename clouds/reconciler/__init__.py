@@ -1,0 +1,1 @@
+"""Bring cloud resources up, or take them down, in the order of their dependencies."""

@@ -1,0 +1,148 @@
+"""Bring many resources up, or take them down: in the order of their needs, at the same time where they allow.
+
+Nothing is written down here: what stands is what the cloud says, so the same call, from any machine, goes on
+where another one was. The loop is in `work`, what the resources are in `aws` and `google`, how the work is
+shown in `widgets.steps_table`.
+"""
+
+from collections.abc import Sequence
+
+from clouds.reconciler.clock import Clock
+from clouds.reconciler.resource import Resource, Seen, State
+from clouds.reconciler.snapshot import Phase
+from clouds.reconciler.work import Item, Report, Work
+
+WORKERS = 8
+UNSEEN_LOOKS = 4  # a cloud shows what it has done only a little later
+
+
+def bring_up(
+    resources: Sequence[Resource],
+    *,
+    title: str,
+    resume: str,
+    report: Report = lambda snapshot: None,
+    clock: Clock | None = None,
+    workers: int = WORKERS,
+) -> None:
+    """Make what is not there yet, and wait until all is ready.
+
+    Args:
+        resources: With unique names; what they need is among them.
+        title: What they are together: ``cluster lab``.
+        resume: How to go on after an error or an interruption.
+        report: Called from this thread with how far it is, at each change and once a second.
+        clock: By default the one on the wall.
+        workers: How many requests are under way at most.
+
+    Raises:
+        KitError: As a resource raised it, with what stands; nothing more is begun after it.
+        Interrupted: The user stopped it; the same call goes on where it was.
+    """
+    _BringUp(resources, title, resume, report, clock or Clock(), workers).run()
+
+
+def take_down(
+    resources: Sequence[Resource],
+    *,
+    title: str,
+    resume: str,
+    report: Report = lambda snapshot: None,
+    clock: Clock | None = None,
+    workers: int = WORKERS,
+) -> None:
+    """Delete what is there, each after all that need it, and wait until it is gone.
+
+    One that cannot be deleted holds up what it needs, and nothing else.
+
+    Args:
+        resources: With unique names; needs that are not among them do not matter.
+        title: What they are together.
+        resume: How to go on after an error or an interruption.
+        report: As for `bring_up`.
+        clock: By default the one on the wall.
+        workers: How many requests are under way at most.
+
+    Raises:
+        KitError: The first that a resource raised, with what is left, when all else is gone.
+        Interrupted: The user stopped it; the same call goes on where it was.
+    """
+    _TakeDown(resources, title, resume, report, clock or Clock(), workers).run()
+
+
+class _BringUp(Work):
+    deed = "create"
+
+    def expected(self, resource: Resource) -> float:
+        return resource.expected
+
+    def order(self) -> None:
+        for item in self.items.values():
+            item.before = [self.items[name] for name in item.resource.needs]
+
+    def fail(self, item: Item, error: BaseException) -> None:
+        super().fail(item, error)
+        self.stopping = True
+
+    def saw(self, item: Item, seen: Seen) -> None:
+        poll, asked = item.resource.poll, item.tries > 0
+        match seen.state:
+            case State.READY:
+                self.done(item, "ready" if asked else "was there")
+            case State.PENDING:
+                item.state = "being made"
+                self.again(item, "look", after=poll)
+            case State.PARTIAL:
+                self.act(item, "make", after=poll if asked else 0, state="being made")
+            case State.ABSENT if asked and not item.undoing and item.unseen < UNSEEN_LOOKS:
+                item.unseen += 1
+                self.again(item, "look", after=poll)
+            case State.ABSENT:
+                item.undoing = False
+                self.act(item, "make", state="being made")
+            case State.GOING:
+                item.undoing, item.state = True, "being deleted first"
+                self.again(item, "look", after=poll)
+            case State.FAILED if item.undoing:
+                self.act(item, "unmake", after=poll, state="being deleted first")
+            case State.FAILED if not asked or (item.resource.again and not item.undone):
+                item.undoing = item.undone = True
+                self.act(item, "unmake", state="being deleted first")
+            case State.FAILED:
+                self.fail(item, self.gave_up(item, f"{item.resource.name} could not be made"))
+
+
+class _TakeDown(Work):
+    deed = "delete"
+
+    def expected(self, resource: Resource) -> float:
+        return resource.expected_gone
+
+    def order(self) -> None:
+        for item in self.items.values():
+            for name in item.resource.needs:
+                if name in self.items:
+                    self.items[name].before.append(item)
+
+    def refused(self, item: Item, request: str) -> None:
+        """Look again at what needs it and was not seen: somebody may have made it a moment before."""
+        for each in item.before:
+            if request == "unmake" and each.phase is Phase.DONE and not each.tries:
+                each.phase, each.took = Phase.RUNS, None
+                self.again(each, "look", after=0)
+
+    def saw(self, item: Item, seen: Seen) -> None:
+        poll, asked = item.resource.poll, item.tries > 0
+        match seen.state:
+            case State.ABSENT:
+                self.done(item, "gone")
+            case State.GOING:
+                item.state = "being deleted"
+                self.again(item, "look", after=poll)
+            case State.PARTIAL | State.FAILED if asked:
+                self.act(item, "unmake", after=poll, state="being deleted")
+            case _ if asked and item.unseen < UNSEEN_LOOKS:
+                item.unseen += 1
+                self.again(item, "look", after=poll)
+            case _:
+                self.act(item, "unmake", state="being deleted")

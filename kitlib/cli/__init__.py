@@ -1,0 +1,1 @@
+"""``kit``: the library's verbs for a terminal."""

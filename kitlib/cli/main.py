@@ -1,0 +1,326 @@
+"""``kit``: the library's verbs for a terminal.
+
+Results go to stdout, progress and errors to stderr, so that ``kit cluster kubeconfig lab > file`` holds a
+kubeconfig and nothing else. An error is a few lines and exit status 1. Only this module prints.
+"""
+
+import importlib
+import logging
+import os
+import sys
+
+import click
+
+from kitlib import clusters, config
+from kitlib.cli.options import OPTION, options_of
+from kitlib.cli.run import launch, run
+from kitlib.cli.volume import CLUSTER, volume
+from kitlib.display.tables import Table
+from kitlib.display.text import printable
+from kitlib.errors import KitError
+
+# Commands of other packages, each loaded by whoever asks for it.
+ELSEWHERE = {"extend": "clouds.cli", "resources": "clouds.cli", "workshop": "workshop.cli"}
+
+
+class Commands(click.Group):
+    """The kit's commands; its errors are shown as they are, without a traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in ELSEWHERE:
+            return super().get_command(ctx, name)
+        return getattr(importlib.import_module(ELSEWHERE[name]), name)
+
+    def invoke(self, ctx: click.Context):
+        try:
+            return super().invoke(ctx)
+        except KitError as error:
+            name = click.style(type(error).__name__, fg="red", bold=True)
+            click.echo(f"{name}: {printable(str(error))}", err=True)  # a pod's traceback may be in it
+            ctx.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="trainyard", prog_name="kit")
+def main() -> None:
+    """Train on a real Kubernetes cluster: on this machine, or on any that you have."""
+    if os.environ.get("NO_COLOR"):  # https://no-color.org
+        click.get_current_context().color = False
+    if not sys.stderr.isatty():  # progress goes to the log where no line can be rewritten
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+
+
+@main.group()
+def cluster() -> None:
+    """Create, see and delete clusters."""
+
+
+@cluster.command()
+@click.argument("name", default=config.DEFAULT_CLUSTER)
+@click.option("--provider", default="local", show_default=True, help="Who makes it.")
+@click.option("--nodes", default=4, show_default=True, help="How many nodes.")
+@click.option("--cpus", type=float, help="Cores of each node.")
+@click.option("--memory", help="Memory of each node, such as 4Gi.")
+@click.option("--gpus", type=int, help="GPUs that each node declares.")
+@click.option("--port", type=int, help="Port of the API on 127.0.0.1 (local only).")
+@click.option("--recreate", is_flag=True, help="Delete a cluster of this name first.")
+@OPTION
+def create(name: str, provider: str, port: int | None, option: tuple[str, ...], **shape) -> None:
+    """Create the cluster NAME, or find it running.
+
+    What only one provider understands is given as it is called in Python:
+    kit cluster create lab --provider eks -o region=eu-central-1 -o instance_type=g4dn.xlarge -o hours=4
+    """
+    options = options_of(option) | ({} if port is None else {"port": port})
+    made = clusters.create_cluster(provider, name=name, **shape, **options)
+    click.echo(made.nodes())
+    click.echo(f"\nTry: kit kubectl -c {name} get pods -A", err=True)
+
+
+@cluster.command("list")
+def list_() -> None:
+    """List the clusters."""
+    click.echo(clusters.list_clusters())
+
+
+@cluster.command()
+@click.argument("name", default=config.DEFAULT_CLUSTER)
+def status(name: str) -> None:
+    """Show how the cluster NAME is; exit status 1 if it cannot be used."""
+    found = clusters.connect(name)
+    click.echo(found)
+    click.echo(found.nodes())
+    click.echo(found.runs())
+
+
+@cluster.command()
+@click.argument("name", default=config.DEFAULT_CLUSTER)
+def kubeconfig(name: str) -> None:
+    """Print the kubeconfig of the cluster NAME."""
+    click.echo(clusters.connect(name).kubeconfig.read_text(), nl=False)
+
+
+@cluster.command()
+@click.argument("name", default=config.DEFAULT_CLUSTER)
+def start(name: str) -> None:
+    """Start the cluster NAME again, with the objects and volumes that it had."""
+    click.echo(clusters.connect(name, start=True).nodes())
+
+
+@cluster.command()
+@click.argument("name", default=config.DEFAULT_CLUSTER)
+def stop(name: str) -> None:
+    """End the processes of the cluster NAME, and keep its objects and volumes."""
+    clusters.LocalCluster(name).stop()
+
+
+@cluster.command()
+@click.argument("name", default=config.DEFAULT_CLUSTER)
+@click.option("--provider", help="Whose; by default any that this machine used for this name.")
+@OPTION
+def delete(name: str, provider: str | None, option: tuple[str, ...]) -> None:
+    """Delete the cluster NAME and all that is in it; harmless when there is none.
+
+    One at a cloud that another machine made is found with its place:
+    kit cluster delete lab --provider eks -o region=eu-central-1
+    """
+    found = clusters.find(name, provider=provider, **options_of(option))
+    if found is None:
+        click.echo(f"there is no cluster {name}; kit resources list says what is left at clouds", err=True)
+    else:
+        found.delete()
+
+
+@main.group()
+def node() -> None:
+    """Switch nodes off and on, and see what Kubernetes makes of it."""
+
+
+@node.command("stop")
+@click.argument("name")
+@CLUSTER
+def stop_node(name: str, cluster: str) -> None:
+    """Switch the node NAME off: its processes end at once, and nobody is told."""
+    click.echo(clusters.connect(cluster).stop_node(name))
+
+
+@node.command("start")
+@click.argument("name")
+@CLUSTER
+def start_node(name: str, cluster: str) -> None:
+    """Switch the node NAME on again."""
+    click.echo(clusters.connect(cluster).start_node(name))
+
+
+@node.command()
+@click.argument("name")
+@CLUSTER
+def cut(name: str, cluster: str) -> None:
+    """Cut the node NAME off the network: what runs there runs on, unheard."""
+    click.echo(clusters.connect(cluster).cut(name))
+
+
+@node.command()
+@click.argument("name")
+@CLUSTER
+def heal(name: str, cluster: str) -> None:
+    """Bring the node NAME back to the network."""
+    click.echo(clusters.connect(cluster).heal(name))
+
+
+@node.command()
+@click.argument("count", type=int)
+@CLUSTER
+def simulate(count: int, cluster: str) -> None:
+    """Have COUNT nodes whose pods only report that they run; 0 removes them."""
+    clusters.connect(cluster).simulate_nodes(count)
+
+
+main.add_command(launch)
+main.add_command(run)
+main.add_command(volume)
+
+
+@main.group()
+def attendee() -> None:
+    """Share a cluster: a namespace, a quota and a kubeconfig for each."""
+
+
+@attendee.command("add")
+@click.argument("name")
+@CLUSTER
+@click.option("--cpu", help="Cores that their pods may request together.")
+@click.option("--memory", help="Memory that their pods may request together, such as 8Gi.")
+@click.option("--pods", type=int, help="How many pods they may have.")
+@click.option("--gpus", type=int, help="How many GPUs they may have.")
+@click.option("--hours", default=12.0, show_default=True, help="How long the kubeconfig works.")
+def add_attendee(name: str, cluster: str, hours: float, **quota) -> None:
+    """Give NAME a namespace, and print the path of a kubeconfig that leads there and nowhere else."""
+    given = {key: value for key, value in quota.items() if value is not None}
+    made = clusters.connect(cluster).add_attendee(name, hours=hours, **given)
+    click.echo(made.kubeconfig)
+    click.echo(f"It works until {made.expires}. Whoever has the file can use it.", err=True)
+
+
+@attendee.command("list")
+@CLUSTER
+def list_attendees(cluster: str) -> None:
+    """List the attendees of a cluster."""
+    click.echo(clusters.connect(cluster).attendees())
+
+
+@attendee.command("remove")
+@click.argument("name")
+@CLUSTER
+def remove_attendee(name: str, cluster: str) -> None:
+    """Delete the namespace of NAME with all that is in it; harmless when there is none."""
+    clusters.connect(cluster).remove_attendee(name)
+    click.echo(f"attendee {name} is removed")
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True)
+@CLUSTER
+def kubectl(words: tuple[str, ...], cluster: str) -> None:
+    """Run kubectl on a cluster: kit kubectl get pods -A."""
+    found = clusters.connect(cluster)
+    command = found.kubectl_command()
+    os.execvpe(command[0], [*command, *words], os.environ | {"KUBECONFIG": str(found.kubeconfig)})
+
+
+@main.group()
+def bundle() -> None:
+    """Carry everything that is fetched or built to machines without a network."""
+
+
+@bundle.command("create")
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--without-wheels", is_flag=True, help="Leave the Python packages out: a small file.")
+def create_bundle(file: str, without_wheels: bool) -> None:
+    """Make FILE from what this machine has, and from the Python packages that it fetches."""
+    made = clusters.local.create_bundle(file, wheels=not without_wheels)
+    click.echo(f"{made['file']}: {made['bytes'] / 1e6:,.0f} MB, {', '.join(made['holds'])}")
+
+
+@bundle.command("use")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+def use_bundle(file: str) -> None:
+    """Unpack FILE, so that this machine needs no network."""
+    used = clusters.local.use_bundle(file)
+    click.echo(f"{used['cache']} has {', '.join(used['holds'])}")
+
+
+@main.group(invoke_without_command=True)
+@click.option("--wide", is_flag=True, help="Say as well what each cannot do.")
+@click.pass_context
+def images(context: click.Context, wide: bool) -> None:
+    """Show what stands in for container images on local nodes."""
+    if context.invoked_subcommand is None:
+        columns = ("image", "tags", "stand_in", "state") + (("cannot",) if wide else ())
+        rows = [tuple(each[column] for column in columns) for each in clusters.local.images()]
+        click.echo(Table(tuple(column.replace("_", " ") for column in columns), rows))
+
+
+@images.command("get")
+@click.argument("names", nargs=-1, required=True)
+def get_images(names: tuple[str, ...]) -> None:
+    """Obtain the programs NAMES that images run: operators are built, which takes a minute or two each."""
+    for each in clusters.local.get_images(*names):
+        click.echo(f"{each['name']} {each['version']} is in {each['folder']}")
+
+
+@main.group(invoke_without_command=True)
+@click.pass_context
+def cache(context: click.Context) -> None:
+    """Show what the kit keeps on this machine, and how large it is."""
+    if context.invoked_subcommand is None:
+        from kitlib.clusters.cache import contents
+
+        click.echo(contents())
+
+
+@cache.command("clear")
+@click.option("--what", help="All of one kind that no cluster uses, such as bench.")
+def clear_cache(what: str | None) -> None:
+    """Remove what neither a cluster nor this version of the kit uses; it can all be had again."""
+    from kitlib.clusters.cache import clear
+
+    click.echo(clear(what))
+
+
+@main.command()
+@click.argument("notebook", default="")
+@click.option("--all", "every", is_flag=True, help="Undo all notebooks.")
+@CLUSTER
+def reset(notebook: str, every: bool, cluster: str) -> None:
+    """Undo NOTEBOOK, such as 05: delete what it made in the cluster, which itself stays."""
+    import workshop
+
+    if bool(notebook) == every:
+        raise click.UsageError("name one notebook, such as 05, or say --all")
+    click.echo(workshop.reset(notebook, cluster=cluster))
+
+
+@main.command()
+@click.option("--provider", help="Look instead at what may stand in the way of a cluster there.")
+@click.option("--nodes", default=4, show_default=True, help="Of how many nodes.")
+@click.option("--name", default=config.DEFAULT_CLUSTER, show_default=True, help="Of what name.")
+@OPTION
+@click.pass_context
+def doctor(
+    context: click.Context, provider: str | None, nodes: int, name: str, option: tuple[str, ...]
+) -> None:
+    """Say what this machine can do, and which credentials each provider would use."""
+    from kitlib.clusters.credentials import providers
+    from kitlib.clusters.doctor import machine
+
+    if provider is not None:
+        report = clusters.preflight(provider, name=name, nodes=nodes, **options_of(option))
+        click.echo(report)
+        context.exit(0 if report.ok else 1)
+    click.echo(machine())
+    click.echo()
+    click.echo(providers())

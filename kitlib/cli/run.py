@@ -1,0 +1,152 @@
+"""``kit run`` and ``kit launch``: runs, for a terminal. How one that goes on is shown is in `cli_follow`."""
+
+import click
+
+from kitlib import clusters
+from kitlib.cli.volume import CLUSTER
+
+OUTPUT = click.option(
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: the JSON lines as the pods wrote them, and nothing else on stdout.",
+)
+
+
+@click.group()
+def run() -> None:
+    """See, change and delete runs."""
+
+
+@run.command("list")
+@CLUSTER
+def list_runs(cluster: str) -> None:
+    """List the runs in a cluster."""
+    click.echo(clusters.connect(cluster).runs())
+
+
+@run.command("status")
+@click.argument("name")
+@CLUSTER
+def run_status(name: str, cluster: str) -> None:
+    """Show how the run NAME is, with its pods."""
+    found = clusters.connect(cluster).run(name)
+    click.echo(found.status)
+    click.echo(found.pods())
+
+
+class RankOrRole(click.ParamType):
+    """A rank, or what a pod of a parameter server is called."""
+
+    name = "rank"
+
+    def convert(self, value: str, param: object, context: object) -> int | str:
+        return int(value) if value.isdecimal() else value
+
+
+@run.command()
+@click.argument("name")
+@CLUSTER
+@click.option("--rank", type=RankOrRole(), help="Of one pod only: 3, or worker-3 of a parameter server.")
+@click.option("--follow", "-f", "following", is_flag=True, help="Go on until it ends.")
+@OUTPUT
+def logs(name: str, cluster: str, rank: int | str | None, following: bool, output: str) -> None:
+    """Print what the run NAME has written.
+
+    With --follow it ends with the run's verdict, or that of the one pod; exit status 1 if it failed.
+    """
+    from kitlib.cli.follow import follow, show_log
+
+    found = clusters.connect(cluster).run(name)
+    if following:
+        follow(found, rank=rank, output=output)
+    else:
+        show_log(found.logs(rank=rank), output=output)
+
+
+@run.command("wait")
+@click.argument("name")
+@CLUSTER
+@click.option("--timeout", default=3600.0, show_default=True, help="Seconds.")
+def wait_run(name: str, cluster: str, timeout: float) -> None:
+    """Wait until the run NAME has succeeded; exit status 1 and the first traceback if it fails."""
+    clusters.connect(cluster).run(name).wait(timeout=timeout)
+
+
+RANK = click.option("--rank", type=int, required=True, help="As it is in the newest rendezvous.")
+
+
+@run.command("kill")
+@click.argument("name")
+@CLUSTER
+@RANK
+def kill_rank(name: str, cluster: str, rank: int) -> None:
+    """Kill the process of a rank of the run NAME, as a crash would."""
+    click.echo(clusters.connect(cluster).run(name).kill(rank=rank))
+
+
+@run.command("stop")
+@click.argument("name")
+@CLUSTER
+@RANK
+def stop_rank(name: str, cluster: str, rank: int) -> None:
+    """Make the process of a rank of the run NAME hang."""
+    click.echo(clusters.connect(cluster).run(name).stop(rank=rank))
+
+
+@run.command("go-on")
+@click.argument("name")
+@CLUSTER
+@click.option("--rank", type=int, help="As it was when it was stopped; by default all that were.")
+def go_on(name: str, cluster: str, rank: int | None) -> None:
+    """Let a process of the run NAME that was stopped go on."""
+    click.echo(clusters.connect(cluster).run(name).go_on(rank=rank))
+
+
+@run.command("scale")
+@click.argument("name")
+@click.argument("workers", type=int)
+@CLUSTER
+def scale_run(name: str, workers: int, cluster: str) -> None:
+    """Have another number of WORKERS in the run NAME."""
+    click.echo(clusters.connect(cluster).run(name).scale(workers))
+
+
+@run.command("delete")
+@click.argument("name")
+@CLUSTER
+def delete_run(name: str, cluster: str) -> None:
+    """Delete the run NAME; harmless when there is none."""
+    from kitlib.runs.run import Run
+
+    Run(clusters.connect(cluster).kube, name).delete()
+    click.echo(f"run {name} is deleted")
+
+
+@click.command()
+@click.argument("trainer")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@CLUSTER
+@click.option("--nodes", default=4, show_default=True, help="How many pods.")
+@click.option("--cpu", help="Cores of each pod.")
+@click.option("--memory", help="Memory of each pod.")
+@click.option("--gpus", default=0, help="GPUs of each pod.")
+@click.option("--name", help="Of the run; by default the trainer's and a suffix.")
+@click.option("--dry-run", is_flag=True, help="Print the manifest and launch nothing.")
+@OUTPUT
+def launch(
+    trainer: str, args: tuple[str, ...], cluster: str, dry_run: bool, output: str, **job: object
+) -> None:
+    """Train with TRAINER on several nodes and follow it; ARGS after -- are the trainer's.
+
+    Exit status 1 and the first traceback if it fails.
+    """
+    from kitlib import jobs
+    from kitlib.cli.follow import follow
+
+    made = jobs.IndexedJob(trainer, args=args, **job)
+    if dry_run:
+        click.echo(made.manifest, nl=False)
+        return
+    follow(jobs.launch(made, cluster=cluster), output=output)

@@ -1,0 +1,49 @@
+"""Clean up a cluster: everything that carries the kit's label is deleted, and nothing else."""
+
+from kitlib.display.progress import progress
+from kitlib.display.tables import Table, age
+from kitlib.k8s import names
+from kitlib.k8s.client import Kube
+from kitlib.runs.run import KINDS, Run, known
+from kitlib.storage import pvc
+
+OWNED = (*KINDS, "Pod", pvc.CLAIM)
+
+
+def owned(kube: Kube) -> Table:
+    """Return every object in the cluster that is the kit's, with its run and its owner."""
+    rows = []
+    for kind in OWNED:
+        for each in known(kube, kind, labels=names.KIT):
+            meta = each["metadata"]
+            rows.append(
+                (
+                    f"{kind}/{meta['name']}",
+                    meta["labels"].get(names.RUN),
+                    meta["labels"].get(names.OWNER),
+                    meta["labels"].get(names.EXPIRES),
+                    age(meta["creationTimestamp"]),
+                )
+            )
+    return Table(("object", "run", "owner", "expires", "age"), rows, empty="nothing of the kit is left")
+
+
+def delete_all(kube: Kube) -> Table:
+    """Delete every run and every volume of the kit in a cluster, and return what is left: an empty table.
+
+    Raises:
+        VolumeInUse: Pods that are not the kit's use one of its volumes.
+    """
+    found = {str(each["run"]) for each in owned(kube) if each["run"]}
+    runs = [Run(kube, name) for name in sorted(found)]
+    kinds = {run.name: run.kind for run in runs}
+    for name, kind in kinds.items():  # all get the signal at once; what takes long is waiting for the pods
+        kube.delete(kind, name)
+    for run in runs:
+        run.delete()
+    for claim in kube.get_all(pvc.CLAIM, labels=names.KIT):
+        name = claim["metadata"]["name"]
+        with progress(f"volume {name}") as line:
+            pvc.remove(kube, name, report=line.update)
+            line.done("deleted")
+    return owned(kube)

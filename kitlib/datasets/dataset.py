@@ -1,0 +1,355 @@
+"""Datasets on a volume: prepared there by a Job, or uploaded; and what is known of them.
+
+The Job runs the program in ``datasets/``, which fetches, verifies and unpacks, or draws stand-ins where
+nothing can be fetched. Here is only what starts it, tells how far it has come, and shows what it made.
+"""
+
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kitlib import config
+from kitlib.datasets import image_folders
+from kitlib.display.progress import Progress, progress
+from kitlib.errors import BadInput, DatasetFailed, FileMissing
+from kitlib.jobs.base import Job, launch
+from kitlib.k8s import manifests, names
+from kitlib.k8s.manifests import Object, merge
+from kitlib.k8s.quantities import check_count
+from kitlib.metrics import events
+from kitlib.runs.log_stream import LogStream
+from kitlib.runs.run import Run
+from kitlib.storage import Volume, sharing
+from kitlib.storage.paths import inside
+
+if TYPE_CHECKING:
+    from kitlib.widgets.picture import Picture
+
+NAMES = ("digits", "mnist", "cifar10", "tiny-imagenet-200")
+WITH_RECORDS = ("digits", "mnist", "cifar10")
+MOUNT = "/data"  # where the course's pods see the volume
+PREPARE_SECONDS = 3600
+SOURCES = {None: "auto", True: "synthetic", False: "real"}
+# What the program is told of this machine's way to the world.
+HANDED_ON = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "TRAINYARD_DATASET_MIRROR")
+# Of a workshop: the claim from which everybody reads, where pods see it, and the note of what is on it.
+SHARED, SHARED_MOUNT, SHARED_NOTE = "workshop-datasets", "/datasets", "trainyard/datasets"
+STAND_IN = "SYNTHETIC stand-in images, not the real ones"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset that lies complete on a volume.
+
+    Attributes:
+        name: ``cifar10``, or the name of one's own.
+        volume: Where it lies, in the folder of its name.
+        synthetic: Whether its images were drawn, because the real ones could not be had.
+        source: Where it came from.
+        classes: Their names, by number.
+        train_images: How many there are for training.
+        test_images: And for testing.
+        records: How many records for training and for testing lie beside the images; empty if there are none.
+
+    Example:
+        >>> dataset = kit.prepare_dataset("cifar10", volume=volume)
+        >>> kit.IndexedJob(…, volumes=dataset.volumes, args={"data-dir": dataset.path})
+    """
+
+    name: str
+    volume: Volume
+    synthetic: bool
+    source: str
+    classes: tuple[str, ...]
+    train_images: int
+    test_images: int
+    records: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """Where pods find it that mount `volumes`."""
+        return f"{SHARED_MOUNT if self.volume.name == SHARED else MOUNT}/{self.name}"
+
+    @property
+    def volumes(self) -> dict[str, Volume]:
+        """What pods mount to find it: its volume at ``/data``, or in a workshop that of everybody's data.
+
+        Example:
+            >>> kit.IndexedJob(…, volumes={"/data": volume} | dataset.volumes)
+        """
+        return {SHARED_MOUNT if self.volume.name == SHARED else MOUNT: self.volume}
+
+    def sample(self) -> "Picture":
+        """Return a picture of some of its images, each under its class."""
+        import numpy  # half a second with what follows
+
+        from kitlib.widgets import images
+
+        packed = io.BytesIO(self.volume.read(f"{self.name}/sample.npz"))
+        with numpy.load(packed, allow_pickle=False) as sample:
+            shown = sample["images"], sample["labels"].tolist()
+        return images.picture(*shown, title=self.name, synthetic=self.synthetic)
+
+    def __repr__(self) -> str:
+        counted = f"{self.train_images:,} images for training, {self.test_images:,} for testing"
+        where = f'{self.path} on volume "{self.volume.name}", from {self.source}'
+        about = f"{counted}, {len(self.classes)} classes; {where}"
+        return f'Dataset "{self.name}": {about}' + (f". {STAND_IN.upper()}" if self.synthetic else "")
+
+    def _repr_html_(self) -> str:
+        kind, _, about = repr(self).partition('"')
+        name, _, about = about.partition('": ')
+        warning = f". <b>{escape(STAND_IN)}</b>" if self.synthetic else ""
+        return f"<b>{kind}</b><code>{escape(name)}</code>: {escape(about.partition('. SYNTH')[0])}{warning}"
+
+
+class DatasetJob(Job):
+    """The Job that prepares a dataset; `prepare_dataset` launches it, and tells how far it is.
+
+    Args:
+        dataset: One of :data:`NAMES`.
+        volume: Where it goes.
+        synthetic: True draws stand-ins, False insists on the real images, None takes what can be had.
+        limit: Draw only so many images for training, if they are drawn.
+        records: Make records of it as well, which the parameter server's workers read by range.
+        folder: Of the volume, in which the dataset gets a folder; by default its root.
+        name: Of the run.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        *,
+        volume: Volume | str,
+        synthetic: bool | None = None,
+        limit: int | None = None,
+        records: bool = False,
+        folder: str = "",
+        name: str | None = None,
+    ) -> None:
+        if dataset not in NAMES:
+            raise BadInput(
+                "the kit knows no such dataset", about=repr(dataset), fix=f"one of {', '.join(NAMES)}"
+            )
+        if synthetic not in (None, True, False):
+            raise BadInput("synthetic is True, False or None", about=repr(synthetic), fix="synthetic=None")
+        if limit is not None:
+            check_count(limit, what="limit", least=10, most=100_000)
+        if records and dataset not in WITH_RECORDS:
+            raise BadInput(
+                "its images cannot be made into records, which all have one size",
+                about=repr(dataset),
+                fix=f"one of {', '.join(WITH_RECORDS)}",
+            )
+        self.dataset, self.synthetic, self.limit, self.records = dataset, synthetic, limit, records
+        self.root = f"{MOUNT}/{inside(folder, what='folder')}".rstrip("/")
+        self.environment = handed_on(os.environ)
+        self.claims = (volume if isinstance(volume, str) else volume.name,)
+        name = names.unique(f"prepare-{dataset}") if name is None else name
+        self.name = names.check(name, kind="run", longest=names.MAX_RUN_NAME)
+        self.settings = config.read()
+        self.secrets = tuple(filter(None, [self.settings.pull_secret]))
+        self.labels = names.labels(
+            run=self.name, workshop=self.settings.workshop, lifetime=self.settings.lifetime
+        )
+
+    def build(self) -> list[Object]:
+        """Return the ConfigMap with the program, and the Job."""
+        own = {"metadata": {"name": self.name, "labels": self.labels}}
+        (program,) = manifests.read(config.manifests("dataset", "configmap.yaml"))
+        (job,) = manifests.read(config.manifests("dataset", "job.yaml"))
+        folder = config.manifests().parent / "datasets"
+        program["data"] = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.py"))}
+        pod = {
+            "containers": [merge(job["spec"]["template"]["spec"]["containers"][0], self._container())],
+            "volumes": [
+                {"name": "program", "configMap": {"name": self.name}},
+                {"name": "volume", "persistentVolumeClaim": {"claimName": self.claims[0]}},
+            ],
+            "imagePullSecrets": self.settings.pull_secrets,
+            **self.additions,
+        }
+        meta = {"labels": self.labels, "annotations": dict(self.annotations) or None}
+        template = {"metadata": meta, "spec": pod}
+        return [merge(program, own), merge(merge(job, own), {"spec": {"template": template}})]
+
+    def _container(self) -> Object:
+        more = [] if self.limit is None else [f"--limit={self.limit}"]
+        more += ["--records"] if self.records else []
+        return {
+            "image": self.settings.image,
+            "args": [self.dataset, f"--root={self.root}", f"--source={SOURCES[self.synthetic]}", *more],
+            "env": [{"name": key, "value": value} for key, value in self.environment.items()],
+        }
+
+
+def handed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the proxies and the mirror that this process has, for a pod."""
+    return {key: value for key, value in environment.items() if key.upper() in HANDED_ON and value}
+
+
+def prepare_dataset(
+    name: str,
+    *,
+    volume: Volume,
+    synthetic: bool | None = None,
+    limit: int | None = None,
+    records: bool = False,
+    timeout: float = PREPARE_SECONDS,
+) -> Dataset:
+    """Have a dataset on a volume; one that is there, and is what is asked for, is taken as it is.
+
+    In a workshop that has staged it for everybody, that one is taken, wherever it was asked for: so pods
+    mount its `Dataset.volumes`.
+
+    Args:
+        name: ``digits``, ``mnist``, ``cifar10`` or ``tiny-imagenet-200``.
+        volume: Where.
+        synthetic: True draws stand-in images of the same format, False insists on the real ones; by
+            default the real ones, or stand-ins where they cannot be reached, and it is said.
+        limit: Of stand-ins, draw at least so many for training, and not all.
+        records: Have them as records, too, for `ParameterServer`: one file each for training and testing.
+        timeout: Seconds.
+
+    Raises:
+        DatasetFailed: The checksum was wrong, the volume is full, or what was insisted on cannot be reached.
+        WaitTimeout: It took longer; the Job goes on.
+
+    Example:
+        >>> kit.prepare_dataset("cifar10", volume=cluster.create_volume("shared"))
+    """
+    job = DatasetJob(name, volume=volume, synthetic=synthetic, limit=limit, records=records)
+    for place, there in _places(volume, name, records=records):
+        complete = there is not None and ("records" in there or not records)
+        # How many are drawn, the instructor has decided for all.
+        enough = limit if place is volume else (there or {}).get("limit")
+        if complete and _suits(there, synthetic, enough):
+            return _dataset(place, there)
+    with progress(f"dataset {name}") as line:
+        line.update("starting the Job that prepares it")
+        run = launch(job, cluster=volume.cluster)
+        said = _follow(run, line, timeout)
+        found = _dataset(volume, said)
+        line.done(STAND_IN.upper() if found.synthetic else f"it is there, from {found.source}")
+    return found
+
+
+def image_folder(path: str | Path, *, volume: Volume, name: str | None = None) -> Dataset:
+    """Upload one's own images, a folder for each class, and return them as a dataset.
+
+    Either the folder has a folder for each class, or it has ``train`` and ``val`` (or ``test``) with those
+    in them. What was uploaded under this name before goes.
+
+    Args:
+        path: The folder.
+        volume: Where it goes.
+        name: Of the dataset; by default the folder's.
+
+    Raises:
+        BadInput: It has no images in folders of classes, or one that cannot be read.
+
+    Example:
+        >>> kit.image_folder("my-pictures", volume=volume, name="pets")
+    """
+    folder = image_folders.read(Path(path).expanduser())
+    name = names.check(name or names.slug(folder.path.name), kind="dataset")
+    said = {
+        "name": name,
+        "synthetic": False,
+        "source": str(folder.path.name),
+        "classes": folder.classes,
+        "train_images": folder.train,
+        "test_images": folder.test,
+    }
+    more = {"sample.npz": folder.sample(), "dataset.json": json.dumps(said, indent=1).encode()}
+    volume.upload(folder.path, to=name, replace=True, more=more)
+    return _dataset(volume, said)
+
+
+def _places(volume: Volume, name: str, *, records: bool) -> Iterator[tuple[Volume, dict | None]]:
+    """Yield where a dataset may be, and what is said of it there: in a workshop, among everybody's first.
+
+    Whoever reads records writes a model beside them, so these are had on a volume of one's own.
+    """
+    own = volume.name == SHARED or records
+    if not own and (claim := sharing.shared_claim(volume.cluster.kube, SHARED)):
+        note = (claim["metadata"].get("annotations") or {}).get(SHARED_NOTE, "{}")
+        yield Volume(volume.cluster, SHARED), json.loads(note).get(name)
+    yield volume, said_of(volume, name)
+
+
+def said_of(volume: Volume, name: str) -> dict | None:
+    """Return what is said of a dataset on a volume, or None where it is not, or not complete."""
+    try:
+        return json.loads(volume.read(f"{name}/dataset.json"))
+    except (FileMissing, ValueError):
+        return None
+
+
+def _suits(there: Mapping, synthetic: bool | None, limit: int | None) -> bool:
+    if not there["synthetic"]:
+        return not synthetic or there["name"] == "digits"
+    enough = there.get("limit") is None or (limit is not None and there["limit"] >= limit)
+    return synthetic is not False and enough
+
+
+def _follow(run: Run, line: Progress, timeout: float) -> dict:
+    """Show what the Job says until it has ended, and return what it says of the dataset."""
+    fields: Mapping = {}
+    for each in events.parse(LogStream(run, 0, timeout, part_of=line)):
+        fields = each.fields
+        if each.event == "end":
+            return dict(fields)
+        if each.event == "error":
+            raise _failed(run, str(fields["message"]))
+        if words := _words(each.event, fields):
+            line.update(words)
+    run.wait(timeout=timeout)  # it was killed, and is started again; or its traceback says why not
+    return _last(run)
+
+
+def _last(run: Run) -> dict:
+    ends = run.metrics("end")
+    if not len(ends):
+        raise _failed(run, "its log has been lost")
+    return ends.iloc[-1].to_dict()
+
+
+def _words(event: str, fields: Mapping) -> str:
+    if event == "source":
+        return f"{'reached' if fields['reached'] else 'not reached:'} {fields['url']} {fields.get('why', '')}"
+    if event == "synthetic":
+        return f"{STAND_IN}: {fields['why']}"
+    if event != "progress":
+        return ""
+    percent = "" if fields.get("percent") is None else f", {fields['percent']:.0f} %"
+    rate = f", {fields['mb_per_s']} MB/s" if "mb_per_s" in fields else ""
+    return f"{fields['doing']}{percent}{rate}"
+
+
+def _failed(run: Run, message: str) -> DatasetFailed:
+    fixes = {
+        "the volume": "make a larger volume, or remove what is not needed from this one",
+        "wrong checksum": "set TRAINYARD_DATASET_MIRROR to the address of a folder that has the right files",
+        "no source": "set HTTPS_PROXY or TRAINYARD_DATASET_MIRROR, or take synthetic=True",
+    }
+    fix = next((fix for start, fix in fixes.items() if message.startswith(start)), "look at its log")
+    return DatasetFailed(message, about=f'run "{run.name}" in cluster "{run.kube.cluster}"', fix=fix)
+
+
+def _dataset(volume: Volume, said: Mapping) -> Dataset:
+    return Dataset(
+        name=said["name"],
+        volume=volume,
+        synthetic=bool(said["synthetic"]),
+        source=said["source"],
+        classes=tuple(said["classes"]),
+        train_images=int(said["train_images"]),
+        test_images=int(said["test_images"]),
+        records=dict(said.get("records") or {}),
+    )

@@ -1,0 +1,1 @@
+"""Tables, progress bars and tracebacks, for terminals and notebooks."""

@@ -1,0 +1,108 @@
+"""A table that shows itself as aligned text in a terminal and as HTML in a notebook; and text that shows as
+it is.
+
+Data only: what is in a table, and how fresh it is, is the business of whoever makes it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+
+from kitlib.display.text import printable
+
+
+class Text(str):
+    """Text whose ``repr`` is the text, so that the last line of a cell shows it as it is.
+
+    Example:
+        >>> Text("two\\nlines")
+        two
+        lines
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self).rstrip("\n")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under named columns.
+
+    Example:
+        >>> Table(("node", "cpu"), [("node-0", 2)])
+        NODE    CPU
+        node-0  2
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    empty: str = "nothing here"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, object]]:
+        return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        return dict(zip(self.columns, self.rows[index], strict=True))
+
+    def frame(self):
+        """Return it as a pandas DataFrame."""
+        import pandas  # half a second, and seldom needed
+
+        return pandas.DataFrame(list(self), columns=list(self.columns))
+
+    def __repr__(self) -> str:
+        if not self.rows:
+            return self.empty
+        cells = [[column.upper() for column in self.columns]]
+        cells += [[_cell(value) for value in row] for row in self.rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = (
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in cells
+        )
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        if not self.rows:
+            return f"<em>{escape(self.empty)}</em>"
+        head = "".join(f"<th style='text-align:left'>{escape(column)}</th>" for column in self.columns)
+        body = "".join(
+            "<tr>"
+            + "".join(f"<td style='text-align:left'>{escape(_cell(value))}</td>" for value in row)
+            + "</tr>"
+            for row in self.rows
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def facts(about: Mapping[str, object]) -> Table:
+    """Return a table of two columns, for the properties of one thing."""
+    return Table(("what", "value"), list(about.items()))
+
+
+def _cell(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    return printable(" ".join(str(value).split()))  # a message of several lines would break the row
+
+
+def age(since: str | None, now: datetime | None = None) -> str:
+    """Return how long ago a Kubernetes time was, as kubectl puts it: ``42s``, ``5m``, ``3h``, ``2d``."""
+    began = moment(since)
+    if began is None:
+        return "-"
+    seconds = max(0, int(((now or datetime.now(UTC)) - began).total_seconds()))
+    for limit, unit, size in ((120, "s", 1), (7200, "m", 60), (172800, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds // size}{unit}"
+    return f"{seconds // 86400}d"
+
+
+def moment(text: str | None) -> datetime | None:
+    """Return the time that an RFC 3339 text names, or None for none."""
+    return datetime.fromisoformat(text) if text else None

@@ -1,0 +1,135 @@
+"""Building a container image and pushing it to a registry: with Docker or Podman where there is one, or else
+by the builder of the cloud that a cluster is in.
+
+For clouds alone: local nodes pull no images, `docs/images.md` says what stands in for them. The kit logs in
+to a cluster's own registry; for any other that is left to ``docker login`` and its helpers, so that no
+password passes through here.
+"""
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kitlib import config
+from kitlib.clusters import Cluster
+from kitlib.clusters.registry import Order, Registry
+from kitlib.display.progress import progress
+from kitlib.errors import BadInput, NoContainerEngine
+from kitlib.images import engines
+from kitlib.images.context import Context
+from kitlib.images.engines import missing as engine_missing
+from kitlib.k8s.quantities import readable
+
+
+@dataclass(frozen=True)
+class ContainerImage:
+    """An image that was built, and perhaps pushed.
+
+    Attributes:
+        name: With registry and tag.
+        bytes: Of its layers, unpacked; of one that was not built here, compressed.
+        layers: How many; 0 if it was not built here.
+        build_seconds: What building it took; next to nothing when all layers were cached.
+        push_seconds: What pushing it took.
+        digest: What its content is called in the registry, ``sha256:…``; empty if it was not pushed.
+    """
+
+    name: str
+    bytes: int
+    layers: int
+    build_seconds: float
+    push_seconds: float = 0.0
+    digest: str = ""
+
+    @property
+    def reference(self) -> str:
+        """The name to put into manifests: by digest if it was pushed, because a tag can be moved."""
+        return f"{self.name.rpartition(':')[0]}@{self.digest}" if self.digest else self.name
+
+    def __repr__(self) -> str:
+        layers = f"in {self.layers} layer{'s' * (self.layers != 1)}" if self.layers else "compressed"
+        return f"{self.name}: {readable(self.bytes)} {layers}, {self.digest or 'not pushed'}"
+
+
+def build_image(
+    name: str,
+    *,
+    tag: str | None = None,
+    dockerfile: str | Path = "images/trainer/Dockerfile",
+    registry: str = "",
+    cluster: Cluster | None = None,
+    arguments: Mapping[str, str] | None = None,
+) -> ContainerImage:
+    """Build an image, and push it if there is somewhere to push it to.
+
+    Args:
+        name: Without registry and tag: ``trainyard/trainer``.
+        tag: Its version; ``latest`` is none. By default made of the content: what has not changed is not
+            built again.
+        dockerfile: As seen from here or from the repository's root, which is then what it can copy from.
+        registry: Host and path, such as ``us-central1-docker.pkg.dev/PROJECT/REPOSITORY``.
+        cluster: Instead of a registry: that of the cloud it is in. The repository is made here, and deleted
+            with the cluster; without an engine here, the cloud builds.
+        arguments: Values of the Dockerfile's ``ARG``.
+
+    Raises:
+        BadInput: The tag says nothing, or there is no such Dockerfile.
+        NoContainerEngine: No engine answers on this machine, and there is no cloud to build.
+        CommandFailed: Building or pushing failed; the error has the builder's words.
+
+    Example:
+        >>> build_image("trainyard/trainer", tag="0.1.0", registry="127.0.0.1:5000").reference
+        '127.0.0.1:5000/trainyard/trainer@sha256:…'
+        >>> build_image("trainyard/trainer", cluster=cluster)
+    """
+    if tag in ("", "latest"):
+        raise BadInput(
+            "this tag does not say which version it is: a node that has it already may run an old one",
+            about=f"image {name}, tag={tag!r}",
+            fix='tag="0.1.0", or the commit; without it, the tag is made of the content',
+        )
+    file = config.find(dockerfile)
+    folder = config.REPOSITORY if file.is_relative_to(config.REPOSITORY) else file.parent
+    context = Context(folder, file, dict(arguments or {}))
+    home = cluster.registry if cluster is not None and not registry else None
+    if home is not None:
+        return _at_a_cloud(name, tag or context.tag, context, home)
+    full = "/".join(filter(None, (registry.rstrip("/"), f"{name}:{tag or context.tag}")))
+    engine = engines.find()
+    if engine is None:
+        fix = "start Docker or Podman here, or have the cloud of a cluster build it: cluster=…"
+        raise NoContainerEngine(engine_missing(), about=f"image {name}", fix=fix)
+    built = engine.build(full, context)
+    pushed, digest = engine.push(full) if registry else (0.0, "")
+    return _described(engine, full, built, pushed, digest)
+
+
+def _at_a_cloud(name: str, tag: str, context: Context, home: Registry) -> ContainerImage:
+    """Have an image in a cluster's own registry: found, built here and pushed, or built there."""
+    full = f"{home.address(name)}:{tag}"
+    if tag == context.tag and (there := home.stored(name, tag)):
+        return ContainerImage(full, there.bytes, 0, 0.0, 0.0, there.digest)
+    engine = engines.find()
+    if engine is not None:
+        built = engine.build(full, context, target=home.platform)
+        pushed, digest = engine.push(full, home.login())
+        return _described(engine, full, built, pushed, digest)
+    began = time.monotonic()
+    with progress(f"image {full}") as line, tempfile.TemporaryDirectory(prefix="trainyard-build-") as aside:
+        line.update("sending what it is built from")
+        archive = context.archive(Path(aside, "context.zip"))
+        home.build(Order(full, archive, context.within, dict(context.arguments)), report=line.update)
+        line.done("built and pushed")
+    there = home.stored(name, tag)
+    size, digest = (there.bytes, there.digest) if there else (0, "")
+    return ContainerImage(full, size, 0, time.monotonic() - began, 0.0, digest)
+
+
+def _described(engine: engines.Engine, full: str, built: float, pushed: float, digest: str) -> ContainerImage:
+    found = engine.inspect(full)
+    return ContainerImage(full, found["Size"], len(found["RootFS"]["Layers"]), built, pushed, digest)
+
+
+__all__ = ["ContainerImage", "build_image", "engine_missing"]

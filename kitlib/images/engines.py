@@ -1,0 +1,153 @@
+"""The program on this machine that builds images: Docker, or else Podman, which takes the same words.
+
+The login to a cluster's registry is a file of the kit's own that lives as long as the push: nobody's
+``~/.docker/config.json`` is written, and no password stands in a command line.
+"""
+
+import base64
+import json
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kitlib.clusters.registry import Login
+from kitlib.display.progress import progress
+from kitlib.errors import CommandFailed
+from kitlib.images.context import Context
+
+PROGRAMS = ("docker", "podman")
+SAME = {"x86_64": "linux/amd64", "AMD64": "linux/amd64", "aarch64": "linux/arm64", "arm64": "linux/arm64"}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A container engine that answers.
+
+    Attributes:
+        program: ``docker`` or ``podman``.
+    """
+
+    program: str
+
+    def build(self, image: str, context: Context, *, target: str = "") -> float:
+        """Build an image and return the seconds that it took.
+
+        Args:
+            image: Its name, with registry and tag.
+            context: What from.
+            target: The platform it has to run on, ``linux/amd64``; by default this machine's.
+
+        Raises:
+            CommandFailed: The error has the engine's words.
+        """
+        values = [f"--build-arg={key}={value}" for key, value in context.arguments.items()]
+        other = [f"--platform={target}"] if target and SAME.get(platform.machine()) != target else []
+        file = f"--file={context.dockerfile}"
+        words = ("build", file, f"--tag={image}", *values, *other, str(context.folder))
+        return self._run(image, "built", *words)
+
+    def push(self, image: str, login: Login | None = None) -> tuple[float, str]:
+        """Push an image; return the seconds that it took, and its digest.
+
+        Raises:
+            CommandFailed: The error has the engine's words.
+        """
+        with tempfile.TemporaryDirectory(prefix="trainyard-push-") as folder:
+            digest = Path(folder, "digest")
+            with self._logged_in(folder, login) as (first, last, environment):
+                said = [f"--digestfile={digest}"] if self.program == "podman" else []
+                if self.program == "podman" and image.startswith(("127.0.0.1", "localhost")):
+                    said.append("--tls-verify=false")  # as Docker does by itself
+                words = (*first, "push", *said, *last, image)
+                took = self._run(image, "pushed", *words, environment=environment)
+            if digest.exists():
+                return took, digest.read_text(encoding="utf-8").strip()
+        pairs = [each.partition("@") for each in self.inspect(image)["RepoDigests"]]
+        repository = image.rpartition(":")[0]
+        return took, next((value for name, _, value in pairs if name == repository), "")
+
+    def inspect(self, image: str) -> dict:
+        """Return what the engine says of an image that it has."""
+        shown = self._output("image", "inspect", image)
+        (found,) = json.loads(shown)
+        return found
+
+    @contextmanager
+    def _logged_in(self, folder: str, login: Login | None) -> Iterator[tuple[list[str], list[str], dict]]:
+        """Yield the words before and after the command, and the environment, with which a push is allowed."""
+        if login is None:
+            yield [], [], {}
+            return
+        word = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
+        file = Path(folder, "config.json")
+        file.touch(mode=0o600)
+        file.write_text(json.dumps({"auths": {login.host: {"auth": word}}}), encoding="utf-8")
+        if self.program == "podman":
+            yield [], [f"--authfile={file}"], {}
+            return
+        # Which engine is meant stands in the user's own configuration, which is not read with another one.
+        shown = self._output("context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
+        host = os.environ.get("DOCKER_HOST") or shown.strip()
+        yield ["--config", folder], [], {"DOCKER_HOST": host}
+
+    def _output(self, *words: str) -> str:
+        done = subprocess.run([self.program, *words], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def _run(self, image: str, done: str, *words: str, environment: dict | None = None) -> float:
+        """Run a command, showing its last line; return its seconds."""
+        began, lines = time.monotonic(), []
+        with (
+            progress(f"image {image}") as line,
+            subprocess.Popen(
+                [self.program, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env=os.environ | (environment or {}),
+            ) as process,
+        ):
+            for each in process.stdout:
+                if each.strip():
+                    lines.append(each.rstrip())
+                    line.update(each.strip()[:120])
+            if process.wait() == 0:
+                line.done(done)
+        if process.returncode:
+            verb = "build" if done == "built" else "push"
+            raise CommandFailed(
+                "\n".join(lines[-15:]) or f"exit status {process.returncode}",
+                about=f"{self.program} {verb}, image {image}",
+                fix=f"read what it says; for a registry that refuses, {self.program} login comes first; a "
+                "tag that is taken may not be moved",
+            )
+        return time.monotonic() - began
+
+
+def find() -> Engine | None:
+    """Return the first engine on this machine that answers, or None."""
+    return next((Engine(each) for each in PROGRAMS if not _missing(each)), None)
+
+
+def missing() -> str:
+    """Return why no image can be built on this machine, or nothing."""
+    reasons = [_missing(each) for each in PROGRAMS]
+    return "" if "" in reasons else "; ".join(reasons)
+
+
+def _missing(program: str) -> str:
+    if shutil.which(program) is None:
+        return f"there is no {program} on PATH"
+    done = subprocess.run([program, "info"], capture_output=True, text=True, check=False)
+    return (
+        "" if done.returncode == 0 else f"{program} does not answer: {(done.stderr.splitlines() or [''])[-1]}"
+    )

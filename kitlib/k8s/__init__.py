@@ -1,0 +1,1 @@
+"""The Kubernetes API in dicts: client, watches, manifests, quantities, pods, logs, events."""

@@ -1,0 +1,162 @@
+"""What the API server's refusals mean: its words, the manifest's lines, what to try next. Pure."""
+
+import base64
+import json
+import re
+from datetime import UTC, datetime
+
+from kitlib.errors import LaunchRejected, Rejected
+from kitlib.k8s.manifests import line_of
+
+_FIELD = re.compile(r"\b(?:spec|metadata|data)(?:\.[\w-]+|\[[^\]]+\])+")
+_FIXES = {
+    400: "mend what is named, and send it again",
+    401: "the credentials are not accepted: get a new kubeconfig",
+    403: "ask the cluster's administrator for that right",
+    404: "see what there is, as with: kubectl get all",
+    409: "read the object again, and try again",
+    422: "mend the field that is named, and send it again",
+}
+_FORBIDDEN = re.compile(
+    r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" '
+    r'in API group "(?P<group>[^"]*)"'
+    r'(?: in the namespace "(?P<namespace>[^"]+)")?'
+)
+_TAKEN = "choose another name, or delete the old one first"
+_ELSE = "try again; if it stays, look at the logs of the control plane"
+
+
+def rejected(status: int, body: bytes, *, about: str) -> Rejected:
+    """Return the error for an HTTP answer that is one.
+
+    Args:
+        status: 400 or above.
+        body: A Kubernetes ``Status``, or whatever a proxy on the way has put in its place.
+        about: The object, and the cluster.
+    """
+    text = body.decode("utf-8", "replace").strip()
+    try:
+        answer = json.loads(text)
+    except json.JSONDecodeError:
+        answer = None
+    answer = answer if isinstance(answer, dict) else {}
+    reason = answer.get("reason") or ""
+    words = answer.get("message") or text or f"HTTP status {status}"
+    if status == 403:
+        fix = allowing(words)
+    else:
+        fix = _TAKEN if reason == "AlreadyExists" else _FIXES.get(status, _ELSE)
+    return Rejected(words, about=about, fix=fix, status=status, reason=reason)
+
+
+def allowing(words: str) -> str:
+    """Return what lifts a refusal: a right, room in a quota, or a pod that asks for less.
+
+    Args:
+        words: The API server's, or those of a kubectl that was told them.
+    """
+    if "exceeded quota" in words:
+        return "delete runs and pods that have ended, ask for less, or ask whoever gave the quota for more"
+    if "violates PodSecurity" in words:
+        return "leave out what is named: this namespace allows no pod that reaches its node"
+    said = _FORBIDDEN.search(words)
+    if said is None:
+        return _FIXES[403]
+    how = grant(
+        said["verb"], said["resource"], group=said["group"], namespace=said["namespace"], user=said["user"]
+    )
+    return f"cluster.allowed() tells what this kubeconfig may do; an administrator allows it by\n{how}"
+
+
+def grant(verb: str, resource: str, *, group: str, namespace: str | None, user: str = "USER") -> str:
+    """Return the commands by which an administrator gives somebody a right.
+
+    Args:
+        verb, resource, group: As RBAC has them; the resource with its subresource.
+        namespace: Where; None or empty for the whole cluster.
+        user: Who; a ServiceAccount by its full name.
+
+    Example:
+        >>> print(grant("list", "nodes", group="", namespace=None, user="ada"))
+        kubectl create clusterrole list-nodes --verb=list --resource=nodes
+        kubectl create clusterrolebinding list-nodes --clusterrole=list-nodes --user=ada
+    """
+    kind = "role" if namespace else "clusterrole"
+    place = f" -n {namespace}" if namespace else ""
+    name = f"{verb}-{resource.replace('/', '-')}"
+    plain, _, part = resource.partition("/")
+    full = plain + (f".{group}" if group else "") + (f"/{part}" if part else "")
+    return (
+        f"kubectl create {kind} {name}{place} --verb={verb} --resource={full}\n"
+        f"kubectl create {kind}binding {name}{place} --{kind}={name} --user={user}"
+    )
+
+
+def expired(authorization: str | None, now: datetime) -> str:
+    """Return since when a bearer token is not valid any more, as it says itself; else an empty text."""
+    try:
+        payload = (authorization or "").removeprefix("Bearer ").split(".")[1]
+        until = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"]
+        ended = datetime.fromtimestamp(until, UTC)
+    except (IndexError, ValueError, LookupError, TypeError, OverflowError, OSError):
+        return ""
+    return ended.isoformat(timespec="minutes") if ended < now else ""
+
+
+def unreached(words: str) -> tuple[str, str]:
+    """Return what it means that nobody answered, and what to try: from the connection's own words."""
+    for sign, what, fix in _CONNECTIONS:
+        if sign in words:
+            return f"{what}: {words}", fix
+    return f"its API server does not answer: {words}", "see that it runs"
+
+
+_CONNECTIONS = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "its API server shows a certificate that the kubeconfig does not trust",
+        "take the kubeconfig of this very cluster: one of its name may have been made anew since",
+    ),
+    (
+        "WRONG_VERSION_NUMBER",
+        "no TLS is spoken at its address",
+        "correct the address: behind it is a proxy, or a server of plain HTTP",
+    ),
+    (
+        "Name or service not known",
+        "its name cannot be found",
+        "correct it, or join the network that knows it",
+    ),
+    ("Connection refused", "its API server does not answer", "see that it runs, and that the port is right"),
+    (
+        "timed out",
+        "its API server does not answer",
+        "join its network: a private one lets nobody in from outside",
+    ),
+)
+
+
+def words_of(error: Exception) -> str:
+    """Return what a connection's error says, without the objects that took part in it."""
+    reason = getattr(error, "reason", None)
+    text = str(reason if isinstance(reason, Exception) else error)
+    return text.rsplit(": ", 1)[-1] if "Connection refused" in text else text
+
+
+def refusal(error: Rejected, text: str, *, document: int, fix: str) -> LaunchRejected:
+    """Return the API server's refusal of one document, with the lines that it speaks of."""
+    return LaunchRejected(
+        f"the API server refused the manifest: {error.what}",
+        about=error.about,
+        fix=fix,
+        detail=locate(error.what, text, document=document),
+    )
+
+
+def locate(words: str, text: str, *, document: int = 0) -> str:
+    """Return the lines of a manifest whose fields are named in the API server's words."""
+    found = {
+        line for path in _FIELD.findall(words) if (line := line_of(text, path, document=document)) is not None
+    }
+    lines = text.splitlines()
+    return "\n".join(f"line {number}: {lines[number - 1].strip()}" for number in sorted(found))

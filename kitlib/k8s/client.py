@@ -1,0 +1,440 @@
+"""The Kubernetes API, in dicts: get, list, create, apply, delete, and streams. The only importer of
+`kubernetes`.
+
+That library reads kubeconfigs and knows how each cloud's credentials are had; the requests are made here,
+because its generated models drop fields that they do not know, and its errors name neither the object nor a
+remedy. Following changes is in `watches`, following output in `logs`.
+"""
+
+import base64
+import copy
+import json
+import re
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import urllib3
+import yaml
+
+from kitlib.errors import BadInput, ClusterUnreachable, CommandFailed, KitError, Rejected
+from kitlib.k8s.api_errors import expired, rejected, words_of
+from kitlib.k8s.manifests import Object, title
+
+_WRITING = {"fieldManager": "trainyard", "fieldValidation": "Strict"}
+CONNECT_SECONDS, READ_SECONDS = 5, 60
+# Where the kinds are that the kit asks for by name; other kinds come with their apiVersion.
+API_VERSIONS = {
+    "Job": "batch/v1",
+    "PyTorchJob": "kubeflow.org/v1",
+    "TrainJob": "trainer.kubeflow.org/v1alpha1",
+    "ElasticJob": "elastic.pytorch.org/v1alpha1",
+    "Deployment": "apps/v1",
+    "DaemonSet": "apps/v1",
+    "CustomResourceDefinition": "apiextensions.k8s.io/v1",
+    "Role": "rbac.authorization.k8s.io/v1",
+    "RoleBinding": "rbac.authorization.k8s.io/v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
+    "StorageClass": "storage.k8s.io/v1",
+    "PriorityClass": "scheduling.k8s.io/v1",
+    "EndpointSlice": "discovery.k8s.io/v1",
+    "NodeMetrics": "metrics.k8s.io/v1beta1",
+    "PodMetrics": "metrics.k8s.io/v1beta1",
+}
+
+
+@dataclass(frozen=True)
+class _Resource:
+    base: str
+    plural: str
+    namespaced: bool
+
+
+class Stream:
+    """The lines of a response that goes on; iterate over it in one thread, close it from any.
+
+    Attributes:
+        cut: Whether it ended before its end, as far as the connection tells: where a node dies, the API
+            server ends the response as if all had been said.
+        rest: What came after the last whole line, once it has ended: a line without its end, or a torn one.
+    """
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+        self._closed = threading.Event()
+        self.cut = False
+        self.rest = ""
+
+    def __iter__(self) -> Iterator[str]:
+        rest = b""
+        try:
+            for chunk in self._response.stream(2**16):
+                if self._closed.is_set():  # what a closed TLS connection still brings is not deciphered
+                    return
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield line.decode("utf-8", "replace")
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError):
+            self.cut = True
+            if not self._closed.is_set():  # cut by the other side: whoever follows connects again
+                return
+        finally:
+            self._response.close()
+        if not self._closed.is_set():
+            self.rest = rest.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """End the iteration, wherever it is."""
+        if not self._closed.is_set():
+            self._closed.set()
+            try:
+                self._response.shutdown()
+            except (ValueError, RuntimeError, OSError):  # it had ended already
+                return
+
+
+class Kube:
+    """One cluster's API, as one user.
+
+    Args:
+        kubeconfig: Read, and never written.
+        cluster: The cluster's name, for errors.
+        context: One of the kubeconfig's contexts; by default its current one.
+        namespace: Where objects without a namespace belong; by default the context's.
+        explain: Makes the error to raise when nobody answers, from the client's words.
+
+    Raises:
+        BadInput: The kubeconfig cannot be read, or has no such context.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: Path,
+        *,
+        cluster: str,
+        context: str | None = None,
+        namespace: str | None = None,
+        explain: Callable[[str], KitError] | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.kubeconfig = Path(kubeconfig)
+        self._explain = explain or self._unreachable
+        self._client, own_namespace = _load(self.kubeconfig, context, cluster)
+        self.namespace = namespace or own_namespace or "default"
+        self._resources: dict[tuple[str, str], _Resource] = {}
+
+    # Objects
+
+    def get(self, kind: str, name: str) -> Object:
+        """Return one object.
+
+        Raises:
+            Rejected: There is none (``reason`` is NotFound), or the user may not see it.
+        """
+        return self._json("GET", self.path(kind, name), about=f'{kind} "{name}"')
+
+    def find(self, kind: str, name: str) -> Object | None:
+        """Return one object, or None."""
+        try:
+            return self.get(kind, name)
+        except Rejected as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def get_all(
+        self, kind: str, *, labels: str = "", fields: str = "", api_version: str = ""
+    ) -> list[Object]:
+        """Return the objects of the namespace that match the selectors."""
+        return self.get_all_at(kind, labels=labels, fields=fields, api_version=api_version)[0]
+
+    def get_all_at(
+        self, kind: str, *, labels: str = "", fields: str = "", api_version: str = ""
+    ) -> tuple[list[Object], str]:
+        """Return objects, and the version from which a watch goes on."""
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        path = self.path(kind, api_version=api_version)
+        answer = self._json("GET", path, about=f"{kind}s", params=selectors)
+        # Figures have no version, and cannot be watched.
+        return answer.get("items") or [], answer["metadata"].get("resourceVersion", "")
+
+    def create(self, item: Object, *, dry_run: bool = False) -> Object:
+        """Create an object; a field that Kubernetes does not know is an error."""
+        params = _WRITING | {"dryRun": "All" if dry_run else ""}
+        path = self._path_of(item, named=False)
+        return self._json("POST", path, body=item, about=title(item), params=params)
+
+    def apply(self, item: Object) -> Object:
+        """Create an object or bring it to this shape (server-side apply); unknown fields are an error."""
+        return self._json(
+            "PATCH",
+            self._path_of(item),
+            body=item,
+            about=title(item),
+            content_type="application/apply-patch+yaml",
+            params=_WRITING | {"force": "true"},
+        )
+
+    def patch(self, kind: str, name: str, change: Object, *, part: str = "") -> Object:
+        """Merge a change into an object, or into a part that is served by itself: ``scale``, ``status``."""
+        return self._json(
+            "PATCH",
+            self.path(kind, name) + (f"/{part}" if part else ""),
+            body=change,
+            about=f'{kind} "{name}"',
+            content_type="application/merge-patch+json",
+            params=_WRITING,
+        )
+
+    def delete(self, kind: str, name: str) -> None:
+        """Delete an object with what it owns; one that is not there is fine."""
+        try:
+            with_all = {"propagationPolicy": "Background"}
+            self._json("DELETE", self.path(kind, name), body=with_all, about=f'{kind} "{name}"')
+        except Rejected as error:
+            if error.status != 404:
+                raise
+
+    def version(self) -> str:
+        """Return the API server's version: ``v1.36.3``."""
+        return self._json("GET", "/version", about="the version")["gitVersion"]
+
+    # Access for others
+
+    def within(self, namespace: str) -> "Kube":
+        """Return the same API, with another namespace for objects that name none; "" lists those of all."""
+        other = copy.copy(self)
+        other.namespace = namespace
+        return other
+
+    def token(self, account: str, *, namespace: str, seconds: int) -> tuple[str, str]:
+        """Return a new token of a ServiceAccount, and until when it is accepted."""
+        path = f"{self.within(namespace).path('ServiceAccount', account)}/token"
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": seconds},
+        }
+        answer = self._json("POST", path, body=body, about=f'the token of ServiceAccount "{account}"')
+        return answer["status"]["token"], answer["status"]["expirationTimestamp"]
+
+    def kubeconfig_for(self, token: str, *, user: str, namespace: str) -> Object:
+        """Return a kubeconfig by which somebody else reaches this API, with a token."""
+        settings = self._client.configuration
+        server: dict[str, object] = {"server": settings.host}
+        if settings.ssl_ca_cert:
+            authority = Path(settings.ssl_ca_cert).read_bytes()
+            server["certificate-authority-data"] = base64.b64encode(authority).decode()
+        if not settings.verify_ssl:
+            server["insecure-skip-tls-verify"] = True
+        context = {"cluster": self.cluster, "user": user, "namespace": namespace}
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": self.cluster, "cluster": server}],
+            "users": [{"name": user, "user": {"token": token}}],
+            "contexts": [{"name": user, "context": context}],
+            "current-context": user,
+        }
+
+    # Streams
+
+    def watch(self, kind: str, version: str, *, labels: str = "", fields: str = "") -> Stream:
+        """Return the changes since ``version``, a JSON line each; the server ends it after a while."""
+        params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": READ_SECONDS - 10}
+        params |= {"labelSelector": labels, "fieldSelector": fields}
+        return self.stream(self.path(kind), about=f"{kind}s", params=params)
+
+    def stream(
+        self, path: str, *, about: str, params: Mapping[str, object], seconds: float = READ_SECONDS
+    ) -> Stream:
+        """Return a response that goes on, line by line.
+
+        Args:
+            seconds: How long to wait for it to go on.
+        """
+        return Stream(self._request("GET", path, params=params, about=about, seconds=seconds))
+
+    def execute(self, pod: str, command: Sequence[str], *, container: str) -> str:
+        """Run a command in a container, and return what it wrote.
+
+        Raises:
+            CommandFailed: It ended with another status than 0, or did not end in time.
+            Rejected: The pod is not there, its node does not answer, or this user may not.
+        """
+        from kubernetes import client
+        from kubernetes.stream import stream
+
+        about = f'a command in pod "{pod}"'
+        try:
+            channel = stream(
+                client.CoreV1Api(self._client).connect_get_namespaced_pod_exec,
+                pod,
+                self.namespace,
+                container=container,
+                command=list(command),
+                stdout=True,
+                stderr=True,
+                _preload_content=False,
+            )
+            channel.run_forever(timeout=READ_SECONDS)
+        except (client.ApiException, AttributeError) as error:  # the second: it stumbles over its own first
+            words = str(
+                getattr(error.__context__ if isinstance(error, AttributeError) else error, "reason", "")
+            )
+            refused = re.search(r"Handshake status (\d+) .* -\+-\+- (.*)", words, re.DOTALL)
+            if refused is None:
+                raise self._explain(words or str(error)) from error
+            raise rejected(int(refused[1]), refused[2].encode(), about=self._place(about)) from error
+        ended = not channel.is_open()
+        status = channel.returncode if ended else None  # asked first: reading the output discards it
+        written = channel.read_all()
+        if status != 0:
+            raise CommandFailed(
+                written.strip() if ended else f"it did not end within {READ_SECONDS} s",
+                about=self._place(about),
+                fix=f"try it by hand: kubectl exec {pod} -- {' '.join(command)}",
+            )
+        return written
+
+    # Requests
+
+    def path(self, kind: str, name: str | None = None, *, api_version: str = "") -> str:
+        """Return the path of an object, or of a collection."""
+        resource = self._resource(api_version or API_VERSIONS.get(kind, "v1"), kind)
+        return _join(resource, self.namespace, name)
+
+    def _path_of(self, item: Object, *, named: bool = True) -> str:
+        meta = item["metadata"]
+        resource = self._resource(item["apiVersion"], item["kind"])
+        return _join(resource, meta.get("namespace") or self.namespace, meta["name"] if named else None)
+
+    def _resource(self, api_version: str, kind: str) -> _Resource:
+        if (api_version, kind) not in self._resources:
+            base = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+            for each in self._kinds(base, about=f"{api_version}, the API of {kind}"):
+                if "/" not in each["name"]:
+                    self._resources[api_version, each["kind"]] = _Resource(
+                        base, each["name"], each["namespaced"]
+                    )
+        try:
+            return self._resources[api_version, kind]
+        except KeyError as error:
+            raise Rejected(
+                f"the cluster has no kind {kind} in {api_version}",
+                about=self._place(kind),
+                fix="correct kind or apiVersion, or install what defines it",
+                status=404,
+                reason="NotFound",
+            ) from error
+
+    def _kinds(self, base: str, *, about: str) -> list[Object]:
+        try:
+            return self._json("GET", base, about=about)["resources"]
+        except Rejected as error:
+            if error.status != 404:
+                raise
+            return []
+
+    def _json(self, method: str, path: str, **request) -> Object:
+        response = self._request(method, path, **request)
+        try:
+            return json.loads(response.data)
+        except urllib3.exceptions.HTTPError as error:
+            raise self._explain(words_of(error)) from error
+        finally:
+            response.release_conn()
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        about: str,
+        params: Mapping[str, object] | None = None,
+        body: Object | None = None,
+        content_type: str = "application/json",
+        seconds: float = READ_SECONDS,
+    ) -> urllib3.BaseHTTPResponse:
+        query = urlencode({key: value for key, value in (params or {}).items() if value not in ("", None)})
+        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "trainyard"}
+        self._client.update_params_for_auth(headers, [], ["BearerToken"])
+        try:
+            response = self._client.rest_client.pool_manager.request(
+                method,
+                f"{self._client.configuration.host}{path}{'?' if query else ''}{query}",
+                body=None if body is None else json.dumps(body),
+                headers=headers,
+                preload_content=False,
+                retries=False,
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=seconds),
+            )
+            if response.status == 401 and (since := expired(headers.get("authorization"), datetime.now(UTC))):
+                raise Rejected(
+                    f"the token in the kubeconfig has expired, at {since}",
+                    about=f'{self.kubeconfig}, for cluster "{self.cluster}"',
+                    fix="ask whoever gave you the kubeconfig for a new one: kit workshop add makes it",
+                    status=401,
+                    reason="Unauthorized",
+                )
+            if response.status >= 400:
+                raise rejected(response.status, response.data, about=self._place(about))
+        except (urllib3.exceptions.HTTPError, ssl.SSLError, OSError) as error:
+            raise self._explain(words_of(error)) from error
+        return response
+
+    # Errors
+
+    def _unreachable(self, words: str) -> KitError:
+        return ClusterUnreachable(
+            f"its API server does not answer: {words}",
+            about=f'cluster "{self.cluster}"',
+            fix=f"see that {self._client.configuration.host} can be reached from here",
+        )
+
+    def _place(self, about: str) -> str:
+        return f'{about} in cluster "{self.cluster}"'
+
+
+def _load(kubeconfig: Path, context: str | None, cluster: str):
+    """Return a client that has the credentials, and the namespace of the context."""
+    from kubernetes import config  # half a second, and not needed for `kit --help`
+    from kubernetes.config.config_exception import ConfigException
+
+    try:
+        contexts, current = config.list_kube_config_contexts(str(kubeconfig))
+        chosen = next((each for each in contexts if each["name"] == context), None) if context else current
+        if context and chosen is None:
+            known = ", ".join(each["name"] for each in contexts) or "none"
+            raise BadInput(
+                f'the kubeconfig has no context "{context}"',
+                about=f'{kubeconfig}, for cluster "{cluster}"',
+                fix=f"context= one of those that it has: {known}",
+            )
+        client = config.new_client_from_config(str(kubeconfig), context=context, persist_config=False)
+    except BadInput:
+        raise
+    except (
+        ConfigException,
+        OSError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        ValueError,
+        yaml.YAMLError,
+    ) as error:
+        raise BadInput(
+            f"the kubeconfig cannot be used: {error}",
+            about=f'{kubeconfig}, for cluster "{cluster}"',
+            fix="give another kubeconfig=, or another context=",
+        ) from error
+    return client, (chosen or {}).get("context", {}).get("namespace")
+
+
+def _join(resource: _Resource, namespace: str | None, name: str | None) -> str:
+    inside = f"/namespaces/{quote(namespace)}" if resource.namespaced and namespace else ""
+    return f"{resource.base}{inside}/{resource.plural}" + (f"/{quote(name)}" if name else "")

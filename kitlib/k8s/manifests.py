@@ -1,0 +1,167 @@
+"""Kubernetes objects as dicts: read from YAML, patched, written, and the line on which a field stands.
+
+The YAML itself is in ``manifests/``. Sending it anywhere is not here.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+import yaml
+
+from kitlib.display.tables import Text
+from kitlib.errors import BadInput
+
+Object = dict  # a Kubernetes object, as JSON has it
+
+
+class Manifest(Text):
+    """YAML that shows itself in colours in a notebook, and with the numbers of its lines on request."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        try:
+            from pygments import highlight
+            from pygments.formatters import HtmlFormatter
+            from pygments.lexers import YamlLexer
+        except ImportError:  # comes with IPython, and so with every notebook
+            return f"<pre>{escape(self)}</pre>"
+        return highlight(self, YamlLexer(), HtmlFormatter(noclasses=True))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text of several lines as a block, and lists indented under their key."""
+
+    def increase_indent(self, flow=False, indentless=False):
+        return super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    style = "|" if "\n" in text else None
+    if any(
+        character in text for character in "\x85\u2028\u2029"
+    ):  # line breaks to PyYAML: lost if not escaped
+        style = '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def title(item: Object) -> str:
+    """Return how people call an object: ``Job "digits"``."""
+    return f'{item["kind"]} "{item["metadata"].get("name", "")}"'
+
+
+def write(objects: Sequence[Object]) -> Manifest:
+    """Return objects as the YAML that ``kubectl apply -f`` takes, one document each."""
+    return Manifest(
+        "---\n".join(
+            yaml.dump(each, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+            for each in objects
+        )
+    )
+
+
+def read(path: Path) -> list[Object]:
+    """Return the objects in a YAML file.
+
+    Raises:
+        BadInput: It cannot be read, is no YAML, or has something else than Kubernetes objects.
+    """
+    return parse(read_text(path), about=str(path))
+
+
+def read_text(path: Path) -> str:
+    """Return a manifest as it is written."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(
+            "the manifest cannot be read", about=f"{path}: {error}", fix="give the path of a YAML file"
+        ) from error
+
+
+def parse(text: str, *, about: str) -> list[Object]:
+    """Return the objects in a YAML text."""
+    try:
+        objects = [each for each in yaml.safe_load_all(text) if each is not None]
+    except yaml.YAMLError as error:
+        raise BadInput("this is not valid YAML", about=about, fix=f"mend it: {error}") from error
+    for each in objects:
+        if not (
+            isinstance(each, dict)
+            and each.get("apiVersion")
+            and each.get("kind")
+            and isinstance(each.get("metadata"), dict)
+        ):
+            raise BadInput(
+                "a Kubernetes object needs apiVersion, kind and metadata",
+                about=about,
+                fix="add them, or give another file",
+            )
+    return objects
+
+
+def merge(base: object, patch: object) -> object:
+    """Return ``base`` with ``patch`` put over it, both left as they are.
+
+    Dicts merge; None removes; lists whose members have a ``name`` merge by it, other lists are replaced.
+
+    Example:
+        >>> merge({"a": 1, "b": [{"name": "x", "c": 1}]}, {"a": None, "b": [{"name": "x", "d": 2}]})
+        {'b': [{'name': 'x', 'c': 1, 'd': 2}]}
+    """
+    if isinstance(base, Mapping) and isinstance(patch, Mapping):
+        merged = {key: merge(value, patch[key]) if key in patch else value for key, value in base.items()}
+        merged |= {key: value for key, value in patch.items() if key not in base}
+        return {key: value for key, value in merged.items() if value is not None}
+    if _named(base) and _named(patch):
+        over = {each["name"]: each for each in patch}
+        kept = [merge(each, over.pop(each["name"])) if each["name"] in over else each for each in base]
+        return kept + list(over.values())
+    return patch
+
+
+def line_of(text: str, path: str, *, document: int = 0) -> int | None:
+    """Return the line, from 1, on which a field stands in YAML, or None if it is not there.
+
+    Args:
+        path: As the API server writes it: ``spec.template.spec.containers[0].comand``.
+        document: Which of the documents, from 0.
+    """
+    nodes = [node for node in yaml.compose_all(text, Loader=yaml.SafeLoader) if node is not None]
+    node, line = nodes[document] if document < len(nodes) else None, None
+    for step in _steps(path):
+        found = _child(node, step)
+        if found is None:
+            return None
+        line, node = found
+    return line
+
+
+def _child(node: yaml.Node | None, step: str | int) -> tuple[int, yaml.Node] | None:
+    if isinstance(step, int):
+        if isinstance(node, yaml.SequenceNode) and step < len(node.value):
+            return node.value[step].start_mark.line + 1, node.value[step]
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == step:
+                return key.start_mark.line + 1, value
+    return None
+
+
+def _steps(path: str) -> Iterator[str | int]:
+    for index, bracketed, name in re.findall(r'\[(\d+)\]|\["?([^\]"]+)"?\]|([^.\[\]]+)', path):
+        yield int(index) if index else bracketed or name
+
+
+def _named(value: object) -> bool:
+    return (
+        isinstance(value, list) and bool(value) and all(isinstance(x, Mapping) and "name" in x for x in value)
+    )

@@ -1,0 +1,1 @@
+"""What trainers report, and what is computed from it: events, curves, timeline, placement. Pure."""

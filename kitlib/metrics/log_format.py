@@ -1,0 +1,166 @@
+"""Log lines as people read them: an event as ``rank 2  epoch 3  step 140  loss 0.4312``, other text as it is.
+
+Pods write what they like, and the reader may be an instructor whose rights the pods do not have: no line from
+here has a control character, so none moves the cursor of a terminal, hides text or sets a title. Pure. What
+events amount to is in `run_progress` and `widgets.training`; programs read the JSON itself, by `metrics`.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+
+from kitlib.display.text import printable
+from kitlib.metrics.events import parse_object
+
+MOST_ITEMS = 4  # of a list that is shown; a longer one is counted
+LONGEST = 500  # characters of a text in an event
+WORLD = ("start", "rendezvous")  # the events that say how many ranks there are; in the others it is noise
+
+# What a reader looks for first, in this order: the factor of a number, and the words around it.
+_FIGURES = {
+    "epoch": (1, "epoch {}"),
+    "step": (1, "step {}"),
+    "accuracy": (100, "accuracy {} %"),
+    "loss": (1, "loss {}"),
+    "images_per_s": (1, "{} images/s"),
+    "percent": (1, "{} %"),
+    "gpu_percent": (1, "GPU {} %"),
+    "mb_per_s": (1, "{} MB/s"),
+    "bandwidth_bytes_per_s": (1e-6, "{} MB/s"),
+    "latency_us": (1, "latency {} µs"),
+    "seconds": (1, "{} s"),
+}
+_TOTALS = {"epoch": "epochs", "step": "steps"}
+
+
+def format_line(text: str, *, pod: str = "") -> str:
+    """Return a line of a log as people read it: an event in words, any other text without control characters.
+
+    Args:
+        text: As it was written.
+        pod: What the reader knows already, such as ``rank 2``; it is not said again.
+
+    Example:
+        >>> format_line('{"event": "step", "time": 1.5, "rank": 2, "step": 140, "images_per_s": 1203.7}')
+        'rank 2  step 140  1,204 images/s'
+    """
+    head, body = _split(text)
+    if not body:
+        return _one_line(text.rstrip("\r").rpartition("\r")[2])  # what a terminal would show in the end
+    words = _event(body, pod) if _is_event(body) else _pairs(body)
+    return f"{_one_line(head)} {words}" if head else words
+
+
+def json_of(text: str) -> str:
+    """Return the JSON object of a line as it was written; an empty text where the line is something else."""
+    return text[text.index("{") :] if _split(text)[1] else ""
+
+
+def number(value: float) -> str:
+    """Return a number with at most 4 significant digits, or all that a whole number has.
+
+    Example:
+        >>> number(0.431234), number(1203.7), number(76234)
+        ('0.4312', '1,204', '76234')
+    """
+    if isinstance(value, int):
+        return str(value)
+    large = math.isfinite(value) and 9999.5 <= abs(value) < 1e15
+    return f"{value:,.0f}" if large else f"{value:,.4g}"
+
+
+def _split(text: str) -> tuple[str, dict[str, object]]:
+    """Return what is before a line's JSON, and the JSON; nothing if the line is for people."""
+    body = parse_object(text) or {}
+    head = text.partition("{")[0].strip()  # torchrun may put "[default0]:" in front
+    return (head, body) if not head or _is_event(body) else (text, {})
+
+
+def _is_event(body: Mapping[str, object]) -> bool:
+    return isinstance(body.get("event"), str)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _event(body: Mapping[str, object], pod: str) -> str:
+    rest = dict(body)
+    kind = rest.pop("event")
+    rest.pop("time", None)  # the log's own
+    if kind not in WORLD:
+        rest.pop("world_size", None)
+    who = _who(rest)
+    rest = {name: value for name, value in rest.items() if value is not None or name not in _FIGURES}
+    figures = [(name, _figure(name, rest)) for name in _FIGURES if _is_number(rest.get(name))]
+    if kind == "epoch" and figures and figures[0][0] == "epoch":
+        figures[0] = ("epoch", f"{figures[0][1]} done")
+        kind = ""
+    elif kind == "step" and any(name == "step" for name, _ in figures):
+        kind = ""
+    words = ["" if who == pod else who, _text(kind), *(each for _, each in figures), _pairs(rest)]
+    return "  ".join(filter(None, words))
+
+
+def _who(rest: dict[str, object]) -> str:
+    """Take out of an event who says it, and return it as its pod is called: ``rank 2``, ``worker-3``."""
+    rank, role = rest.get("rank"), rest.get("role")
+    if not _is_number(rank):
+        return ""
+    del rest["rank"]
+    if not isinstance(role, str):
+        return f"rank {number(rank)}"
+    del rest["role"]
+    return role if role == "master" else f"{_text(role)}-{number(rank)}"
+
+
+def _figure(name: str, rest: dict[str, object]) -> str:
+    """Take a figure out of an event, and return it in words."""
+    factor, words = _FIGURES[name]
+    value, total = rest.pop(name), rest.get(_TOTALS.get(name, ""))
+    if name == "accuracy" and not 0 <= value <= 1:
+        return f"accuracy {number(value)}"
+    shown = number(value if factor == 1 else value * factor)
+    if isinstance(value, int) and _is_number(total):
+        shown += f"/{number(rest.pop(_TOTALS[name]))}"
+    return words.format(shown)
+
+
+def _pairs(fields: Mapping[str, object]) -> str:
+    return " ".join(f"{_text(name)}={_value(value)}" for name, value in fields.items())
+
+
+def _value(value: object) -> str:
+    """Return a value in a few characters: arrays, images and the like are counted."""
+    if isinstance(value, list | dict):
+        items = value if isinstance(value, list) else value.values()
+        if len(value) > MOST_ITEMS or any(isinstance(each, list | dict) for each in items):
+            count = _count(value)
+            return f"{count:,} value{'s' * (count != 1)}"
+        return f"[{', '.join(map(_value, value))}]" if isinstance(value, list) else f"{{{_pairs(value)}}}"
+    if isinstance(value, str):
+        text = _text(value)
+        return text if re.fullmatch(r"[^\s\"=]+", text) else f'"{text}"'
+    if _is_number(value):
+        return number(value)
+    return {None: "null", True: "true", False: "false"}[value]
+
+
+def _one_line(text: str) -> str:
+    return printable(text).replace("\n", "\\n")
+
+
+def _text(text: str) -> str:
+    return _one_line(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+
+
+def _count(value: object) -> int:
+    """Return how many values are in lists of lists, however deep."""
+    left, count = [value], 0
+    while left:
+        each = left.pop()
+        if isinstance(each, list | dict):
+            left.extend(each.values() if isinstance(each, dict) else each)
+        else:
+            count += 1
+    return count

@@ -1,0 +1,145 @@
+"""What nodes use over time, from figures that are asked for again and again. Pure.
+
+The kubelets' own counters are the finest there are: the mean since they were read last. metrics-server's
+figures are means over ten seconds or more; they stand in where this user may not ask the kubelets.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.pods import finished
+from kitlib.k8s.quantities import number
+
+GPU = "nvidia.com/gpu"
+MOST_SAMPLES = 720
+_COUNTERS = {"node_cpu_usage_seconds_total": "cpu", "node_memory_working_set_bytes": "memory"}
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a node uses at one time.
+
+    Attributes:
+        cpu: Cores; None where nobody tells.
+        memory: Bytes; None where nobody tells.
+        gpus: How many its pods have asked for.
+        gpu: Percent of them in use, as trainers tell; None where none does.
+    """
+
+    cpu: float | None = None
+    memory: float | None = None
+    gpus: float = 0.0
+    gpu: float | None = None
+
+
+def read_counters(text: Iterable[str], now: float) -> tuple[float, float, float] | None:
+    """Return when a kubelet has counted, the seconds of CPU until then, and the bytes in use.
+
+    Args:
+        text: The lines of its ``/metrics/resource``.
+        now: Seconds since 1970, for a kubelet that does not say when it counted.
+    """
+    found: dict[str, tuple[float, float]] = {}
+    for line in text:
+        name, *rest = line.split()[:3] or [""]
+        if name in _COUNTERS and rest:
+            found[_COUNTERS[name]] = float(rest[0]), (float(rest[1]) / 1000 if len(rest) > 1 else now)
+    if len(found) < 2:
+        return None
+    return found["cpu"][1], found["cpu"][0], found["memory"][0]
+
+
+class Rates:
+    """Counters of CPU seconds into cores in use, by node."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[float, float]] = {}
+        self._last: dict[str, float] = {}
+
+    def add(self, node: str, at: float, seconds: float) -> float | None:
+        """Return the cores in use since the counter was read last; None the first time."""
+        before = self._before.get(node)
+        if before is None or seconds < before[1]:  # the first look, or the node began anew
+            self._before[node] = at, seconds
+            return None
+        if at > before[0]:  # kubelets may count more seldom than they are asked
+            self._last[node] = (seconds - before[1]) / (at - before[0])
+            self._before[node] = at, seconds
+        return self._last.get(node)
+
+
+def figures(metrics: Iterable[Object]) -> dict[str, tuple[float, float]]:
+    """Return cores and bytes by node, from objects of kind NodeMetrics."""
+    return {
+        each["metadata"]["name"]: (number(each["usage"]["cpu"]), number(each["usage"]["memory"]))
+        for each in metrics
+    }
+
+
+def gpus_held(pods: Iterable[Object]) -> dict[str, float]:
+    """Return how many GPUs the pods of each node have asked for."""
+    held: dict[str, float] = {}
+    for pod in pods:
+        node = pod["spec"].get("nodeName")
+        if node and not finished(pod):
+            wanted = sum(
+                number(((each.get("resources") or {}).get("limits") or {}).get(GPU, 0))
+                for each in pod["spec"]["containers"]
+            )
+            held[node] = held.get(node, 0.0) + wanted
+    return held
+
+
+@dataclass
+class History:
+    """Samples of all nodes, a bounded number of them: when they are too many, every other one is dropped.
+
+    Attributes:
+        capacity: Of each node that was ever seen: cpu, memory, gpus.
+        times: Seconds since 1970.
+        samples: Use by node, at each of the times.
+    """
+
+    capacity: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    times: list[float] = field(default_factory=list)
+    samples: list[Mapping[str, Use]] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, at: float, nodes: Iterable[Object], use: Mapping[str, Use]) -> None:
+        """Take in one sample."""
+        for node in nodes:
+            has = (node.get("status") or {}).get("allocatable") or {}
+            self.capacity[node["metadata"]["name"]] = tuple(
+                number(has.get(kind, 0)) for kind in ("cpu", "memory", GPU)
+            )
+        self.times.append(at)
+        self.samples.append(use)
+        self.count += 1
+        if len(self.times) > MOST_SAMPLES:
+            del self.times[1::2], self.samples[1::2]
+
+    @property
+    def nodes(self) -> list[str]:
+        """Their names, in order."""
+        return sorted(self.capacity)
+
+    def percent(self, kind: str) -> np.ndarray:
+        """Return the use of ``cpu``, ``memory``, ``gpus`` (asked for) or ``gpu`` (in use, as trainers tell).
+
+        Returns:
+            Percent of what is allocatable, of shape (nodes, samples); NaN where nobody tells.
+        """
+        rows = [[self._share(kind, name, each.get(name)) for each in self.samples] for name in self.nodes]
+        return np.array(rows, dtype=float).reshape(len(rows), len(self.samples))
+
+    def _share(self, kind: str, name: str, use: Use | None) -> float:
+        value = getattr(use, kind) if use is not None else None
+        if value is None:
+            return np.nan
+        if kind == "gpu":
+            return value
+        has = self.capacity[name][("cpu", "memory", "gpus").index(kind)]
+        return 100 * value / has if has else np.nan

@@ -1,0 +1,265 @@
+"""What a run's events amount to, in bounded memory: curves by rank, epochs, the latest figures. Pure.
+
+A run may report for days. Each rank keeps at most :data:`MOST_ROWS` rows; when they are full, its steps are
+put into buckets of which the rows with the least and the greatest loss stay, so no peak is lost. The smoothed
+loss is part of a row and does not depend on what was dropped. How it looks is in the modules beside this.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kitlib.metrics.events import Event
+
+STEP, LOSS, SMOOTH, RATE, WORLD, GPU = range(6)  # the columns of a rank's rows
+MOST_ROWS = 4096
+WEIGHT = 0.4  # of a new loss in the smoothed one
+MOST_BUCKETS, LEAST_BUCKETS = 320, 60
+MOST_BYTES = 48_000  # of a frame, so that a browser far away keeps up
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Curves made small enough to draw: one column a point, shared by all ranks.
+
+    Attributes:
+        steps: Of each column, rising; shape (columns,).
+        ranks: Whose losses these are.
+        loss: Shape (ranks, columns); NaN where a rank reported nothing.
+        smooth: The mean over the ranks of their smoothed losses; shape (columns,).
+        rate: Images a second, all ranks together; NaN where nobody tells.
+        world: How many ranks there were.
+        gpu: Percent of each rank's GPU, shape (ranks, columns); no rows if nobody tells.
+    """
+
+    steps: np.ndarray
+    ranks: tuple[int, ...]
+    loss: np.ndarray
+    smooth: np.ndarray
+    rate: np.ndarray
+    world: np.ndarray
+    gpu: np.ndarray
+
+
+@dataclass
+class Epoch:
+    """What the ranks said of one epoch.
+
+    Attributes:
+        loss: By rank.
+        rate: Images a second, by rank.
+        seconds: The slowest rank's.
+        accuracy: Over the test images, between 0 and 1, where it was evaluated.
+    """
+
+    loss: dict[int, float] = field(default_factory=dict)
+    rate: dict[int, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    accuracy: float | None = None
+
+    @property
+    def mean_loss(self) -> float:
+        """Over the ranks."""
+        return sum(self.loss.values()) / len(self.loss) if self.loss else math.nan
+
+
+class Training:
+    """Events in, curves out; add from one thread.
+
+    Example:
+        >>> training = Training(metrics.parse(lines))
+        >>> training.frame().loss.shape
+        (4, 120)
+    """
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.epochs: dict[int, Epoch] = {}
+        self.accuracy: float | None = None
+        self.world_size = 0
+        self.synthetic = False
+        self.ended: set[int] = set()
+        self._rows: dict[int, _Rows] = {}
+        for each in sorted(events, key=lambda event: event.time):
+            self.add(each)
+
+    def add(self, event: Event) -> None:
+        """Take in one event; one without usable figures changes nothing."""
+        self.world_size = event.world_size
+        self.synthetic = self.synthetic or event.fields.get("synthetic") is True
+        if event.event == "step":
+            self._step(event)
+        elif event.event == "epoch":
+            self._epoch(event)
+        elif event.event == "eval":
+            self._eval(event)
+        elif event.event == "end":
+            self.ended.add(event.rank)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those that have reported steps."""
+        return tuple(sorted(self._rows))
+
+    @property
+    def last_step(self) -> int | None:
+        """The largest step that a rank has reported last."""
+        return max((int(each.newest[STEP]) for each in self._rows.values()), default=None)
+
+    def first_and_last_loss(self) -> tuple[float, float]:
+        """Return the mean over the ranks of their first and of their last losses; NaN without any."""
+        ends = [(each.view[0, LOSS], each.newest[LOSS]) for each in self._rows.values()]
+        if not ends:
+            return math.nan, math.nan
+        first, last = np.mean(ends, axis=0)
+        return float(first), float(last)
+
+    def latest(self) -> list[tuple[int, int, float, float, float]]:
+        """Return rank, step, loss, smoothed loss and images a second of each rank, as last reported."""
+        return [
+            (rank, int(row[STEP]), float(row[LOSS]), float(row[SMOOTH]), float(row[RATE]))
+            for rank, row in ((rank, self._rows[rank].newest) for rank in self.ranks)
+        ]
+
+    def frame(self) -> Frame:
+        """Return all curves, decimated where they have more points than can be seen."""
+        ranks = self.ranks
+        buckets = max(LEAST_BUCKETS, min(MOST_BUCKETS, MOST_BYTES // (8 * (len(ranks) + 4))))
+        rows = [self._rows[rank].view for rank in ranks]
+        if max(map(len, rows), default=0) > 2 * buckets:
+            width = _width(rows, buckets)
+            rows = [_gridded(each, width) for each in rows]
+        steps = np.unique(np.concatenate([each[:, STEP] for each in rows])) if rows else np.empty(0)
+        spread = np.full((len(ranks), len(steps), 6), np.nan)
+        for index, each in enumerate(rows):
+            spread[index, np.searchsorted(steps, each[:, STEP])] = each
+        return _frame(steps, ranks, spread)
+
+    def _step(self, event: Event) -> None:
+        step, loss = event.fields.get("step"), _number(event.fields.get("loss"))
+        if not isinstance(step, int) or isinstance(step, bool) or loss is None:
+            return
+        rate, gpu = (
+            math.nan if (value := _number(event.fields.get(key))) is None else value
+            for key in ("images_per_s", "gpu_percent")
+        )
+        known = self._rows.setdefault(event.rank, _Rows())
+        known.add(step, loss, rate, event.world_size, gpu)
+
+    def _epoch(self, event: Event) -> None:
+        number, loss = event.fields.get("epoch"), _number(event.fields.get("loss"))
+        if not isinstance(number, int):
+            return
+        epoch = self.epochs.setdefault(number, Epoch())
+        if loss is not None:
+            epoch.loss[event.rank] = loss
+        rate, seconds = (_number(event.fields.get(key)) for key in ("images_per_s", "seconds"))
+        if rate is not None:
+            epoch.rate[event.rank] = rate
+        epoch.seconds = max(epoch.seconds, seconds or 0.0)
+
+    def _eval(self, event: Event) -> None:
+        accuracy = _number(event.fields.get("accuracy"))
+        if accuracy is None:
+            return
+        self.accuracy = accuracy
+        number = event.fields.get("epoch", max(self.epochs, default=None))
+        if number in self.epochs:
+            self.epochs[number].accuracy = accuracy
+
+
+class _Rows:
+    """One rank's rows, in the order of their steps."""
+
+    def __init__(self) -> None:
+        self.rows = np.empty((256, 6))
+        self.count = 0
+
+    @property
+    def view(self) -> np.ndarray:
+        return self.rows[: self.count]
+
+    @property
+    def newest(self) -> np.ndarray:
+        return self.rows[self.count - 1]
+
+    def add(self, step: int, loss: float, rate: float, world: int, gpu: float) -> None:
+        if self.count and step <= self.newest[STEP]:  # it resumed from a checkpoint: the later attempt counts
+            self.count = int(np.searchsorted(self.view[:, STEP], step))
+        before = self.newest[SMOOTH] if self.count else loss
+        smooth = before + WEIGHT * (loss - before) if math.isfinite(loss) else before
+        self._make_room()
+        self.rows[self.count] = (step, loss, smooth if math.isfinite(smooth) else loss, rate, world, gpu)
+        self.count += 1
+
+    def _make_room(self) -> None:
+        if self.count < len(self.rows):
+            return
+        if self.count < MOST_ROWS:
+            self.rows = np.concatenate([self.rows, np.empty_like(self.rows)])
+            return
+        kept = _extremes(self.view, _width([self.view], MOST_ROWS // 4))
+        self.count = len(kept)
+        self.rows[: self.count] = kept
+
+
+def _width(rows: list[np.ndarray], buckets: int) -> int:
+    """Return the steps in a bucket: a power of two, so that old buckets stay as they are."""
+    steps = max(float(each[-1, STEP]) for each in rows) - min(float(each[0, STEP]) for each in rows)
+    return 2 ** max(0, math.ceil(math.log2(max(1.0, (steps + 1) / buckets))))
+
+
+def _extremes(rows: np.ndarray, width: int) -> np.ndarray:
+    """Return, of each bucket of steps, the rows with the least and the greatest loss, in their order."""
+    bucket = rows[:, STEP] // width
+    by_loss = np.lexsort((rows[:, LOSS], bucket))
+    begins = np.flatnonzero(np.diff(bucket[by_loss], prepend=-np.inf))
+    ends = np.append(begins[1:], len(rows)) - 1
+    return rows[np.unique(by_loss[np.concatenate([begins, ends])])]
+
+
+def _gridded(rows: np.ndarray, width: int) -> np.ndarray:
+    """Return the extremes of each bucket at its beginning and its middle, where every rank has its points."""
+    kept = _extremes(rows, width)
+    bucket = kept[:, STEP] // width
+    second = np.diff(bucket, prepend=-1) == 0
+    kept[:, STEP] = bucket * width + second * (width / 2)
+    return kept
+
+
+def _frame(steps: np.ndarray, ranks: tuple[int, ...], spread: np.ndarray) -> Frame:
+    """Return the curves over all ranks, from what each has said at the steps at which it spoke."""
+    filled = _filled(spread)
+    said = spread[:, :, WORLD]  # not filled: a rank that left says no more how many there are
+    world = np.max(said, axis=0, initial=0, where=~np.isnan(said))
+    part = np.array(ranks)[:, None] < np.maximum(world, 1)[None, :]  # a rank that left counts no more
+    gpu = spread[:, :, GPU]
+    return Frame(
+        steps=steps,
+        ranks=ranks,
+        loss=spread[:, :, LOSS],
+        smooth=_over_ranks(filled[:, :, SMOOTH], part, mean=True),
+        rate=_over_ranks(filled[:, :, RATE], part, mean=False),
+        world=world,
+        gpu=gpu if np.isfinite(gpu).any() else np.empty((0, len(steps))),
+    )
+
+
+def _filled(spread: np.ndarray) -> np.ndarray:
+    """Return it with the holes of each rank filled by what it said last."""
+    there = ~np.isnan(spread[:, :, STEP])
+    index = np.maximum.accumulate(np.where(there, np.arange(spread.shape[1]), 0), axis=1)
+    return np.take_along_axis(spread, index[:, :, None], axis=1)
+
+
+def _over_ranks(values: np.ndarray, part: np.ndarray, *, mean: bool) -> np.ndarray:
+    """Return the mean or the sum over the ranks that take part and have a value; NaN where none has."""
+    known = part & ~np.isnan(values)
+    count = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    return np.where(count > 0, total / np.maximum(count, 1) if mean else total, np.nan)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

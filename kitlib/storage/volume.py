@@ -1,0 +1,180 @@
+"""A volume as people use it: files go there and come back, by nothing but the Kubernetes API.
+
+How a volume is asked for is in `claims`, how files travel in `transfer`.
+"""
+
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from kitlib.display.progress import progress
+from kitlib.display.tables import Table
+from kitlib.errors import BadInput, KitError
+from kitlib.k8s.manifests import Object
+from kitlib.storage import copy, pvc
+from kitlib.storage.helper import Helper
+from kitlib.storage.paths import inside, listing, target
+
+if TYPE_CHECKING:
+    from kitlib.clusters.base import Cluster
+
+
+class Volume:
+    """A shared volume, and the way of files to and from it.
+
+    Args:
+        cluster: Where it is.
+        name: Its claim's name, by which pods mount it.
+
+    Example:
+        >>> volume = cluster.create_volume("shared", size="5Gi")
+        >>> volume.upload("pictures", to="pets")
+        >>> volume.ls("pets")
+    """
+
+    def __init__(self, cluster: "Cluster", name: str) -> None:
+        self.cluster, self.name = cluster, name
+
+    # Files
+
+    def ls(self, path: str = "") -> Table:
+        """Return what lies in a folder of the volume.
+
+        Raises:
+            FileMissing: There is no such folder.
+        """
+        place = inside(path)
+        with Helper(self.cluster, self.name) as helper:
+            return listing(copy.entries(helper, place), empty="an empty folder")
+
+    def upload(
+        self,
+        path: str | Path,
+        to: str = "",
+        *,
+        replace: bool = False,
+        more: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> str:
+        """Copy a file or a folder to the volume, and return its path there.
+
+        It appears complete or not at all. A file takes the place of a file of its name.
+
+        Args:
+            path: What is here.
+            to: Where it is to lie there; with a slash at the end, the folder to put it in.
+            replace: Let a folder take the place of the one that is there.
+            more: Files that the folder gets as well: name -> content.
+
+        Raises:
+            BadInput: There is no such file, ``to`` leads elsewhere, or a folder of that name is there.
+            VolumeFull: It does not fit.
+            TransferFailed: The connection was lost.
+        """
+        source = _here(path)
+        place = target(source.name, to)
+        with progress(f"volume {self.name}") as line, Helper(self.cluster, self.name) as helper:
+            try:
+                done = copy.send(helper, source, place, replace=replace, more=more, line=line)
+            except OSError as error:
+                raise _local(error, source) from error
+            line.done(f"copied {source.name} to {place}: {done}")
+        return place
+
+    def download(self, path: str, to: str | Path = ".") -> Path:
+        """Copy a file or a folder of the volume to this machine, and return its path here.
+
+        Args:
+            path: What is on the volume.
+            to: A folder that is there, in which it keeps its name; or its new path.
+
+        Raises:
+            FileMissing: There is no such file on the volume.
+            BadInput: ``to`` cannot be written, or is a folder with one of that name in it.
+            TransferFailed: The connection was lost.
+        """
+        place = inside(path)
+        given = Path(to).expanduser()
+        here = (given / Path(place or self.name).name if given.is_dir() else given).absolute()
+        if here.is_dir():
+            raise BadInput("there is a folder of that name already", about=str(here), fix="give another to=")
+        with progress(f"volume {self.name}") as line, Helper(self.cluster, self.name) as helper:
+            try:
+                done = copy.fetch(helper, place, here, line=line)
+            except OSError as error:
+                raise _local(error, here) from error
+            line.done(f"fetched {place or 'all of it'}: {done}")
+        return here
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a small file of the volume.
+
+        Raises:
+            FileMissing: There is no such file.
+        """
+        with Helper(self.cluster, self.name) as helper:
+            return copy.content(helper, inside(path))
+
+    def remove(self, path: str) -> None:
+        """Delete a file, or a folder with all that is in it; one that is gone is fine.
+
+        Raises:
+            BadInput: The path is the volume itself: `delete` does that.
+        """
+        place = inside(path)
+        if not place:
+            raise BadInput("this is the whole volume", about=f"path={path!r}", fix="volume.delete()")
+        with Helper(self.cluster, self.name) as helper:
+            copy.remove(helper, place)
+
+    # The volume
+
+    def delete(self) -> None:
+        """Delete the claim, and with it what the StorageClass made for it; one that is gone is fine.
+
+        Raises:
+            VolumeInUse: Pods use it; the error names them.
+        """
+        with progress(f"volume {self.name}") as line:
+            pvc.remove(self.cluster.kube, self.name, report=line.update)
+            line.done("deleted")
+
+    @property
+    def source(self) -> Object:
+        """Where it really is, as its PersistentVolume says: ``{"nfs": {…}}``, ``{"csi": {…}}`` …
+
+        Raises:
+            Rejected: This user may not see volumes, as attendees may not.
+        """
+        return pvc.source(self.cluster.kube, self.name)
+
+    def __repr__(self) -> str:
+        return f'Volume "{self.name}" in cluster "{self.cluster.name}": {self._summary()}'
+
+    def _repr_html_(self) -> str:
+        return f"<b>Volume</b> <code>{escape(self.name)}</code>: {escape(self._summary())}"
+
+    def _summary(self) -> str:
+        try:
+            claim = self.cluster.kube.find(pvc.CLAIM, self.name)
+        except KitError as error:  # showing an object never fails
+            return error.what
+        if claim is None:
+            return "it was deleted"
+        return ", ".join(str(part) for part in pvc.row(claim)[1:4] if part)
+
+
+def _here(path: str | Path) -> Path:
+    source = Path(path).expanduser().absolute()
+    if not (source.is_file() or source.is_dir()) or not source.name:
+        raise BadInput("there is no such file or folder here", about=str(source), fix="give one that exists")
+    return source
+
+
+def _local(error: OSError, path: Path) -> BadInput:
+    return BadInput(
+        f"this machine's files cannot be used: {error.strerror or error}",
+        about=str(error.filename or path),
+        fix="give a path that you can read, or write, with room enough",
+    )

@@ -1,0 +1,87 @@
+"""A watch in a notebook: live where somebody looks, a picture and a table where nobody does.
+
+Where a front end shows the notebook, the output is the widget; when the watch has ended, the picture is added
+to the same output, for what is saved. Under papermill, nbclient and nbval nobody looks, and a widget would
+leave nothing in the executed notebook: there the output is a picture and a table, brought up to date after
+each cell, so the notebook has what was true when its last cell ended. Nothing is shown from a thread.
+"""
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from kitlib.display.progress import in_notebook
+
+if TYPE_CHECKING:
+    from kitlib.widgets.watch import Watch
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def somebody_looks() -> bool:
+    """Return whether a front end shows the cell that runs: only a front end can be asked for input."""
+    if not in_notebook():
+        return False
+    from IPython import get_ipython
+
+    return bool(getattr(get_ipython().kernel, "_allow_stdin", False))
+
+
+class Showing:
+    """One display of a watch, until the watch has ended and its picture is complete."""
+
+    def __init__(self, watch: "Watch") -> None:
+        from IPython import get_ipython
+        from IPython.display import display
+
+        self.watch = watch
+        self.live = watch.moves and somebody_looks()
+        self.cells = 0
+        self.drawn: object = None
+        self.shell = get_ipython()
+        if self.live:
+            self.handles = [display(self._widget(), raw=True, display_id=True)]
+            with contextlib.suppress(RuntimeError):  # no loop: then the next cell completes it
+                watch.when_finished(_later(asyncio.get_running_loop(), self.complete))
+        else:
+            self.drawn = watch.state()
+            self.handles = [display(each, raw=True, display_id=True) for each in watch.still()]
+        self.shell.events.register("post_run_cell", self._after_cell)
+
+    def complete(self) -> None:
+        """Bring the display to its last state, if it has come to that."""
+        if self.shell is None or not self.watch.finished:
+            return
+        self._update()
+        self.shell.events.unregister("post_run_cell", self._after_cell)
+        self.shell = None
+
+    def _after_cell(self, *_) -> None:
+        self.cells += 1
+        if self.cells == 1 and not self.watch.finished:  # the cell that shows it: there is nothing new yet
+            return
+        if not self.live:
+            self.watch.catch_up()
+            if not self.watch.finished and self.watch.state() != self.drawn:
+                self._update()
+        self.complete()
+
+    def _update(self) -> None:
+        self.drawn = self.watch.state()
+        picture, *rest = self.watch.still()
+        for handle, bundle in zip(
+            self.handles, [picture | self._widget(), *rest] if self.live else [picture, *rest], strict=False
+        ):
+            handle.update(bundle, raw=True)
+
+    def _widget(self) -> dict[str, object]:
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.watch.widget().model_id}
+        return {WIDGET: view, "text/plain": repr(self.watch)}
+
+
+def _later(loop: asyncio.AbstractEventLoop, call):
+    def ask() -> None:
+        with contextlib.suppress(RuntimeError):  # the kernel has ended
+            loop.call_soon_threadsafe(call)
+
+    return ask

@@ -1,0 +1,1 @@
+"""Create, find, wait for and delete local clusters."""

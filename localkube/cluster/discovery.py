@@ -1,0 +1,153 @@
+"""Which clusters there are and how they are: by record, by lock, by port; and how to end their processes.
+
+Imports little, because every command asks. Creating and deleting are in ``cluster.py``.
+"""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from localkube.errors import LocalClusterError
+from localkube.host import start_time
+from localkube.kubelet.resources.cgroups import remove_recorded
+from localkube.paths import ClusterPaths, state_dir
+
+# To end by themselves, and once they were killed: a machine that is busy takes its time.
+STOP_SECONDS, KILL_SECONDS = 10, 60
+POLL_SECONDS = 0.02
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+
+
+def read_record(paths: ClusterPaths) -> dict[str, Any]:
+    try:
+        return json.loads(paths.record.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _processes(paths: ClusterPaths) -> dict[str, dict[str, int]]:
+    """Return the processes that the supervisor has written down; they may have ended since."""
+    try:
+        return json.loads((paths.root / "processes.json").read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def end_processes(paths: ClusterPaths) -> None:
+    """End the supervisor, the site and the gateway, wait until they are gone, and sweep up after them."""
+    processes = _processes(paths)
+    if not processes and alive(paths):
+        raise LocalClusterError(
+            "its supervisor runs, and nothing says as which process",
+            about=paths.name,
+            fix=f"look for 'localkube.supervisor {paths.root}' with ps, end it, and try again",
+        )
+    if "supervisor" in processes and _runs(processes["supervisor"]):
+        os.kill(processes["supervisor"]["pid"], signal.SIGTERM)
+    for patience in (STOP_SECONDS, KILL_SECONDS):
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            if not any(map(_runs, processes.values())):
+                remove_recorded(paths.root)
+                return
+            time.sleep(POLL_SECONDS)
+        for process in filter(_runs, processes.values()):
+            os.kill(process["pid"], signal.SIGKILL)
+    raise LocalClusterError(
+        "its processes do not end",
+        about=f"{paths.name}: {processes}",
+        fix="look at them with ps, and try again",
+    )
+
+
+def note_stop(paths: ClusterPaths) -> None:
+    """Write down that the cluster was stopped on purpose: what runs no longer is explained by it."""
+    (paths.root / "stopped").touch(mode=0o600)
+
+
+def _why_stopped(paths: ClusterPaths, record: dict[str, Any]) -> str:
+    if (paths.root / "stopped").exists():
+        return "it was stopped, and keeps its objects and volumes"
+    if record.get("boot") not in (None, boot_id()):
+        return "this machine was started anew since; its objects and volumes are kept"
+    return "its supervisor has ended, and its processes with it; its objects and volumes are kept"
+
+
+def boot_id() -> str:
+    """Return what names this run of the machine; nothing where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _runs(process: dict[str, int]) -> bool:
+    return start_time(process["pid"]) == process["start_time"]
+
+
+def alive(paths: ClusterPaths) -> bool:
+    """Tell whether a supervisor holds the cluster's lock."""
+    try:
+        descriptor = os.open(paths.root / "supervisor.lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _api_problem(port: int) -> str:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2):
+            return ""
+    except OSError as error:
+        return f"nothing answers on 127.0.0.1:{port}: {error}"
+
+
+def status(name: str) -> dict[str, Any]:
+    """Return how a cluster is: ``state`` is absent, stopped, broken or running."""
+    check_name(name)
+    paths = ClusterPaths(name)
+    try:
+        record = json.loads(paths.record.read_text())
+        answer = record | {
+            "server": f"https://127.0.0.1:{record['api_port']}",
+            "kubeconfig": str(paths.kubeconfig),
+            "processes": _processes(paths),
+            "state": "running",
+            "reason": "",
+        }
+    except FileNotFoundError:
+        return {"name": name, "state": "absent", "reason": f"there is no cluster {name!r} on this machine"}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        return {"name": name, "state": "broken", "reason": f"its record cannot be read: {error!r}"}
+    if not alive(paths):
+        return answer | {"state": "stopped", "reason": _why_stopped(paths, record)}
+    if problem := _api_problem(record["api_port"]):
+        return answer | {"state": "broken", "reason": problem}
+    return answer
+
+
+def names() -> list[str]:
+    """Return the names of the clusters that have a directory here."""
+    root = state_dir() / "clusters"
+    return sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+
+
+def check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise LocalClusterError(
+            "a cluster's name has up to 40 lower-case letters, digits and hyphens",
+            about=repr(name),
+            fix="choose a name such as lab-1",
+        )

@@ -1,0 +1,250 @@
+"""Create, look at and delete a local cluster: the verbs behind ``python -m localkube``.
+
+The supervisor does the work from then on. Everything of a cluster is in one directory, and its processes
+live in one PID namespace, so that deleting is killing one process and removing one folder.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from localkube import host
+from localkube.cluster import control, progress_deadline
+from localkube.cluster.discovery import (
+    STOP_SECONDS,
+    check_name,
+    end_processes,
+    note_stop,
+    read_record,
+    status,
+)
+from localkube.cluster.preparation import Preparation, python_environment
+from localkube.cluster.startup import Startup
+from localkube.config import Wanted
+from localkube.controlplane import binaries, etcd_snapshot
+from localkube.errors import LocalClusterError
+from localkube.lock import Report, lock_path, locked, nobody
+from localkube.network.addresses import choose_octet
+from localkube.paths import ClusterPaths, private_dir, unwritable
+from localkube.runtime import preload
+
+BRING_BACK = {"stopped": "start", "cut": "heal"}
+
+
+def create(
+    name: str, *, wanted: Wanted, report: Report, progress_seconds: float = progress_deadline.SECONDS
+) -> dict[str, Any]:
+    """Start a cluster, or return the one of this name that runs already.
+
+    A stopped cluster is started again with the objects that it had, and so are nodes that were switched off
+    or cut off.
+
+    Args:
+        name: Up to 40 lower-case letters, digits and hyphens.
+        wanted: Its nodes and the rest of its shape.
+        report: Called with a sentence at each step.
+        progress_seconds: It is given up when it has made no progress for so long.
+
+    Returns:
+        The status, as ``status`` gives it.
+
+    Raises:
+        LocalClusterError: The request makes no sense, the machine refuses, or the cluster did not start.
+    """
+    check_name(name)
+    paths = ClusterPaths(name)
+    private_dir(paths.root.parent)
+    with locked(paths, report) as report:
+        now = status(name)
+        if now["state"] == "running":
+            return _whole(paths, _same(now, wanted))
+        if now["state"] == "broken":
+            raise LocalClusterError(
+                f"the cluster does not answer: {now['reason']}",
+                about=name,
+                fix=f"delete it (kit cluster delete {name}) and create it again",
+            )
+        return _start(paths, wanted, report, progress_seconds, fresh=now["state"] == "absent")
+
+
+def start(
+    name: str, *, report: Report, progress_seconds: float = progress_deadline.SECONDS
+) -> dict[str, Any]:
+    """Start a stopped cluster in the shape that it had; one that runs is returned as it is.
+
+    Raises:
+        LocalClusterError: There is none, or it did not start.
+    """
+    paths = ClusterPaths(name)
+    now = status(name)
+    if now["state"] == "absent":
+        raise LocalClusterError("there is no such cluster", about=name, fix=f"kit cluster create {name}")
+    shape = read_record(paths).get("shape")
+    if shape is None:
+        raise LocalClusterError(
+            f"nothing says which shape it had: {now['reason']}",
+            about=name,
+            fix=f"delete it (kit cluster delete {name}) and create it again",
+        )
+    return create(name, wanted=Wanted(**shape), report=report, progress_seconds=progress_seconds)
+
+
+def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
+    """End every process of a cluster and keep its objects, volumes and port; harmless when it has stopped.
+
+    What etcd has written is with the kernel, so that nothing which was acknowledged is lost.
+    """
+    check_name(name)
+    paths = ClusterPaths(name)
+    now = status(name)
+    if now["state"] == "absent":
+        raise LocalClusterError("there is no such cluster", about=name, fix="see `kit cluster list`")
+    with locked(paths, report):
+        end_processes(paths)
+        note_stop(paths)
+    return status(name)
+
+
+def _start(
+    paths: ClusterPaths, wanted: Wanted, report: Report, progress_seconds: float, *, fresh: bool
+) -> dict[str, Any]:
+    here = host.examine()
+    mode = host.choose_mode(here, wanted.mode)
+    control_plane = binaries.obtain(report=report)
+    extra = {}
+    if mode == "plain":
+        had = read_record(paths).get("octet")
+        extra = {"mode": mode, "octet": choose_octet(paths.name, had), "preload": preload.obtain(report)}
+    listener = _listener(paths, wanted.port)
+    port = listener.getsockname()[1]
+    supervisor = None
+    try:
+        report("making certificates and settings")
+        nodes = Preparation(paths, wanted, control_plane, here, port, **extra).write()
+        if fresh and (baked := etcd_snapshot.baked_etcd(control_plane, report=report)):
+            etcd_snapshot.plant(baked, paths.etcd)
+        report("starting the control plane")
+        supervisor = _launch(paths, listener)
+        startup = Startup(
+            paths,
+            port=port,
+            nodes=len(nodes),
+            supervisor=supervisor,
+            seconds=progress_seconds,
+            report=report,
+        )
+        asyncio.run(startup.wait())
+    except BaseException as error:
+        if supervisor:
+            supervisor.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # what stands still is killed below
+                supervisor.wait(STOP_SECONDS)
+        end_processes(paths)
+        if fresh:
+            shutil.rmtree(paths.root, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise unwritable(paths.root, error) from error
+        raise
+    finally:
+        listener.close()
+    return status(paths.name)
+
+
+def _launch(paths: ClusterPaths, listener: socket.socket) -> subprocess.Popen:
+    command = [sys.executable, "-m", "localkube.supervisor", str(paths.root), str(listener.fileno())]
+    with open(paths.logs / "supervisor.log", "ab", opener=_private) as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+            cwd="/",
+            env=python_environment(),
+        )
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def delete(name: str, *, report: Report = nobody) -> dict[str, Any]:
+    """End every process of a cluster and remove its directory; harmless when there is none."""
+    check_name(name)
+    paths = ClusterPaths(name)
+    if not paths.root.parent.is_dir():
+        return {"name": name, "state": "absent", "existed": False}
+    with locked(paths, report):
+        existed = paths.root.exists()
+        end_processes(paths)
+        try:
+            if existed:
+                shutil.rmtree(paths.root)
+        except OSError as error:
+            raise unwritable(paths.root, error) from error
+        lock_path(paths).unlink(missing_ok=True)
+    return {"name": name, "state": "absent", "existed": existed}
+
+
+def _listener(paths: ClusterPaths, port: int) -> socket.socket:
+    """Return the cluster's socket on the host: the port asked for, the one that it had, or a free one."""
+    had = read_record(paths).get("api_port", 0)
+    if port or not had:
+        return host_socket(port)
+    try:
+        return host_socket(had)
+    except LocalClusterError:
+        return host_socket(0)
+
+
+def host_socket(port: int) -> socket.socket:
+    """Return a listening socket of the host's, on 127.0.0.1 alone; 0 takes a free port.
+
+    Raises:
+        LocalClusterError: The port is taken, or not allowed.
+    """
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise LocalClusterError(
+            f"the port cannot be used: {getattr(error, 'strerror', None) or error}",
+            about=f"127.0.0.1:{port}",
+            fix="choose another with --port, or leave it out and take a free one",
+        ) from error
+    listener.listen(128)
+    return listener
+
+
+def _same(now: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+    differing = [
+        key for key, value in wanted.as_dict().items() if now["shape"].get(key) != value and key != "port"
+    ]
+    if differing:
+        had = ", ".join(f"{key}={now['shape'].get(key)!r}" for key in differing)
+        raise LocalClusterError(
+            f"a cluster of this name runs already, with {had}",
+            about=now["name"],
+            fix=f"ask for the same, choose another name, or delete it: kit cluster delete {now['name']}",
+        )
+    return now
+
+
+def _whole(paths: ClusterPaths, now: dict[str, Any]) -> dict[str, Any]:
+    """Bring back the nodes that were switched off or cut off: whoever creates a cluster wants all of it."""
+    try:
+        states = json.loads(paths.node_states.read_text())
+    except FileNotFoundError:
+        return now
+    for node, state in states.items():
+        control.ask(paths.name, {"verb": BRING_BACK[state], "node": node})
+    return now

@@ -1,0 +1,241 @@
+"""Everything that the processes of a cluster read before they start: certificates, settings, the record."""
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from localkube.cluster.discovery import boot_id
+from localkube.config import Wanted
+from localkube.controlplane import certificates, components, kubeconfig
+from localkube.controlplane.binaries import ControlPlane
+from localkube.host import Machine
+from localkube.kubelet.nodes.node_pool import NodeSettings
+from localkube.network.addresses import LoopbackAddresses, moved_ports
+from localkube.network.subnet import Site
+from localkube.paths import ClusterPaths, private_dir, state_dir
+
+# Set to "off", containers are held to their limits without control groups, as where there are none.
+CONTROL_GROUPS = "TRAINYARD_CGROUPS"
+# Seconds after the API's first answer: each takes a core for a second or two, which the first pods want.
+DELAYS = {"metrics-server": 3.0, "warm": 4.0}
+EGRESS_SOCKET = "egress.sock"
+# Of a site's loopback: from there the supervisor carries to the server on the host that judges tokens.
+TOKEN_WEBHOOK_PORT = 6444
+# The agent trusts its cluster's authority alone: reading the machine's takes aiohttp a sixth of a second.
+AGENT_ENVIRONMENT = {"SSL_CERT_FILE": "/dev/null", "SSL_CERT_DIR": "/dev/null", "MALLOC_ARENA_MAX": "1"}
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A cluster that is about to start: where, of what, on which port of the host, in which mode.
+
+    ``octet`` (see ``localkube.network.addresses``) and ``preload`` are plain mode's.
+    """
+
+    paths: ClusterPaths
+    wanted: Wanted
+    control_plane: ControlPlane
+    machine: Machine
+    port: int
+    mode: str = "namespaces"
+    octet: int = 0
+    preload: Path = Path()
+
+    def write(self) -> list[NodeSettings]:
+        """Write all files, and return the nodes that the cluster will have.
+
+        Raises:
+            OSError: The disk is full or read-only.
+            LocalClusterError: The same, said by the part that met it.
+        """
+        paths, nodes = self.paths, self.wanted.node_settings(self.machine)
+        if self.mode == "plain":
+            nodes = [replace(node, external_address=self._on_loopback(node.address)) for node in nodes]
+        for directory in (
+            paths.root,
+            paths.pki,
+            paths.logs,
+            paths.pods,
+            paths.volumes,
+            paths.root / "mnt",
+            paths.fleeting,
+        ):
+            private_dir(directory)
+        # A cluster that starts has all its nodes.
+        paths.node_states.unlink(missing_ok=True)
+        (paths.root / "stopped").unlink(missing_ok=True)
+        loopback = [self._on_loopback(Site().address)] if self.mode == "plain" else []
+        certificates.issue(
+            paths.pki,
+            node_addresses=[each for node in nodes for each in (node.address, node.external_address) if each],
+            api_names=loopback,
+        )
+        kubeconfig.write(
+            paths.kubeconfig,
+            server=f"https://127.0.0.1:{self.port}",
+            ca=paths.pki / "ca.crt",
+            cert=paths.pki / "admin.crt",
+            key=paths.pki / "admin.key",
+            name=paths.name,
+        )
+        _write(paths.root / "agent.json", self._agent(nodes))
+        _write(paths.root / "plan.json", self._plan(nodes))
+        _write(paths.record, self._first_record(nodes))
+        return nodes
+
+    def _agent(self, nodes: list[NodeSettings]) -> dict[str, Any]:
+        """Return what ``localkube.kubelet.config.AgentSettings`` reads."""
+        paths = self.paths
+        return {
+            "server": f"https://{self._on_loopback(Site().address)}:6443",
+            "pki": str(paths.pki),
+            "socket": str(paths.socket),
+            "pods": str(paths.pods),
+            "fleeting": str(paths.fleeting),
+            "volumes": str(paths.volumes),
+            "control": str(paths.control),
+            "node_states": str(paths.node_states),
+            "simulated": str(paths.simulated),
+            "hide": [os.path.realpath(state_dir())],
+            "version": self.control_plane.version,
+            "nodes": [asdict(node) for node in nodes],
+            "warm": self.wanted.warm,
+            "log_limits": {
+                "bytes": self.wanted.container_log_max_size,
+                "files": self.wanted.container_log_max_files,
+            },
+            "metrics": self.control_plane.has("metrics-server"),
+            "programs": {name: list(argv) for name, argv in self.control_plane.programs.items()},
+            "control_groups": os.environ.get(CONTROL_GROUPS, "") != "off",
+            "egress": self.control_plane.has("gateway") and self.mode != "plain",
+            "plain": self._plain(),
+        }
+
+    def _on_loopback(self, address: str) -> str:
+        """Return where an address of the cluster is: in a site where it says."""
+        return LoopbackAddresses(self.octet, low=0).reach(address, 0)[0] if self.mode == "plain" else address
+
+    def _plain(self) -> dict[str, Any] | None:
+        if self.mode != "plain":
+            return None
+        return {
+            "octet": self.octet,
+            "low": moved_ports(self.octet),
+            "preload": str(self.preload),
+            "egress": str(self.paths.root / EGRESS_SOCKET),
+        }
+
+    def _plan(self, nodes: list[NodeSettings]) -> dict[str, Any]:
+        """Return what ``localkube.supervisor`` reads."""
+        site = asdict(Site()) | {
+            "mode": self.mode,
+            "user_namespace": self.machine.namespaces.user_namespace,
+            "scratch": str(self.paths.root / "mnt"),
+            "fleeting": str(self.paths.fleeting),
+            "node_addresses": [node.address for node in nodes],
+        }
+        plain = self.mode == "plain"
+        return {
+            "site": site,
+            "components": self._components(),
+            "gateway": None if plain else _gateway(self.control_plane, Site()),
+            "token_webhook": None if plain else self._way_to_token_webhook(),
+            "api": [self._on_loopback(Site().address), 6443],
+        }
+
+    def _token_webhook(self) -> str | None:
+        """Return its URL, as the API server reaches it: in a site, by a port of the site's own loopback."""
+        url = self.wanted.token_webhook
+        if url is None or self.mode == "plain":
+            return url
+        return urlsplit(url)._replace(netloc=f"127.0.0.1:{TOKEN_WEBHOOK_PORT}").geturl()
+
+    def _way_to_token_webhook(self) -> dict[str, Any] | None:
+        if self.wanted.token_webhook is None:
+            return None
+        there = urlsplit(self.wanted.token_webhook)
+        return {"inside": ["127.0.0.1", TOKEN_WEBHOOK_PORT], "outside": [there.hostname, there.port]}
+
+    def _components(self) -> list[dict[str, Any]]:
+        """Return the programs of the site, as the supervisor reads them."""
+        paths, plain, found = self.paths, self.mode == "plain", []
+        own = self._on_loopback(Site().address)
+        at = components.Addresses(token_webhook=self._token_webhook())
+        if plain:
+            at = replace(at, api_bind=own, loopback=own, egress=EGRESS_SOCKET)
+        for component in components.commands(paths, self.control_plane, addresses=at):
+            late = bool(component.starts_after)
+            argv, env = list(component.argv), dict(component.env)
+            entry = _component(paths, component.name, argv, env, late=late)
+            found.append(entry | {"delay": DELAYS.get(component.name, 0.0)})
+        environment = python_environment()
+        agent = [sys.executable, "-m", "localkube.kubelet", str(paths.root / "agent.json")]
+        found.append(_component(paths, "agent", agent, environment | AGENT_ENVIRONMENT, late=False))
+        if self.wanted.warm:
+            warm = [sys.executable, "-m", "localkube.runtime.forkserver.server"]
+            if plain:
+                environment = environment | {"LD_PRELOAD": str(self.preload)}
+            entry = _component(paths, "warm", warm, environment, late=True)
+            found.append(entry | {"op": "warm", "delay": DELAYS["warm"]})
+        return found
+
+    def _first_record(self, nodes: list[NodeSettings]) -> dict[str, Any]:
+        """Return what stays true of the cluster until it is started again."""
+        return {
+            "name": self.paths.name,
+            "nodes": len(nodes),
+            "shape": self.wanted.as_dict(),
+            "mode": self.mode,
+            "octet": self.octet,
+            "api_port": self.port,
+            "version": self.control_plane.version,
+            "origin": self.control_plane.origin,
+            "kubectl": self.control_plane.argv("kubectl"),
+            "created": time.time(),
+            "boot": boot_id(),
+            "oversubscribed": sum(node.cpus for node in nodes) > self.machine.cores,
+        }
+
+
+def _component(
+    paths: ClusterPaths, name: str, argv: list[str], env: dict[str, str], *, late: bool
+) -> dict[str, Any]:
+    log = str(paths.logs / f"{name}.log")
+    return {
+        "name": name,
+        "argv": argv,
+        "env": env,
+        "log": log,
+        "starts_after_api": late,
+        "cwd": str(paths.root),
+    }
+
+
+def python_environment() -> dict[str, str]:
+    """Return what a Python process of ours needs of this one's environment, and no secrets of the user's."""
+    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
+    kept = (*kept, "TRAINYARD_LOG_LEVEL")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    source = str(Path(__file__).resolve().parents[2])
+    return environment | {"PYTHONPATH": source, "PYTHONUNBUFFERED": "1"}
+
+
+def _gateway(control_plane: ControlPlane, site: Site) -> list[str] | None:
+    if not control_plane.has("gateway"):
+        return None
+    network = f"10.244.0.0/{site.prefix}"
+    return control_plane.argv(
+        "gateway", "--packet-fd", "{fd}", "--subnet", network, "--address", site.gateway
+    )
+
+
+def _write(path: Path, content: Any) -> None:
+    aside = path.with_suffix(".new")
+    aside.write_text(json.dumps(content, indent=1))
+    os.chmod(aside, 0o600)
+    aside.replace(path)

@@ -1,0 +1,173 @@
+"""Wait until a cluster that was started is ready: as long as its parts make progress, and say which is slow.
+
+Its processes are looked at from outside, by their place in the tree below the supervisor; whether the cluster
+is ready is for its API to say. Starting it is in ``cluster.py``, the rule of the deadline in
+``progress_deadline.py``.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from localkube.cluster.progress_deadline import Activity, Death, ProgressDeadline, Standstill, machine_load
+from localkube.errors import LocalClusterError
+from localkube.kubelet.resources.proc_usage import Processes
+from localkube.paths import ClusterPaths
+
+POLL_SECONDS = 0.02
+LOOK_SECONDS = 0.5
+REPORT_SECONDS = 5.0
+LEAST_FREE_BYTES = 1 << 20
+# What a cluster cannot do without; the scheduler and the others are not waited for.
+NEEDED = ("supervisor", "etcd", "kube-apiserver", "kube-controller-manager", "agent")
+NEVER_IDLE = ("etcd", "kube-apiserver", "agent")
+AT_WORK_SHARE = 0.1
+
+
+class Startup:
+    """One start of a cluster.
+
+    Args:
+        paths: Its files, which are written.
+        port: Of its API on 127.0.0.1.
+        nodes: How many nodes it will have.
+        supervisor: Its first process, just begun.
+        seconds: How long it may stand still.
+        report: Called with a sentence every few seconds.
+    """
+
+    def __init__(
+        self,
+        paths: ClusterPaths,
+        *,
+        port: int,
+        nodes: int,
+        supervisor: subprocess.Popen,
+        seconds: float,
+        report: Callable[[str], None],
+    ) -> None:
+        self._paths, self._port, self._nodes = paths, port, nodes
+        self._supervisor, self._report = supervisor, report
+        self._deadline, self._activity = ProgressDeadline(seconds, never_idle=NEVER_IDLE), Activity()
+        self._begun = time.time()
+        self._said, self._spent = time.monotonic(), dict[str, float]()
+        # What is waited for, in words, and of which part; and how far the start has come at its best: an API
+        # server that ends again and again would answer anew each time.
+        self._state, self._part, self._far = "the API server does not answer", "kube-apiserver", 0
+
+    async def wait(self) -> None:
+        """Return when every node is Ready, pods are accepted, and the API server calls itself ready.
+
+        Raises:
+            LocalClusterError: It stands still, or a part of it ends again and again.
+        """
+        ready = asyncio.create_task(self._ready())
+        try:
+            while not (await asyncio.wait([ready], timeout=LOOK_SECONDS))[0]:
+                self._look()
+            await ready
+        finally:
+            ready.cancel()
+            await asyncio.gather(ready, return_exceptions=True)
+
+    async def _ready(self) -> None:
+        # Not before: its import takes a third of a second, in which the control plane can begin.
+        from localkube.api_client import Api, ApiError
+
+        pki = self._paths.pki
+        files = {"cert_file": pki / "admin.crt", "key_file": pki / "admin.key"}
+        async with Api(f"https://127.0.0.1:{self._port}", ca_file=pki / "ca.crt", **files) as api:
+            while True:
+                try:
+                    if await self._is_ready(api):
+                        return
+                except ApiError as error:
+                    if error.status == 0:
+                        self._await("the API server does not answer", of="kube-apiserver")
+                    elif error.status != 404:
+                        self._await(f"the API server refuses: {error.message}", of="kube-apiserver")
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _is_ready(self, api: Any) -> bool:
+        items = (await api.get("/api/v1/nodes"))["items"]
+        ready = sum(_heard(node, since=int(self._begun)) for node in items)
+        self._await(f"{ready} of {self._nodes} nodes are Ready", of="agent", far=1 + ready)
+        if ready != self._nodes:
+            return False
+        # Pods are refused until the controller manager has made this one.
+        missing = "the default service account is not there yet"
+        self._await(missing, of="kube-controller-manager", far=2 + ready)
+        await api.get("/api/v1/namespaces/default/serviceaccounts/default")
+        self._await("the API server does not call itself ready", of="kube-apiserver", far=3 + ready)
+        return await api.is_ready()
+
+    def _await(self, state: str, *, of: str, far: int = 0) -> None:
+        self._state, self._part, self._far = state, of, max(far, self._far)
+
+    def _look(self) -> None:
+        """Say what is slow, and give up what stands still."""
+        if (code := self._supervisor.poll()) is not None:
+            raise self._error(Standstill(f"the supervisor has ended with status {code}", "supervisor"))
+        interval, wanted = self._activity.look(self._pids())
+        standstill = self._deadline.look(self._far, interval, wanted, self._deaths())
+        if standstill:
+            raise self._error(standstill)
+        for part, seconds in wanted.items():
+            self._spent[part] = self._spent.get(part, 0.0) + seconds
+        if (since := time.monotonic() - self._said) >= REPORT_SECONDS:
+            work = [part for part, spent in self._spent.items() if spent > AT_WORK_SHARE * since]
+            self._report(
+                f"{self._state}; {time.time() - self._begun:.0f} s, {machine_load()}, "
+                f"at work: {', '.join(work) or 'nothing'}"
+            )
+            self._said, self._spent = time.monotonic(), {}
+
+    def _pids(self) -> dict[str, list[int]]:
+        """Return the processes of each part: those that write into its log."""
+        logs, found = self._paths.logs.resolve(), dict[str, list[int]]()
+        for pid in Processes().tree(self._supervisor.pid):
+            with contextlib.suppress(OSError):  # it has ended
+                output = Path(os.readlink(f"/proc/{pid}/fd/1"))
+                if output.parent == logs and output.stem in NEEDED:
+                    found.setdefault(output.stem, []).append(pid)
+        return found
+
+    def _deaths(self) -> dict[str, Death]:
+        try:
+            noted = json.loads(self._paths.deaths.read_text())
+        except FileNotFoundError:
+            return {}
+        return {name: Death(**noted[name]) for name in NEEDED if name in noted}
+
+    def _error(self, standstill: Standstill) -> LocalClusterError:
+        part = standstill.part or self._part
+        what = f"the cluster did not start: {self._state}; {standstill.reason} ({machine_load()})"
+        fix = f"look at the lines of {part} above, and at `kit doctor`; then create it again"
+        if shutil.disk_usage(self._paths.root).free < LEAST_FREE_BYTES:
+            what, fix = f"{what}; the disk is full", f"free space in {self._paths.root.parent}, and try again"
+        return LocalClusterError(f"{what}\n{log_tail(self._paths, part)}", about=self._paths.name, fix=fix)
+
+
+def _heard(node: dict[str, Any], *, since: float) -> bool:
+    """Tell whether a node is Ready by the word of an agent that runs now: the API remembers older ones."""
+    for condition in node["status"].get("conditions", []):
+        if condition["type"] == "Ready" and condition["status"] == "True":
+            return datetime.fromisoformat(condition["lastHeartbeatTime"]).timestamp() >= since
+    return False
+
+
+def log_tail(paths: ClusterPaths, part: str, *, lines: int = 12, others: int = 3) -> str:
+    """Return the last lines of each log, those of ``part`` last, where they are seen."""
+    found = []
+    for path in sorted(paths.logs.glob("*.log"), key=lambda path: (path.stem == part, path.stem)):
+        text = path.read_text(errors="replace").splitlines()[-(lines if path.stem == part else others) :]
+        found += [f"  {path.stem}: {line[:300]}" for line in text]
+    return "\n".join(found)

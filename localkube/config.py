@@ -1,0 +1,130 @@
+"""What a caller may ask of a cluster, checked, and shared out over this machine."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from localkube.errors import LocalClusterError
+from localkube.host import Machine
+from localkube.kubelet.logs.segments import LogLimits
+from localkube.kubelet.nodes.node_pool import NodeSettings
+from localkube.kubelet.quantity import parse
+
+MOST_NODES = 100
+MODES = ("auto", "namespaces", "plain")
+MEMORY_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The shape of a cluster.
+
+    Attributes:
+        nodes: 1 to 100.
+        cpus: Cores of each node; None shares the machine's out, at least one each.
+        memory: Bytes of each node; None shares the machine's out.
+        gpus: GPUs that each node declares without having them; None offers the real ones.
+        labels: On every node.
+        port: Of the API on 127.0.0.1; 0 takes a free one.
+        warm: Keep a process with torch imported, from which training containers start at once.
+        mode: ``namespaces``, ``plain``, or ``auto``: namespaces where the machine allows them.
+        container_log_max_size: Bytes after which a container's log goes on in a new file.
+        container_log_max_files: How many files of a container's log are kept.
+        token_webhook: ``http://127.0.0.1:PORT/PATH``: a server on this machine that is asked, by TokenReview,
+            whose a bearer token is that the cluster did not issue.
+    """
+
+    nodes: int = 4
+    cpus: float | None = None
+    memory: int | None = None
+    gpus: int | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    port: int = 0
+    warm: bool = True
+    mode: str = "auto"
+    container_log_max_size: int = LogLimits.bytes
+    container_log_max_files: int = LogLimits.files
+    token_webhook: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= MOST_NODES:
+            raise LocalClusterError(
+                f"a local cluster has 1 to {MOST_NODES} nodes, not {self.nodes}",
+                about="nodes",
+                fix=f"ask for --nodes between 1 and {MOST_NODES}; four are enough for the course",
+            )
+        for name, value in (("cpus", self.cpus), ("memory", self.memory)):
+            if value is not None and value <= 0:
+                raise LocalClusterError(
+                    f"{name} must be more than zero", about=str(value), fix=f"leave --{name} out"
+                )
+        if self.container_log_max_size < 1 or self.container_log_max_files < 2:
+            raise LocalClusterError(
+                "a container's log has at least 2 files, of at least one byte",
+                about=f"{self.container_log_max_files} files of {self.container_log_max_size} bytes",
+                fix="correct --container-log-max-size and --container-log-max-files",
+            )
+        if self.gpus is not None and not 0 <= self.gpus <= 64:
+            raise LocalClusterError(
+                "a node declares 0 to 64 GPUs", about=str(self.gpus), fix="correct --gpus"
+            )
+
+        if self.token_webhook is not None and not _on_this_machine(self.token_webhook):
+            raise LocalClusterError(
+                "tokens are judged by a server on this machine's loopback",
+                about=self.token_webhook,
+                fix="write --token-webhook http://127.0.0.1:PORT/PATH",
+            )
+        if self.mode not in MODES:
+            raise LocalClusterError(
+                f"a mode is one of {', '.join(MODES)}", about=self.mode, fix="correct --mode, or leave it out"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"labels": dict(self.labels)}
+
+    def node_settings(self, machine: Machine) -> list[NodeSettings]:
+        """Return the nodes; real GPUs are dealt out one by one."""
+        cpus = self.cpus or max(1.0, machine.cores / self.nodes)
+        memory = self.memory or int(machine.memory * MEMORY_SHARE / self.nodes)
+        settings = []
+        for index in range(self.nodes):
+            devices = (
+                tuple(gpu.index for gpu in machine.gpus[index :: self.nodes]) if self.gpus is None else ()
+            )
+            settings.append(
+                NodeSettings(
+                    name=f"node-{index}",
+                    index=index,
+                    cpus=cpus,
+                    memory=memory,
+                    storage=int(machine.disk_free * MEMORY_SHARE / self.nodes),
+                    gpus=len(devices) if self.gpus is None else self.gpus,
+                    gpu_devices=devices,
+                    labels=dict(self.labels),
+                )
+            )
+        return settings
+
+
+def _on_this_machine(url: str) -> bool:
+    try:
+        there = urlsplit(url)
+        return (there.scheme, there.hostname) == ("http", "127.0.0.1") and bool(there.port)
+    except ValueError:
+        return False
+
+
+def memory_bytes(text: str) -> int:
+    """Return the bytes of a Kubernetes quantity, ``2Gi``.
+
+    Raises:
+        LocalClusterError: It is none.
+    """
+    try:
+        return int(parse(text))
+    except ValueError as error:
+        raise LocalClusterError(
+            "not a quantity of memory", about=text, fix="write it like 2Gi or 512Mi"
+        ) from error

@@ -1,0 +1,299 @@
+"""Keep an etcd directory in which the API server has already written what it writes into every new cluster.
+
+Roles, namespaces, priority classes and the controllers' accounts are the same in each cluster, and
+writing them is half of a cluster's start; the scheduler's first seconds are refusals until its role is
+there. So they are written once for a control plane, by running it for a few seconds on the loopback, and
+copied into new clusters. No secret is in the directory: tokens are not stored, and what the API server
+published of its authorities is taken out again. It is a cache: delete it at any time.
+"""
+
+import base64
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localkube.cluster.progress_deadline import Activity, ProgressDeadline
+from localkube.controlplane import certificates
+from localkube.controlplane.binaries import ControlPlane
+from localkube.controlplane.components import Addresses, Component, commands
+from localkube.controlplane.steps import Report
+from localkube.errors import LocalClusterError
+from localkube.lock import alone
+from localkube.paths import ClusterPaths, cache_dir, private_dir, unwritable
+from localkube.runtime.syscalls import die_with_parent, reserve
+
+EXPECTED_SECONDS = 7
+STOP_SECONDS = 20
+POLL_SECONDS = 0.1
+BLOCK = 1 << 16
+DATABASE_BYTES = 32 << 20
+# What each cluster must publish for itself: its own authorities.
+OWN_TO_EACH = "/registry/configmaps/kube-system/extension-apiserver-authentication"
+WITHOUT_CONTROLLERS = ("root-ca-certificate-publisher-controller",)
+ADMIN = "/apis/rbac.authorization.k8s.io/v1/clusterroles/admin"
+NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+
+
+def baked_etcd(control_plane: ControlPlane, *, report: Report, create: bool = True) -> Path | None:
+    """Return a directory to `plant` into a new cluster, baking it first if need be; None when there is none.
+
+    It never fails: a cluster starts without it too, two seconds later.
+
+    Args:
+        control_plane: The binaries that will use it.
+        report: Called with a line of text.
+        create: False to take only one that is there.
+
+    Example:
+        >>> baked = baked_etcd(control_plane, report=print)  # doctest: +SKIP
+        >>> if baked: plant(baked, paths.etcd)  # doctest: +SKIP
+    """
+    folder = cache_dir() / "controlplane" / f"baked-{_fingerprint(control_plane)}"
+    if folder.is_dir():
+        return folder
+    if not create:
+        return None
+    try:
+        # Not the lock of the programs: they are there, and another build may take minutes.
+        with alone(report, making="what new clusters contain"):
+            if not folder.is_dir():
+                report(f"Preparing what every new cluster contains, once: {EXPECTED_SECONDS} s elsewhere")
+                _bake(control_plane, folder)
+    except (LocalClusterError, OSError, subprocess.SubprocessError) as error:
+        report(f"New clusters will start two seconds later: preparing failed: {error}")
+        return None
+    return folder
+
+
+def plant(baked: Path, etcd: Path) -> None:
+    """Copy a baked directory to ``etcd``, the data directory of a cluster that was never started.
+
+    Raises:
+        LocalClusterError: It cannot be written.
+    """
+    for path in _copy(baked, etcd):
+        _reserve(path)
+
+
+def _copy(baked: Path, etcd: Path) -> list[Path]:
+    """Copy a directory without the holes in its files, and return the files that were made."""
+    made = []
+    for source in (baked, *sorted(baked.rglob("*"))):
+        goal = etcd / source.relative_to(baked)
+        if source.is_dir():
+            private_dir(goal)
+        else:
+            _copy_sparse(source, goal)
+            made.append(goal)
+    return made
+
+
+def _reserve(path: Path) -> None:
+    """Take the room now that etcd will need for a while: it ends at once when a write finds the disk full."""
+    try:
+        with path.open("r+b") as file:
+            reserve(file.fileno(), max(path.stat().st_size, DATABASE_BYTES if path.name == "db" else 0))
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _fingerprint(control_plane: ControlPlane) -> str:
+    digest = hashlib.sha256(control_plane.version.encode())
+    for name in ("etcd", "kube-apiserver", "kube-controller-manager"):
+        command = control_plane.programs[name]
+        status = Path(command[0]).stat()
+        digest.update(json.dumps([command, status.st_size, status.st_mtime_ns]).encode())
+    for module in (Path(__file__), Path(__file__).with_name("components.py")):
+        digest.update(module.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class _Scratch(ClusterPaths):
+    """A cluster's files in a directory that is thrown away."""
+
+    directory: Path = Path()
+
+    @property
+    def root(self) -> Path:
+        return self.directory
+
+
+def _bake(control_plane: ControlPlane, folder: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix=".baking-", dir=folder.parent) as name:
+        paths = _Scratch("baked", Path(name))
+        api, client, peer = _free_ports(3)
+        at = Addresses(api_bind="127.0.0.1", api_port=api, etcd_port=client, etcd_peer_port=peer)
+        certificates.issue(paths.pki, node_addresses=[])
+        private_dir(paths.logs)
+        parts = {part.name: part for part in commands(paths, control_plane, addresses=at)}
+        manager = _without(parts["kube-controller-manager"])
+        with _running(parts["etcd"], paths) as etcd:
+            api_server = _ApiServer(paths, at)
+            with _running(parts["kube-apiserver"], paths) as server:
+                running = {"etcd": etcd, "kube-apiserver": server}
+                # The controller manager ends where it has to wait for that for more than ten seconds.
+                api_server.wait("readiness", lambda: api_server.status("/readyz") == 200, running)
+                with _running(manager, paths) as controllers:
+                    running |= {manager.name: controllers}
+                    api_server.wait("accounts and roles", api_server.is_complete, running)
+            _forget(OWN_TO_EACH, paths, at)
+        # Copied, so that what is kept has holes where etcd only reserved room.
+        _copy(paths.etcd, paths.root / "kept")
+        for stale in folder.parent.glob("baked-*"):
+            shutil.rmtree(stale, ignore_errors=True)
+        (paths.root / "kept").rename(folder)
+
+
+def _without(manager: Component) -> Component:
+    words = []
+    for word in manager.argv:
+        flag, _, value = word.partition("=")
+        if flag == "--controllers":
+            kept = [name for name in value.split(",") if name not in WITHOUT_CONTROLLERS]
+            word = f"{flag}={','.join(kept)}"
+        words.append(word)
+    return replace(manager, argv=tuple(words))
+
+
+@contextlib.contextmanager
+def _running(component: Component, paths: ClusterPaths) -> Iterator[subprocess.Popen]:
+    with (paths.logs / component.name).open("wb") as log:
+        process = subprocess.Popen(
+            component.argv,
+            env={**os.environ, **component.env},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=die_with_parent,
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        finally:
+            process.kill()
+            process.wait()
+
+
+class _ApiServer:
+    """The API server as an administrator sees it, while it bakes."""
+
+    def __init__(self, paths: ClusterPaths, at: Addresses) -> None:
+        self._logs, self._url = paths.logs, at.api
+        self._tls = _tls(paths.pki, authority="ca", client="admin")
+
+    def status(self, path: str) -> int | None:
+        try:
+            with urllib.request.urlopen(self._url + path, context=self._tls, timeout=5) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return None
+
+    def wait(self, what: str, arrived: Callable[[], bool], running: Mapping[str, subprocess.Popen]) -> None:
+        """Wait as long as what is running makes progress.
+
+        Raises:
+            LocalClusterError: It does not, or a part of it has ended.
+        """
+        deadline, activity = ProgressDeadline(never_idle=["etcd", "kube-apiserver"]), Activity()
+        while not arrived():
+            ended = [f"{part} has ended" for part, process in running.items() if process.poll() is not None]
+            interval, wanted = activity.look({part: [process.pid] for part, process in running.items()})
+            standstill = deadline.look(what, interval, wanted)
+            if ended or standstill:
+                raise LocalClusterError(
+                    f"the API server gave no {what}: {ended[0] if ended else standstill.reason}",
+                    about=self._url,
+                    fix="nothing needs to be done; the next cluster tries again",
+                )
+            time.sleep(POLL_SECONDS)
+
+    def is_complete(self) -> bool:
+        accounts = [f"/api/v1/namespaces/{name}/serviceaccounts/default" for name in NAMESPACES]
+        if any(self.status(path) != 200 for path in accounts):
+            return False
+        # The controller manager gathers the rules of `admin` from other roles.
+        with urllib.request.urlopen(self._url + ADMIN, context=self._tls, timeout=5) as answer:
+            return bool(json.load(answer).get("rules"))
+
+
+def _forget(key: str, paths: ClusterPaths, at: Addresses) -> None:
+    """Delete ``key`` from etcd itself: the API server would write it again at once."""
+    request = urllib.request.Request(
+        f"{at.etcd}/v3/kv/deleterange",
+        data=json.dumps({"key": base64.b64encode(key.encode()).decode()}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    tls = _tls(paths.pki, authority="etcd-ca", client="apiserver-etcd-client")
+    with urllib.request.urlopen(request, context=tls, timeout=10) as answer:
+        deleted = json.load(answer).get("deleted", "0")
+    if deleted != "1":
+        raise LocalClusterError(
+            "etcd does not know what is to be taken out", about=key, fix="report it as a bug"
+        )
+
+
+def _tls(pki: Path, *, authority: str, client: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(pki / f"{authority}.crt"))
+    context.load_cert_chain(pki / f"{client}.crt", pki / f"{client}.key")
+    return context
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _copy_sparse(source: Path, goal: Path) -> None:
+    """Copy a file without its holes: etcd reserves 64 MB for a log that has half a megabyte in it."""
+    try:
+        descriptor = os.open(goal, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with source.open("rb") as read, os.fdopen(descriptor, "wb") as write:
+            size = os.fstat(read.fileno()).st_size
+            for start, end in _data(read.fileno(), size):
+                read.seek(start)
+                while start < end:
+                    block = read.read(min(BLOCK, end - start))
+                    # What was reserved and never written is data to some file systems.
+                    if block.count(0) < len(block):
+                        write.seek(start)
+                        write.write(block)
+                    start += len(block)
+            write.truncate(size)
+    except OSError as error:
+        raise unwritable(goal, error) from error
+
+
+def _data(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(descriptor, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # holes to the end
+                return
+            raise
+        end = os.lseek(descriptor, start, os.SEEK_HOLE)
+        yield start, end

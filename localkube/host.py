@@ -1,0 +1,220 @@
+"""What this machine can do: cores, memory, disk, GPUs, and whether it lets its users make namespaces."""
+
+import os
+import platform
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from localkube.errors import LocalClusterError
+from localkube.paths import state_dir
+from localkube.runtime import syscalls
+
+CAP_SYS_ADMIN = 21
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of this machine; ``memory`` in bytes."""
+
+    index: str
+    name: str
+    memory: int
+
+
+@dataclass(frozen=True)
+class Namespaces:
+    """Whether pods can be separated; ``reason`` and ``fix`` say why not."""
+
+    allowed: bool
+    user_namespace: bool
+    reason: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The facts; ``memory`` and ``disk_free`` in bytes."""
+
+    system: str
+    python: str
+    cores: int
+    memory: int
+    disk_free: int
+    disk_path: str
+    gpus: tuple[Gpu, ...]
+    namespaces: Namespaces
+
+    @property
+    def mode(self) -> str:
+        """How pods run here unless one asks otherwise: in ``namespaces``, or as ``plain`` processes."""
+        return "namespaces" if self.namespaces.allowed else "plain"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"mode": self.mode}
+
+
+def examine() -> Machine:
+    """Look at this machine; takes a few milliseconds, more where there are GPUs."""
+    place = state_dir()
+    while not place.exists():
+        place = place.parent
+    return Machine(
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=f"{platform.python_version()} {sys.executable}",
+        cores=cores(),
+        memory=memory(),
+        disk_free=shutil.disk_usage(place).free,
+        disk_path=str(place),
+        gpus=gpus(),
+        namespaces=namespaces(),
+    )
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory() -> int:
+    """Return the bytes of memory that this process may use: the machine's, or its control group's."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in CGROUP_LIMITS:
+        if os.path.exists(path):
+            text = Path(path).read_text().strip()
+            if text.isdigit():
+                total = min(total, int(text))
+    return total
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """Return the NVIDIA GPUs that the driver shows to this process."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()
+    try:
+        found = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(
+            Gpu(str(index), pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+            for index, handle in enumerate(found)
+        )
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def namespaces() -> Namespaces:
+    """Try what a site needs in a child process: user, network, mount and PID namespaces, and mounts."""
+    user = not _is_administrator()
+    if platform.system() != "Linux":
+        return Namespaces(
+            False, user, f"{platform.system()} has no namespaces", "use Linux, or a Linux virtual machine"
+        )
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _try_namespaces(user, writer)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        problem = pipe.read()
+    os.waitpid(child, 0)
+    if not problem:
+        return Namespaces(True, user)
+    return Namespaces(False, user, problem, remedy())
+
+
+def _is_administrator() -> bool:
+    """Tell whether this process may make namespaces by itself; root in a container usually may not."""
+    if os.getuid() or not os.path.exists("/proc/self/status"):
+        return False
+    lines = Path("/proc/self/status").read_text().splitlines()
+    effective = next(line.split()[1] for line in lines if line.startswith("CapEff:"))
+    return bool(int(effective, 16) >> CAP_SYS_ADMIN & 1)
+
+
+def choose_mode(here: Machine, wanted: str) -> str:
+    """Return ``namespaces`` or ``plain``.
+
+    Raises:
+        LocalClusterError: What was asked for cannot be had here.
+    """
+    if platform.system() != "Linux":
+        raise LocalClusterError(
+            f"nodes run on Linux, not on {platform.system()}",
+            about=here.system,
+            fix="run the kit in a Linux virtual machine or in a container; plain mode needs no rights there",
+        )
+    if wanted == "namespaces" and not here.namespaces.allowed:
+        raise LocalClusterError(
+            f"pods cannot be separated here: {here.namespaces.reason}",
+            about="namespaces",
+            fix=f"{here.namespaces.fix}; or leave the mode out, and pods run as plain processes",
+        )
+    return "namespaces" if wanted != "plain" and here.namespaces.allowed else "plain"
+
+
+def _try_namespaces(user: bool, writer: int) -> None:
+    """Report the first refusal on the pipe, and end."""
+    step = "making a user namespace"
+    try:
+        ids = os.getuid(), os.getgid()
+        if user:
+            syscalls.unshare(syscalls.CLONE_NEWUSER)
+            step = "mapping the user"
+            for name, text in (
+                ("setgroups", "deny"),
+                ("uid_map", f"0 {ids[0]} 1"),
+                ("gid_map", f"0 {ids[1]} 1"),
+            ):
+                with open(f"/proc/self/{name}", "w") as file:
+                    file.write(text)
+        step = "making network, mount and PID namespaces"
+        syscalls.unshare(
+            syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS
+        )
+        child = os.fork()
+        if child == 0:
+            step = "mounting /proc"
+            syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+            syscalls.mount("proc", "/proc", "proc", syscalls.PROC_FLAGS)
+            os._exit(0)
+        os.waitpid(child, 0)
+    except OSError as error:
+        os.write(writer, f"{step} was refused: {error}".encode())
+    finally:
+        os._exit(0)
+
+
+def remedy() -> str:
+    """Return how an administrator allows namespaces here, from the settings that can deny them."""
+    switches = {
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
+            "1",
+            "kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+        "/proc/sys/kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone=1"),
+        "/proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces=15000"),
+    }
+    for path, (bad, cure) in switches.items():
+        if os.path.exists(path) and Path(path).read_text().strip() == bad:
+            return f"an administrator allows it with: sysctl -w {cure}"
+    if os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"):
+        options = "--security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+        return f"start the container with: {options}"
+    return "ask an administrator to allow unprivileged user namespaces (see docs/architecture.md)"
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a process started, in ticks since boot; None when there is none, or only a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rsplit(b")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -1,0 +1,65 @@
+"""What the supervisor tells the node agent; written by ``localkube.cluster.preparation``."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from localkube.kubelet.logs.segments import LogLimits
+from localkube.kubelet.nodes.node_pool import NodeSettings
+
+
+@dataclass(frozen=True)
+class PlainSettings:
+    """Plain mode: this cluster's loopback addresses (``network/addresses.py``), library and egress socket."""
+
+    octet: int
+    low: int
+    preload: str
+    egress: str
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """What the supervisor tells the agent, as a JSON file."""
+
+    server: str
+    pki: Path
+    socket: Path
+    pods: Path
+    fleeting: Path
+    volumes: Path
+    hide: tuple[str, ...]
+    version: str
+    nodes: tuple[NodeSettings, ...]
+    control: Path
+    node_states: Path
+    simulated: Path
+    warm: bool
+    egress: bool
+    metrics: bool = False
+    programs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    control_groups: bool = True
+    plain: PlainSettings | None = None
+    log_limits: LogLimits = LogLimits()
+
+    @property
+    def file(self) -> Path:
+        """Where this was read."""
+        return self.control.with_name("agent.json")
+
+    @classmethod
+    def read(cls, path: Path) -> "AgentSettings":
+        raw = json.loads(path.read_text())
+        names = ("pki", "socket", "pods", "fleeting", "volumes", "control", "node_states", "simulated")
+        places = {name: Path(raw[name]) for name in names}
+        made = tuple(
+            NodeSettings(**node | {"gpu_devices": tuple(node["gpu_devices"])}) for node in raw["nodes"]
+        )
+        plain = PlainSettings(**raw["plain"]) if raw.get("plain") else None
+        log_limits = LogLimits(**raw["log_limits"])
+        return cls(
+            **raw
+            | places
+            | {"nodes": made, "hide": tuple(raw["hide"]), "plain": plain, "log_limits": log_limits}
+        )

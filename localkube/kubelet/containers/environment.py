@@ -1,0 +1,254 @@
+"""The environment variables of a container, from its specification.
+
+Pure: the caller fetches what ``references`` names and hands it in. The rules are those of the kubelet of
+Kubernetes 1.36: https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
+Variables that the kit adds of its own (threads, GPUs) are not here: they come in as ``base``.
+"""
+
+import base64
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from localkube.kubelet.containers import downward_api
+
+_REFERENCE = re.compile(r"\$(?:(?P<escape>\$)|\((?P<name>[^)]*)\))")
+
+Object = Mapping[str, Any]
+
+
+class ConfigError(Exception):
+    """A container's configuration names something that is not there.
+
+    ``reason`` and ``message`` are those of the waiting state, for one ``CreateContainerConfigError`` and
+    ``configmap "settings" not found``. Trying again later may succeed.
+    """
+
+    def __init__(self, message: str, *, reason: str = "CreateContainerConfigError") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Replace ``$(NAME)`` by its value; ``$$`` is a dollar, and an unknown name stays as it is.
+
+    Used for ``value``, ``command``, ``args`` and ``subPathExpr``.
+
+    Example:
+        >>> expand("$(A) $$(A) $(B) $A", {"A": "1"})
+        '1 $(A) $(B) $A'
+    """
+    return _REFERENCE.sub(
+        lambda match: "$" if match["escape"] else variables.get(match["name"], match[0]), text
+    )
+
+
+def references(pod: Object) -> tuple[set[str], set[str]]:
+    """Return the names of the ConfigMaps and of the Secrets that the pod's ``env`` and ``envFrom`` use."""
+    configmaps, secrets = set(), set()
+    spec = pod["spec"]
+    for container in [*spec["containers"], *(spec.get("initContainers") or [])]:
+        for source in container.get("envFrom") or []:
+            _collect(source, "configMapRef", configmaps)
+            _collect(source, "secretRef", secrets)
+        for variable in container.get("env") or []:
+            source = variable.get("valueFrom") or {}
+            _collect(source, "configMapKeyRef", configmaps)
+            _collect(source, "secretKeyRef", secrets)
+    return configmaps, secrets
+
+
+def service_environment(pod: Object, services: Iterable[Object]) -> dict[str, str]:
+    """Return the variables by which a pod finds services: ``REDIS_SERVICE_HOST``, ``REDIS_PORT`` and so on.
+
+    Those of ``default/kubernetes`` always; those of the services in the pod's namespace unless
+    ``enableServiceLinks`` is false. A service without an address has none.
+
+    Args:
+        pod: The v1.Pod.
+        services: All v1.Service objects of the cluster.
+    """
+    namespace = pod["metadata"]["namespace"]
+    links = pod["spec"].get("enableServiceLinks", True)
+    variables: dict[str, str] = {}
+    for service in services:
+        metadata = service["metadata"]
+        is_master = (metadata["namespace"], metadata["name"]) == ("default", "kubernetes")
+        if is_master or (links and metadata["namespace"] == namespace):
+            variables |= _service_variables(service)
+    return variables
+
+
+def container_environment(
+    container: Object,
+    pod: Object,
+    *,
+    node: Object,
+    configmaps: Mapping[str, Object],
+    secrets: Mapping[str, Object],
+    service_env: Mapping[str, str],
+    base: Mapping[str, str],
+    pod_ips: Sequence[str] = (),
+    host_ips: Sequence[str] = (),
+) -> dict[str, str]:
+    """Return the whole environment of one container.
+
+    Later wins: ``base``, ``service_env``, ``envFrom`` in order, ``env`` in order. A value may refer to
+    variables of ``envFrom``, to those declared before it, and to those of services, not to ``base``.
+
+    Args:
+        container: The v1.Container (or init container).
+        pod: The v1.Pod.
+        node: The v1.Node, whose ``status.allocatable`` stands for limits that are not set.
+        configmaps: The ConfigMaps of the pod's namespace that exist, by name (see ``references``).
+        secrets: The same for Secrets, with ``data`` in base64 as the API gives it.
+        service_env: See ``service_environment``.
+        base: What the image, or the kit, sets by itself: PATH, HOSTNAME, …
+        pod_ips: The pod's addresses, when ``pod.status`` does not have them yet.
+        host_ips: The node's addresses, when ``pod.status`` does not have them yet.
+
+    Raises:
+        ConfigError: Something that is not optional is missing, or a value cannot be an environment variable.
+    """
+    declared: dict[str, str] = {}
+    for source in container.get("envFrom") or []:
+        declared |= _all_of(source, pod, configmaps, secrets)
+    scope = dict(service_env) | declared
+    for variable in container.get("env") or []:
+        if variable.get("value"):
+            value = expand(variable["value"], scope)
+        elif variable.get("valueFrom"):
+            sources = _Sources(container, pod, node, configmaps, secrets, pod_ips, host_ips)
+            value = sources.value(variable["valueFrom"])
+            if value is None:
+                continue
+        else:
+            value = ""
+        scope[variable["name"]] = declared[variable["name"]] = value
+    result = dict(base) | dict(service_env) | declared
+    for name, value in result.items():
+        if "\0" in value or "\0" in name or "=" in name or not name:
+            raise ConfigError(
+                f"environment variable {name!r} cannot be passed to a process: it holds a NUL or '='"
+            )
+    return result
+
+
+class _Sources:
+    """The places from which ``valueFrom`` takes a value."""
+
+    def __init__(
+        self,
+        container: Object,
+        pod: Object,
+        node: Object,
+        configmaps: Mapping[str, Object],
+        secrets: Mapping[str, Object],
+        pod_ips: Sequence[str],
+        host_ips: Sequence[str],
+    ) -> None:
+        self._container, self._pod, self._node = container, pod, node
+        self._configmaps, self._secrets = configmaps, secrets
+        self._ips = {"pod_ips": pod_ips, "host_ips": host_ips}
+
+    def value(self, source: Object) -> str | None:
+        """Return the value, or None where something optional is missing."""
+        try:
+            if "fieldRef" in source:
+                return downward_api.field(self._pod, source["fieldRef"]["fieldPath"], **self._ips)
+            if "resourceFieldRef" in source:
+                return self._resource(source["resourceFieldRef"])
+        except downward_api.FieldError as error:
+            raise ConfigError(str(error)) from error
+        if "configMapKeyRef" in source:
+            return self._key(source["configMapKeyRef"], self._configmaps, "configmap", "ConfigMap")
+        if "secretKeyRef" in source:
+            return self._key(source["secretKeyRef"], self._secrets, "secret", "Secret")
+        raise ConfigError(f"a variable's value cannot come from {', '.join(source) or 'nothing'} here")
+
+    def _resource(self, reference: Object) -> str:
+        name = reference.get("containerName")
+        container = downward_api.find_container(self._pod, name) if name else self._container
+        allocatable = (self._node.get("status") or {}).get("allocatable") or {}
+        return downward_api.resource_field(
+            container, reference["resource"], reference.get("divisor"), allocatable
+        )
+
+    def _key(self, reference: Object, objects: Mapping[str, Object], word: str, kind: str) -> str | None:
+        found = _find(reference, objects, word)
+        if found is None:
+            return None
+        data = found.get("data") or {}
+        if reference["key"] in data:
+            value = data[reference["key"]]
+            return _decoded(value) if word == "secret" else value
+        if reference.get("optional"):
+            return None
+        where = f"{self._pod['metadata']['namespace']}/{reference['name']}"
+        raise ConfigError(f"couldn't find key {reference['key']} in {kind} {where}")
+
+
+def _all_of(
+    source: Object, pod: Object, configmaps: Mapping[str, Object], secrets: Mapping[str, Object]
+) -> dict[str, str]:
+    prefix = source.get("prefix") or ""
+    values: dict[str, str] = {}
+    if "configMapRef" in source:
+        found = _find(source["configMapRef"], configmaps, "configmap")
+        values = dict((found or {}).get("data") or {})
+    elif "secretRef" in source:
+        found = _find(source["secretRef"], secrets, "secret")
+        values = {key: _decoded(value) for key, value in ((found or {}).get("data") or {}).items()}
+    return {prefix + key: value for key, value in values.items()}
+
+
+def _find(reference: Object, objects: Mapping[str, Object], word: str) -> Object | None:
+    found = objects.get(reference.get("name", ""))
+    if found is None and not reference.get("optional"):
+        raise ConfigError(f'{word} "{reference.get("name", "")}" not found')
+    return found
+
+
+def _collect(source: Object, kind: str, names: set[str]) -> None:
+    if source.get(kind):
+        names.add(source[kind].get("name", ""))
+
+
+def _decoded(value: str) -> str:
+    return os.fsdecode(base64.b64decode(value))
+
+
+def _service_variables(service: Object) -> dict[str, str]:
+    spec = service["spec"]
+    address, ports = spec.get("clusterIP"), spec.get("ports") or []
+    if not address or address == "None" or not ports:
+        return {}
+    name = _variable(service["metadata"]["name"])
+    first = ports[0]
+    variables = {f"{name}_SERVICE_HOST": address, f"{name}_SERVICE_PORT": str(first["port"])}
+    variables |= {
+        f"{name}_SERVICE_PORT_{_variable(port['name'])}": str(port["port"])
+        for port in ports
+        if port.get("name")
+    }
+    variables[f"{name}_PORT"] = _url(address, first)
+    for port in ports:
+        protocol = port.get("protocol") or "TCP"
+        prefix = f"{name}_PORT_{port['port']}_{protocol.upper()}"
+        variables |= {
+            prefix: _url(address, port),
+            f"{prefix}_PROTO": protocol.lower(),
+            f"{prefix}_PORT": str(port["port"]),
+            f"{prefix}_ADDR": address,
+        }
+    return variables
+
+
+def _url(address: str, port: Object) -> str:
+    return f"{(port.get('protocol') or 'TCP').lower()}://{address}:{port['port']}"
+
+
+def _variable(name: str) -> str:
+    return name.replace("-", "_").upper()

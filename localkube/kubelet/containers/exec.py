@@ -1,0 +1,222 @@
+"""Commands that run in a container beside its own: for ``kubectl exec``, probes and hooks.
+
+The spawner starts them (``site/joining.py``) and reports their ends. They are this agent's: they end with it,
+with their container, and when nobody waits for them any more. The protocol of ``kubectl exec`` is in
+``streams/remote_command.py``.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from localkube.kubelet.containers.async_io import blocks, write_all
+from localkube.runtime.client import Orders, Refused, SpawnerGone
+from localkube.runtime.pty import resize
+from localkube.tasks import start_task
+
+# Output of what a command has left behind is waited for no longer than this.
+QUIET_SECONDS = 1.0
+OUTPUT_BYTES = 10 * 1024
+NOT_EXECUTED = 126
+TERMINAL = {"TERM": "xterm"}
+
+
+class Execution:
+    """One command in a container; made by ``Executions.start``."""
+
+    def __init__(self, identity: str, orders: Orders) -> None:
+        self.identity = identity
+        self.pid = 0
+        self._orders = orders
+        self._streams: dict[str, int] = {}
+        self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def started(self, entry: dict[str, Any], descriptors: list[int]) -> None:
+        self.pid = entry["pid"]
+        self._streams = dict(zip(entry["streams"], descriptors, strict=True))
+        if terminal := self._streams.pop("tty", None):
+            self._streams |= {"stdout": terminal, "stdin": os.dup(terminal)}
+
+    def exited(self, entry: dict[str, Any]) -> None:
+        """Take the spawner's word that it has ended."""
+        if not self._code.done():
+            code = os.waitstatus_to_exitcode(entry["status"])
+            self._code.set_result(code if code >= 0 else 128 - code)
+
+    def output(self, stream: str) -> AsyncIterator[bytes]:
+        """Yield what comes from stdout or stderr, until its end; with a terminal all is stdout."""
+        descriptor = self._streams.pop(stream, None)
+        return _nothing() if descriptor is None else blocks(descriptor)
+
+    async def write(self, data: bytes) -> None:
+        """Give it input; what nobody reads is lost."""
+        if "stdin" in self._streams:
+            with contextlib.suppress(BrokenPipeError):
+                await write_all(self._streams["stdin"], data)
+
+    def end_input(self) -> None:
+        """End its input; a terminal has no end but Ctrl-D, and stays."""
+        if "stdin" in self._streams and not os.isatty(self._streams["stdin"]):
+            os.close(self._streams.pop("stdin"))
+
+    def resize(self, columns: int, rows: int) -> None:
+        if "stdin" in self._streams and os.isatty(self._streams["stdin"]):
+            resize(self._streams["stdin"], columns=columns, rows=rows)
+
+    async def wait(self) -> int:
+        """Return its exit code."""
+        return await asyncio.shield(self._code)
+
+    def close(self) -> None:
+        """Let go: a command that still runs is killed, with all of its session. Harmless when repeated."""
+        for descriptor in self._streams.values():
+            os.close(descriptor)
+        self._streams.clear()
+        if not self._code.done():
+            start_task(self.kill(), name=f"kill {self.identity}")
+
+    async def kill(self) -> None:
+        """Kill it with all of its session."""
+        with contextlib.suppress(SpawnerGone):
+            await self._orders.ask("kill", id=self.identity, signal=9)
+
+
+class Executions:
+    """Starts commands in containers and hears of their ends.
+
+    Args:
+        orders: The connection to the spawner, whose exits of owner ``exec`` go to ``exited``.
+        limits: Returns the part of an order that holds a command to the limits of its container.
+
+    Example:
+        >>> await executions.run(process.identity, ["cat", "/ready"], timeout=1.0)
+        (0, b"yes\\n")
+    """
+
+    def __init__(
+        self, orders: Orders, *, limits: Callable[[str], dict[str, Any]] = lambda container: {}
+    ) -> None:
+        self._orders, self._limits = orders, limits
+        self._running: dict[str, Execution] = {}
+
+    async def start(
+        self, container: str, argv: Sequence[str], *, stdin: bool = False, tty: bool = False
+    ) -> Execution:
+        """Start a command in a running container.
+
+        Args:
+            container: The identity of its process.
+            argv: The command; it has the container's environment and working directory.
+            stdin: Give it a pipe in place of /dev/null.
+            tty: Give it a terminal.
+
+        Raises:
+            Refused: It could not be started; the stage is ``exec`` where the command itself is at fault.
+        """
+        execution = Execution(f"{container}.exec.{secrets.token_hex(8)}", self._orders)
+        self._running[execution.identity] = execution
+        order = {"container": container, "argv": list(argv), "stdin": stdin, "tty": tty}
+        order |= self._limits(container)
+        try:
+            entry, descriptors = await self._orders.ask(
+                "exec", id=execution.identity, env=TERMINAL if tty else {}, **order
+            )
+        except BaseException:
+            # Whoever waited may be gone while the order was on its way.
+            self._running.pop(execution.identity, None)
+            start_task(execution.kill(), name=f"kill {execution.identity}")
+            raise
+        execution.started(entry, descriptors)
+        return execution
+
+    async def run(
+        self, container: str, argv: Sequence[str], timeout: float | None = None
+    ) -> tuple[int, bytes]:
+        """Run a command to its end, and return its exit code and the first 10 KiB that it wrote.
+
+        One that cannot be executed ends with 126, as in a shell, and the reason is its output.
+
+        Raises:
+            Refused: The container has ended.
+            TimeoutError: It took longer, and has been killed.
+        """
+        try:
+            execution = await self.start(container, argv)
+        except Refused as error:
+            if error.stage != "exec":
+                raise
+            return NOT_EXECUTED, error.message.encode()
+        kept = bytearray()
+        try:
+            async with asyncio.timeout(timeout):
+                code = await finish(
+                    execution, {name: lambda data: _keep(kept, data) for name in ("stdout", "stderr")}
+                )
+        finally:
+            execution.close()
+        return code, bytes(kept)
+
+    def exited(self, entry: dict[str, Any]) -> None:
+        """Take the spawner's word on a command."""
+        if execution := self._running.pop(entry["id"], None):
+            execution.exited(entry)
+
+
+async def finish(execution: Execution, outputs: dict[str, Any]) -> int:
+    """Pass output on until the command has ended, and return its exit code.
+
+    A process that the command has left behind may keep the streams open: a second after the end in which
+    nothing came is taken for the last.
+
+    Args:
+        execution: What runs.
+        outputs: For each stream, an async function that takes what came.
+    """
+    heard = asyncio.Event()
+    pumps = [
+        asyncio.create_task(_pump(execution.output(name), take, heard)) for name, take in outputs.items()
+    ]
+    try:
+        await _ended(execution, pumps)
+        while pending := [pump for pump in pumps if not pump.done()]:
+            heard.clear()
+            await asyncio.wait(pending, timeout=QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not heard.is_set() and all(not pump.done() for pump in pending):
+                break
+        return await execution.wait()
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _ended(execution: Execution, pumps: list[asyncio.Task]) -> None:
+    """Wait for the end of a command; an error of a pump comes first."""
+    end = asyncio.create_task(execution.wait())
+    try:
+        waited = {end, *pumps}
+        while not end.done():
+            done, waited = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+    finally:
+        end.cancel()
+
+
+async def _pump(source: AsyncIterator[bytes], take: Any, heard: asyncio.Event) -> None:
+    async with contextlib.aclosing(source) as data_blocks:
+        async for data in data_blocks:
+            heard.set()
+            await take(data)
+
+
+async def _keep(kept: bytearray, data: bytes) -> None:
+    kept += data[: OUTPUT_BYTES - len(kept)]
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""

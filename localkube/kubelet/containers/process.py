@@ -1,0 +1,141 @@
+"""One start of a container, from its pipes to its end: output goes to the log and to those who are attached,
+the exit becomes a fact.
+
+The process itself belongs to the spawner; an agent that starts anew attaches to it and reads on, and loses
+nothing of what the one before had read (``logs/journal.py``).
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+from localkube.kubelet.containers.async_io import write_all
+from localkube.kubelet.containers.attach import Attachments, Listener
+from localkube.kubelet.logs.container_log import LogFiles
+from localkube.kubelet.logs.journal import Journal
+from localkube.kubelet.status.container_state import Exit
+from localkube.runtime.pty import resize
+
+DRAIN_SECONDS = 5
+
+
+class Process:
+    """A running or ended container, known by its ``identity``.
+
+    Args:
+        entry: The spawner's description: id, pid, started, status, ended, streams.
+        descriptors: Our ends of its streams, owned from here on.
+        log_path: Where the output goes.
+        files: The agent's log files.
+    """
+
+    def __init__(
+        self, entry: dict[str, Any], descriptors: list[int], *, log_path: Path, files: LogFiles
+    ) -> None:
+        self.identity: str = entry["id"]
+        self.pid: int = entry["pid"]
+        self.started: float = entry["started"]
+        self._loop = asyncio.get_running_loop()
+        self._exit: asyncio.Future[Exit] = self._loop.create_future()
+        self._writer = files.open(log_path)
+        self._drained = asyncio.Event()
+        self._attachments = Attachments(self._hold)
+        streams = dict(zip(entry["streams"], descriptors, strict=True))
+        self._terminal: int | None = streams.pop("tty", None)
+        if self._terminal is not None:
+            streams = {"stdout": self._terminal, "stdin": os.dup(self._terminal)}
+        self._input: int | None = streams.pop("stdin", None)
+        if journal := streams.pop("journal", None):
+            self._writer.resume(Journal(journal))
+        self._open = {descriptor: name for name, descriptor in streams.items()}
+        for descriptor in self._open:
+            os.set_blocking(descriptor, False)
+        self._hold(False)
+        if entry.get("status") is not None:
+            self.exited(entry)
+
+    def exited(self, entry: dict[str, Any]) -> None:
+        """Take the spawner's word that the process has ended."""
+        if self._exit.done():
+            return
+        code = os.waitstatus_to_exitcode(entry["status"])
+        number = -code if code < 0 else None
+        self._exit.set_result(Exit(128 + number if number else code, number, entry["ended"]))
+
+    async def wait(self) -> Exit:
+        """Return how it ended, after the last of its output has been logged."""
+        result = await asyncio.shield(self._exit)
+        try:
+            await asyncio.wait_for(self._drained.wait(), DRAIN_SECONDS)
+        except TimeoutError:  # somebody else holds its pipes open; what they hold by now is its own
+            for descriptor in list(self._open):
+                self._read(descriptor)
+        self.close()
+        return result
+
+    @property
+    def running(self) -> bool:
+        return not self._exit.done()
+
+    # Those who are attached.
+
+    def listen(self) -> Listener:
+        """Return what hears the output from now on; its ``close`` is the caller's."""
+        return self._attachments.listen()
+
+    async def write(self, data: bytes) -> None:
+        """Give it input, if it takes any; what nobody reads is lost."""
+        if self._input is not None:
+            with contextlib.suppress(BrokenPipeError):
+                await write_all(self._input, data)
+
+    def end_input(self) -> None:
+        """Close our end of its stdin. The spawner has one, too."""
+        if self._input is not None:
+            os.close(self._input)
+            self._input = None
+
+    def resize(self, columns: int, rows: int) -> None:
+        if self._terminal is not None and self._terminal in self._open:
+            resize(self._terminal, columns=columns, rows=rows)
+
+    # Its output.
+
+    def _hold(self, held: bool) -> None:
+        for descriptor in self._open:
+            if held:
+                self._loop.remove_reader(descriptor)
+            else:
+                self._loop.add_reader(descriptor, self._read, descriptor)
+
+    def _read(self, descriptor: int) -> None:
+        try:
+            data = self._writer.take(self._open[descriptor], descriptor)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno != errno.EIO:  # so ends a terminal
+                raise
+            data = b""
+        if not data:
+            self._end(descriptor)
+            return
+        self._attachments.feed(self._open[descriptor], data)
+
+    def _end(self, descriptor: int) -> None:
+        self._loop.remove_reader(descriptor)
+        os.close(descriptor)
+        del self._open[descriptor]
+        if not self._open:
+            self._writer.close()
+            self._attachments.end()
+            self._drained.set()
+
+    def close(self) -> None:
+        """Stop reading; harmless when repeated."""
+        for descriptor in list(self._open):
+            self._end(descriptor)
+        self.end_input()

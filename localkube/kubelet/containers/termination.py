@@ -1,0 +1,88 @@
+"""How a container is asked to end, and in which order the containers of a pod are.
+
+The grace period is one for everything: the preStop hook, the wait for one's turn, the time after SIGTERM.
+Sidecars end after the containers that they serve, in the reverse of the order in which they were started.
+
+Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination
+"""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from localkube.kubelet.containers.process import Process
+from localkube.kubelet.status.restart_policy import is_sidecar
+
+# What is left at least after hooks and waiting have used up the time, as in the kubelet.
+LEAST_SECONDS = 2.0
+Kill = Callable[[Process, int], Awaitable[None]]
+
+
+def waits_for(pod: Mapping[str, Any], name: str) -> list[str]:
+    """Return the containers that must have ended before this one is asked to.
+
+    Example:
+        >>> sidecar = {"name": "log", "restartPolicy": "Always"}
+        >>> waits_for({"spec": {"initContainers": [sidecar], "containers": [{"name": "main"}]}}, "log")
+        ['main']
+    """
+    inits = pod["spec"].get("initContainers") or []
+    sidecars = [container["name"] for container in inits if is_sidecar(container)]
+    if name not in sidecars:
+        return []
+    main = [container["name"] for container in pod["spec"]["containers"]]
+    return main + sidecars[sidecars.index(name) + 1 :]
+
+
+async def end(
+    process: Process,
+    *,
+    grace: float,
+    kill: Kill,
+    hook: Callable[[], Awaitable[None]] | None = None,
+    after: Iterable[Process] = (),
+) -> None:
+    """End a container: its hook, its turn, SIGTERM, and what is left of ``grace`` later SIGKILL.
+
+    Args:
+        process: The container's.
+        grace: Seconds; without any it is killed.
+        kill: Sends a signal.
+        hook: Its preStop hook.
+        after: Those that it waits for.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + grace
+    if grace > 0 and hook:
+        await _within(process, deadline, hook())
+    others = [other.wait() for other in after]
+    if grace > 0 and others:
+        await _within(process, deadline, asyncio.gather(*others))
+    if grace > 0 and process.running:
+        if hook or others:
+            deadline = max(deadline, loop.time() + LEAST_SECONDS)
+        await kill(process, signal.SIGTERM)
+    await end_by(process, deadline, kill=kill)
+
+
+async def end_by(process: Process, deadline: float, *, kill: Kill) -> None:
+    """Wait until a process has ended, and kill it when ``deadline``, of the loop's clock, has come."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            await process.wait()
+    except TimeoutError:
+        await kill(process, signal.SIGKILL)
+        await process.wait()
+
+
+async def _within(process: Process, deadline: float, work: Awaitable[Any]) -> None:
+    """Wait for ``work``, at most until ``deadline`` and the process's own end."""
+    tasks = {asyncio.ensure_future(work), asyncio.create_task(process.wait())}
+    try:
+        timeout = deadline - asyncio.get_running_loop().time()
+        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,129 @@
+"""Events on pods: what the agent did, in the kubelet's reasons, for ``kubectl describe``.
+
+They are posted one after the other behind everything else, and after a burst at a pace, as the kubelet's are:
+many pods at once would otherwise wait for what is told of them.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from localkube.api_client import Api, ApiError
+from localkube.kubelet.nodes.node_pool import rfc3339
+
+log = logging.getLogger(__name__)
+
+QUEUE = 5000
+REMEMBERED = 4096  # as many as the kubelet does
+BURST, PER_SECOND = 25, 12.5  # a quarter of what a kubelet may: its machine has other things to do
+SETTLE_SECONDS = 0.05
+
+
+class Pace:
+    """How long to wait before each of many: not at all for the first ``burst``, then so many a second.
+
+    Args:
+        burst: How many may go at once after a rest.
+        per_second: How many more in every second.
+        clock: Seconds that only go forward.
+    """
+
+    def __init__(
+        self, burst: float, per_second: float, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._burst, self._per_second, self._clock = burst, per_second, clock
+        self._left, self._then = burst, clock()
+
+    def wait(self) -> float:
+        """Return the seconds that the next one has to wait."""
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._then) * self._per_second) - 1
+        self._then = now
+        return max(0.0, -self._left / self._per_second)
+
+
+class Events:
+    """A queue of events; the same event again raises the count of the first."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._queue: asyncio.Queue[tuple[dict[str, Any], tuple]] = asyncio.Queue(QUEUE)
+        self._seen: dict[tuple, tuple[str, int]] = {}
+        self._numbers = itertools.count()
+
+    def record(
+        self,
+        pod: Mapping[str, Any],
+        reason: str,
+        message: str,
+        *,
+        warning: bool = False,
+        field: str = "",
+    ) -> None:
+        """Note that something happened to a pod, or to the part of it at ``field``."""
+        meta = pod["metadata"]
+        key = (meta["uid"], reason, message, field)
+        now = rfc3339()
+        body = {
+            "metadata": {
+                "name": f"{meta['name'][:200]}.{time.time_ns():x}{next(self._numbers) % 4096:03x}",
+                "namespace": meta["namespace"],
+            },
+            "involvedObject": {
+                "kind": "Pod",
+                "apiVersion": "v1",
+                "name": meta["name"],
+                "namespace": meta["namespace"],
+                "uid": meta["uid"],
+            }
+            | ({"fieldPath": field} if field else {}),
+            "type": "Warning" if warning else "Normal",
+            "reason": reason,
+            "message": message[:1024],
+            "source": {"component": "node-agent", "host": pod["spec"].get("nodeName", "")},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        if self._queue.full():
+            log.warning("event dropped: %s %s", meta["name"], reason)
+            return
+        self._queue.put_nowait((body, key))
+
+    def forget(self, uid: str) -> None:
+        for key in [key for key in self._seen if key[0] == uid]:
+            del self._seen[key]
+
+    async def run(self) -> None:
+        """Post what is recorded, for ever."""
+        pace = Pace(BURST, PER_SECOND)
+        while True:
+            body, key = await self._queue.get()
+            # The pod's status goes first.
+            await asyncio.sleep(max(pace.wait(), SETTLE_SECONDS if self._queue.empty() else 0))
+            try:
+                await self._post(body, key)
+            except ApiError as error:
+                # A namespace that is being deleted refuses events; nothing is lost that anybody could read.
+                log.debug("event %s: %s", body["reason"], error)
+
+    async def _post(self, body: dict[str, Any], key: tuple) -> None:
+        path = f"/api/v1/namespaces/{body['metadata']['namespace']}/events"
+        if key in self._seen:
+            name, count = self._seen[key]
+            change = {"count": count + 1, "lastTimestamp": body["lastTimestamp"]}
+            try:
+                await self._api.patch(f"{path}/{name}", change)
+                self._seen[key] = (name, count + 1)
+                return
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+        await self._api.post(path, body)
+        # Bounded, because what is posted after its pod is gone would otherwise stay for ever.
+        while len(self._seen) >= REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        self._seen[key] = (body["metadata"]["name"], 1)

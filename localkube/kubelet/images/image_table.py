@@ -1,0 +1,118 @@
+"""What stands in for a container image: the host's file system, and for known images their entry point.
+
+Images are not pulled. ``images.toml`` is the table; here is how an image finds its entry, and how Kubernetes
+combines a container's command with the entry's. A container that names its command runs it on any image; one
+that does not needs an entry, because nothing else knows what the image would have run.
+
+Pure. Where the programs of the table lie on this machine is the business of ``programs.py``.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache, lru_cache
+from importlib import resources
+from typing import Any
+
+WORKING_DIRECTORY = "/workspace"
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """An entry of the table; ``images.toml`` says what each field means.
+
+    ``known`` is False for what the table lacks.
+    """
+
+    match: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ("*",)
+    shown: str = "the host's file system"
+    entrypoint: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    directory: str = WORKING_DIRECTORY
+    env: Mapping[str, str] = field(default_factory=dict)
+    program: str = ""
+    provides: tuple[str, ...] = ()
+    ignores: tuple[str, ...] = ()
+    cannot: str = ""
+    known: bool = True
+
+    def fits(self, repository: str, tag: str) -> bool:
+        """Tell whether an image of this repository and tag is meant."""
+        return any(fnmatchcase(repository, each) for each in self.match) and any(
+            fnmatchcase(tag, each) for each in self.tags
+        )
+
+
+UNKNOWN = StandIn(known=False, cannot="the container must name its command")
+
+
+@cache
+def table() -> tuple[StandIn, ...]:
+    """Return the entries, in the order in which they are tried."""
+    text = resources.files("localkube.kubelet.images").joinpath("images.toml").read_text(encoding="utf-8")
+    entries = tomllib.loads(text)["image"]
+    return tuple(
+        StandIn(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+        for entry in entries
+    )
+
+
+def split(image: str) -> tuple[str, str]:
+    """Return an image's repository, without registry and ``library/``, and its tag.
+
+    Example:
+        >>> split("docker.io/library/busybox:1.36"), split("localhost:5000/trainyard/trainer@sha256:0")
+        (('busybox', '1.36'), ('trainyard/trainer', 'latest'))
+    """
+    name = image.split("@", 1)[0]
+    head, slash, last = name.rpartition("/")
+    last, _, tag = last.partition(":")
+    parts = (head + slash + last).split("/")
+    if len(parts) > 1 and (set(parts[0]) & {".", ":"} or parts[0] == "localhost"):
+        parts = parts[1:]
+    if "library" in parts[:-1]:
+        parts = parts[parts.index("library") + 1 :]
+    return "/".join(parts), tag or "latest"
+
+
+@lru_cache(maxsize=512)
+def stand_in(image: str) -> StandIn:
+    """Return what stands in for ``image``.
+
+    Example:
+        >>> stand_in("registry.example/library/busybox:1.36").arguments
+        ('sh',)
+    """
+    repository, tag = split(image)
+    return next((entry for entry in table() if entry.fits(repository, tag)), UNKNOWN)
+
+
+def command_line(container: Mapping[str, Any], program: Sequence[str] = ()) -> list[str] | None:
+    """Return what to run, as Kubernetes combines it with the image's entry point; None when nobody knows.
+
+    Source: https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/
+
+    Args:
+        container: The v1.Container.
+        program: The command of the image's program on this machine, which replaces the image's word for it.
+    """
+    image = stand_in(container["image"])
+    command, arguments = container.get("command"), container.get("args")
+    if command:
+        line = [*command, *(arguments or [])]
+    elif arguments:
+        line = [*image.entrypoint, *arguments] if image.known else None
+    else:
+        line = [*image.entrypoint, *image.arguments]
+    if line and line[0] in image.provides:
+        line = [*program, *line[1:]]
+    return line or None
+
+
+def ignored_mounts(container: Mapping[str, Any]) -> list[str]:
+    """Return where volumes are mounted that the stand-in will not read."""
+    places = [mount["mountPath"] for mount in container.get("volumeMounts") or []]
+    ignored = stand_in(container["image"]).ignores
+    return [place for place in places if any(f"{place}/".startswith(f"{each}/") for each in ignored)]

@@ -1,0 +1,62 @@
+"""The table of images as rows for people: what stands in, what it cannot do, and whether it is here."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from localkube.controlplane import binaries
+from localkube.errors import LocalClusterError
+from localkube.kubelet.images.image_programs import Missing, Programs
+from localkube.kubelet.images.image_table import UNKNOWN, StandIn, table
+
+
+def rows() -> list[dict[str, Any]]:
+    """Return a row for each entry, in the order in which they are tried; the last is that of all others."""
+    found = Programs(_control_plane())
+    return [
+        {
+            "image": ", ".join(entry.match) or "any other",
+            "tags": " ".join(entry.tags),
+            "stand_in": entry.shown,
+            "state": _state(entry, found),
+            "cannot": entry.cannot,
+        }
+        for entry in (*table(), UNKNOWN)
+    ]
+
+
+def document() -> str:
+    """Return the table as Markdown, for the documentation: what does not depend on the machine."""
+    lines = ["| Image | Tags | What stands in | What it cannot do |", "| --- | --- | --- | --- |"]
+    for entry in (*table(), UNKNOWN):
+        images = ", ".join(f"`{each}`" for each in entry.match) or "any other"
+        tags = "any" if entry.tags == ("*",) else ", ".join(f"`{each}`" for each in entry.tags)
+        lines.append(f"| {images} | {tags} | {entry.shown} | {entry.cannot or '-'} |")
+    return "\n".join(lines) + "\n"
+
+
+def _state(entry: StandIn, programs: Programs) -> str:
+    if not entry.program:
+        return "ready"
+    try:
+        return f"ready, from {programs.find(entry.program).origin}"
+    except Missing as missing:
+        return str(missing)
+
+
+def _control_plane() -> dict[str, tuple[str, ...]]:
+    """Return the control plane's programs if they are here already; nothing is obtained for a question."""
+    try:
+        return dict(binaries.present().programs)
+    except LocalClusterError:
+        return {}
+
+
+def write(path: Path) -> None:
+    """Put the table in place of the one that ``path`` has, or at its end."""
+    before = path.read_text(encoding="utf-8").partition("| Image |")[0]
+    path.write_text(before + document(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

@@ -1,0 +1,332 @@
+"""The node agent: one asyncio process behind every virtual node of a cluster.
+
+It registers the nodes, turns pods that are bound to them into processes, and serves what a node serves:
+logs, names, Services, volumes. Killed at any moment, it goes on where it was when it is started again.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from localkube.api_client import Api, Watch
+from localkube.kubelet import control_socket
+from localkube.kubelet.config import AgentSettings
+from localkube.kubelet.containers.container_spec import Host
+from localkube.kubelet.containers.exec import Executions
+from localkube.kubelet.events import Events
+from localkube.kubelet.images.image_programs import Programs
+from localkube.kubelet.node_services import Network
+from localkube.kubelet.nodes.machines import CUT, STOPPED, Machines, States, VirtualNode
+from localkube.kubelet.nodes.simulated_status import MARK, PREFIX
+from localkube.kubelet.nodes.simulation import Simulation
+from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.plain_mode import PlainPods
+from localkube.kubelet.pods.pod import PodWorker
+from localkube.kubelet.pods.reattach import adopt
+from localkube.kubelet.queries import AgentView
+from localkube.kubelet.resources.cgroups import ControlGroups
+from localkube.kubelet.resources.eviction import StorageWatch
+from localkube.kubelet.resources.limits import Limits
+from localkube.kubelet.resources.metrics import Meter, Running
+from localkube.kubelet.volumes.object_cache import Objects, watch_authorities
+from localkube.kubelet.volumes.volume_manager import VolumeError, Volumes
+from localkube.network.addresses import Addresses, LoopbackAddresses, SiteAddresses
+from localkube.runtime import syscalls
+from localkube.runtime.client import Orders
+from localkube.tasks import start_task
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS, SECRET_SECONDS = 60, 2
+DEATH_POLL_SECONDS = 0.01
+
+
+class Agent:
+    """Serves the nodes of ``settings`` until the site ends."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        self._nodes: dict[str, VirtualNode] = {}
+        self._workers: dict[str, PodWorker] = {}
+        self._view = AgentView(self._workers)
+        self._leaving: dict[str, PodWorker] = {}
+        self._limits = Limits(
+            groups=ControlGroups.claim(settings.socket.parent) if settings.control_groups else None,
+            kill=self._out_of_memory,
+        )
+        self._storage = StorageWatch(settings.pods, pods=lambda: list(self._workers.values()))
+        self._meter = Meter(
+            settings.nodes,
+            running=self._running,
+            storage=self._storage.used,
+            control_groups=self._limits.usage,
+        )
+        self._tasks: list[asyncio.Task] = []
+        self._runtime: Runtime | None = None
+        self._pods: Watch | None = None
+
+    async def run(self) -> None:
+        settings = self._settings
+        orders = await Orders.connect(settings.socket, on_exit=self._exited)
+        api = Api(
+            settings.server,
+            ca_file=settings.pki / "ca.crt",
+            cert_file=settings.pki / "agent.crt",
+            key_file=settings.pki / "agent.key",
+        )
+        async with api, contextlib.AsyncExitStack() as stack:
+            states = States(settings.node_states)
+            for node in settings.nodes:
+                state = states[node.name]
+                made = VirtualNode(node, api=api, version=settings.version, state=state)
+                self._nodes[node.name] = made
+            heard = [node for node in self._nodes.values() if node.is_heard]
+            await asyncio.gather(*(node.register() for node in heard))
+            pods = self._pods = Watch(
+                api, "/api/v1/pods", field_selector="spec.nodeName!=", apart_from=PREFIX
+            )
+            addresses = _addresses(settings)
+            network = await stack.enter_async_context(
+                Network(api, settings, pods=pods, view=self._view, meter=self._meter, addresses=addresses)
+            )
+            authorities = watch_authorities(api)
+            objects = Objects(api, authorities=authorities)
+            executions = Executions(orders, limits=self._limits.join)
+            self._runtime = Runtime(
+                api=api,
+                orders=orders,
+                objects=objects,
+                volumes=Volumes(
+                    api,
+                    pods=settings.pods,
+                    fleeting=settings.fleeting,
+                    claimed=settings.volumes.resolve(),
+                    private=settings.hide,
+                    allocatable=self._allocatable,
+                    objects=objects,
+                    mount=None if settings.plain else syscalls.mount,
+                ),
+                logs=network.logs,
+                executions=executions,
+                events=Events(api),
+                host=Host(hide=settings.hide),
+                pods=settings.pods,
+                fleeting=settings.fleeting,
+                services=network.services,
+                nodes=Watch(api, "/api/v1/nodes", label_selector=f"!{MARK}"),
+                version=settings.version,
+                programs=Programs(settings.programs),
+                limits=self._limits,
+                addresses=addresses,
+                plain=PlainPods(addresses, Path(settings.plain.preload)) if settings.plain else None,
+            )
+            self._view.furnish(self._runtime)
+            self._start_warm()
+            for node in self._nodes.values():
+                node.furnish(self._runtime)
+            for node in heard:
+                node.beat()
+            machines = Machines(self._nodes, states=states, orders=orders, tenants=self)
+            self._go(self._runtime.nodes.run(), "watch nodes")
+            self._go(authorities.run(), "watch authorities")
+            self._go(self._limits.run(), "limits")
+            self._go(self._storage.run(), "storage")
+            self._go(self._refresh_volumes(), "volumes")
+            self._go(self._follow(pods, orders, machines, network), "watch pods")
+            await orders.gone
+
+    def _allocatable(self, node: str) -> Mapping[str, str]:
+        return self._nodes[node].settings.allocatable()
+
+    def _go(self, work: Any, name: str) -> None:
+        self._tasks.append(start_task(work, name=name))
+
+    def _out_of_memory(self, identity: str) -> None:
+        start_task(self._runtime.orders.ask("kill", id=identity, signal=9), name=f"out of memory {identity}")
+
+    async def _refresh_volumes(self) -> None:
+        """Bring files from ConfigMaps, Secrets and tokens up to date once a minute, as the kubelet does.
+
+        Those of pods with a Secret sooner: operators write their certificates into one after they have begun,
+        and serve nothing until they see it in their files.
+        """
+        for turn in itertools.count(1):
+            await asyncio.sleep(SECRET_SECONDS)
+            everyone = turn % (REFRESH_SECONDS // SECRET_SECONDS) == 0
+            for worker in list(self._workers.values()):
+                asked = everyone or any("secret" in each for each in worker.pod["spec"].get("volumes") or [])
+                try:
+                    if asked and not worker.finished and worker.volumes:
+                        await self._runtime.volumes.refresh(worker.pod)
+                except VolumeError as error:
+                    worker.runtime.events.record(worker.pod, error.reason, error.message, warning=True)
+
+    # Pods.
+
+    async def _follow(self, pods: Watch, orders: Orders, machines: Machines, network: Network) -> None:
+        watching = start_task(pods.run(), name="pods")
+        await pods.synced.wait()
+        await machines.restore()
+        answer, _ = await orders.ask("list")
+        entries = [entry for entry in answer["entries"] if entry["owner"] == "container"]
+        known = {pod["metadata"]["uid"] for pod in pods.store.values()}
+        for pod in list(pods.store.values()):
+            uid = pod["metadata"]["uid"]
+            mine = [entry for entry in entries if entry["id"].split(".")[0] == uid]
+            if worker := self._worker(pod):
+                await adopt(worker, mine, orders, address=answer["pods"].get(uid))
+                worker.start()
+                if self._nodes[pod["spec"]["nodeName"]].is_heard:
+                    worker.changed(pod)
+        # What a node that is cut off runs is not to be told that it was deleted.
+        cut = tuple(node.prefix for node in self._nodes.values() if node.state == CUT)
+        known |= {uid for uid, address in answer["pods"].items() if cut and address.startswith(cut)}
+        await self._sweep(orders, entries, set(answer["pods"]), known)
+        self._limits.keep_only({entry["id"] for entry in entries})
+        # What came and went during the adoption was not heard yet.
+        pods.subscribe(self._changed)
+        present = {pod["metadata"]["uid"] for pod in pods.store.values()}
+        for uid in [uid for uid in self._workers if uid not in present]:
+            self._gone(uid)
+        for pod in list(pods.store.values()):
+            self._changed("ADDED", pod, None)
+        await network.open()
+
+        simulation = Simulation(settings=self._settings.file, state=self._settings.simulated)
+        simulation.restore()
+
+        async def answer_owner(request: Mapping[str, Any]) -> dict[str, Any]:
+            if request["verb"] == "simulate":
+                return await simulation.set(request["count"])
+            return await machines.switch(request["verb"], request["node"])
+
+        await control_socket.serve(self._settings.control, answer_owner)
+        await watching
+
+    async def _sweep(
+        self, orders: Orders, entries: list[dict[str, Any]], sandboxes: set[str], known: set[str]
+    ) -> None:
+        """End what belongs to pods that were deleted while no agent ran."""
+        for entry in entries:
+            if entry["id"].split(".")[0] not in known:
+                await orders.ask("kill", id=entry["id"], signal=9)
+                await orders.ask("forget", id=entry["id"])
+        for uid in sandboxes - known:
+            await orders.ask("remove", pod=uid)
+        for directory in [*self._settings.pods.iterdir(), *self._settings.fleeting.iterdir()]:
+            if directory.name not in known:
+                await self._runtime.volumes.remove(directory.name)
+                await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+    def _worker(self, pod: Mapping[str, Any]) -> PodWorker | None:
+        node = self._nodes.get(pod["spec"].get("nodeName", ""))
+        uid = pod["metadata"]["uid"]
+        if node is None or node.state == STOPPED or uid in self._workers:
+            return None
+        worker = PodWorker(pod, pool=node.pool, runtime=node.runtime)
+        self._workers[uid] = worker
+        return worker
+
+    def _changed(self, change: str, pod: dict[str, Any], before: dict[str, Any] | None) -> None:
+        uid = pod["metadata"]["uid"]
+        if before and before["metadata"]["uid"] != uid:
+            self._changed("DELETED", before, None)
+        node = self._nodes.get(pod["spec"].get("nodeName", ""))
+        if node and not node.is_heard:
+            return
+        if change == "DELETED":
+            self._gone(uid)
+        elif worker := self._worker(pod):
+            worker.start()
+            worker.changed(pod)
+        elif uid in self._workers:
+            self._workers[uid].changed(pod)
+
+    def _gone(self, uid: str) -> None:
+        if worker := self._workers.pop(uid, None):
+            # Its containers may still run, and their ends are what the worker then waits for.
+            self._leaving[uid] = worker
+            task = start_task(worker.discard(), name=f"discard {uid}")
+            task.add_done_callback(lambda _: self._leaving.pop(uid))
+
+    # What happens to the pods of a node that is switched off, or comes back (machines.Tenants).
+
+    async def lose(self, node: VirtualNode) -> None:
+        """End every process of the node's pods at once, and report nothing."""
+        lost = {uid for uid, worker in self._workers.items() if worker.pool is node.pool}
+        for uid in lost:
+            self._workers.pop(uid).abandon()
+        orders = self._runtime.orders
+        answer, _ = await orders.ask("list")
+        lost |= {uid for uid, address in answer["pods"].items() if address.startswith(node.prefix)}
+        running = [entry["id"] for entry in answer["entries"] if entry["id"].split(".")[0] in lost]
+        for identity in running:
+            await orders.ask("kill", id=identity, signal=9)
+        while running:
+            answer, _ = await orders.ask("list")
+            alive = {entry["id"] for entry in answer["entries"] if entry["status"] is None}
+            running = [identity for identity in running if identity in alive]
+            await asyncio.sleep(DEATH_POLL_SECONDS)
+        for uid in lost:
+            await orders.ask("forget_pod", pod=uid)
+            await orders.ask("remove", pod=uid)
+            await self._runtime.volumes.lose_memory(uid)
+            fleeting = self._runtime.fleeting_directory(uid)
+            await asyncio.to_thread(shutil.rmtree, fleeting, ignore_errors=True)
+
+    async def reconcile(self, node: VirtualNode) -> None:
+        """Bring the node's pods to what the API says by now."""
+        pods = {pod["metadata"]["uid"]: pod for pod in self._pods.store.values()}
+        orders = self._runtime.orders
+        for uid in [uid for uid, worker in self._workers.items() if worker.pool is node.pool]:
+            if uid not in pods:
+                self._gone(uid)
+        mine = [pod for pod in pods.values() if pod["spec"].get("nodeName") == node.name]
+        # Those that have an address first: they get it again.
+        for pod in sorted(mine, key=lambda each: not each.get("status", {}).get("podIP")):
+            if worker := self._worker(pod):
+                await adopt(worker, [], orders, address=None)
+                worker.start()
+            self._workers[pod["metadata"]["uid"]].changed(pod)
+        answer, _ = await orders.ask("list")
+        entries = [entry for entry in answer["entries"] if entry["owner"] == "container"]
+        known = {*pods, *self._workers, *self._leaving}
+        await self._sweep(orders, entries, set(answer["pods"]), known)
+
+    def _exited(self, entry: dict[str, Any]) -> None:
+        if entry["owner"] == "exec" and self._runtime:
+            self._runtime.executions.exited(entry)
+        if entry["owner"] != "container":
+            return
+        uid = entry["id"].split(".")[0]
+        if worker := self._workers.get(uid) or self._leaving.get(uid):
+            worker.exited(entry)
+
+    def _start_warm(self) -> None:
+        if self._settings.warm:
+            from localkube.runtime.forkserver.command import plan
+
+            host = self._runtime.host
+            self._runtime.warm = lambda argv, env: plan(
+                argv, env, python=host.python, path=env.get("PATH", "")
+            )
+
+    def _running(self, node: str) -> list[Running]:
+        """Return the containers that run on a node."""
+        return [
+            Running(process.identity, name, worker.pod, process.pid, process.started)
+            for worker in self._workers.values()
+            if worker.pool.settings.name == node
+            for name, process in worker.processes.items()
+            if process.running
+        ]
+
+
+def _addresses(settings: AgentSettings) -> Addresses:
+    plain = settings.plain
+    return LoopbackAddresses(plain.octet, low=plain.low) if plain else SiteAddresses()

@@ -1,0 +1,246 @@
+"""Logs read back exactly as they were written: the whole, the end, what is newer, what comes.
+
+Writing them is in ``files.py``. The agent reads in its own thread: logs are in the page cache, and a thread
+would cost more than the read. Writer and readers are therefore never in each other's midst.
+"""
+
+import os
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from localkube.kubelet.logs.container_log import LogFiles
+from localkube.kubelet.logs.follower import Place
+from localkube.kubelet.logs.segments import segments
+
+BLOCK = 256 * 1024
+# ``<30 characters of time> <stdout|stderr> <F|P> ``: what comes before the content is always as long.
+CONTENT, TAG = 40, slice(37, 40)
+FULL, PART = b" F ", b" P "
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """What of a log is wanted; the fields of ``v1.PodLogOptions``.
+
+    Args:
+        follow: Wait for more until the container has ended.
+        tail_lines: Only so many lines of the end; all of them if None.
+        since: Only what was written at this ``timestamp`` or later.
+        timestamps: Begin each line with the time of its first part.
+        limit_bytes: Stop after so many bytes, be it in the middle of a line.
+    """
+
+    follow: bool = False
+    tail_lines: int | None = None
+    since: bytes = b""
+    timestamps: bool = False
+    limit_bytes: int | None = None
+
+
+async def read_log(path: Path, *, files: LogFiles, options: LogOptions) -> AsyncIterator[bytes]:
+    """Yield what the container wrote to both streams, byte for byte, in blocks.
+
+    A last line without a newline comes without one. Without ``follow`` it ends at what is there now. Close
+    the generator (``contextlib.aclosing``) to stop following. A log that was never written is empty.
+    """
+    with _Source(path, options) as source, files.follow(path) as follower:
+        output = _Output(options)
+        while output.wants_more:
+            if follower.listens:
+                await follower.wait()
+                text, end = follower.take()
+                if not follower.listens and end:
+                    source.go_to(end)
+                if text := output.limited(text):
+                    yield text
+                continue
+            follower.clear()
+            ended = not files.is_open(path)
+            if block := source.read():
+                if text := output.add(block):
+                    yield text
+            elif ended or not options.follow:
+                return
+            elif output.is_plain:
+                follower.listen()
+            else:
+                await follower.wait()
+
+
+class _Source:
+    """The entries of a log, read from its files one after the other, also when it grows new ones."""
+
+    def __init__(self, path: Path, options: LogOptions) -> None:
+        self._path = path
+        self._follow = options.follow
+        self._files: deque[FileIO] = deque(FileIO(name) for name in segments(path))
+        self._end = os.fstat(self._files[-1].fileno()).st_size if self._files else 0
+        if options.tail_lines is not None:
+            self._seek_tail(options.tail_lines)
+
+    def __enter__(self) -> "_Source":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for file in self._files:
+            file.close()
+
+    def read(self) -> bytes:
+        """Return the next block; nothing where there is none yet."""
+        while self._files:
+            file, is_last = self._files[0], len(self._files) == 1
+            size = BLOCK if self._follow or not is_last else max(0, min(BLOCK, self._end - file.tell()))
+            if block := file.read(size):
+                return block
+            if is_last and not (self._follow and self._find_newer()):
+                return b""
+            self._files.popleft().close()
+        if self._follow and self._find_newer():
+            return self.read()
+        return b""
+
+    def go_to(self, place: Place) -> None:
+        """Go on after what was handed over otherwise; in the oldest file if that one was removed since."""
+        inode, offset = place
+        for file in self._files:
+            file.close()
+        self._files = deque(FileIO(name) for name in segments(self._path))
+        inodes = [os.fstat(file.fileno()).st_ino for file in self._files]
+        if inode in inodes:
+            for _ in range(inodes.index(inode)):
+                self._files.popleft().close()
+            self._files[0].seek(offset)
+
+    def _find_newer(self) -> bool:
+        """Open the files that have come after the last one that is open."""
+        found = segments(self._path)
+        if self._files:
+            last = os.fstat(self._files[-1].fileno())
+            same = [number for number, name in enumerate(found) if os.path.samestat(name.stat(), last)]
+            found = found[same[0] + 1 :] if same else found
+        self._files += [FileIO(name) for name in found]
+        return bool(found)
+
+    def _seek_tail(self, lines: int) -> None:
+        """Go to where the last ``lines`` lines begin, and close the files before."""
+        files, self._files = self._files, deque()
+        while files:
+            file = files.pop()
+            offset, found = tail_start(file, lines)
+            file.seek(offset)
+            self._files.appendleft(file)
+            lines -= found
+            if offset > 0 or lines == 0:
+                break
+        for file in files:
+            file.close()
+
+
+class _Output:
+    """Turns blocks of entries into the text that the container wrote."""
+
+    def __init__(self, options: LogOptions) -> None:
+        self._since = options.since
+        self._timestamps = options.timestamps
+        self._left = options.limit_bytes
+        self._incomplete = b""
+        self._at_line_start = True
+        self._in_older_line = False
+
+    @property
+    def wants_more(self) -> bool:
+        return self._left is None or self._left > 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what comes next is given out just as the container writes it."""
+        return not (self._timestamps or self._since or self._incomplete)
+
+    def limited(self, text: bytes) -> bytes:
+        """Return as much of a text as is still wanted."""
+        if self._left is not None:
+            text = text[: self._left]
+            self._left -= len(text)
+        return text
+
+    def add(self, block: bytes) -> bytes:
+        """Return the text of a block of entries."""
+        end = block.rfind(b"\n") + 1
+        if not end:
+            self._incomplete += block
+            return b""
+        entries, self._incomplete = self._incomplete + block[:end], block[end:]
+        if self._since or self._timestamps:
+            text = self._one_by_one(entries)
+        else:
+            text = b"".join(
+                [
+                    entry[CONTENT:] + b"\n" if entry[TAG] == FULL else _part(entry)
+                    for entry in entries.split(b"\n")
+                ]
+            )
+        return self.limited(text)
+
+    def _one_by_one(self, block: bytes) -> bytes:
+        entries = block.split(b"\n")
+        entries.pop()
+        pieces: list[bytes] = []
+        for entry in entries:
+            fields = entry.split(b" ", 3)
+            if len(fields) < 4:
+                continue
+            if self._since and (self._in_older_line or fields[0] < self._since):
+                # A line is as old as its first part.
+                self._in_older_line = fields[2] == b"P"
+                continue
+            self._since = b""  # what follows is newer
+            if self._timestamps and self._at_line_start:
+                pieces += (fields[0], b" ")
+            pieces.append(fields[3])
+            self._at_line_start = fields[2] == b"F"
+            if self._at_line_start:
+                pieces.append(b"\n")
+        return b"".join(pieces)
+
+
+def _part(entry: bytes) -> bytes:
+    """Return the content of a part of a line, nothing for what a killed agent has torn."""
+    return entry[CONTENT:] if entry[TAG] == PART else b""
+
+
+def tail_start(file: FileIO, lines: int) -> tuple[int, int]:
+    """Return where the last ``lines`` lines of a file begin, and how many lines there are from there.
+
+    Args:
+        file: A log file, open for reading.
+        lines: 0 or more. The parts of a line count as one, and so does a last line without its end.
+    """
+    position = file.seek(0, os.SEEK_END)
+    if lines == 0:
+        return position, 0
+    found, newest, carry = 0, True, b""
+    while position > 0:
+        size = min(BLOCK, position)
+        position -= size
+        file.seek(position)
+        entries = (file.read(size) + carry).split(b"\n")
+        carry = entries[0]
+        offset = position + sum(map(len, entries)) + len(entries) - 1
+        for entry in reversed(entries[1:]):
+            offset -= len(entry)
+            tag = entry.split(b" ", 3)[2:3]
+            if tag == [b"F"] or (tag and newest):
+                if found == lines:
+                    return offset + len(entry) + 1, found
+                found += 1
+            newest = newest and not tag
+            offset -= 1
+    first = carry.split(b" ", 3)[2:3]
+    if first == [b"F"] or (first and newest):
+        if found == lines:
+            return len(carry) + 1, found
+        found += 1
+    return 0, found

@@ -1,0 +1,190 @@
+"""The virtual nodes: their objects, and the addresses and GPUs that their pods get.
+
+Their leases are in ``heartbeat.py``, their switches in ``machines.py``.
+"""
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from localkube.runtime.client import Refused
+
+KUBELET_PORT = 10250
+MAX_PODS = 250
+# With it the API server passes the WebSockets of exec, attach and port-forward on as they are.
+DECLARED_FEATURE = "ExtendWebSocketsToKubelet"
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """One node as its creator asked for it; ``cpus`` in cores, ``memory`` in bytes.
+
+    ``external_address`` is where a program outside the cluster's network finds it, if anywhere.
+    """
+
+    name: str
+    index: int
+    cpus: float
+    memory: int
+    storage: int
+    gpus: int = 0
+    gpu_devices: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    external_address: str = ""
+
+    @property
+    def address(self) -> str:
+        return f"10.244.254.{self.index + 1}"
+
+    def allocatable(self) -> dict[str, str]:
+        """Return the quantities that the scheduler counts with."""
+        quantities = {
+            "cpu": f"{round(self.cpus * 1000)}m",
+            "memory": f"{self.memory // 1024}Ki",
+            "ephemeral-storage": f"{self.storage // 1024}Ki",
+            "pods": str(MAX_PODS),
+        }
+        return quantities | ({"nvidia.com/gpu": str(self.gpus)} if self.gpus else {})
+
+
+class NodePool:
+    """What a node hands out to its pods: addresses, and the devices behind ``nvidia.com/gpu``."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        self.settings = settings
+        self._addresses: dict[str, str] = {}
+        self._devices: dict[str, list[str]] = {}
+        self._next = 2
+
+    def address(self, uid: str, *, wanted: str | None = None) -> str:
+        """Return the pod's address; ``wanted`` is one that it had before an agent's restart.
+
+        Raises:
+            Refused: All addresses of the node are taken.
+        """
+        if uid not in self._addresses:
+            taken = set(self._addresses.values())
+            prefix = f"10.244.{self.settings.index + 1}."
+            # In turn, because the kernel takes a moment to free the interface of a pod that has just gone.
+            order = [*range(self._next, 255), *range(2, self._next)]
+            free = next((prefix + str(last) for last in order if prefix + str(last) not in taken), None)
+            if not wanted and not free:
+                raise Refused("sandbox", f"no IP addresses available in range set: {prefix}2-{prefix}254")
+            self._addresses[uid] = wanted or free
+            self._next = max(2, int(self._addresses[uid].rsplit(".", 1)[1]) % 254 + 1)
+        return self._addresses[uid]
+
+    def devices(self, uid: str, container: str, count: int) -> list[str] | None:
+        """Return a container's real GPUs; None when this node has none, and only declares them."""
+        if not self.settings.gpu_devices:
+            return None
+        key = f"{uid}/{container}"
+        if key not in self._devices:
+            taken = {device for devices in self._devices.values() for device in devices}
+            free = [device for device in self.settings.gpu_devices if device not in taken]
+            self._devices[key] = free[:count]
+        return self._devices[key]
+
+    def release(self, uid: str) -> None:
+        self._addresses.pop(uid, None)
+        for key in [key for key in self._devices if key.startswith(uid + "/")]:
+            del self._devices[key]
+
+
+def node_object(settings: NodeSettings, *, version: str) -> dict[str, Any]:
+    """Return the Node as it is registered, Ready."""
+    labels = {
+        "kubernetes.io/hostname": settings.name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(
+            platform.machine(), platform.machine()
+        ),
+        "node.kubernetes.io/instance-type": "local",
+        "topology.kubernetes.io/region": "local",
+        "topology.kubernetes.io/zone": f"local-{'abc'[settings.index % 3]}",
+        **settings.labels,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": settings.name, "labels": labels},
+        "spec": {
+            "podCIDR": f"10.244.{settings.index + 1}.0/24",
+            "providerID": f"trainyard://{settings.name}",
+        },
+        "status": node_status(settings, version=version),
+    }
+
+
+def node_status(settings: NodeSettings, *, version: str) -> dict[str, Any]:
+    """Return a healthy NodeStatus."""
+    now = rfc3339()
+    problems = ("MemoryPressure", "DiskPressure", "PIDPressure")
+    conditions = [_condition(kind, "False", f"No{kind}", "the machine has room", now) for kind in problems]
+    conditions.append(
+        _condition("Ready", "True", "AgentReady", "the node agent runs containers as processes", now)
+    )
+    external = [{"type": "ExternalIP", "address": settings.external_address}]
+    return {
+        "addresses": [
+            {"type": "InternalIP", "address": settings.address},
+            *(external if settings.external_address else []),
+            {"type": "Hostname", "address": settings.name},
+        ],
+        "capacity": settings.allocatable(),
+        "allocatable": settings.allocatable(),
+        "conditions": conditions,
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": KUBELET_PORT}},
+        "declaredFeatures": [DECLARED_FEATURE],
+        "nodeInfo": {
+            "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(
+                platform.machine(), platform.machine()
+            ),
+            "bootID": _read("/proc/sys/kernel/random/boot_id"),
+            "containerRuntimeVersion": "trainyard://0.1.0",
+            "kernelVersion": platform.release(),
+            "kubeProxyVersion": "",
+            "kubeletVersion": version,
+            "machineID": settings.name,
+            "operatingSystem": "linux",
+            "osImage": "processes of " + platform.node(),
+            "systemUUID": settings.name,
+        },
+    }
+
+
+def _condition(kind: str, status: str, reason: str, message: str, now: str) -> dict[str, str]:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }
+
+
+def is_ready(item: Mapping[str, Any]) -> bool:
+    """Return whether the Ready condition of a node, or of a pod, is true."""
+    conditions = item.get("status", {}).get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def rfc3339(seconds: float | None = None, *, micro: bool = False) -> str:
+    """Return a time as the API writes it; ``micro`` for MicroTime fields."""
+    moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read().strip()
+
+
+def disk_bytes(path: str) -> int:
+    """Return what a pod may fill: the space that is free under the cluster's directory."""
+    usage = os.statvfs(path)
+    return usage.f_bavail * usage.f_frsize

@@ -1,0 +1,94 @@
+"""The agent's simulated nodes: how many there are, and the process that serves them (``simulator.py``).
+
+The number is kept in a file of the cluster, so that they are there again after the agent, or the cluster.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from localkube.errors import LocalClusterError
+from localkube.runtime.syscalls import die_with_parent
+from localkube.tasks import start_task
+
+log = logging.getLogger(__name__)
+
+MOST_NODES = 5000
+RESTART_SECONDS, READY_SECONDS = 1.0, 600
+
+
+class Simulation:
+    """Keeps the simulator running while there is a simulated node.
+
+    Args:
+        settings: The file of the agent's settings, which the simulator reads as well.
+        state: The file with the number.
+    """
+
+    def __init__(self, *, settings: Path, state: Path) -> None:
+        self._settings, self._state = settings, state
+        self._keeper: asyncio.Task | None = None
+        self._ready = asyncio.Event()
+
+    def restore(self) -> None:
+        """Have the nodes that there were."""
+        with contextlib.suppress(FileNotFoundError):
+            count = json.loads(self._state.read_text())["nodes"]
+            if count:
+                self._start(count)
+
+    async def set(self, count: int) -> dict[str, Any]:
+        """Have so many simulated nodes, and return when they are Ready.
+
+        Raises:
+            LocalClusterError: They are too many, or did not become Ready in time.
+        """
+        if not 0 <= count <= MOST_NODES:
+            raise LocalClusterError(
+                f"there can be 0 to {MOST_NODES} simulated nodes", about=str(count), fix="ask for fewer"
+            )
+        self._state.write_text(json.dumps({"nodes": count}))
+        self._state.chmod(0o600)
+        if self._keeper:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        self._start(count)
+        try:
+            await asyncio.wait_for(self._ready.wait(), READY_SECONDS)
+        except TimeoutError as error:
+            raise LocalClusterError(
+                f"they were not Ready within {READY_SECONDS} s; they will be later",
+                about=f"{count} simulated nodes",
+                fix="watch them: kubectl get nodes -l trainyard/simulated",
+            ) from error
+        if count == 0:
+            self._keeper.cancel()
+        return {"simulated": count}
+
+    def _start(self, count: int) -> None:
+        self._ready.clear()
+        self._keeper = start_task(self._keep(count), name="simulator")
+
+    async def _keep(self, count: int) -> None:
+        command = [sys.executable, "-m", "localkube.kubelet.nodes.simulator", str(self._settings), str(count)]
+        while True:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                preexec_fn=die_with_parent,
+            )
+            try:
+                if await process.stdout.readline():
+                    self._ready.set()
+                code = await process.wait()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+            log.warning("the simulator ended with %s; starting it again", code)
+            await asyncio.sleep(RESTART_SECONDS)

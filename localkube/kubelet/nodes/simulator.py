@@ -1,0 +1,250 @@
+"""Nodes that are only said to be there: their pods report that they run, and nothing does.
+
+A program of its own, started by the agent (``nodes/simulation.py``), so that ten thousand pretended pods take
+neither time nor memory from the real ones. A simulated node has the label and the taint
+``trainyard/simulated``: nothing lands on it that does not tolerate that. Pods run as soon as they are bound,
+those of Jobs succeed after the seconds in their annotation ``trainyard/simulated-seconds`` (at once without),
+deleted ones are gone at once. After kwok (https://kwok.sigs.k8s.io), whose choices for leases are taken over.
+
+Not here: logs, exec, metrics; a simulated node has no address at which anybody could ask.
+"""
+
+import asyncio
+import itertools
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from localkube.api_client import Api, ApiError
+from localkube.kubelet.config import AgentSettings
+from localkube.kubelet.nodes import lease
+from localkube.kubelet.nodes.node_pool import is_ready, rfc3339
+from localkube.kubelet.nodes.simulated_status import (
+    MARK,
+    PREFIX,
+    node_object,
+    node_status,
+    running,
+    succeeded,
+)
+
+log = logging.getLogger(__name__)
+
+SECONDS = MARK + "-seconds"
+LEASE_SECONDS = 40
+# As kwok for many; a few can be sooner, which keeps them Ready on a machine that has too much to do.
+LEAST_RENEW_SECONDS, MOST_RENEW_SECONDS, RENEWALS_A_SECOND = 4.0, 10.0, 100
+STATUS_SECONDS = 300
+AT_ONCE, HEARTBEATS_AT_ONCE = 32, 16
+RETRY_SECONDS = 0.5
+
+WORTH_READING = (b'"phase":"Pending"', b'"deletionTimestamp"', b'"status":"False"')
+# Cheaper for the API server than a strategic one.
+MERGE = "application/merge-patch+json"
+
+
+class Simulator:
+    """Serves ``count`` simulated nodes for ever.
+
+    Args:
+        api: The API server.
+        count: Nodes beyond it are deleted.
+        version: Kubernetes's, for the nodes.
+    """
+
+    def __init__(self, api: Api, *, count: int, version: str) -> None:
+        self._api, self._count, self._kubernetes = api, count, version
+        self._names = {f"{PREFIX}{index}" for index in range(count)}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task] = set()
+        self._begun: set[str] = set()
+        self._addresses = 0
+
+    async def run(self) -> None:
+        """Make the nodes, say so in a line on standard output, and serve their pods."""
+        await self._shape()
+        for task in (
+            self._beat(),
+            self._follow("/api/v1/nodes", {"labelSelector": MARK}, self._see_node, self._read_node),
+            self._follow("/api/v1/pods", {"fieldSelector": "spec.nodeName!="}, self._see, self._read),
+        ):
+            self._go(task)
+        print(json.dumps({"nodes": self._count}), flush=True)
+        await asyncio.Event().wait()
+
+    def _go(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception():
+            log.error("a task failed", exc_info=task.exception())
+
+    async def _follow(
+        self,
+        path: str,
+        selector: dict[str, str],
+        see: Callable[[dict[str, Any]], None],
+        read: Callable[[bytes], None],
+    ) -> None:
+        """List, then watch, for ever."""
+        while True:
+            try:
+                answer = await self._api.get(path, **selector)
+                for item in answer.get("items") or []:
+                    see(item)
+                begin = {"watch": "1", "resourceVersion": answer["metadata"]["resourceVersion"]}
+                async for line in self._api.lines(path, selector | begin | {"timeoutSeconds": "3000"}):
+                    read(line)
+            except ApiError as error:
+                log.info("watching %s: %s", path, error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    # Nodes
+
+    async def _shape(self) -> None:
+        """Have the nodes that are wanted, and no others."""
+        answer = await self._api.get("/api/v1/nodes", labelSelector=MARK)
+        there = {each["metadata"]["name"] for each in answer.get("items") or []}
+        missing = [index for index in range(self._count) if f"{PREFIX}{index}" not in there]
+        await asyncio.gather(*(self._create(index) for index in missing))
+        await asyncio.gather(*(self._revive(name) for name in there & self._names))
+        await asyncio.gather(*(self._delete(f"/api/v1/nodes/{name}") for name in there - self._names))
+
+    async def _create(self, index: int) -> None:
+        item = node_object(index, version=self._kubernetes)
+        await self._send("POST", "/api/v1/nodes", item, "application/json")
+        await self._lease(item["metadata"]["name"])
+
+    async def _revive(self, name: str) -> None:
+        status = {"status": node_status(name, version=self._kubernetes)}
+        await self._send("PATCH", f"/api/v1/nodes/{name}/status", status, MERGE)
+        await self._lease(name)
+
+    async def _lease(self, name: str) -> None:
+        try:
+            await lease.renew(self._api, name, seconds=LEASE_SECONDS)
+        except ApiError as error:
+            log.warning("lease of %s: %s", name, error)
+
+    async def _beat(self) -> None:
+        """Renew every lease in turn, evenly; the status of each now and then."""
+        if not self._names:
+            return
+        slots = asyncio.Semaphore(HEARTBEATS_AT_ONCE)
+        wanted = len(self._names) / RENEWALS_A_SECOND
+        period = min(MOST_RENEW_SECONDS, max(LEAST_RENEW_SECONDS, wanted))
+        for beat in itertools.count(1):
+            told = beat % int(STATUS_SECONDS / period) == 0
+            for name in sorted(self._names):
+                await asyncio.sleep(period / len(self._names))
+                await slots.acquire()
+                self._go(_released(self._revive(name) if told else self._lease(name), slots))
+
+    def _read_node(self, line: bytes) -> None:
+        event = json.loads(line)
+        if event["type"] == "MODIFIED":
+            self._see_node(event["object"])
+
+    def _see_node(self, node: dict[str, Any]) -> None:
+        """Contradict the node controller, which calls silent who could not be heard for all the work."""
+        name = node["metadata"]["name"]
+        if name in self._names and not is_ready(node):
+            self._go(self._revive(name))
+
+    # Pods
+
+    def _read(self, line: bytes) -> None:
+        # Most lines tell what was reported from here: they are not worth reading.
+        if line.startswith(b'{"type":"DELETED"'):
+            self._begun.discard(json.loads(line)["object"]["metadata"]["uid"])
+        elif any(word in line for word in WORTH_READING):
+            self._see(json.loads(line)["object"])
+
+    def _see(self, pod: dict[str, Any]) -> None:
+        node, meta = pod["spec"].get("nodeName", ""), pod["metadata"]
+        if not node.startswith(PREFIX):
+            return
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        if node not in self._names or meta.get("deletionTimestamp"):
+            self._go(self._delete(path))
+        elif meta["uid"] not in self._begun and pod.get("status", {}).get("phase") in ("Pending", "Running"):
+            self._begun.add(meta["uid"])
+            self._go(self._live(pod, path))
+        elif pod.get("status", {}).get("phase") == "Running" and not is_ready(pod):
+            # The node controller says so of every pod of a node that was silent for a while.
+            self._go(self._report(pod, path, running(pod, pod["status"]["podIP"], rfc3339())))
+
+    async def _live(self, pod: dict[str, Any], path: str) -> None:
+        began = rfc3339()
+        if pod["status"]["phase"] == "Pending":
+            await self._report(pod, path, running(pod, self._address(), began))
+        if any(owner["kind"] == "Job" for owner in pod["metadata"].get("ownerReferences") or []):
+            await asyncio.sleep(_seconds(pod))
+            await self._report(pod, path, succeeded(pod, began, rfc3339()))
+
+    def _address(self) -> str:
+        """Return the next of a million addresses that lead nowhere."""
+        self._addresses += 1
+        low = self._addresses % 2**20
+        return f"10.{128 + (low >> 16)}.{low >> 8 & 255}.{low & 255}"
+
+    async def _report(self, pod: dict[str, Any], path: str, status: dict[str, Any]) -> None:
+        body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
+        await self._send("PATCH", path + "/status", body, MERGE)
+
+    async def _delete(self, path: str) -> None:
+        await self._send("DELETE", path, {"gracePeriodSeconds": 0}, "application/json")
+
+    async def _send(self, method: str, path: str, body: dict[str, Any], content_type: str) -> None:
+        """Send a request until the API server has an opinion on it."""
+        data = json.dumps(body).encode()
+        while True:
+            async with self._slots:
+                status = await self._api.send(method, path, data, content_type)
+            if 0 < status < 500 and status != 429:
+                if status >= 400 and status not in (404, 409):
+                    log.warning("%s %s: status %s", method, path, status)
+                return
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _released(work: Any, slots: asyncio.Semaphore) -> None:
+    try:
+        await work
+    finally:
+        slots.release()
+
+
+def _seconds(pod: dict[str, Any]) -> float:
+    try:
+        return float((pod["metadata"].get("annotations") or {}).get(SECONDS, 0))
+    except ValueError:
+        return 0.0
+
+
+async def _main(settings: AgentSettings, count: int) -> None:
+    api = Api(
+        settings.server,
+        ca_file=settings.pki / "ca.crt",
+        cert_file=settings.pki / "agent.crt",
+        key_file=settings.pki / "agent.key",
+        connections=AT_ONCE + HEARTBEATS_AT_ONCE,
+    )
+    async with api:
+        await Simulator(api, count=count, version=settings.version).run()
+
+
+def main() -> None:
+    """``python -m localkube.kubelet.nodes.simulator AGENT.JSON COUNT``."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s simulator %(levelname)s %(message)s")
+    asyncio.run(_main(AgentSettings.read(Path(sys.argv[1])), int(sys.argv[2])))
+
+
+if __name__ == "__main__":
+    main()

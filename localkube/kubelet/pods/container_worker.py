@@ -1,0 +1,316 @@
+"""The life of one container of a pod: started, probed, restarted, ended.
+
+What happened is kept as a record in the pod's ``records``, from which ``status/pod_status.py`` makes the
+PodStatus. Not here: the order that starts it (``launching.py``), when it is probed (``probes/probes.py``),
+how it is ended (``containers/stopping.py``), and what becomes of the pod (``pod.py``).
+"""
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from localkube.api_client import ApiError
+from localkube.kubelet.containers import termination as stopping
+from localkube.kubelet.containers.environment import ConfigError
+from localkube.kubelet.containers.process import Process
+from localkube.kubelet.pods.image_pull import IMAGE_BACK_OFF, IMAGE_REASONS
+from localkube.kubelet.pods.launching import LaunchingPod, container_order
+from localkube.kubelet.probes.handlers import Answer, HandlerError, Target
+from localkube.kubelet.probes.prober import Probes
+from localkube.kubelet.status import container_state as records
+from localkube.kubelet.status.container_state import ContainerRecord, Exit
+from localkube.kubelet.status.restart_policy import (
+    backoff,
+    container_should_restart,
+    crashes,
+    is_sidecar,
+    restarts_after_probe,
+    waiting_to_restart,
+)
+from localkube.kubelet.volumes.volume_manager import VolumeError
+from localkube.runtime.client import Refused, close_all
+
+RETRY_SECONDS = 2.0
+
+
+class ContainersPod(LaunchingPod, Protocol):
+    """What a container needs of its pod."""
+
+    records: dict[str, ContainerRecord]
+    processes: dict[str, Process]
+    early: dict[str, dict[str, Any]]
+    stopping: asyncio.Event
+    grace: float
+
+    def event(self, reason: str, message: str, *, warning: bool = False, container: str = "") -> None: ...
+    def report(self, *, ended: str | None = None) -> None: ...
+    def in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task: ...
+    async def pause(self, seconds: float) -> bool: ...
+    async def kill(self, process: Process, number: int) -> None: ...
+
+
+class ContainerWorker:
+    """Brings one container to what its specification says."""
+
+    def __init__(self, pod: ContainersPod, container: Mapping[str, Any], *, init: bool) -> None:
+        self.container = container
+        self.name: str = container["name"]
+        # Set while a run of it has started fully: its hook is done, its startup probe has passed.
+        self.started = asyncio.Event()
+        self._pod, self._init = pod, init
+        self._crashes = 0
+        self._probes: Probes | None = None
+        self._ending: Process | None = None
+        self._probe_ended_it = False
+
+    @property
+    def process(self) -> Process | None:
+        return self._pod.processes.get(self.name)
+
+    @property
+    def record(self) -> ContainerRecord | None:
+        return self._pod.records.get(self.name)
+
+    async def keep(self, *, begun: bool = False) -> None:
+        """Start it, unless it has ``begun``, and again for as long as its restart policy says so."""
+        pod = self._pod
+        while True:
+            if not begun and not pod.stopping.is_set():
+                await self.begin()
+            begun = False
+            if process := self.process:
+                if pod.stopping.is_set() and self._ending is not process:
+                    # It was started while the others were asked to end.
+                    await pod.kill(process, signal.SIGKILL)
+                self._ended(await process.wait())
+                del pod.processes[self.name]
+            record = self.record
+            if record is None or pod.stopping.is_set():
+                return
+            if record.state == "waiting":
+                await pod.pause(RETRY_SECONDS)
+            elif self._restarts(record):
+                await self._back_off(record)
+            else:
+                return
+
+    async def begin(self) -> None:
+        """Start it once, with its postStart hook, unless it runs or has ended for good."""
+        if self.process is None and (self.record is None or self.record.state == "waiting"):
+            await self._start()
+
+    async def stop(self, *, grace: float, message: str = "", after: list[Process] | None = None) -> None:
+        """End it, in at most ``grace`` seconds; an end that is under way may only become quicker.
+
+        Args:
+            grace: Seconds for hook and signal; without any it is killed.
+            message: Of the event, where there is more to say than that it is stopped.
+            after: Processes that it waits for.
+        """
+        process = self.process
+        if process is None or not process.running:
+            return
+        if self._probes:
+            self._probes.stop("startup", "liveness")
+        if self._ending is process:
+            deadline = asyncio.get_running_loop().time() + grace
+            await stopping.end_by(process, deadline, kill=self._pod.kill)
+            return
+        self._ending = process
+        self._event("Killing", message or f"Stopping container {self.name}")
+        has_hook = (self.container.get("lifecycle") or {}).get("preStop")
+        hook = self._pre_stop if has_hook else None
+        await stopping.end(process, grace=grace, kill=self._pod.kill, hook=hook, after=after or ())
+
+    def abandon(self) -> None:
+        """Look after it no more."""
+        if self._probes:
+            self._probes.stop()
+
+    # Its start.
+
+    async def _start(self) -> None:
+        """Start once; what went wrong becomes the record."""
+        pod = self._pod
+        count, last = records.next_run(self.record)
+        identity = f"{pod.uid}.{self.name}.{count}"
+        self._probe_ended_it = False
+        try:
+            order = await container_order(pod, self.container, identity=identity, restart=count)
+            entry, descriptors = await pod.runtime.orders.ask("run", **order)
+        except (ConfigError, VolumeError) as error:
+            self._wait(error.reason, error.message, count, last)
+        except ApiError as error:
+            self._wait("CreateContainerConfigError", str(error), count, last)
+        except Refused as error:
+            pod.runtime.limits.ended(identity)
+            if error.stage != "exec":
+                self._wait("CreateContainerError", error.message, count, last)
+                return
+            self._event("Failed", f"Error: {error.message}", warning=True)
+            pod.records[self.name] = records.refused(
+                self.name, identity, error.message, time.time(), count, last
+            )
+            pod.report()
+        else:
+            process = self.take(entry, descriptors, count=count)
+            how = " from the warm parent" if entry.get("warm") else ""
+            self._event("Started", f"Container {self.name} started{how}")
+            hook_done = await self._post_start(process)
+            record = records.running(self.name, process.identity, process.started, count, last)
+            self._runs(replace(record, started=False, ready=False), process, hook_done=hook_done)
+
+    def take(self, entry: dict[str, Any], descriptors: list[int], *, count: int) -> Process:
+        """Take over a process that the spawner has started."""
+        pod = self._pod
+        if known := self.process:
+            close_all(descriptors)
+            return known
+        path = pod.runtime.log_path(pod.uid, self.name, count)
+        process = Process(entry, descriptors, log_path=path, files=pod.runtime.logs)
+        if early := pod.early.pop(process.identity, None):
+            process.exited(early)
+        pod.processes[self.name] = process
+        pod.runtime.limits.started(pod.pod, self.name, identity=process.identity, pid=process.pid)
+        return process
+
+    def adopt(
+        self,
+        entry: dict[str, Any],
+        descriptors: list[int],
+        *,
+        count: int,
+        last: ContainerRecord | None,
+        before: ContainerRecord | None,
+    ) -> None:
+        """Take over a process of an earlier agent, with what that had found out by its probes."""
+        process = self.take(entry, descriptors, count=count)
+        known = before if before and before.container_id == process.identity else None
+        record = records.running(self.name, process.identity, process.started, count, last)
+        flags = {"started": bool(known and known.started), "ready": bool(known and known.ready)}
+        self._runs(replace(record, **flags), process, hook_done=True)
+
+    def _runs(self, record: ContainerRecord, process: Process, *, hook_done: bool) -> None:
+        """Note that it runs, and begin to probe it."""
+        pod = self._pod
+        pod.records[self.name] = record
+        if hook_done and not pod.stopping.is_set():
+            self._probes = Probes(
+                self.container,
+                ask=lambda spec: self._ask(spec, process),
+                began=process.started,
+                started=record.started,
+                ready=record.ready,
+                changed=self._probed,
+                failed=lambda kind: pod.in_background(self._unhealthy(kind)),
+                event=lambda reason, message: self._event(reason, message, warning=True),
+            )
+            self._probes.start()
+            self._probed()
+        pod.report()
+
+    async def _post_start(self, process: Process) -> bool:
+        """Run the postStart hook; False when it failed, and the container with it."""
+        action = (self.container.get("lifecycle") or {}).get("postStart")
+        if not action:
+            return True
+        hook = asyncio.create_task(self._pod.runtime.handlers.hook(action, self._target(process)))
+        ended = asyncio.create_task(process.wait())
+        await asyncio.wait([hook, ended], return_when=asyncio.FIRST_COMPLETED)
+        done = hook.done() and hook.exception() is None
+        for task in (hook, ended):
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, HandlerError):
+            await hook
+        if not done and not self._pod.stopping.is_set():
+            # What the hook said may be a secret, so that it is not in the event.
+            self._event("FailedPostStartHook", "PostStartHook failed", warning=True)
+            await self.stop(grace=self._pod.grace, message="FailedPostStartHook")
+        return done
+
+    def _wait(self, reason: str, message: str, count: int, last: ContainerRecord | None) -> None:
+        waiting = records.waiting(self.name, reason, message, count, last)
+        if reason == IMAGE_BACK_OFF and waiting == self._pod.records.get(self.name):
+            return
+        said = reason if reason in IMAGE_REASONS else message
+        self._event("Failed", f"Error: {said}", warning=True)
+        self._pod.records[self.name] = waiting
+        self._pod.report()
+
+    # What its probes find.
+
+    def _ask(self, spec: Mapping[str, Any], process: Process) -> Coroutine[Any, Any, Answer]:
+        timeout = spec.get("timeoutSeconds", 1)
+        return self._pod.runtime.handlers.probe(spec, self._target(process), timeout=timeout)
+
+    def _probed(self) -> None:
+        record, probes = self.record, self._probes
+        self._pod.records[self.name] = replace(record, started=probes.started, ready=probes.ready)
+        if probes.started:
+            self.started.set()
+        self._pod.report()
+
+    async def _unhealthy(self, kind: str) -> None:
+        """End a run whose liveness or startup probe has failed for good."""
+        spec = self.container.get(f"{kind}Probe") or {}
+        self._probe_ended_it = restarts_after_probe(self._pod.pod, self.container)
+        again = ", will be restarted" if self._probe_ended_it and not self._init else ""
+        what = "Init container" if self._init else "Container"
+        grace = spec.get("terminationGracePeriodSeconds", self._pod.grace)
+        await self.stop(grace=grace, message=f"{what} {self.name} failed {kind} probe{again}")
+
+    # Its end.
+
+    async def _pre_stop(self) -> None:
+        try:
+            action = self.container["lifecycle"]["preStop"]
+            await self._pod.runtime.handlers.hook(action, self._target(self._ending))
+        except HandlerError:
+            self._event("FailedPreStopHook", "PreStopHook failed", warning=True)
+
+    def _ended(self, result: Exit) -> None:
+        pod, runtime, record = self._pod, self._pod.runtime, self.record
+        self.abandon()
+        self._probes, self._ending = None, None
+        self.started.clear()
+        message = runtime.termination_message(pod.uid, self.container, record.restart_count, result.code)
+        over = runtime.limits.ended(record.container_id) and result.code != 0
+        pod.records[self.name] = records.ended(record, result, message=message, out_of_memory=over)
+        pod.report(ended=record.container_id)
+
+    def _restarts(self, record: ContainerRecord) -> bool:
+        return self._probe_ended_it or container_should_restart(
+            self._pod.pod, self.container, record.exit_code
+        )
+
+    async def _back_off(self, record: ContainerRecord) -> None:
+        pod = self._pod
+        ran_for = record.finished_at - (record.started_at or record.finished_at)
+        self._crashes = crashes(self._crashes, ran_for=ran_for)
+        delay = backoff(self._crashes)
+        waiting = waiting_to_restart(pod.pod, record, delay)
+        if not delay:
+            # It is about to start: nobody should read of a back-off in between.
+            waiting = replace(waiting, reason="ContainerCreating", message="")
+        pod.records[self.name] = waiting
+        if delay:
+            self._event("BackOff", f"Back-off restarting failed container {self.name}", warning=True)
+            pod.report()
+            await pod.pause(delay)
+
+    # Small things.
+
+    @property
+    def sidecar(self) -> bool:
+        return self._init and is_sidecar(self.container)
+
+    def _target(self, process: Process) -> Target:
+        return Target(process.identity, self.container, self._pod.address)
+
+    def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
+        field = "initContainers" if self._init else "containers"
+        self._pod.event(reason, message, warning=warning, container=f"spec.{field}{{{self.name}}}")

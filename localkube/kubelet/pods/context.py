@@ -1,0 +1,105 @@
+"""What all pods of the agent share on this machine: its parts, and where a pod's files lie."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from localkube.api_client import Api, Watch
+from localkube.kubelet.containers.container_spec import Host
+from localkube.kubelet.containers.exec import Executions
+from localkube.kubelet.events import Events
+from localkube.kubelet.images.image_programs import Programs
+from localkube.kubelet.logs.container_log import LogFiles
+from localkube.kubelet.logs.segments import segments
+from localkube.kubelet.pods.plain_mode import PlainPods
+from localkube.kubelet.probes.handlers import Handlers
+from localkube.kubelet.resources.limits import Limits
+from localkube.kubelet.volumes.object_cache import Objects
+from localkube.kubelet.volumes.volume_manager import Volumes
+from localkube.network.addresses import Addresses, SiteAddresses
+from localkube.network.subnet import Site
+from localkube.runtime.client import Orders
+
+REPORTS_AT_ONCE = 6
+MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
+
+
+@dataclass
+class Runtime:
+    """The parts that every pod's worker uses.
+
+    ``warm`` tells what a warm parent may start; ``plain`` is None in a site.
+    """
+
+    api: Api
+    orders: Orders
+    objects: Objects
+    volumes: Volumes
+    logs: LogFiles
+    executions: Executions
+    events: Events
+    host: Host
+    pods: Path
+    fleeting: Path
+    services: Watch
+    nodes: Watch
+    site: Site = field(default_factory=Site)
+    addresses: Addresses = field(default_factory=SiteAddresses)
+    programs: Programs = field(default_factory=Programs)
+    plain: PlainPods | None = None
+    warm: Callable[[list[str], Mapping[str, str]], Any] = lambda argv, env: None
+    reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
+    limits: Limits = field(default_factory=Limits)
+    version: str = ""
+
+    @cached_property
+    def handlers(self) -> Handlers:
+        """Return what carries out probes and hooks."""
+        return Handlers(self.addresses, execute=self.executions.run, version=self.version)
+
+    def fleeting_directory(self, uid: str) -> Path:
+        """Return where a pod's small files lie, in memory: a disk would take longer than the pod's start."""
+        return self.fleeting / uid
+
+    def directories(self, uid: str) -> tuple[Path, Path]:
+        """Return all that a pod may have left."""
+        return self.pods / uid, self.fleeting / uid
+
+    def log_path(self, uid: str, container: str, restart: int) -> Path:
+        return self.pods / uid / "logs" / container / f"{restart}.log"
+
+    def termination_path(self, uid: str, container: str, restart: int) -> Path:
+        return self.fleeting / uid / "termination" / f"{container}.{restart}"
+
+    def termination_message(self, uid: str, container: Mapping[str, Any], restart: int, code: int) -> str:
+        """Return what the container left to say about its end."""
+        path = self.termination_path(uid, container["name"], restart)
+        text = _head(path, MESSAGE_BYTES)
+        fallback = container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+        if not text and code and fallback:
+            text = _last_output(self.log_path(uid, container["name"], restart))
+        return text
+
+
+def _head(path: Path, size: int) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(size).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _last_output(path: Path) -> str:
+    """Return the last 2048 bytes of what a container wrote, without the log's own columns."""
+    entries = b""
+    for name in reversed(segments(path)):
+        if len(entries) < 4 * FALLBACK_BYTES:
+            with open(name, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 4 * FALLBACK_BYTES))
+                entries = file.read() + entries
+    texts = [line.split(b" ", 3)[3] for line in entries.split(b"\n") if line.count(b" ") >= 3]
+    return b"\n".join(texts)[-FALLBACK_BYTES:].decode(errors="replace")

@@ -1,0 +1,311 @@
+"""The life of one pod on a virtual node: sandbox, volumes, containers in their order, end, deletion.
+
+One task a pod walks through it. What survives this process is elsewhere: the containers at the spawner, the
+rest in the API. Not here: the life of each container (``container_worker.py``), going on after an agent's end
+(``adoption.py``).
+"""
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Coroutine, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from localkube.api_client import ApiError
+from localkube.kubelet.containers.process import Process
+from localkube.kubelet.containers.termination import waits_for
+from localkube.kubelet.nodes.node_pool import NodePool, is_ready
+from localkube.kubelet.pods.container_worker import ContainerWorker
+from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.pod_sandbox import prepare, release
+from localkube.kubelet.pods.status_manager import StatusReports
+from localkube.kubelet.status import container_state
+from localkube.kubelet.status.container_state import ContainerRecord
+from localkube.kubelet.status.pod_status import DEADLINE_EXCEEDED, EVICTED, TERMINAL, pod_status
+from localkube.kubelet.status.unsupported_fields import not_kept, not_kept_in_plain
+from localkube.kubelet.volumes.volume_manager import Volume
+from localkube.runtime.client import SpawnerGone
+from localkube.tasks import start_task
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 10.0
+EVICTION_GRACE_SECONDS = 1.0
+
+
+class PodWorker:
+    """Brings one pod to what its specification says, and reports how it is."""
+
+    def __init__(self, pod: Mapping[str, Any], *, pool: NodePool, runtime: Runtime) -> None:
+        self.pod = pod
+        self.uid: str = pod["metadata"]["uid"]
+        self.pool, self.runtime = pool, runtime
+        self.address: str | None = None
+        self.volumes: dict[str, Volume] = {}
+        self.records: dict[str, ContainerRecord] = {}
+        self.processes: dict[str, Process] = {}
+        # The end of a short process can overtake the answer to the order that started it.
+        self.early: dict[str, dict[str, Any]] = {}
+        self.stopping = asyncio.Event()
+        self.finished = False
+        spec = pod["spec"]
+        self._inits = [ContainerWorker(self, c, init=True) for c in spec.get("initContainers") or []]
+        self._main = [ContainerWorker(self, c, init=False) for c in spec["containers"]]
+        self.containers = {worker.name: worker for worker in [*self._inits, *self._main]}
+        self._sidecars: list[asyncio.Task] = []
+        self._override: tuple[str, str, str] | None = None
+        self._reports = StatusReports(
+            runtime, path=self._path, pod=lambda: self.pod, status=self._status, answered=self._answered
+        )
+        self._task: asyncio.Task | None = None
+        self._background: set[asyncio.Task] = set()
+        self._deleting: float | None = None
+        reported = pod.get("status", {}).get("startTime")
+        self._is_new = not reported
+        self._start_time = datetime.fromisoformat(reported).timestamp() if reported else time.time()
+
+    # What the agent calls.
+
+    def start(self) -> None:
+        """Begin, or go on where an earlier agent was."""
+        self._task = start_task(self._run(), name=f"pod {self._path}")
+
+    def changed(self, pod: Mapping[str, Any]) -> None:
+        """Take a newer version of the pod's object."""
+        self.pod = pod
+        gates = pod["spec"].get("readinessGates")
+        if not self.finished and self.processes and (gates or not is_ready(pod)):
+            # The node controller says so of every pod of a node that was silent for a while.
+            self._reports.soon()
+        if pod["metadata"].get("deletionTimestamp"):
+            grace = pod["metadata"].get("deletionGracePeriodSeconds", 30)
+            if self._deleting is None or grace < self._deleting:
+                self._deleting = grace
+                self.in_background(self._delete(grace))
+
+    def exited(self, entry: dict[str, Any]) -> None:
+        """Take the spawner's word on one of this pod's containers."""
+        for process in self.processes.values():
+            if process.identity == entry["id"]:
+                process.exited(entry)
+                return
+        self.early[entry["id"]] = entry
+
+    async def discard(self) -> None:
+        """Leave nothing: the object is gone from the API."""
+        await self.stop(grace=0)
+        if self._task:
+            await asyncio.wait([self._task])
+        await release(self)
+        await self.runtime.orders.ask("forget_pod", pod=self.uid)
+        self.runtime.events.forget(self.uid)
+        await self.runtime.volumes.remove(self.uid)
+        for directory in self.runtime.directories(self.uid):
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+    def abandon(self) -> None:
+        """Look after the pod no more, and report nothing: its node has lost its power."""
+        for task in (self._task, *self._background):
+            if task:
+                task.cancel()
+        self._reports.abandon()
+        for container in self.containers.values():
+            container.abandon()
+        for process in self.processes.values():
+            self.runtime.limits.ended(process.identity)
+            process.close()
+        self.pool.release(self.uid)
+
+    async def stop(self, *, grace: float, override: tuple[str, str, str] | None = None) -> None:
+        """End all containers: hooks, SIGTERM, and after ``grace`` seconds SIGKILL of the whole process tree.
+
+        Once more, with less grace, it makes an end that is under way quicker.
+
+        Args:
+            grace: Seconds.
+            override: Phase, reason and message of a pod that does not end by itself.
+        """
+        if override and not self.stopping.is_set():
+            self._override = override
+        self.stopping.set()
+        ends = []
+        for name, process in self.processes.items():
+            earlier = [
+                self.processes[other] for other in waits_for(self.pod, name) if other in self.processes
+            ]
+            if process.running:
+                ends.append(self.containers[name].stop(grace=grace, after=earlier))
+        await asyncio.gather(*ends)
+
+    def evict(self, message: str) -> None:
+        """End the pod: it takes more of its node than it may."""
+        if not self.stopping.is_set():
+            self.event("Evicted", message, warning=True)
+            self.in_background(self.stop(grace=EVICTION_GRACE_SECONDS, override=(*EVICTED, message)))
+
+    # Its life.
+
+    async def _run(self) -> None:
+        try:
+            if self.pod.get("status", {}).get("phase") not in TERMINAL:
+                deadline = self.in_background(self._watch_deadline())
+                await self._live_on()
+                deadline.cancel()
+            self.finished = True
+            await release(self)
+            self._reports.soon()
+            await self._reports.sent()
+        except SpawnerGone:
+            log.info("pod %s: the site has ended", self._path)
+
+    async def _live_on(self) -> None:
+        """Live, whatever goes wrong: a pod that is stuck must be seen to be."""
+        check = not_kept_in_plain if self.runtime.plain else not_kept
+        if self._is_new and (vain := check(self.pod)):
+            self.event("NotKept", "; ".join(vain), warning=True)
+        delay = RETRY_SECONDS
+        while True:
+            try:
+                await self._live()
+                return
+            except SpawnerGone:
+                raise
+            except Exception as error:  # noqa: BLE001 - a bug in one pod's life must show on that pod
+                if isinstance(error, ExceptionGroup) and error.subgroup(SpawnerGone):
+                    raise SpawnerGone("the site has ended") from error
+                log.exception("pod %s", self._path)
+                self.event("FailedSync", f"error syncing pod, trying again: {error!r}", warning=True)
+                for task in self._sidecars:
+                    task.cancel()
+                await self.pause(delay)
+                delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+
+    async def _live(self) -> None:
+        self._sidecars = []
+        if await prepare(self) and await self._initialise():
+            for worker in self._main:
+                # One after the other, since a postStart hook holds up what comes after it.
+                if not self.stopping.is_set():
+                    await worker.begin()
+            await _together(worker.keep(begun=True) for worker in self._main)
+        if self._sidecars:
+            await self.stop(grace=self.grace)
+            await asyncio.gather(*self._sidecars)
+        # Those of an earlier agent, where the pod was stopped before it could be gone on with.
+        await _together(self.containers[name].keep() for name in list(self.processes))
+
+    async def _initialise(self) -> bool:
+        """Run the init containers one after the other; False when the pod ends with them.
+
+        Those that keep running beside the others become ``_sidecars``; each has started before the next.
+        """
+        initialised = any(worker.record for worker in self._main)
+        for worker in self._inits:
+            if worker.sidecar:
+                self._sidecars.append(self.in_background(worker.keep()))
+                if not initialised:
+                    await self._unless_stopped(worker.started.wait())
+                continue
+            await worker.keep()
+            if self.stopping.is_set() or worker.record.exit_code != 0:
+                return False
+        return not self.stopping.is_set()
+
+    # Its end.
+
+    async def _watch_deadline(self) -> None:
+        seconds = self.pod["spec"].get("activeDeadlineSeconds")
+        if seconds is None:
+            return
+        await asyncio.sleep(max(0.0, self._start_time + seconds - time.time()))
+        self.event(*DEADLINE_EXCEEDED[1:])
+        await self.stop(grace=self.grace, override=DEADLINE_EXCEEDED)
+
+    async def _delete(self, grace: float) -> None:
+        """Stop, report the end, and let the API forget the pod."""
+        if not self.finished:
+            await self.stop(grace=grace)
+        if self._task:
+            await asyncio.wait([self._task])
+        if not grace:
+            # It was forced, or had ended already: the API forgets it by itself.
+            return
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
+        try:
+            await self.runtime.api.delete(self._path, body)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                log.warning("delete %s: %s", self._path, error)
+
+    # Its status.
+
+    def _answered(self, pod: Mapping[str, Any]) -> None:
+        self.pod = pod
+
+    def _status(self) -> dict[str, Any]:
+        main, init = container_state.by_kind(self.pod, self.records)
+        return pod_status(
+            self.pod,
+            records=main,
+            init_records=init,
+            pod_ip=self.address,
+            host_ip=self.pool.settings.address,
+            start_time=self._start_time,
+            now=time.time(),
+            override=self._override,
+            terminal=self.finished,
+        )
+
+    # What its containers ask of it.
+
+    @property
+    def grace(self) -> float:
+        """The seconds that a container has to end: those of the deletion, once there is one."""
+        if self._deleting is not None:
+            return self._deleting
+        return self.pod["spec"].get("terminationGracePeriodSeconds", 30)
+
+    def report(self, *, ended: str | None = None) -> None:
+        self._reports.soon(ended=ended)
+
+    def event(self, reason: str, message: str, *, warning: bool = False, container: str = "") -> None:
+        self.runtime.events.record(self.pod, reason, message, warning=warning, field=container)
+
+    async def pause(self, seconds: float) -> bool:
+        """Wait; True when the pod is being stopped."""
+        try:
+            await asyncio.wait_for(self.stopping.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def kill(self, process: Process, number: int) -> None:
+        await self.runtime.orders.ask("kill", id=process.identity, signal=int(number))
+
+    def in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task:
+        task = start_task(work, name=f"background {self._path}")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    # Small things.
+
+    @property
+    def _path(self) -> str:
+        meta = self.pod["metadata"]
+        return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Wait for ``work``, or until the pod is being stopped."""
+        tasks = [asyncio.create_task(work), asyncio.create_task(self.stopping.wait())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+
+
+async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for work in works:
+            group.create_task(work)

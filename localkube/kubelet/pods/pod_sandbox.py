@@ -1,0 +1,91 @@
+"""What the containers of a pod need before the first of them starts: an address, namespaces, files, volumes.
+
+All of it is tried again until it succeeds, or until the pod is stopped; what is wrong meanwhile is an Event.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from localkube.api_client import ApiError
+from localkube.kubelet.containers.container_spec import network_files
+from localkube.kubelet.nodes.node_pool import NodePool
+from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.volumes.volume_manager import Volume, VolumeError
+from localkube.runtime.client import Refused
+
+RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 10.0
+
+
+class SandboxedPod(Protocol):
+    """What is prepared; ``address`` and ``volumes`` are the outcome."""
+
+    pod: Mapping[str, Any]
+    uid: str
+    address: str | None
+    volumes: dict[str, Volume]
+    pool: NodePool
+    runtime: Runtime
+    stopping: asyncio.Event
+
+    def event(self, reason: str, message: str, *, warning: bool = False) -> None: ...
+    def report(self) -> None: ...
+    async def pause(self, seconds: float) -> bool: ...
+
+
+async def prepare(worker: SandboxedPod) -> bool:
+    """Make sandbox and volumes; False when the pod is stopped before that succeeds. Harmless to repeat."""
+    hostname = worker.pod["spec"].get("hostname") or worker.pod["metadata"]["name"][:63]
+
+    async def address() -> None:
+        worker.address = worker.pool.address(worker.uid, wanted=worker.address)
+
+    async def sandbox() -> None:
+        order = worker.runtime.site.pod_network() | {"hostname": hostname, "address": worker.address}
+        order["share_processes"] = bool(worker.pod["spec"].get("shareProcessNamespace"))
+        made = worker.runtime.orders.ask("sandbox", pod=worker.uid, **order)
+        _, worker.volumes = await asyncio.gather(made, worker.runtime.volumes.prepare(worker.pod))
+
+    if not await _until_done(worker, address):
+        return False
+    _write_files(worker, hostname)
+    return await _until_done(worker, sandbox)
+
+
+async def release(worker: SandboxedPod) -> None:
+    """Give back namespaces and address."""
+    if worker.address:
+        await worker.runtime.orders.ask("remove", pod=worker.uid)
+        worker.pool.release(worker.uid)
+
+
+def _write_files(worker: SandboxedPod, hostname: str) -> None:
+    directory = worker.runtime.fleeting_directory(worker.uid)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    network_files(
+        directory,
+        hostname=hostname,
+        address=worker.address,
+        subdomain=worker.pod["spec"].get("subdomain", ""),
+        namespace=worker.pod["metadata"]["namespace"],
+        pod=worker.pod,
+    )
+
+
+async def _until_done(worker: SandboxedPod, attempt: Callable[[], Awaitable[None]]) -> bool:
+    delay = RETRY_SECONDS
+    while not worker.stopping.is_set():
+        try:
+            await attempt()
+            return True
+        except VolumeError as error:
+            worker.event(error.reason, error.message, warning=True)
+        except Refused as error:
+            worker.event("FailedCreatePodSandBox", error.message, warning=True)
+        except ApiError as error:
+            worker.event("FailedMount", str(error), warning=True)
+        worker.report()
+        if await worker.pause(delay):
+            break
+        delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+    return False

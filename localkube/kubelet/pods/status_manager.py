@@ -1,0 +1,108 @@
+"""Telling the API how a pod is: soon, together, and until it has been heard.
+
+A container's end is acknowledged to the spawner only after the API has it, so that no exit is lost with the
+agent.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from localkube.api_client import ApiError
+from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.status.pod_status import status_patch
+from localkube.tasks import start_task
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.1, 5.0
+
+
+class StatusReports:
+    """The reports on one pod.
+
+    Args:
+        runtime: The agent's shared parts.
+        path: The pod's path in the API.
+        pod: Returns the newest object known.
+        status: Returns the PodStatus of this moment.
+        answered: Called with the object that the API has after a report.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        path: str,
+        pod: Callable[[], Mapping[str, Any]],
+        status: Callable[[], dict[str, Any]],
+        answered: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._runtime, self._path = runtime, path
+        self._pod, self._status, self._answered = pod, status, answered
+        self._ended: list[str] = []
+        self._dirty = False
+        self._task: asyncio.Task | None = None
+
+    def soon(self, *, ended: str | None = None) -> None:
+        """Report the status, with all that changes until it is sent; ``ended`` names a container."""
+        if ended:
+            self._ended.append(ended)
+        self._dirty = True
+        if self._task is None or self._task.done():
+            self._task = start_task(self._run(), name=f"status {self._path}")
+
+    async def sent(self) -> None:
+        """Wait until nothing is left to report."""
+        if self._task:
+            await asyncio.wait([self._task])
+
+    def abandon(self) -> None:
+        """Report nothing any more."""
+        if self._task:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        delay = FIRST_RETRY_SECONDS
+        while self._dirty:
+            try:
+                await self._send()
+            except ApiError as error:
+                if is_final(error):
+                    log.info("status of %s: %s", self._path, error)
+                    return
+                self._dirty = True
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+
+    async def _send(self) -> None:
+        async with self._runtime.reporting:
+            # Computed late: what happens to a pod that waits here is reported together.
+            self._dirty = False
+            ended = list(self._ended)
+            patch = status_patch(self._pod(), self._status())
+            if patch:
+                answer = await self._runtime.api.patch(self._path + "/status", patch)
+                # Somebody may have changed it since, and the watch have said so before this answer came.
+                if _version(answer) >= _version(self._pod()):
+                    self._answered(answer)
+        for identity in ended:
+            await self._runtime.orders.ask("forget", id=identity)
+            self._ended.remove(identity)
+
+
+def _version(pod: Mapping[str, Any]) -> int:
+    """Return the version of a pod's object; larger ones are later.
+
+    Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
+    """
+    return int(pod["metadata"].get("resourceVersion") or 0)
+
+
+def is_final(error: ApiError) -> bool:
+    """Tell whether it is useless to report again: the pod is gone, is another one by now, or must not be so.
+
+    A conflict of another kind passes: under load, others write to the same pod at the same moment.
+    """
+    return error.status in (404, 422) or (error.status == 409 and "UID" in error.message)

@@ -1,0 +1,176 @@
+"""Local disk that pods take: looked at every ten seconds, and pods that take too much are evicted.
+
+As in the kubelet, an emptyDir has its ``sizeLimit``, a container its limit of ``ephemeral-storage`` (what it
+writes outside of volumes, and its logs), and a pod the sum of its containers' limits (emptyDirs as well).
+What a container writes outside of volumes is in file systems in memory here, which tell how full they are.
+
+Not here: emptyDirs in memory, whose size the kernel keeps.
+
+Source: https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#resource-emphemeralstorage-consumption
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from localkube.kubelet.containers.container_spec import SCRATCH
+from localkube.kubelet.containers.process import Process
+from localkube.kubelet.quantity import quantity, whole
+
+LOOK_SECONDS = 10.0
+CRITICAL = 2_000_000_000
+STORAGE = "ephemeral-storage"
+
+
+class StoringPod(Protocol):
+    """What of a pod's worker is looked at."""
+
+    pod: Mapping[str, Any]
+    uid: str
+    finished: bool
+    processes: Mapping[str, Process]
+
+    def evict(self, message: str) -> None:
+        """End the pod, which takes too much, and say why."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Bytes that a pod has on disk: by emptyDir, and by container (outside of volumes, and its logs)."""
+
+    volumes: Mapping[str, int] = field(default_factory=dict)
+    containers: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return sum(self.volumes.values()) + sum(self.containers.values())
+
+
+class StorageWatch:
+    """Looks at the pods that have limits of storage, every ten seconds while there are any.
+
+    Args:
+        directory: The directory that has one folder a pod, by uid.
+        pods: Returns the pods that are looked after.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        pods: Callable[[], Iterable[StoringPod]],
+    ) -> None:
+        self._directory, self._pods = directory, pods
+        self._seen: dict[str, int] = {}
+
+    def used(self, uid: str) -> int | None:
+        """Return the bytes that a pod had at the last look; None for one without limits."""
+        return self._seen.get(uid)
+
+    async def run(self) -> None:
+        """Watch, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            seen = {}
+            for worker in [each for each in self._pods() if not each.finished and is_limited(each.pod)]:
+                pids = {name: process.pid for name, process in worker.processes.items() if process.running}
+                stored = await asyncio.to_thread(measure, worker.pod, self._directory / worker.uid, pids)
+                seen[worker.uid] = stored.total
+                message = excess(worker.pod, stored)
+                if message and worker.pod["spec"].get("priority", 0) < CRITICAL:
+                    worker.evict(message)
+            self._seen = seen
+
+
+def is_limited(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod has any limit of storage."""
+    return any(size for _, size in _sized(pod)) or any(limit for _, limit in _limits(pod))
+
+
+def measure(pod: Mapping[str, Any], directory: Path, pids: Mapping[str, int]) -> Stored:
+    """Return what a pod has on disk.
+
+    Args:
+        pod: The v1.Pod.
+        directory: Its own.
+        pids: The first process of each container that runs.
+    """
+    names = [name for name, _ in _sized(pod)]
+    volumes = {name: disk_usage(directory / "volumes" / name) for name in names}
+    containers = {
+        container["name"]: disk_usage(directory / "logs" / container["name"])
+        + (written(pids[container["name"]], container) if container["name"] in pids else 0)
+        for container in pod["spec"]["containers"]
+    }
+    return Stored(volumes, containers)
+
+
+def excess(pod: Mapping[str, Any], stored: Stored) -> str | None:
+    """Return why a pod must go, in the kubelet's words; None when it keeps its limits."""
+    for name, size in _sized(pod):
+        if size and stored.volumes.get(name, 0) > whole(size):
+            return f'Usage of EmptyDir volume "{name}" exceeds the limit "{size}". '
+    limits = [(name, limit) for name, limit in _limits(pod) if limit]
+    together = sum(whole(limit) for _, limit in limits)
+    if limits and stored.total > together:
+        size = quantity(together, binary=True)
+        return f"Pod ephemeral local storage usage exceeds the total limit of containers {size}. "
+    for name, limit in limits:
+        if whole(limit) and stored.containers.get(name, 0) > whole(limit):
+            return f'Container {name} exceeded its local ephemeral storage limit "{limit}". '
+    return None
+
+
+def disk_usage(path: Path) -> int:
+    """Return the bytes that a directory takes on disk; what vanishes meanwhile does not count."""
+    total = 0
+    try:
+        entries = list(os.scandir(path))
+    except OSError:
+        return 0
+    for entry in entries:
+        try:
+            total += entry.stat(follow_symlinks=False).st_blocks * 512
+            if entry.is_dir(follow_symlinks=False):
+                total += disk_usage(Path(entry.path))
+        except OSError:
+            continue
+    return total
+
+
+def written(pid: int, container: Mapping[str, Any]) -> int:
+    """Return the bytes that a container has written outside of volumes."""
+    mounted = {each["mountPath"].rstrip("/") for each in container.get("volumeMounts") or []}
+    total, counted = 0, {_device(place) for place in ("/", *SCRATCH)}
+    for place in ("/", *SCRATCH):
+        path = f"/proc/{pid}/root{place}"
+        device = _device(path)
+        # Without a root of its own, a container writes into the host's places, which many share.
+        if place in mounted or device is None or device in counted:
+            continue
+        counted.add(device)
+        found = os.statvfs(path)
+        total += (found.f_blocks - found.f_bfree) * found.f_frsize
+    return total
+
+
+def _device(path: str) -> int | None:
+    try:
+        return os.stat(path).st_dev
+    except OSError:
+        return None
+
+
+def _sized(pod: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """Return name and limit of the emptyDirs on disk."""
+    volumes = [volume for volume in pod["spec"].get("volumes") or [] if "emptyDir" in volume]
+    sources = [(volume["name"], volume["emptyDir"] or {}) for volume in volumes]
+    return [(name, source.get("sizeLimit")) for name, source in sources if source.get("medium") != "Memory"]
+
+
+def _limits(pod: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    containers = pod["spec"]["containers"]
+    return [(c["name"], ((c.get("resources") or {}).get("limits") or {}).get(STORAGE)) for c in containers]

@@ -1,0 +1,157 @@
+"""What a container may use, and how it is held to it: by the kernel where it can, by ourselves otherwise.
+
+With control groups (``cgroups.py``) the kernel throttles CPU and ends what takes too much memory. Without,
+a container with a CPU limit runs on that many cores, and a watch on memory (``memory.py``) ends it.
+"""
+
+import asyncio
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from localkube.kubelet.quantity import parse, whole
+from localkube.kubelet.resources.cgroups import ControlGroups, Resources
+from localkube.kubelet.resources.memory import MemoryWatch
+from localkube.kubelet.resources.proc_usage import Usage
+
+SWEEP_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Limits:
+    """Holds the containers of all nodes to their limits.
+
+    Args:
+        groups: Control groups, where there are some.
+        kill: Called with the identity of a container that has taken too much memory.
+        cores: Those that this process may use.
+    """
+
+    def __init__(
+        self,
+        *,
+        groups: ControlGroups | None = None,
+        kill: Callable[[str], None] = lambda identity: None,
+        cores: Sequence[int] | None = None,
+    ) -> None:
+        self._groups, self._kill = groups, kill
+        self._cores = Cores(sorted(os.sched_getaffinity(0)) if cores is None else cores)
+        self._memory = MemoryWatch(self._over)
+        self._ended: set[str] = set()
+
+    def order(self, container: Mapping[str, Any], *, identity: str, first_core: int = 0) -> dict[str, Any]:
+        """Return the part of a container's order that holds it to its limits from the start.
+
+        Args:
+            container: Its specification.
+            identity: Unique for each start of it.
+            first_core: Where the cores of its node begin, so that nodes differ.
+        """
+        wanted = resources(container)
+        if self._groups is not None:
+            try:
+                return {"groups": self._groups.make(identity, wanted)}
+            except OSError as error:
+                log.warning("the control group of %s: %s", identity, error)
+        if wanted.cpu_limit is None:
+            return {}
+        cores = self._cores.take(identity, math.ceil(wanted.cpu_limit), first=first_core)
+        return {"cores": cores} if cores else {}
+
+    def join(self, identity: str) -> dict[str, Any]:
+        """Return the part of an order for a process that joins a container that runs."""
+        if self._groups is not None:
+            return {"groups": self._groups.entrances(identity)}
+        cores = self._cores.of(identity)
+        return {"cores": cores} if cores else {}
+
+    def started(self, pod: Mapping[str, Any], name: str, *, identity: str, pid: int) -> None:
+        """Take note of a container's first process; also of one that an earlier agent started."""
+        spec = pod["spec"]
+        every = [*spec["containers"], *(spec.get("initContainers") or [])]
+        found = [container for container in every if container["name"] == name]
+        limit = resources(found[0]).memory_limit if found else None
+        if limit and self._groups is None:
+            self._memory.add(identity, pid=pid, limit=limit)
+
+    def ended(self, identity: str) -> bool:
+        """Forget a container, and return whether it has taken too much memory."""
+        self._memory.remove(identity)
+        self._cores.free(identity)
+        over = identity in self._ended
+        self._ended.discard(identity)
+        if self._groups is not None:
+            over = over or self._groups.ran_out_of_memory(identity)
+            self._groups.remove(identity)
+        return over
+
+    def keep_only(self, identities: set[str]) -> None:
+        """Forget all other containers: those that ended while no agent ran."""
+        if self._groups is not None:
+            self._groups.keep_only(identities)
+
+    def usage(self, identity: str) -> Usage | None:
+        """Return what a container uses, as the kernel accounts for it; None without a group."""
+        return self._groups.usage(identity) if self._groups is not None else None
+
+    async def run(self) -> None:
+        """Watch the memory of containers without a group, and sweep up after those with one; for ever."""
+        await asyncio.gather(self._memory.run(), self._sweep())
+
+    async def _sweep(self) -> None:
+        while self._groups is not None:
+            self._groups.sweep()
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    def _over(self, identity: str) -> None:
+        self._ended.add(identity)
+        self._kill(identity)
+
+
+class Cores:
+    """Deals out cores to containers with a CPU limit: those with the fewest users first."""
+
+    def __init__(self, cores: Sequence[int]) -> None:
+        self._users = dict.fromkeys(cores, 0)
+        self._taken: dict[str, list[int]] = {}
+
+    def take(self, identity: str, count: int, *, first: int = 0) -> list[int]:
+        """Return ``count`` cores for a container; none at all when it may use every one.
+
+        Example:
+            >>> cores = Cores([0, 1, 2, 3])
+            >>> cores.take("a", 2), cores.take("b", 1, first=3), cores.take("c", 2)
+            ([0, 1], [3], [2, 0])
+        """
+        if count >= len(self._users):
+            return []
+        self.free(identity)
+        cores = list(self._users)
+        turned = cores[first % len(cores) :] + cores[: first % len(cores)]
+        found = sorted(turned, key=self._users.__getitem__)[:count]
+        for core in found:
+            self._users[core] += 1
+        self._taken[identity] = found
+        return found
+
+    def of(self, identity: str) -> list[int]:
+        return self._taken.get(identity, [])
+
+    def free(self, identity: str) -> None:
+        for core in self._taken.pop(identity, ()):
+            self._users[core] -= 1
+
+
+def resources(container: Mapping[str, Any]) -> Resources:
+    """Return what a container's specification asks for; a limit is also a request, as the API has it."""
+    found = container.get("resources") or {}
+    limits, requests = found.get("limits") or {}, found.get("requests") or {}
+    cpu = limits.get("cpu")
+    return Resources(
+        cpu_request=float(parse(requests.get("cpu") or cpu or "0")),
+        cpu_limit=float(parse(cpu)) if cpu else None,
+        memory_limit=whole(limits["memory"]) if limits.get("memory") else None,
+    )

@@ -1,0 +1,265 @@
+"""What the kubelet says of its node's use of resources: ``/metrics/resource`` and ``/stats/summary``.
+
+metrics-server asks each node for the first one every few seconds; ``kubectl top`` and autoscalers live of it.
+One agent serves all nodes, and tells by the address that it is called on for which one it is asked. A node
+uses what its pods use, and its share of the agent itself.
+
+Source: https://kubernetes.io/docs/reference/instrumentation/node-metrics/
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import web
+
+from localkube.kubelet.nodes.node_pool import NodeSettings
+from localkube.kubelet.resources.proc_usage import Counter, Processes, Usage
+from localkube.network.addresses import Addresses
+
+READER = "system:metrics-server"
+READABLE = ("/metrics/resource",)
+# Nodes are asked one after the other within a second; one look at the processes serves them all.
+FRESH_SECONDS = 1.0
+FAMILIES = {
+    "node_cpu_usage_seconds_total": ("counter", "Cumulative cpu time consumed by the node in core-seconds"),
+    "node_memory_working_set_bytes": ("gauge", "Current working set of the node in bytes"),
+    "container_start_time_seconds": (
+        "gauge",
+        "Start time of the container since unix epoch in seconds",
+    ),
+    "container_cpu_usage_seconds_total": (
+        "counter",
+        "Cumulative cpu time consumed by the container in core-seconds",
+    ),
+    "container_memory_working_set_bytes": ("gauge", "Current working set of the container in bytes"),
+    "pod_cpu_usage_seconds_total": ("counter", "Cumulative cpu time consumed by the pod in core-seconds"),
+    "pod_memory_working_set_bytes": ("gauge", "Current working set of the pod in bytes"),
+    "scrape_error": (
+        "gauge",
+        "1 if there was an error while getting container metrics, 0 otherwise",
+    ),
+    "resource_scrape_error": (
+        "gauge",
+        "1 if there was an error while getting container metrics, 0 otherwise",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Running:
+    """A container that runs: whose it is, and how to find it."""
+
+    identity: str
+    name: str
+    pod: Mapping[str, Any]
+    pid: int
+    started: float
+
+
+@dataclass
+class Look:
+    """All containers at one moment."""
+
+    when: float = 0.0
+    usage: dict[str, Usage] = field(default_factory=dict)
+    agent: Usage = field(default_factory=lambda: Usage(0.0, 0))
+
+
+class Meter:
+    """Measures the containers of all nodes, when asked.
+
+    Args:
+        nodes: The nodes that this agent serves.
+        running: Returns the containers that run on a node, by its name.
+        storage: Returns the bytes that a pod takes on disk, by its uid, when they are known.
+        control_groups: Returns what a control group says of a container, None where it has none.
+        clock: The time of day.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[NodeSettings],
+        *,
+        running: Callable[[str], list[Running]],
+        storage: Callable[[str], int | None] = lambda uid: None,
+        control_groups: Callable[[str], Usage | None] = lambda identity: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._nodes = {node.address: node for node in nodes}
+        self._running, self._storage, self._clock = running, storage, clock
+        self._control_groups = control_groups
+        self._counters: dict[str, Counter] = {}
+        self._ended = dict.fromkeys((node.name for node in self._nodes.values()), 0.0)
+        self._last: dict[str, dict[str, float]] = {name: {} for name in self._ended}
+        self._look = Look()
+
+    def node(self, address: str) -> NodeSettings | None:
+        """Return the node that has an address."""
+        return self._nodes.get(address)
+
+    def measure(self) -> Look:
+        """Return what all containers use; a look that is a second old serves again."""
+        now = self._clock()
+        if now - self._look.when >= FRESH_SECONDS:
+            self._look = Look(now, self._measure(), _own_usage())
+        return self._look
+
+    def _measure(self) -> dict[str, Usage]:
+        processes: Processes | None = None
+        found = {}
+        for name in self._ended:
+            seconds = {}
+            for each in self._running(name):
+                usage = self._control_groups(each.identity)
+                if usage is None:
+                    processes = processes or Processes()
+                    usage = processes.usage(each.pid)
+                if usage is not None:
+                    counter = self._counters.setdefault(each.identity, Counter())
+                    found[each.identity] = Usage(counter.take(usage.cpu), usage.memory)
+                    seconds[each.identity] = found[each.identity].cpu
+            self._close(name, seconds)
+        return found
+
+    def _close(self, node: str, seconds: dict[str, float]) -> None:
+        """Keep the time of containers that have gone since the last look."""
+        for identity in self._last[node].keys() - seconds.keys():
+            self._ended[node] += self._last[node][identity]
+            self._counters.pop(identity, None)
+        self._last[node] = seconds
+
+    def resource(self, node: NodeSettings) -> str:
+        """Return the text of ``/metrics/resource``."""
+        look, lines = self.measure(), _Lines()
+        whole = self._whole(node, look)
+        lines.add("node_cpu_usage_seconds_total", whole.cpu, when=look.when)
+        lines.add("node_memory_working_set_bytes", whole.memory, when=look.when)
+        pods: dict[tuple[str, str], list[Usage]] = {}
+        for each in self._running(node.name):
+            usage = look.usage.get(each.identity)
+            if usage is None:
+                continue
+            meta = each.pod["metadata"]
+            pod = {"namespace": meta["namespace"], "pod": meta["name"]}
+            labels = {"container": each.name, **pod}
+            lines.add("container_start_time_seconds", each.started, labels)
+            lines.add("container_cpu_usage_seconds_total", usage.cpu, labels, when=look.when)
+            lines.add("container_memory_working_set_bytes", usage.memory, labels, when=look.when)
+            pods.setdefault((meta["namespace"], meta["name"]), []).append(usage)
+        for (namespace, name), usages in pods.items():
+            labels, pod = {"namespace": namespace, "pod": name}, _sum(usages)
+            lines.add("pod_cpu_usage_seconds_total", pod.cpu, labels, when=look.when)
+            lines.add("pod_memory_working_set_bytes", pod.memory, labels, when=look.when)
+        lines.add("scrape_error", 0)
+        lines.add("resource_scrape_error", 0)
+        return lines.text()
+
+    def summary(self, node: NodeSettings) -> dict[str, Any]:
+        """Return the answer of ``/stats/summary``."""
+        look = self.measure()
+        containers: dict[str, list[Running]] = {}
+        for each in self._running(node.name):
+            if each.identity in look.usage:
+                containers.setdefault(each.pod["metadata"]["uid"], []).append(each)
+        about = {"nodeName": node.name} | _figures(self._whole(node, look), look.when)
+        return {"node": about, "pods": [self._pod_summary(each, look) for each in containers.values()]}
+
+    def _pod_summary(self, containers: list[Running], look: Look) -> dict[str, Any]:
+        pod = containers[0].pod
+        meta, stored = pod["metadata"], self._storage(pod["metadata"]["uid"])
+        found = {
+            "podRef": {key: meta[key] for key in ("name", "namespace", "uid")},
+            "startTime": pod.get("status", {}).get("startTime") or meta["creationTimestamp"],
+            "containers": [
+                {"name": each.name, "startTime": _moment(each.started)}
+                | _figures(look.usage[each.identity], look.when)
+                for each in containers
+            ],
+        }
+        found |= _figures(_sum(look.usage[each.identity] for each in containers), look.when)
+        return found if stored is None else found | {"ephemeral-storage": {"usedBytes": stored}}
+
+    def _whole(self, node: NodeSettings, look: Look) -> Usage:
+        """Return what a node uses: its pods, and its share of the agent."""
+        share = len(self._nodes)
+        used = [look.usage[identity] for identity in self._last[node.name] if identity in look.usage]
+        pods = _sum(used)
+        cpu = self._ended[node.name] + pods.cpu + look.agent.cpu / share
+        return Usage(cpu, pods.memory + look.agent.memory // share)
+
+
+def routes(meter: Meter, addresses: Addresses) -> list[web.RouteDef]:
+    """Return what the kubelet's server answers with a meter; ``addresses`` tell which node was called."""
+
+    def asked(request: web.Request) -> NodeSettings:
+        address = request.transport.get_extra_info("sockname")[0] if request.transport else ""
+        if node := meter.node(addresses.seen(address)):
+            return node
+        raise web.HTTPNotFound(text=f"no node of this agent has the address {address}")
+
+    async def resource(request: web.Request) -> web.Response:
+        content_type = "text/plain; version=0.0.4; charset=utf-8"
+        return web.Response(
+            body=meter.resource(asked(request)).encode(), headers={"Content-Type": content_type}
+        )
+
+    async def summary(request: web.Request) -> web.Response:
+        return web.json_response(meter.summary(asked(request)))
+
+    return [web.get("/metrics/resource", resource), web.get("/stats/summary", summary)]
+
+
+def may_read(name: str, path: str) -> bool:
+    """Return whether a client that is not the API server may read a path."""
+    return name == READER and path in READABLE
+
+
+class _Lines:
+    """Lines of Prometheus's text format, those of a family together."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, list[str]] = {}
+
+    def add(
+        self, name: str, value: float, labels: Mapping[str, str] | None = None, *, when: float | None = None
+    ) -> None:
+        # Names of Kubernetes need no escaping.
+        inside = ",".join(f'{key}="{text}"' for key, text in labels.items()) if labels else ""
+        series = f"{name}{{{inside}}}" if inside else name
+        moment = f" {round(when * 1000)}" if when is not None else ""
+        self._families.setdefault(name, []).append(f"{series} {value!r}{moment}")
+
+    def text(self) -> str:
+        lines = []
+        for name, samples in self._families.items():
+            kind, about = FAMILIES[name]
+            lines += [f"# HELP {name} [STABLE] {about}", f"# TYPE {name} {kind}", *samples]
+        return "\n".join(lines) + "\n"
+
+
+def _own_usage() -> Usage:
+    times = os.times()
+    with open("/proc/self/statm") as file:
+        _, resident, shared, *_ = map(int, file.read().split())
+    return Usage(times.user + times.system, (resident - shared) * os.sysconf("SC_PAGE_SIZE"))
+
+
+def _sum(usages: Iterable[Usage]) -> Usage:
+    found = list(usages)
+    return Usage(sum(each.cpu for each in found), sum(each.memory for each in found))
+
+
+def _figures(usage: Usage, when: float) -> dict[str, Any]:
+    moment = _moment(when)
+    return {
+        "cpu": {"time": moment, "usageCoreNanoSeconds": round(usage.cpu * 1e9)},
+        "memory": {"time": moment, "workingSetBytes": usage.memory},
+    }
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,198 @@
+"""The kubelet's HTTPS interface, which the API server calls for ``kubectl logs``; one listener for all nodes.
+
+Only the API server may call, and metrics-server for its figures: a client certificate must come from the
+cluster's CA and carry the name, as the kubelet's own authorisation would have it. Errors are the kubelet's
+sentences in plain text, because kubectl shows them to people as they are.
+
+Not here: exec, attach and port-forward (``streams/routes.py``); the figures (``resources/metrics.py``); the
+log files (``logs/files.py``); run, which answers 501.
+"""
+
+import contextlib
+import logging
+import ssl
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from localkube.kubelet.logs.container_log import LogFiles, parse_timestamp, timestamp
+from localkube.kubelet.logs.log_reader import LogOptions, read_log
+from localkube.kubelet.resources.metrics import may_read
+
+log = logging.getLogger(__name__)
+
+ALLOWED = frozenset({"kube-apiserver-kubelet-client"})
+CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+NOT_YET = ("run", "checkpoint")
+NUMBERS = {"tail_lines": "tailLines", "limit_bytes": "limitBytes"}
+
+
+class NodeView(Protocol):
+    """What the server needs to know of the pods of all nodes."""
+
+    def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """Return the pod as the API has it, or None."""
+
+    def log_path(self, pod: Mapping[str, Any], container: str, *, previous: bool) -> Path | None:
+        """Return the log of the container's latest run, or of its last but one; None where there is none."""
+
+    def waiting_reason(self, pod: Mapping[str, Any], container: str) -> str | None:
+        """Return why the container has not started yet (``ContainerCreating``), None once it has ever run."""
+
+
+class KubeletServer:
+    """Serve the kubelet's API; an async context manager.
+
+    Args:
+        view: The pods.
+        files: The registry of log files, the agent's own.
+        cert_file: The serving certificate, valid for every node's address.
+        key_file: Its key.
+        client_ca_file: The CA that signs the API server's client certificate.
+        allowed: Common names of the clients that may call.
+        routes: What else is served; see ``resources/metrics.py``.
+
+    Example:
+        >>> async with KubeletServer(view, files=files, cert_file=c, key_file=k, client_ca_file=ca) as server:
+        ...     await server.listen("0.0.0.0", 10250)
+    """
+
+    def __init__(
+        self,
+        view: NodeView,
+        *,
+        files: LogFiles,
+        cert_file: Path,
+        key_file: Path,
+        client_ca_file: Path,
+        allowed: Iterable[str] = ALLOWED,
+        routes: Iterable[web.RouteDef] = (),
+    ) -> None:
+        self._view = view
+        self._files = files
+        self._allowed = frozenset(allowed)
+        self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(client_ca_file))
+        self._tls.verify_mode = ssl.CERT_REQUIRED
+        self._tls.load_cert_chain(str(cert_file), str(key_file))
+        app = web.Application(middlewares=[self._only_the_api_server])
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
+        app.add_routes(routes)
+        for verb in NOT_YET:
+            app.router.add_route("*", f"/{verb}/{{rest:.*}}", self._not_yet)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+
+    async def __aenter__(self) -> "KubeletServer":
+        await self._runner.setup()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._runner.cleanup()
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept calls on an address (``0.0.0.0`` for every node's), and return the port.
+
+        Raises:
+            OSError: The address is taken, or not of this site.
+        """
+        site = web.TCPSite(self._runner, host, port, ssl_context=self._tls, reuse_address=True)
+        await site.start()
+        return self._runner.addresses[-1][1]
+
+    @web.middleware
+    async def _only_the_api_server(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        name = _common_name(request.get_extra_info("peercert"))
+        if name not in self._allowed and not may_read(name, request.path):
+            return _refuse(403, f"Forbidden (user={name}, verb={request.method.lower()}, resource=nodes)")
+        return await handler(request)
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _not_yet(self, request: web.Request) -> web.Response:
+        verb = request.path.split("/")[1]
+        return _refuse(501, f"this node agent does not offer {verb}; kubectl exec and kubectl logs work")
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        namespace, name, container = (request.match_info[key] for key in ("namespace", "pod", "container"))
+        pod = self._view.pod(namespace, name)
+        if pod is None:
+            return _refuse(404, f'pod "{name}" does not exist')
+        if not _has_container(pod, container):
+            return _refuse(404, f'container "{container}" not found in pod "{name}"')
+        try:
+            options = log_options(request.query)
+        except ValueError as error:
+            return _refuse(422, str(error))
+        about = f'container "{container}" in pod "{name}"'
+        previous = _truth(request.query.get("previous"))
+        path = self._view.log_path(pod, container, previous=previous)
+        if path is None and previous:
+            return _refuse(400, f"previous terminated {about} not found")
+        if path is None:
+            reason = self._view.waiting_reason(pod, container)
+            detail = f": {reason}" if reason else " - no logs yet"
+            return _refuse(400, f"{about} is waiting to start{detail}")
+        return await self._send(request, path, options)
+
+    async def _send(self, request: web.Request, path: Path, options: LogOptions) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await answer.prepare(request)
+        with contextlib.suppress(ConnectionError):  # the reader has gone: kubectl logs was interrupted
+            async with contextlib.aclosing(read_log(path, files=self._files, options=options)) as blocks:
+                async for block in blocks:
+                    await answer.write(block)
+            await answer.write_eof()
+        return answer
+
+
+def log_options(query: Mapping[str, str]) -> LogOptions:
+    """Return the fields of ``v1.PodLogOptions`` in a query.
+
+    Raises:
+        ValueError: A field is malformed, as the API's validation says it.
+    """
+    numbers = {ours: _number(query, theirs) for ours, theirs in NUMBERS.items()}
+    seconds = _number(query, "sinceSeconds")
+    since = b""
+    if seconds is not None and query.get("sinceTime"):
+        raise ValueError("at most one of `sinceTime` or `sinceSeconds` may be specified")
+    if seconds is not None:
+        since = timestamp(time.time_ns() - seconds * 1_000_000_000)
+    elif query.get("sinceTime"):
+        since = parse_timestamp(query["sinceTime"])
+    return LogOptions(
+        follow=_truth(query.get("follow")),
+        timestamps=_truth(query.get("timestamps")),
+        since=since,
+        **numbers,
+    )
+
+
+def _number(query: Mapping[str, str], field: str) -> int | None:
+    text = query.get(field)
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise ValueError(f"{field}: Invalid value: {text}: must be greater than or equal to 0")
+    return int(text)
+
+
+def _truth(text: str | None) -> bool:
+    return text is not None and text.lower() not in ("false", "0")
+
+
+def _has_container(pod: Mapping[str, Any], name: str) -> bool:
+    return any(container["name"] == name for kind in CONTAINERS for container in pod["spec"].get(kind) or ())
+
+
+def _common_name(certificate: Mapping[str, Any] | None) -> str:
+    subject = dict(pair for part in (certificate or {}).get("subject", ()) for pair in part)
+    return subject.get("commonName", "")
+
+
+def _refuse(status: int, message: str) -> web.Response:
+    return web.Response(status=status, text=message)

@@ -1,0 +1,127 @@
+"""The conditions of a pod: scheduled, sandboxed, initialised, containers ready, ready.
+
+Pure. A transition time changes only with the condition's status. Conditions that others own (readiness gates,
+DisruptionTarget) are kept.
+
+Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-conditions
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from localkube.kubelet.status.restart_policy import is_sidecar
+
+Object = Mapping[str, Any]
+OWN = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+Finding = tuple[bool, str, str]
+FINE: Finding = (True, "", "")
+
+
+def pod_conditions(
+    pod: Object,
+    *,
+    phase: str,
+    statuses: Sequence[Object],
+    init_statuses: Sequence[Object],
+    sandbox: bool,
+    now: str,
+    evicted: str = "",
+) -> list[dict[str, Any]]:
+    """Return the whole list of conditions.
+
+    Args:
+        pod: The v1.Pod with its latest status.
+        phase: The phase that is reported with the conditions.
+        statuses: The container statuses that are reported with them.
+        init_statuses: The same for init containers.
+        sandbox: The pod's network exists.
+        now: The API's form of the time, for conditions that change.
+        evicted: Why the node has ended the pod, if it has.
+    """
+    before = (pod.get("status") or {}).get("conditions") or []
+    foreign = [dict(condition) for condition in before if condition["type"] not in OWN]
+    containers_ready = _containers_ready(phase, statuses, init_statuses, pod)
+    findings = {
+        "PodReadyToStartContainers": (sandbox and phase not in ("Succeeded", "Failed"), "", ""),
+        "Initialized": _initialised(pod, phase, statuses, init_statuses),
+        "Ready": _ready(pod, foreign, containers_ready),
+        "ContainersReady": containers_ready,
+        "PodScheduled": FINE,
+    }
+    known = {condition["type"]: condition for condition in before}
+    generation = pod["metadata"].get("generation")
+    own = [_condition(kind, findings[kind], known.get(kind), generation, now) for kind in OWN]
+    if evicted and "DisruptionTarget" not in known:
+        finding = (True, "TerminationByKubelet", evicted)
+        own.append(_condition("DisruptionTarget", finding, None, generation, now))
+    return foreign + own
+
+
+def _condition(
+    kind: str, finding: Finding, before: Object | None, generation: int | None, now: str
+) -> dict[str, Any]:
+    holds, reason, message = finding
+    status = "True" if holds else "False"
+    unchanged = before is not None and before["status"] == status
+    condition = {
+        "type": kind,
+        "status": status,
+        "lastProbeTime": None,
+        "lastTransitionTime": (before.get("lastTransitionTime") or now) if unchanged else now,
+    }
+    if reason:
+        condition["reason"] = reason
+    if message:
+        condition["message"] = message
+    if generation:
+        condition["observedGeneration"] = generation
+    return condition
+
+
+def _initialised(
+    pod: Object, phase: str, statuses: Sequence[Object], init_statuses: Sequence[Object]
+) -> Finding:
+    if phase == "Succeeded":
+        return True, "PodCompleted", ""
+    if any("waiting" not in status["state"] for status in statuses):
+        return FINE
+    by_name = {status["name"]: status for status in init_statuses}
+    incomplete = [
+        container["name"]
+        for container in pod["spec"].get("initContainers") or []
+        if not by_name[container["name"]]["started" if is_sidecar(container) else "ready"]
+    ]
+    if incomplete:
+        return False, "ContainersNotInitialized", f"containers with incomplete status: {_names(incomplete)}"
+    return FINE
+
+
+def _containers_ready(
+    phase: str, statuses: Sequence[Object], init_statuses: Sequence[Object], pod: Object
+) -> Finding:
+    if phase in ("Succeeded", "Failed"):
+        return False, "PodCompleted" if phase == "Succeeded" else "PodFailed", ""
+    sidecars = {c["name"] for c in pod["spec"].get("initContainers") or [] if is_sidecar(c)}
+    beside = [status for status in init_statuses if status["name"] in sidecars]
+    unready = [status["name"] for status in [*beside, *statuses] if not status["ready"]]
+    if unready:
+        return False, "ContainersNotReady", f"containers with unready status: {_names(unready)}"
+    return FINE
+
+
+def _ready(pod: Object, foreign: Sequence[Object], containers_ready: Finding) -> Finding:
+    if not containers_ready[0]:
+        return containers_ready
+    known = {condition["type"]: condition["status"] for condition in foreign}
+    problems = []
+    for gate in pod["spec"].get("readinessGates") or []:
+        kind = gate["conditionType"]
+        if kind not in known:
+            problems.append(f'corresponding condition of pod readiness gate "{kind}" does not exist.')
+        elif known[kind] != "True":
+            problems.append(f'the status of pod readiness gate "{kind}" is not "True", but {known[kind]}')
+    return (False, "ReadinessGatesNotReady", ", ".join(problems)) if problems else FINE
+
+
+def _names(names: Sequence[str]) -> str:
+    return "[" + " ".join(names) + "]"

@@ -1,0 +1,271 @@
+"""What the API should say of a pod, from its specification and what its containers did.
+
+Pure, so that each rule of the kubelet has a test that is a pair of input and output. Times are seconds
+since the epoch, as ``time.time()`` gives them. What to do next with a container is in ``restarts``,
+conditions are in ``conditions``.
+
+Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from localkube.kubelet.status import conditions
+from localkube.kubelet.status.container_state import ContainerRecord, exit_reason
+from localkube.kubelet.status.restart_policy import container_should_restart, is_sidecar
+
+Object = Mapping[str, Any]
+TERMINAL = ("Succeeded", "Failed")
+EVICTED = ("Failed", "Evicted")
+DEADLINE_EXCEEDED = (
+    "Failed",
+    "DeadlineExceeded",
+    "Pod was active on the node longer than the specified deadline",
+)
+# Merged by the API server by these keys, when a patch is strategic; other lists are replaced.
+_MERGE_KEYS = {"conditions": "type", "podIPs": "ip", "hostIPs": "ip"}
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time as the API writes it, in whole seconds.
+
+    Example:
+        >>> timestamp(0)
+        '1970-01-01T00:00:00Z'
+    """
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def pod_status(
+    pod: Object,
+    *,
+    records: Mapping[str, ContainerRecord],
+    init_records: Mapping[str, ContainerRecord],
+    pod_ip: str | None,
+    host_ip: str,
+    start_time: float,
+    now: float,
+    override: tuple[str, str, str] | None = None,
+    terminal: bool = False,
+) -> dict[str, Any]:
+    """Return the v1.PodStatus to report.
+
+    Args:
+        pod: The v1.Pod with its latest status: transition times, the phase once it is terminal, addresses,
+            and conditions of others are kept from there.
+        records: Of ``spec.containers``, by name; a container without one waits to be created.
+        init_records: The same for ``spec.initContainers``.
+        pod_ip: None before the pod's network exists and after it is gone; a known address is kept.
+        host_ip: The node's address.
+        start_time: When the agent first saw the pod.
+        now: The time of this report.
+        override: Phase, reason and message that replace the computed ones: ``("Failed", "Evicted", "…")``;
+            for ``activeDeadlineSeconds``, ``DEADLINE_EXCEEDED``.
+        terminal: No container will be started again, whatever the restart policy: the pod is being deleted,
+            or was overridden, and all its processes have ended.
+    """
+    before = pod.get("status") or {}
+    init_statuses = _statuses(pod, pod["spec"].get("initContainers") or [], init_records, init=True)
+    statuses = _statuses(pod, pod["spec"]["containers"], records, init=False)
+    phase, reason, message = _outcome(
+        pod, {s["name"]: s for s in [*init_statuses, *statuses]}, terminal, override
+    )
+    status: dict[str, Any] = {
+        "phase": phase,
+        "conditions": conditions.pod_conditions(
+            pod,
+            phase=phase,
+            statuses=statuses,
+            init_statuses=init_statuses,
+            sandbox=bool(pod_ip),
+            now=timestamp(now),
+            evicted=message if reason == EVICTED[1] else "",
+        ),
+        "hostIP": host_ip,
+        "hostIPs": [{"ip": host_ip}],
+        "startTime": before.get("startTime") or timestamp(start_time),
+        "containerStatuses": statuses,
+    }
+    if init_statuses:
+        status["initContainerStatuses"] = init_statuses
+    address = pod_ip or before.get("podIP")
+    if address:
+        status |= {"podIP": address, "podIPs": [{"ip": address}]}
+    if reason:
+        status["reason"] = reason
+    if message:
+        status["message"] = message
+    if before.get("qosClass"):
+        status["qosClass"] = before["qosClass"]
+    if pod["metadata"].get("generation"):
+        status["observedGeneration"] = pod["metadata"]["generation"]
+    return status
+
+
+def status_patch(pod: Object, status: Object) -> dict[str, Any] | None:
+    """Return the strategic merge patch that makes the pod's status ``status``, or None if it is already.
+
+    Send it to ``…/pods/<name>/status``. It carries the uid, so a pod of the same name that came later is not
+    touched; fields and conditions that the agent does not own stay as they are on the server.
+    """
+    before = pod.get("status") or {}
+    changes: dict[str, Any] = {}
+    for key in [*status, *(key for key in ("reason", "message") if key in before and key not in status)]:
+        old, new = before.get(key), status.get(key)
+        if key in _MERGE_KEYS:
+            entries = _merge_entries(old or [], new or [], _MERGE_KEYS[key])
+            if entries:
+                changes[key] = entries
+        elif old != new:
+            changes[key] = new
+    if not changes:
+        return None
+    return {"metadata": {"uid": pod["metadata"]["uid"]}, "status": changes}
+
+
+def phase_of(pod: Object, statuses: Mapping[str, Object], *, terminal: bool = False) -> str:
+    """Return the pod's phase from its containers' statuses, by name.
+
+    Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-phase
+    """
+    initialisation = _init_phase(pod, statuses)
+    if initialisation:
+        return initialisation
+    ended = running = 0
+    failed = restarting = False
+    for container in pod["spec"]["containers"]:
+        status = statuses.get(container["name"]) or {"state": {"waiting": {}}}
+        end = _end(status)
+        if "running" in status["state"]:
+            running += 1
+        elif end is None:
+            return "Pending"
+        else:
+            ended += 1
+            failed = failed or end["exitCode"] != 0
+            # What waits after an end will run again, whatever its exit code was: a probe may have ended it.
+            again = "waiting" in status["state"] or container_should_restart(pod, container, end["exitCode"])
+            restarting = restarting or again
+    sidecars = [c for c in pod["spec"].get("initContainers") or [] if is_sidecar(c)]
+    running += sum("running" in statuses[c["name"]]["state"] for c in sidecars if c["name"] in statuses)
+    if running or not ended or (restarting and not terminal):
+        return "Running"
+    return "Failed" if failed else "Succeeded"
+
+
+def _init_phase(pod: Object, statuses: Mapping[str, Object]) -> str | None:
+    """Return Pending or Failed while init containers decide the phase, else None."""
+    main = [statuses.get(container["name"]) for container in pod["spec"]["containers"]]
+    initialised = any(status and _has_run(status) for status in main)
+    pending = False
+    for container in pod["spec"].get("initContainers") or []:
+        status = statuses.get(container["name"]) or {"state": {"waiting": {}}}
+        end = _end(status)
+        if is_sidecar(container):
+            waits = end is None and not status.get("started")
+            pending = pending or (waits and not initialised)
+        elif "running" in status["state"] or end is None:
+            pending = True
+        elif end["exitCode"] != 0:
+            if not container_should_restart(pod, container, end["exitCode"]):
+                return "Failed"
+            pending = True
+    return "Pending" if pending else None
+
+
+def _outcome(
+    pod: Object, statuses: Mapping[str, Object], terminal: bool, override: tuple[str, str, str] | None
+) -> tuple[str, str, str]:
+    before = pod.get("status") or {}
+    if before.get("phase") in TERMINAL:
+        return before["phase"], before.get("reason", ""), before.get("message", "")
+    if override:
+        return override
+    phase = phase_of(pod, statuses, terminal=terminal)
+    if phase == before.get("phase"):
+        return phase, before.get("reason", ""), before.get("message", "")
+    return phase, "", ""
+
+
+def _statuses(
+    pod: Object, containers: list[Object], records: Mapping[str, ContainerRecord], *, init: bool
+) -> list[dict[str, Any]]:
+    creating = "PodInitializing" if pod["spec"].get("initContainers") else "ContainerCreating"
+    waiting = ContainerRecord("", "waiting", reason=creating)
+    return [
+        _status(container, records.get(container["name"], waiting), init=init) for container in containers
+    ]
+
+
+def _status(container: Object, record: ContainerRecord, *, init: bool) -> dict[str, Any]:
+    running = record.state == "running"
+    ready = running and record.ready
+    if init and not is_sidecar(container):
+        ready = record.state == "terminated" and record.exit_code == 0
+    status = {
+        "name": container["name"],
+        "state": _state(record),
+        "lastState": _state(record.last) if record.last else {},
+        "ready": ready,
+        "started": running and record.started,
+        "restartCount": record.restart_count,
+        "image": container.get("image", ""),
+        "imageID": record.image_id,
+    }
+    identity = record.container_id or (record.last.container_id if record.last else "")
+    if identity:
+        status["containerID"] = _identity(identity)
+    return status
+
+
+def _state(record: ContainerRecord) -> dict[str, Any]:
+    if record.state == "waiting":
+        return {"waiting": _present(reason=record.reason, message=record.message)}
+    if record.state == "running":
+        return {"running": _present(startedAt=_time(record.started_at))}
+    fields = _present(
+        reason=record.reason or exit_reason(record.exit_code or 0, record.signal),
+        message=record.message,
+        signal=record.signal,
+        startedAt=_time(record.started_at),
+        finishedAt=_time(record.finished_at),
+        containerID=_identity(record.container_id) if record.container_id else "",
+    )
+    return {"terminated": {"exitCode": record.exit_code or 0} | fields}
+
+
+def _present(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value}
+
+
+def _time(seconds: float | None) -> str | None:
+    return None if seconds is None else timestamp(seconds)
+
+
+def _identity(container_id: str) -> str:
+    return container_id if "://" in container_id else f"trainyard://{container_id}"
+
+
+def _end(status: Object) -> Object | None:
+    """Return the terminated state that counts: the present one, or the last while waiting to run again."""
+    state = status["state"]
+    if "terminated" in state:
+        return state["terminated"]
+    return (status.get("lastState") or {}).get("terminated") if "waiting" in state else None
+
+
+def _has_run(status: Object) -> bool:
+    return "waiting" not in status["state"] or _end(status) is not None
+
+
+def _merge_entries(old: list[Object], new: list[Object], key: str) -> list[dict[str, Any]]:
+    known = {entry[key]: entry for entry in old}
+    entries = []
+    for entry in new:
+        previous = known.pop(entry[key], {})
+        if previous != entry:
+            entries.append({name: None for name in previous if name not in entry} | dict(entry))
+    if key == "ip":
+        entries += [{"$patch": "delete", key: gone} for gone in known]
+    return entries

@@ -1,0 +1,117 @@
+"""Whether a container that ended runs again, and when.
+
+Pure. Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from localkube.kubelet.status.container_state import ContainerRecord
+
+Object = Mapping[str, Any]
+FIRST_DELAY, LONGEST_DELAY, FORGIVEN_AFTER = 10.0, 300.0, 600.0
+
+
+def should_restart(policy: str, exit_code: int) -> bool:
+    """Return whether ``Always``, ``OnFailure`` or ``Never`` asks for another run.
+
+    Example:
+        >>> should_restart("OnFailure", 0), should_restart("OnFailure", 1)
+        (False, True)
+    """
+    return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
+
+
+def container_should_restart(pod: Object, container: Object, exit_code: int) -> bool:
+    """Return the same for one container, whose own rules and policy come before its pod's.
+
+    An init container under ``Always`` runs again only when it failed; a sidecar always.
+    """
+    for rule in container.get("restartPolicyRules") or []:
+        if _matches(rule, exit_code):
+            return rule["action"] == "Restart"
+    policy = container.get("restartPolicy") or pod["spec"].get("restartPolicy", "Always")
+    is_init = any(container["name"] == other["name"] for other in pod["spec"].get("initContainers") or [])
+    if is_init and not is_sidecar(container) and policy == "Always":
+        policy = "OnFailure"
+    return should_restart(policy, exit_code)
+
+
+def restarts_after_probe(pod: Object, container: Object) -> bool:
+    """Return whether a container that its liveness or startup probe has ended runs again.
+
+    However it ended: an exit code of 0 after SIGTERM is no success, and no rule on exit codes applies.
+    """
+    return (container.get("restartPolicy") or pod["spec"].get("restartPolicy", "Always")) != "Never"
+
+
+def is_sidecar(container: Object) -> bool:
+    """Return whether an init container is one that keeps running beside the others."""
+    return container.get("restartPolicy") == "Always"
+
+
+def crashes(before: int, *, ran_for: float) -> int:
+    """Return how many times in a row a container has ended, now that it has ended again.
+
+    Args:
+        before: The count before this end.
+        ran_for: Seconds that it ran; ten minutes wipe the slate.
+    """
+    return 1 if ran_for >= FORGIVEN_AFTER else before + 1
+
+
+def backoff(count: int) -> float:
+    """Return the seconds to wait from the ``count``-th end in a row to the next start.
+
+    The first restart is immediate; then 10, 20, 40, … 300 seconds.
+
+    Example:
+        >>> [backoff(count) for count in range(1, 8)]
+        [0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0]
+    """
+    if count < 2:
+        return 0.0
+    return min(FIRST_DELAY * 2 ** min(count - 2, 10), LONGEST_DELAY)
+
+
+def waiting_to_restart(pod: Object, record: ContainerRecord, delay: float) -> ContainerRecord:
+    """Return the record of a container that has ended and waits ``delay`` seconds: CrashLoopBackOff.
+
+    The ended run becomes ``last``; the restart count is unchanged until the next start.
+    """
+    metadata = pod["metadata"]
+    where = f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
+    return replace(
+        record,
+        state="waiting",
+        reason="CrashLoopBackOff",
+        message=f"back-off {duration(delay)} restarting failed container={record.name} pod={where}",
+        started_at=None,
+        finished_at=None,
+        exit_code=None,
+        signal=None,
+        ready=False,
+        started=False,
+        last=replace(record, last=None),
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as Kubernetes prints it.
+
+    Example:
+        >>> duration(10), duration(80), duration(300)
+        ('10s', '1m20s', '5m0s')
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{rest}s"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+def _matches(rule: Object, exit_code: int) -> bool:
+    codes = rule.get("exitCodes") or {}
+    listed = exit_code in (codes.get("values") or [])
+    return listed if codes.get("operator") == "In" else not listed

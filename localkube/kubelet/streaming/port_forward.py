@@ -1,0 +1,271 @@
+"""``kubectl port-forward``: connections to the ports of a pod, in one WebSocket.
+
+kubectl tunnels a SPDY connection with two streams for each connection, one for data and one for an error
+(``spdy.py``). Client libraries have one pair of channels for each port, and no end but that of the WebSocket,
+which is closed when the pod has ended the connections of all ports.
+Connections are made inside the pod's network, to its loopback, where a server on localhost is reached too.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from localkube.kubelet.streaming import spdy
+from localkube.kubelet.streaming.channels import Channels, messages, unless_gone
+from localkube.network.addresses import Addresses
+from localkube.runtime.client import Orders, Refused
+
+log = logging.getLogger(__name__)
+
+TUNNEL = "SPDY/3.1+portforward.k8s.io"
+PROTOCOLS = (TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io")
+BLOCK = 64 * 1024
+# What a pod has not read yet; more than that holds all connections of a kubectl up.
+WAITING_BYTES = 16 * 1024 * 1024
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[[int], Awaitable[Streams]]
+
+
+class Unreachable(Exception):
+    """Nothing answers on a port of a pod."""
+
+
+async def connect(orders: Orders, *, pod: str, port: int, addresses: Addresses) -> Streams:
+    """Connect to a port on a pod's loopback.
+
+    Args:
+        orders: To the spawner, who alone can make a socket in the pod's network.
+        pod: Its uid.
+        port: As the pod sees it.
+        addresses: Where the cluster's addresses are.
+
+    Raises:
+        Unreachable: Nothing listens there.
+    """
+    loop, problem = asyncio.get_running_loop(), ""
+    for v6 in (False, True):
+        try:
+            answer, (descriptor,) = await orders.ask("socket", pod=pod, v6=v6)
+            made = socket.socket(fileno=descriptor)
+            made.setblocking(False)
+            try:
+                await loop.sock_connect(made, addresses.reach(answer["loopback"], port))
+                streams = await asyncio.open_connection(sock=made)
+            except BaseException:
+                made.close()
+                raise
+            streams[1].transport.set_write_buffer_limits(high=WAITING_BYTES)
+            return streams
+        except OSError as error:
+            # IPv4's answer is what people know; IPv6 may not even be there.
+            problem = problem or (os.strerror(error.errno) if error.errno else str(error))
+        except Refused as error:
+            problem = problem or error.message
+    raise Unreachable(f"failed to connect to localhost:{port} inside the pod: {problem.lower()}")
+
+
+@dataclass
+class Pair:
+    """The two streams of one connection, as far as they are there."""
+
+    error: int | None = None
+    data: int | None = None
+    task: asyncio.Task | None = None
+
+
+class Tunnel:
+    """Serve kubectl's SPDY connection in an accepted WebSocket.
+
+    Args:
+        sock: The WebSocket.
+        connect: How to connect to a port of the pod.
+        about: The pod, for errors.
+    """
+
+    def __init__(self, sock: web.WebSocketResponse, *, connect: Connect, about: str) -> None:
+        self._socket, self._connect, self._about = sock, connect, about
+        self._framer = spdy.Framer()
+        self._pairs: dict[str, Pair] = {}
+        self._inputs: dict[int, Input] = {}
+
+    async def run(self) -> None:
+        """Serve until the client goes; what is connected then is closed."""
+        try:
+            async for message in messages(self._socket):
+                for frame in self._framer.feed(message):
+                    await self._take(frame)
+        except spdy.ProtocolError as error:
+            log.warning("port-forward to %s: %s", self._about, error)
+        finally:
+            tasks = [pair.task for pair in self._pairs.values() if pair.task]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _take(self, frame: spdy.Frame) -> None:
+        if frame.kind == spdy.SYN_STREAM:
+            await self._socket.send_bytes(self._framer.reply(frame.number))
+            self._open(frame)
+        elif frame.kind == spdy.PING:
+            await self._socket.send_bytes(spdy.ping(frame.number))
+        elif source := self._inputs.get(frame.number):
+            if frame.kind == spdy.DATA:
+                await source.feed(frame.data, end=frame.fin)
+            elif frame.kind == spdy.RST_STREAM:
+                source.abort()
+
+    def _open(self, frame: spdy.Frame) -> None:
+        request = frame.headers.get("requestid", "")
+        pair = self._pairs.setdefault(request, Pair())
+        if frame.headers.get("streamtype") == "error":
+            pair.error = frame.number
+        else:
+            pair.data = frame.number
+            self._inputs[frame.number] = Input()
+        if pair.error is not None and pair.data is not None:
+            port = int(frame.headers.get("port", "0"))
+            pair.task = asyncio.create_task(self._forward(request, pair, port), name=f"forward {port}")
+
+    async def _forward(self, request: str, pair: Pair, port: int) -> None:
+        source, problem = self._inputs[pair.data], b""
+        try:
+            await pump(source, await self._connect(port), lambda data: self._send(pair.data, data))
+        except Unreachable as error:
+            problem = f"error forwarding port {port} to pod {self._about}: {error}".encode()
+        except ConnectionError as error:
+            log.debug("port-forward to %s: %s", self._about, error)
+        finally:
+            del self._inputs[pair.data], self._pairs[request]
+        with contextlib.suppress(ConnectionError):
+            if problem:
+                await self._socket.send_bytes(spdy.data(pair.error, problem))
+            await self._socket.send_bytes(spdy.data(pair.error, b"", fin=True))
+            if not source.has_ended_output:
+                await self._send(pair.data, b"")
+
+    async def _send(self, stream: int, data: bytes) -> None:
+        await self._socket.send_bytes(spdy.data(stream, data, fin=not data))
+
+
+class Input:
+    """What a client sends into one connection, kept until the connection stands."""
+
+    def __init__(self) -> None:
+        self.has_ended_output = False
+        self._early: list[tuple[bytes, bool]] = []
+        self._writer: asyncio.StreamWriter | None = None
+        self.aborted = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    async def connect(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        for data, end in self._early:
+            await self.feed(data, end=end)
+        self._early.clear()
+
+    async def feed(self, data: bytes, *, end: bool = False) -> None:
+        """Pass data on; ``end`` is the client's half of the connection. After an abort data are lost."""
+        if self.aborted.is_set():
+            return
+        if self._writer is None:
+            self._early.append((data, end))
+            return
+        try:
+            self._writer.write(data)
+            if end:
+                self._writer.write_eof()
+                self.ended.set()
+            await self._writer.drain()
+        except (
+            ConnectionError,
+            RuntimeError,
+        ):  # the pod has closed: what comes is lost, as on any connection
+            self.abort()
+
+    def abort(self) -> None:
+        """The client wants no more of this connection, or there is none."""
+        self._early.clear()
+        self.aborted.set()
+
+
+async def pump(source: Input, streams: Streams, send: Callable[[bytes], Awaitable[None]]) -> None:
+    """Join a connection with a client until both halves have ended, or the client resets it.
+
+    Args:
+        source: What the client sends.
+        streams: The connection.
+        send: Takes what comes from the pod; nothing, once, is the end of it.
+    """
+    reader, writer = streams
+    output = asyncio.create_task(_output(source, reader, send))
+    waits = [asyncio.create_task(_both(output, source)), asyncio.create_task(source.aborted.wait())]
+    try:
+        await source.connect(writer)
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (output, *waits):
+            task.cancel()
+        await asyncio.gather(output, *waits, return_exceptions=True)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def _both(output: asyncio.Task, source: Input) -> None:
+    await output
+    await source.ended.wait()
+
+
+async def _output(
+    source: Input, reader: asyncio.StreamReader, send: Callable[[bytes], Awaitable[None]]
+) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(BLOCK):
+            await send(data)
+    source.has_ended_output = True
+    await send(b"")
+
+
+async def serve_channels(channels: Channels, ports: Sequence[int], *, connect: Connect, about: str) -> None:
+    """Serve a client library: for each port a channel of data and one for an error, begun by its number."""
+    inputs = [Input() for _ in ports]
+
+    async def forward(index: int, port: int) -> None:
+        async def send(data: bytes) -> None:
+            if data:
+                await channels.send(2 * index, data)
+            else:  # the client cannot say that its half has ended
+                inputs[index].abort()
+
+        with contextlib.suppress(ConnectionError):
+            try:
+                await pump(inputs[index], await connect(port), send)
+            except Unreachable as error:
+                inputs[index].abort()
+                text = f"error forwarding port {port} to pod {about}: {error}"
+                await channels.send(2 * index + 1, text.encode())
+
+    async def forward_all() -> bool:
+        async with asyncio.TaskGroup() as tasks:
+            for index, port in enumerate(ports):
+                tasks.create_task(forward(index, port), name=f"forward {port}")
+        return True
+
+    async def feed() -> None:
+        async for channel, data in channels.received():
+            if channel in range(0, 2 * len(ports), 2):
+                await inputs[channel // 2].feed(data)
+
+    for index, port in enumerate(ports):
+        for channel in (2 * index, 2 * index + 1):
+            await channels.send(channel, struct.pack("<H", port))
+    if await unless_gone(forward_all(), feed()):
+        await channels.socket.close()

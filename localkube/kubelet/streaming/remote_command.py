@@ -1,0 +1,140 @@
+"""The WebSocket protocol of ``kubectl exec`` and ``attach``: channels for streams, for errors and for sizes.
+
+Version 5 is that of kubectl and of most client libraries; version 4 has no message that ends the input. In
+both, the end of a command is a v1.Status on the error channel. Without a version, or without a protocol, a
+success is not announced, and an error is its message alone.
+Source: k8s.io/apiserver/pkg/util/proxy, and k8s.io/kubelet/pkg/cri/streaming/remotecommand/websocket.go.
+
+How messages are written is in ``channels.py``. What the streams are connected to is the caller's; the routes
+are in ``routes.py``.
+"""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from localkube.kubelet.streaming.channels import Channels, accept
+
+WITH_STATUS = ("v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io")
+PROTOCOLS = (*WITH_STATUS, "channel.k8s.io", "base64.channel.k8s.io")
+STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+SUCCESS = {"metadata": {}, "status": "Success"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which streams a client asks for; a terminal has no stderr of its own."""
+
+    stdin: bool
+    stdout: bool
+    stderr: bool
+    tty: bool
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "Wanted":
+        """Read the parameters with which the API server calls a kubelet.
+
+        Raises:
+            ValueError: No stream is asked for.
+        """
+        stdin, stdout, stderr, tty = (query.get(name) == "1" for name in ("input", "output", "error", "tty"))
+        if not (stdin or stdout or stderr):
+            raise ValueError("you must specify at least 1 of stdin, stdout, stderr")
+        return cls(stdin, stdout, stderr and not tty, tty)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(name for name, asked in (("stdout", self.stdout), ("stderr", self.stderr)) if asked)
+
+
+class RemoteCommand:
+    """The client's side of a command, on an accepted WebSocket.
+
+    Args:
+        channels: Its channels.
+        wanted: Its streams.
+    """
+
+    def __init__(self, channels: Channels, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.response = channels.socket
+        self._channels = channels
+
+    @classmethod
+    async def accept(cls, request: web.Request, wanted: Wanted) -> "RemoteCommand":
+        """Finish the handshake; the empty message tells the client that the streams are there.
+
+        Raises:
+            web.HTTPForbidden: The client has no protocol of these.
+        """
+        command = cls(Channels(await accept(request, PROTOCOLS)), wanted)
+        first = STDOUT if wanted.stdout else STDERR if wanted.stderr else ERROR
+        await command._channels.send(first, b"")
+        return command
+
+    async def send(self, stream: str, data: bytes) -> None:
+        """Pass output on.
+
+        Raises:
+            ConnectionError: The client has gone.
+        """
+        await self._channels.send(STDOUT if stream == "stdout" else STDERR, data)
+
+    async def finish(self, status: Mapping[str, Any]) -> None:
+        """Tell the client how it ended, and close."""
+        with contextlib.suppress(ConnectionError):
+            if self.response.ws_protocol in WITH_STATUS:
+                await self._channels.send(ERROR, json.dumps(status).encode())
+            elif message := status.get("message"):
+                await self._channels.send(ERROR, message.encode())
+            await self.response.close()
+
+    async def input(self) -> AsyncIterator[bytes | tuple[int, int] | None]:
+        """Yield what the client sends until it goes: input, None at its end, or columns and rows."""
+        async for channel, data in self._channels.received():
+            if channel == STDIN and self.wanted.stdin and data:
+                yield data
+            elif channel == CLOSE and data == bytes([STDIN]):
+                yield None
+            elif channel == RESIZE and (size := _size(data)):
+                yield size
+
+
+def exit_status(code: int) -> dict[str, Any]:
+    """Return the v1.Status of a command that ended with ``code``."""
+    if code == 0:
+        return SUCCESS
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "message": f"command terminated with non-zero exit code: exit status {code}",
+        "reason": "NonZeroExitCode",
+        "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
+    }
+
+
+def error_status(message: str) -> dict[str, Any]:
+    """Return the v1.Status of a command that did not come to an end of its own."""
+    text = f"Internal error occurred: {message}"
+    causes = [{"message": message}]
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "message": text,
+        "reason": "InternalError",
+        "details": {"causes": causes},
+        "code": 500,
+    }
+
+
+def _size(data: bytes) -> tuple[int, int] | None:
+    try:
+        size = json.loads(data)
+        columns, rows = (min(max(int(size[name]), 0), 0xFFFF) for name in ("Width", "Height"))
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
+    return columns, rows

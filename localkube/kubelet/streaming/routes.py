@@ -1,0 +1,211 @@
+"""The kubelet's streaming routes: exec, attach and port-forward, by WebSockets.
+
+The API server passes a client's WebSocket on to a node that declares ``nodes.DECLARED_FEATURE``. Who asks for
+SPDY is told that there is none.
+"""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from localkube.kubelet.containers.attach import Listener
+from localkube.kubelet.containers.exec import Execution, Executions, finish
+from localkube.kubelet.containers.process import Process
+from localkube.kubelet.streaming.channels import Channels, accept, unless_gone
+from localkube.kubelet.streaming.port_forward import PROTOCOLS, TUNNEL, Tunnel, serve_channels
+from localkube.kubelet.streaming.remote_command import (
+    SUCCESS,
+    RemoteCommand,
+    Wanted,
+    error_status,
+    exit_status,
+)
+from localkube.runtime.client import Refused
+
+NO_SPDY = "this node speaks WebSockets and not SPDY: use kubectl 1.31 or newer"
+
+
+class StreamView(Protocol):
+    """What the routes need to know of the pods of all nodes."""
+
+    @property
+    def executions(self) -> Executions:
+        """What starts commands in containers."""
+
+    def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """Return the pod as the API has it, or None."""
+
+    def process(self, pod: Mapping[str, Any], container: str) -> Process | None:
+        """Return the process of a container that runs."""
+
+    def end_input(self, process: Process) -> None:
+        """End a container's stdin, for good."""
+
+    async def connect(
+        self, pod: Mapping[str, Any], port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to a port of a pod, or raise ``Unreachable``."""
+
+
+class Streams:
+    """Answers the routes.
+
+    Example:
+        >>> app.add_routes(Streams(view).routes())
+    """
+
+    def __init__(self, view: StreamView) -> None:
+        self._view = view
+
+    def routes(self) -> list[web.RouteDef]:
+        container = "{namespace}/{pod}/{container}"
+        return [
+            web.route("*", f"/exec/{container}", self._exec),
+            web.route("*", "/exec/{namespace}/{pod}/{uid}/{container}", self._exec),
+            web.route("*", f"/attach/{container}", self._attach),
+            web.route("*", "/attach/{namespace}/{pod}/{uid}/{container}", self._attach),
+            web.route("*", "/portForward/{namespace}/{pod}", self._port_forward),
+            web.route("*", "/portForward/{namespace}/{pod}/{uid}", self._port_forward),
+        ]
+
+    async def _exec(self, request: web.Request) -> web.StreamResponse:
+        process, wanted = self._container(request)
+        command = await RemoteCommand.accept(request, wanted)
+        argv = request.query.getall("command", [])
+        try:
+            execution = await self._view.executions.start(
+                process.identity, argv, stdin=wanted.stdin, tty=wanted.tty
+            )
+        except Refused as error:
+            await command.finish(error_status(f"error executing command in container: {error.message}"))
+            return command.response
+        try:
+            outputs = {name: _sender(command, name) for name in wanted.outputs}
+            code = await unless_gone(finish(execution, outputs), _feed(command, execution))
+            if code is not None:
+                await command.finish(exit_status(code))
+        except ConnectionError:
+            pass  # the client has gone, and close() ends the command
+        finally:
+            execution.close()
+        return command.response
+
+    async def _attach(self, request: web.Request) -> web.StreamResponse:
+        process, wanted = self._container(request)
+        command = await RemoteCommand.accept(request, wanted)
+        once = _container_spec(self._pod(request), request.match_info["container"]).get("stdinOnce")
+        session = Attached(process, once=once and wanted.stdin, end_input=self._view.end_input)
+        listener = process.listen()
+        try:
+            passing = _pass_on(listener, command)
+            if await unless_gone(passing, _feed(command, session)):
+                await command.finish(SUCCESS)
+        except ConnectionError:
+            pass  # the client has gone: it was only attached
+        finally:
+            listener.close()
+            session.close()
+        return command.response
+
+    async def _port_forward(self, request: web.Request) -> web.StreamResponse:
+        pod = self._pod(request)
+        about = f"{pod['metadata']['name']}, uid {pod['metadata']['uid']}"
+        connect = functools.partial(self._view.connect, pod)
+        ports = _ports(request.query.getall("port", []))
+        sock = await accept(request, PROTOCOLS)
+        with contextlib.suppress(ConnectionError):
+            if sock.ws_protocol == TUNNEL:
+                await Tunnel(sock, connect=connect, about=about).run()
+            else:
+                await serve_channels(Channels(sock), ports, connect=connect, about=about)
+        return sock
+
+    def _container(self, request: web.Request) -> tuple[Process, Wanted]:
+        """Return the running container that a request is about; what is wrong is raised as its answer."""
+        pod = self._pod(request)
+        name = request.match_info["container"]
+        process = self._view.process(pod, name)
+        if process is None or not process.running:
+            raise web.HTTPInternalServerError(text=f'container not found ("{name}")')
+        try:
+            wanted = Wanted.of(request.query)
+        except ValueError as error:
+            raise web.HTTPBadRequest(text=str(error)) from error
+        return process, wanted
+
+    def _pod(self, request: web.Request) -> Mapping[str, Any]:
+        pod = self._view.pod(request.match_info["namespace"], request.match_info["pod"])
+        if pod is None:
+            raise web.HTTPNotFound(text="pod does not exist")
+        if request.headers.get("Upgrade", "").lower() != "websocket":
+            raise web.HTTPBadRequest(text=NO_SPDY)
+        return pod
+
+
+def _ports(texts: Sequence[str]) -> list[int]:
+    """Return the ports that a client library asks for; kubectl names them inside its tunnel."""
+    words = [word for text in texts for word in text.split(",")]
+    valid = all(word.isascii() and word.isdigit() and 0 < int(word) <= 65535 for word in words)
+    if not valid or len(words) > 128:
+        text = f"cannot forward to ports {', '.join(words)}: name at most 128, each between 1 and 65535"
+        raise web.HTTPBadRequest(text=text)
+    return [int(word) for word in words]
+
+
+def _sender(command: RemoteCommand, stream: str) -> Any:
+    async def send(data: bytes) -> None:
+        await command.send(stream, data)
+
+    return send
+
+
+class Attached:
+    """A client's hold on a container's input: its end is the input's end only with ``stdinOnce``."""
+
+    def __init__(self, process: Process, *, once: bool, end_input: Callable[[Process], None]) -> None:
+        self._process, self._once, self._end_input = process, once, end_input
+
+    async def write(self, data: bytes) -> None:
+        await self._process.write(data)
+
+    def resize(self, columns: int, rows: int) -> None:
+        self._process.resize(columns, rows)
+
+    def end_input(self) -> None:
+        if self._once:
+            self._once = False
+            self._end_input(self._process)
+
+    def close(self) -> None:
+        self.end_input()
+
+
+async def _pass_on(listener: Listener, command: RemoteCommand) -> bool:
+    """Pass a container's output on until its end."""
+    async with contextlib.aclosing(listener.output()) as pieces:
+        async for stream, data in pieces:
+            if stream in command.wanted.outputs:
+                await command.send(stream, data)
+    return True
+
+
+def _container_spec(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    kinds = ("containers", "initContainers", "ephemeralContainers")
+    every = (container for kind in kinds for container in pod["spec"].get(kind) or ())
+    return next((container for container in every if container["name"] == name), {})
+
+
+async def _feed(command: RemoteCommand, execution: "Execution | Attached") -> None:
+    """Give a command what its client sends, until the client goes."""
+    async with contextlib.aclosing(command.input()) as messages:
+        async for message in messages:
+            if message is None:
+                execution.end_input()
+            elif isinstance(message, tuple):
+                execution.resize(*message)
+            else:
+                await execution.write(message)

@@ -1,0 +1,151 @@
+"""ConfigMaps, Secrets and tokens for pods, fetched as seldom as is still right.
+
+All pods of a Job start at once and want the same objects, so requests for one object share one answer for a
+quarter of a second. The one ConfigMap that every pod wants, with the API server's authority, is watched.
+Tokens belong to one pod each, and are kept until it is time to renew.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from localkube.api_client import Api, ApiError, Watch
+
+Object = dict[str, Any]
+FRESH_SECONDS = 0.25
+ROOT_CA = "kube-root-ca.crt"
+# As the kubelet: renew when a fifth of the lifetime is left, and daily.
+RENEW_AT, RENEW_DAILY = 0.8, 24 * 3600.0
+
+
+class Objects:
+    """Reads ConfigMaps and Secrets; an answer is used again for a quarter of a second.
+
+    Args:
+        api: The API server.
+        clock: Seconds that only go forward.
+        authorities: The watch of ``watch_authorities``, for which the caller answers.
+    """
+
+    def __init__(
+        self, api: Api, *, clock: Callable[[], float] = time.monotonic, authorities: Watch | None = None
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._authorities = authorities
+        self._answers: dict[str, tuple[float, asyncio.Task[Object | None]]] = {}
+
+    async def configmap(self, namespace: str, name: str) -> Object | None:
+        """Return the ConfigMap, or None when there is none.
+
+        Raises:
+            ApiError: The API server does not answer, or refuses.
+        """
+        if self._authorities and (known := self._authorities.store.get((namespace, name))):
+            return known
+        return await self._get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+
+    async def secret(self, namespace: str, name: str) -> Object | None:
+        """Return the Secret, or None when there is none.
+
+        Raises:
+            ApiError: The API server does not answer, or refuses.
+        """
+        return await self._get(f"/api/v1/namespaces/{namespace}/secrets/{name}")
+
+    async def _get(self, path: str) -> Object | None:
+        now = self._clock()
+        known = self._answers.get(path)
+        if known is None or now - known[0] > FRESH_SECONDS:
+            self._answers = {
+                key: kept for key, kept in self._answers.items() if now - kept[0] <= FRESH_SECONDS
+            }
+            known = (now, asyncio.create_task(self._fetch(path)))
+            self._answers[path] = known
+        # Shielded: one pod that is deleted meanwhile must not take the answer from the others.
+        return await asyncio.shield(known[1])
+
+    async def _fetch(self, path: str) -> Object | None:
+        try:
+            return await self._api.get(path)
+        except ApiError as error:
+            self._answers.pop(path, None)
+            if error.status == 404:
+                return None
+            raise
+
+
+def watch_authorities(api: Api) -> Watch:
+    """Return a watch of the ConfigMap that the controller manager puts into every namespace."""
+    return Watch(api, "/api/v1/configmaps", field_selector=f"metadata.name={ROOT_CA}")
+
+
+@dataclass(frozen=True)
+class _Token:
+    text: str
+    renew_at: float
+    expires_at: float
+
+
+class Tokens:
+    """Service account tokens bound to a pod, renewed in time.
+
+    Args:
+        api: The API server.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(self, api: Api, *, clock: Callable[[], float] = time.time) -> None:
+        self._api = api
+        self._clock = clock
+        self._tokens: dict[tuple[str, str, int], _Token] = {}
+
+    async def get(self, pod: Mapping[str, Any], *, audience: str, seconds: int) -> str:
+        """Return a token of the pod's service account for ``audience`` (empty: the API server).
+
+        Raises:
+            ApiError: No token could be had, and there is no earlier one that still holds.
+        """
+        key = (pod["metadata"]["uid"], audience, seconds)
+        known = self._tokens.get(key)
+        if known and self._clock() < known.renew_at:
+            return known.text
+        try:
+            fresh = await self._request(pod, audience, seconds)
+        except ApiError:
+            if known and self._clock() < known.expires_at:
+                return known.text
+            raise
+        self._tokens[key] = fresh
+        return fresh.text
+
+    def forget(self, uid: str) -> None:
+        """Drop the tokens of a pod; the API server stops honouring them with the pod's deletion."""
+        for key in [key for key in self._tokens if key[0] == uid]:
+            del self._tokens[key]
+
+    async def _request(self, pod: Mapping[str, Any], audience: str, seconds: int) -> _Token:
+        metadata, account = pod["metadata"], pod["spec"].get("serviceAccountName") or "default"
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {
+                "audiences": [audience] if audience else [],
+                "expirationSeconds": seconds,
+                "boundObjectRef": {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "name": metadata["name"],
+                    "uid": metadata["uid"],
+                },
+            },
+        }
+        begun = self._clock()
+        path = f"/api/v1/namespaces/{metadata['namespace']}/serviceaccounts/{account}/token"
+        status = (await self._api.post(path, body))["status"]
+        expires = datetime.fromisoformat(status["expirationTimestamp"]).timestamp()
+        lifetime = min((expires - begun) * RENEW_AT, RENEW_DAILY)
+        return _Token(status["token"], begun + lifetime, expires)

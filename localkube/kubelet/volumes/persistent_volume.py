@@ -1,0 +1,118 @@
+"""From a pod's PersistentVolumeClaim to the directory that holds its volume.
+
+Binding a claim is the work of the controller manager, making a volume for it that of ``provisioner``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localkube.api_client import Api, ApiError
+
+Object = Mapping[str, Any]
+
+
+class ClaimError(Exception):
+    """The claim is not bound, or its volume cannot be used here."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A claim's directory on the host."""
+
+    path: Path
+    read_only: bool
+
+
+class Claims:
+    """Looks claims up, and remembers who uses those that admit one pod.
+
+    Args:
+        api: The API server.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._users: dict[str, str] = {}
+
+    async def locate(self, pod: Object, spec: Object) -> Place:
+        """Return where the claim of a ``persistentVolumeClaim`` or ``ephemeral`` volume lies.
+
+        Args:
+            pod: The v1.Pod.
+            spec: The entry of ``spec.volumes``.
+
+        Raises:
+            ClaimError: The claim is missing or not bound, or its volume is of a kind that needs a driver.
+            ApiError: The API server does not answer.
+        """
+        claim = await self._claim(pod, spec)
+        volume = await self._volume(claim)
+        path = _directory(volume)
+        modes = claim["spec"].get("accessModes") or []
+        if "ReadWriteOncePod" in modes:
+            self._reserve(claim["metadata"]["uid"], pod["metadata"]["uid"], claim["metadata"]["name"])
+        wants = spec.get("persistentVolumeClaim") or {}
+        read_only = bool(wants.get("readOnly")) or modes == ["ReadOnlyMany"]
+        return Place(path, read_only)
+
+    def forget(self, uid: str) -> None:
+        """Release the claims that the pod alone could use."""
+        self._users = {claim: user for claim, user in self._users.items() if user != uid}
+
+    async def _claim(self, pod: Object, spec: Object) -> Object:
+        metadata = pod["metadata"]
+        is_ephemeral = "ephemeral" in spec
+        name = (
+            f"{metadata['name']}-{spec['name']}"
+            if is_ephemeral
+            else spec["persistentVolumeClaim"]["claimName"]
+        )
+        claim = await self._find(f"/api/v1/namespaces/{metadata['namespace']}/persistentvolumeclaims/{name}")
+        if claim is None:
+            raise ClaimError(f'persistentvolumeclaim "{name}" not found')
+        owners = [owner["uid"] for owner in claim["metadata"].get("ownerReferences") or []]
+        if is_ephemeral and metadata["uid"] not in owners:
+            raise ClaimError(f'persistentvolumeclaim "{name}" was not made for this pod: rename one of them')
+        if (claim.get("status") or {}).get("phase") != "Bound" or not claim["spec"].get("volumeName"):
+            raise ClaimError(f'persistentvolumeclaim "{name}" is not bound yet')
+        return claim
+
+    async def _volume(self, claim: Object) -> Object:
+        name = claim["spec"]["volumeName"]
+        volume = await self._find(f"/api/v1/persistentvolumes/{name}")
+        if volume is None:
+            raise ClaimError(f'persistentvolume "{name}" of the claim is gone')
+        if (volume["spec"].get("claimRef") or {}).get("uid") != claim["metadata"]["uid"]:
+            raise ClaimError(f'persistentvolume "{name}" is bound to another claim')
+        if volume["spec"].get("volumeMode") == "Block":
+            raise ClaimError("volumeMode Block needs a block device; use Filesystem in a local cluster")
+        return volume
+
+    async def _find(self, path: str) -> Object | None:
+        try:
+            return await self._api.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def _reserve(self, claim: str, pod: str, name: str) -> None:
+        if self._users.setdefault(claim, pod) != pod:
+            raise ClaimError(f'persistentvolumeclaim "{name}" is ReadWriteOncePod and in use by another pod')
+
+
+def _directory(volume: Object) -> Path:
+    spec = volume["spec"]
+    for kind in ("hostPath", "local"):
+        if kind in spec:
+            path = Path(spec[kind]["path"])
+            if not path.exists():
+                raise ClaimError(
+                    f"the directory {path} of persistentvolume {volume['metadata']['name']} is missing"
+                )
+            return path
+    common = {"accessModes", "capacity", "claimRef", "persistentVolumeReclaimPolicy", "storageClassName"}
+    kinds = ", ".join(sorted(set(spec) - common - {"volumeMode", "nodeAffinity", "mountOptions"}))
+    raise ClaimError(f"persistent volumes of kind {kinds} need a driver; use the storage class standard")

@@ -1,0 +1,282 @@
+"""Make a volume for each PersistentVolumeClaim of the class ``standard``: a directory of its own.
+
+Kubernetes leaves this to a driver; without one a claim stays Pending. The controller manager binds claim and
+volume; here the volume is made, follows a claim that grows, and goes with its claim when the class says so.
+All nodes share one disk, so every access mode works on every node.
+
+Limits: the size is recorded, not enforced. Block volumes, clones and selectors are refused by an Event.
+
+Source: https://kubernetes.io/docs/concepts/storage/dynamic-provisioning/
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from localkube.api_client import Api, ApiError, Watch
+from localkube.kubelet.quantity import parse
+from localkube.kubelet.status.pod_status import timestamp
+
+log = logging.getLogger(__name__)
+
+Object = Mapping[str, Any]
+PROVISIONER = "trainyard.local/directory"
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
+# Set by the controller manager when, and as soon as, it is our turn.
+ASKED_FOR = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner")
+MADE_BY = "pv.kubernetes.io/provisioned-by"
+LABEL = "trainyard/provisioner"
+RETRY_SECONDS = (1.0, 2.0, 5.0, 15.0, 30.0)
+STANDARD = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {
+        "name": "standard",
+        "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+        "labels": {LABEL: "directory"},
+    },
+    "provisioner": PROVISIONER,
+    "reclaimPolicy": "Delete",
+    "volumeBindingMode": "Immediate",
+    "allowVolumeExpansion": True,
+}
+
+
+class ProvisioningError(Exception):
+    """The claim asks for something that a directory cannot be."""
+
+
+def wants_volume(claim: Object) -> bool:
+    """Return whether the controller manager waits for us to make a volume for the claim."""
+    if claim["metadata"].get("deletionTimestamp") or claim["spec"].get("volumeName"):
+        return False
+    annotations = claim["metadata"].get("annotations") or {}
+    return any(annotations.get(key) == PROVISIONER for key in ASKED_FOR)
+
+
+def wants_more(claim: Object) -> bool:
+    """Return whether a bound claim asks for a larger size than it is recorded with."""
+    capacity = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
+    return bool(capacity) and parse(_requested(claim)) > parse(capacity)
+
+
+def is_ours(volume: Object) -> bool:
+    """Return whether a volume was made here and goes when it is no longer claimed."""
+    annotations = volume["metadata"].get("annotations") or {}
+    wants_deletion = volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete"
+    return annotations.get(MADE_BY) == PROVISIONER and wants_deletion
+
+
+def volume_for(claim: Object, storage_class: Object, path: Path) -> dict[str, Any]:
+    """Return the v1.PersistentVolume for a claim, already promised to it.
+
+    Args:
+        claim: The v1.PersistentVolumeClaim.
+        storage_class: Its v1.StorageClass, for the reclaim policy.
+        path: The directory.
+
+    Raises:
+        ProvisioningError: It asks for a block device, a clone or a certain volume.
+    """
+    metadata, spec = claim["metadata"], claim["spec"]
+    if spec.get("volumeMode") == "Block":
+        raise ProvisioningError("volumeMode Block is not available in a local cluster: use Filesystem")
+    if spec.get("dataSource") or spec.get("dataSourceRef"):
+        raise ProvisioningError("a dataSource is not available in a local cluster: copy the files in a pod")
+    if spec.get("selector"):
+        raise ProvisioningError(
+            "a claim with a selector gets no new volume: create one, or leave the selector out"
+        )
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {
+            "name": path.name,
+            "annotations": {MADE_BY: PROVISIONER},
+            "labels": {LABEL: "directory"},
+        },
+        "spec": {
+            "capacity": {"storage": _requested(claim)},
+            "accessModes": spec["accessModes"],
+            "persistentVolumeReclaimPolicy": storage_class.get("reclaimPolicy", "Delete"),
+            "storageClassName": storage_class["metadata"]["name"],
+            "volumeMode": "Filesystem",
+            "hostPath": {"path": str(path), "type": "Directory"},
+            "claimRef": {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "namespace": metadata["namespace"],
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+            },
+        },
+    }
+
+
+class Provisioner:
+    """A controller; ``run`` is its whole life.
+
+    Args:
+        api: The API server.
+        directory: Holds one directory a volume.
+    """
+
+    def __init__(self, api: Api, *, directory: Path) -> None:
+        self._api = api
+        self._directory = directory
+        self._claims = Watch(api, CLAIMS)
+        self._volumes = Watch(api, VOLUMES)
+        self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self._waiting: set[tuple[str, str]] = set()
+        self._failures: dict[tuple[str, str], int] = {}
+        self._claims.subscribe(self._claim_changed)
+        self._volumes.subscribe(self._volume_changed)
+
+    async def run(self) -> None:
+        """Create the storage class, then serve claims, for ever."""
+        await self._create_class()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._claims.run())
+            group.create_task(self._volumes.run())
+            group.create_task(self._work())
+
+    async def _create_class(self) -> None:
+        for pause in itertools.chain(RETRY_SECONDS, itertools.repeat(RETRY_SECONDS[-1])):
+            try:
+                await self._api.post(CLASSES, STANDARD)
+                return
+            except ApiError as error:
+                if error.status == 409:
+                    return
+                log.warning("storage class standard: %s; again in %s s", error, pause)
+                await asyncio.sleep(pause)
+
+    def _claim_changed(self, change: str, claim: Object, before: Object | None) -> None:
+        metadata = claim["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        if change == "DELETED":
+            self._failures.pop(key, None)
+        elif wants_volume(claim) or wants_more(claim):
+            self._enqueue(key)
+
+    def _volume_changed(self, change: str, volume: Object, before: Object | None) -> None:
+        released = (volume.get("status") or {}).get("phase") in ("Released", "Failed")
+        if is_ours(volume) and (released or change == "DELETED"):
+            self._enqueue(("", volume["metadata"]["name"]))
+
+    def _enqueue(self, key: tuple[str, str]) -> None:
+        if key not in self._waiting:
+            self._waiting.add(key)
+            self._queue.put_nowait(key)
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            self._waiting.discard(key)
+            try:
+                await (self._reclaim(key[1]) if not key[0] else self._serve(key))
+            except (ApiError, OSError) as error:
+                failures = self._failures.get(key, 0)
+                self._failures[key] = failures + 1
+                pause = RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]
+                log.warning("volume for %s: %s; again in %s s", "/".join(filter(None, key)), error, pause)
+                asyncio.get_running_loop().call_later(pause, self._enqueue, key)
+            else:
+                self._failures.pop(key, None)
+
+    async def _serve(self, key: tuple[str, str]) -> None:
+        """Give a claim its volume, or its larger size."""
+        claim = self._claims.store.get(key)
+        if claim is None:
+            return
+        try:
+            if wants_volume(claim):
+                name = await self._provision(claim)
+                await self._tell(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {name}")
+            elif wants_more(claim):
+                await self._grow(claim)
+        except ProvisioningError as error:
+            await self._tell(claim, "ProvisioningFailed", str(error), warning=True)
+        except (ApiError, OSError) as error:
+            await self._tell(
+                claim, "ProvisioningFailed", f"failed to provision volume: {error}", warning=True
+            )
+            raise
+
+    async def _provision(self, claim: Object) -> str:
+        storage_class = await self._api.get(f"{CLASSES}/{claim['spec']['storageClassName']}")
+        path = self._directory / f"pvc-{claim['metadata']['uid']}"
+        volume = volume_for(claim, storage_class, path)
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o777)
+        try:
+            await self._api.post(VOLUMES, volume)
+        except ApiError as error:
+            if error.status != 409:  # made just before a restart
+                raise
+        return path.name
+
+    async def _grow(self, claim: Object) -> None:
+        volume = self._volumes.store.get(("", claim["spec"]["volumeName"]))
+        if volume is None or (volume["metadata"].get("annotations") or {}).get(MADE_BY) != PROVISIONER:
+            return
+        capacity = {"storage": _requested(claim)}
+        await self._api.patch(
+            f"{VOLUMES}/{volume['metadata']['name']}", {"spec": {"capacity": capacity}}, kind="merge"
+        )
+        metadata = claim["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/persistentvolumeclaims/{metadata['name']}/status"
+        await self._api.patch(path, {"status": {"capacity": capacity}}, kind="merge")
+        await self._tell(claim, "VolumeResizeSuccessful", f"Resize to {capacity['storage']} recorded")
+
+    async def _reclaim(self, name: str) -> None:
+        """Delete the directory and the volume of a claim that is gone."""
+        volume = self._volumes.store.get(("", name))
+        if volume is not None and (volume.get("status") or {}).get("phase") not in ("Released", "Failed"):
+            return
+        if not name.startswith("pvc-"):
+            log.warning("volume %s has a name of somebody else's: its directory is left alone", name)
+            return
+        with contextlib.suppress(FileNotFoundError):
+            await asyncio.to_thread(shutil.rmtree, self._directory / name)
+        if volume is not None:
+            await self._api.delete(f"{VOLUMES}/{name}")
+
+    async def _tell(self, claim: Object, reason: str, message: str, *, warning: bool = False) -> None:
+        """Post an Event on the claim; one that is refused changes nothing."""
+        metadata, now = claim["metadata"], timestamp(time.time())
+        event = {
+            "metadata": {
+                "name": f"{metadata['name'][:200]}.{time.time_ns():x}",
+                "namespace": metadata["namespace"],
+            },
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+            },
+            "type": "Warning" if warning else "Normal",
+            "reason": reason,
+            "message": message[:1024],
+            "source": {"component": PROVISIONER},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            await self._api.post(f"/api/v1/namespaces/{metadata['namespace']}/events", event)
+        except ApiError as error:
+            log.debug("event %s on claim %s: %s", reason, metadata["name"], error)
+
+
+def _requested(claim: Object) -> str:
+    return claim["spec"]["resources"]["requests"]["storage"]

@@ -1,0 +1,331 @@
+"""Volumes of pods: made ready before the containers start, kept up to date, removed afterwards.
+
+Every volume ends as a directory (or file) on the host that is bound into the containers, so that containers
+of a pod share it and a restarted container finds it again. An ``emptyDir`` in memory is a tmpfs that is
+mounted here, in the site's mount namespace. Claims are bound elsewhere (``provisioner``); the bytes of
+ConfigMap volumes come from ``payloads``; what a mount of a container looks like is in ``mounts``, below.
+
+Limits: ``sizeLimit`` holds for memory only; ``fsGroup`` changes nothing, files belong to the cluster's user.
+
+Source: https://kubernetes.io/docs/concepts/storage/volumes/
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localkube.api_client import Api, ApiError
+from localkube.kubelet.containers.environment import expand
+from localkube.kubelet.quantity import whole
+from localkube.kubelet.volumes import atomic_writer, host_path, projected
+from localkube.kubelet.volumes.object_cache import Objects, Tokens
+from localkube.kubelet.volumes.persistent_volume import ClaimError, Claims
+from localkube.kubelet.volumes.subpath import SubPathError, inside
+from localkube.runtime import syscalls
+
+Object = Mapping[str, Any]
+KEPT_FRESH = ("configMap", "secret", "downwardAPI", "projected")
+TOKEN_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A volume that is ready: where it lies on the host, and whether nobody may write to it.
+
+    ``managed`` says that its content comes from the API, so nothing is to be made in it; ``foreign`` that it
+    may be any place of this machine, in which the clusters' own directory is hidden.
+    """
+
+    source: Path
+    read_only: bool = False
+    managed: bool = False
+    foreign: bool = False
+
+
+class VolumeError(Exception):
+    """A volume is not ready, or a mount of it cannot be made.
+
+    ``reason`` is that of the Event (``FailedMount``), or, from ``mounts``, of the container's waiting state
+    (``CreateContainerConfigError``); ``message`` is for both. Trying again later may succeed.
+    """
+
+    def __init__(self, message: str, *, reason: str = "FailedMount") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class Volumes:
+    """The volumes of all pods of the agent.
+
+    Args:
+        api: The API server.
+        pods: The directory that has one folder a pod, by uid.
+        fleeting: The same in memory, for what comes from the API: many small files, some of them secret.
+        claimed: The directory of the volumes that this cluster made for claims.
+        private: Directories that no volume may show, as real paths.
+        allocatable: Returns what a node offers, by the node's name; for limits in downward API files.
+        objects: Shared with others who read ConfigMaps and Secrets.
+        tokens: A source of service account tokens.
+        mount: Called as ``syscalls.mount``; None where nothing can be mounted, as in plain mode.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        pods: Path,
+        fleeting: Path | None = None,
+        claimed: Path | None = None,
+        private: tuple[str, ...] = (),
+        allocatable: Callable[[str], Mapping[str, str]] = lambda node: {},
+        objects: Objects | None = None,
+        tokens: Tokens | None = None,
+        mount: Callable[..., None] | None = syscalls.mount,
+    ) -> None:
+        self._pods = pods
+        self._fleeting = fleeting or pods
+        self._claimed, self._private = claimed, private
+        self._allocatable = allocatable
+        self._objects = objects or Objects(api)
+        self._tokens = tokens or Tokens(api)
+        self._claims = Claims(api)
+        self._mount = mount
+
+    async def prepare(self, pod: Object) -> dict[str, Volume]:
+        """Make all volumes of the pod ready; safe to call again.
+
+        Returns:
+            The volumes by name, for ``mounts``.
+
+        Raises:
+            VolumeError: The first volume that is not ready. The caller tells by an Event and tries again.
+        """
+        specs = pod["spec"].get("volumes") or []
+        if not specs:
+            return {}
+        ready = await asyncio.gather(*(self._prepare(pod, spec) for spec in specs))
+        return {spec["name"]: volume for spec, volume in zip(specs, ready, strict=True)}
+
+    async def refresh(self, pod: Object) -> bool:
+        """Bring files that come from the API up to date, and tokens when a fifth of their time is left.
+
+        Returns:
+            Whether any file changed.
+
+        Raises:
+            VolumeError: An object is gone, or the API does not answer; the files stay as they were.
+        """
+        specs = [spec for spec in pod["spec"].get("volumes") or [] if _kind(spec) in KEPT_FRESH]
+        changed = [await self._guarded(pod, spec, self._write(pod, spec)) for spec in specs]
+        return any(changed)
+
+    async def remove(self, uid: str) -> None:
+        """Delete the pod's volumes; those of claims and of the host stay. Safe to call again."""
+        self._tokens.forget(uid)
+        self._claims.forget(uid)
+        for directory in {root / uid / "volumes" for root in (self._pods, self._fleeting)}:
+            if directory.is_dir():
+                await asyncio.to_thread(_delete, directory)
+
+    async def lose_memory(self, uid: str) -> None:
+        """Empty the pod's volumes that are mounted memory: its node has lost its power."""
+        for directory in (self._pods / uid / "volumes").glob("*"):
+            if directory.is_mount():
+                await asyncio.to_thread(syscalls.unmount, os.fspath(directory))
+
+    async def _prepare(self, pod: Object, spec: Object) -> Volume:
+        return await self._guarded(pod, spec, self._make(pod, spec))
+
+    async def _guarded(self, pod: Object, spec: Object, work: Any) -> Any:
+        try:
+            return await work
+        except OSError as error:
+            problem = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+            raise _failed(spec, problem) from error
+        except ApiError as error:
+            raise _failed(spec, error.message) from error
+        except (projected.PayloadError, ClaimError, host_path.HostPathError, _MissingError) as error:
+            raise _failed(spec, str(error)) from error
+
+    async def _make(self, pod: Object, spec: Object) -> Volume:
+        kind = _kind(spec)
+        if kind in KEPT_FRESH:
+            await self._write(pod, spec)
+            return Volume(self._directory(pod, spec), read_only=True, managed=True)
+        if kind == "emptyDir":
+            return self._empty_dir(pod, spec)
+        if kind == "hostPath":
+            path = spec["hostPath"]["path"]
+            host_path.refuse_private(path, self._private)
+            return Volume(host_path.checked(path, spec["hostPath"].get("type") or ""), foreign=True)
+        if kind in ("persistentVolumeClaim", "ephemeral"):
+            claim = await self._claims.locate(pod, spec)
+            foreign = self._claimed is None or self._claimed not in claim.path.resolve().parents
+            if foreign:
+                host_path.refuse_private(claim.path, self._private)
+            return Volume(claim.path, read_only=claim.read_only, foreign=foreign)
+        raise _MissingError(
+            f"volumes of kind {kind} need a driver that a local cluster does not have; "
+            "use a persistentVolumeClaim, hostPath or emptyDir"
+        )
+
+    def _directory(self, pod: Object, spec: Object) -> Path:
+        fleeting = _kind(spec) in KEPT_FRESH or (self._mount is None and _in_memory(spec))
+        root = self._fleeting if fleeting else self._pods
+        return root / pod["metadata"]["uid"] / "volumes" / spec["name"]
+
+    def _empty_dir(self, pod: Object, spec: Object) -> Volume:
+        directory = self._directory(pod, spec)
+        medium = spec["emptyDir"].get("medium") or ""
+        if medium not in ("", "Memory"):
+            raise _MissingError(
+                f"an emptyDir of medium {medium} is not available here; use Memory or leave it out"
+            )
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if medium == "Memory" and self._mount and not directory.is_mount():
+            size = _memory_size(pod, spec)
+            options = "mode=777" + (f",size={size}" if size else "")
+            flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+            self._mount("tmpfs", str(directory), "tmpfs", flags, options)
+        elif not medium or not self._mount:
+            directory.chmod(0o777)
+        return Volume(directory)
+
+    async def _write(self, pod: Object, spec: Object) -> bool:
+        files = await self._files(pod, spec)
+        return atomic_writer.write(self._directory(pod, spec), files)
+
+    async def _files(self, pod: Object, spec: Object) -> projected.Files:
+        kind = _kind(spec)
+        source = spec[kind]
+        mode = source.get("defaultMode", projected.DEFAULT_MODE)
+        if kind != "projected":
+            if kind == "secret":
+                source = source | {"name": source["secretName"]}
+            return await self._source(pod, kind, source, mode)
+        projections = [next(iter(entry.items())) for entry in source.get("sources") or []]
+        parts = await asyncio.gather(*(self._source(pod, name, part, mode) for name, part in projections))
+        return {path: file for part in parts for path, file in part.items()}
+
+    async def _source(self, pod: Object, kind: str, source: Object, mode: int) -> projected.Files:
+        namespace = pod["metadata"]["namespace"]
+        if kind == "configMap":
+            found = await self._objects.configmap(namespace, source["name"])
+            return projected.configmap_files(source, _required(found, source, "configmap"), mode=mode)
+        if kind == "secret":
+            found = await self._objects.secret(namespace, source["name"])
+            return projected.secret_files(source, _required(found, source, "secret"), mode=mode)
+        if kind == "downwardAPI":
+            allocatable = self._allocatable(pod["spec"].get("nodeName", ""))
+            return projected.downward_files(source, pod, mode=mode, allocatable=allocatable)
+        if kind == "serviceAccountToken":
+            seconds = source.get("expirationSeconds") or TOKEN_SECONDS
+            text = await self._tokens.get(pod, audience=source.get("audience") or "", seconds=seconds)
+            return {source["path"]: projected.File(text.encode(), mode)}
+        raise _MissingError(f"projections of kind {kind} are not available in a local cluster")
+
+
+class _MissingError(Exception):
+    """Something that the volume needs is not there."""
+
+
+def mounts(
+    container: Object,
+    volumes: Mapping[str, Volume],
+    *,
+    environment: Mapping[str, str] | None = None,
+    private: tuple[str, ...] = (),
+) -> list[dict[str, Any]]:
+    """Return the bind mounts of one container, outer directories first.
+
+    Args:
+        container: The v1.Container.
+        volumes: From ``Volumes.prepare``.
+        environment: The container's variables, for ``subPathExpr``.
+        private: Directories that are hidden in foreign volumes.
+
+    Returns:
+        For each volumeMount a dict of ``kind`` (always ``bind``), ``source`` and ``target`` (absolute paths,
+        source on the host), ``read_only``, ``exact`` where the source is a real path, to be taken as it
+        is, and ``hide`` where directories are hidden in it.
+
+    Raises:
+        VolumeError: With the reason of a waiting container: a subPath that leads out of its volume, or that
+            is missing in a volume whose content comes from the API.
+    """
+    entries = []
+    for wish in container.get("volumeMounts") or []:
+        volume = volumes[wish["name"]]
+        target = "/" + wish["mountPath"].strip("/")
+        source = _mount_source(wish, volume, environment or {})
+        entry = {
+            "kind": "bind",
+            "source": str(source),
+            "target": target,
+            "read_only": volume.read_only or bool(wish.get("readOnly")),
+        }
+        if source != volume.source:
+            # A container may exchange a directory of its volume for a link between now and the mount.
+            entry["exact"] = True
+        if volume.foreign and private:
+            _refuse_private(source, private)
+            entry["hide"] = list(private)
+        entries.append(entry)
+    return sorted(entries, key=lambda entry: entry["target"].count("/"))
+
+
+def _refuse_private(source: Path, private: tuple[str, ...]) -> None:
+    try:
+        host_path.refuse_private(source, private)
+    except host_path.HostPathError as error:
+        raise VolumeError(str(error), reason="CreateContainerConfigError") from error
+
+
+def _mount_source(wish: Object, volume: Volume, environment: Mapping[str, str]) -> Path:
+    path = wish.get("subPath") or expand(wish.get("subPathExpr") or "", environment)
+    if not path:
+        return volume.source
+    try:
+        return inside(volume.source, path, create=not volume.managed)
+    except SubPathError as error:
+        message = f'failed to prepare subPath for volumeMount "{wish["name"]}": {error}'
+        raise VolumeError(message, reason="CreateContainerConfigError") from error
+
+
+def _kind(spec: Object) -> str:
+    return next((key for key in spec if key != "name"), "emptyDir")
+
+
+def _required(found: Object | None, source: Object, word: str) -> Object | None:
+    if found is None and not source.get("optional"):
+        raise _MissingError(f'{word} "{source["name"]}" not found')
+    return found
+
+
+def _failed(spec: Object, problem: str) -> VolumeError:
+    return VolumeError(f'MountVolume.SetUp failed for volume "{spec["name"]}" : {problem}')
+
+
+def _in_memory(spec: Object) -> bool:
+    return (spec.get("emptyDir") or {}).get("medium") == "Memory"
+
+
+def _memory_size(pod: Object, spec: Object) -> int | None:
+    """Return the smaller of the volume's limit and of the containers' memory limits together."""
+    sizes = [whole(spec["emptyDir"]["sizeLimit"])] if spec["emptyDir"].get("sizeLimit") else []
+    limits = [(c.get("resources") or {}).get("limits", {}).get("memory") for c in pod["spec"]["containers"]]
+    if all(limits):
+        sizes.append(sum(whole(limit) for limit in limits))
+    return min(sizes) if sizes else None
+
+
+def _delete(directory: Path) -> None:
+    for volume in directory.iterdir():
+        if volume.is_mount():
+            syscalls.unmount(os.fspath(volume))
+    shutil.rmtree(directory)

@@ -1,0 +1,244 @@
+"""The cluster's name server: UDP and TCP, the cluster's zone from memory, every other name from upstream.
+
+Answers to single names are kept as packets until the zone changes, so thousands a second cost little; no
+negative answer may be cached by anybody (its SOA says 0), because a training pod often asks for its peer
+before the peer exists. Foreign answers are passed on as they come and not cached.
+
+Not here: which records exist (``zone.py``), and ``/etc/resolv.conf`` of the pods.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Sequence
+
+from dnslib import AAAA, CNAME, EDNS0, PTR, QTYPE, RCODE, RR, SOA, SRV, TXT, A, DNSError, DNSRecord
+
+from localkube.network.dns_upstream import Upstream
+from localkube.network.dns_zone import Answer, Record, Zone
+
+log = logging.getLogger(__name__)
+
+Reply = Callable[[bytes], None]
+TTL_SECONDS = 5
+LARGEST = 4096
+IDLE_SECONDS = 10
+REMEMBERED = 4096
+CHAIN = 8
+DATA = {
+    "A": A,
+    "AAAA": AAAA,
+    "CNAME": CNAME,
+    "PTR": PTR,
+    "TXT": TXT,
+    "SRV": lambda value: SRV(priority=0, weight=100, port=value[0], target=value[1]),
+}
+
+
+class DnsServer:
+    """Answer DNS questions; an async context manager.
+
+    Args:
+        zone: The cluster's names.
+        upstreams: Addresses (host, port) of name servers for all other names, tried in this order. Without
+            one such names get SERVFAIL at once.
+
+    Example:
+        >>> async with DnsServer(zone, upstreams=[("10.244.255.254", 53)]) as server:
+        ...     await server.listen("10.244.0.1", 53)
+    """
+
+    def __init__(self, zone: Zone, *, upstreams: Sequence[tuple[str, int]] = ()) -> None:
+        self._zone = zone
+        self._upstream = Upstream(upstreams)
+        self._closers: list = []
+        self._tasks: set[asyncio.Task] = set()
+        self._remembered: dict[tuple[bool, bytes], bytes] = {}
+        self._remembered_version = -1
+
+    async def __aenter__(self) -> "DnsServer":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for closer in self._closers:
+            closer.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def listen(self, host: str, port: int) -> int:
+        """Serve UDP and TCP on an address, and return the port (chosen if 0).
+
+        Raises:
+            OSError: The address is taken, or not of this site.
+            ValueError: The address is one of the upstreams: questions would go round for ever.
+        """
+        if (host, port) in self._upstream.servers:
+            raise ValueError(f"{host}:{port} is its own upstream")
+        server = await asyncio.start_server(self._stream, host, port)
+        self._closers.append(server)
+        port = server.sockets[0].getsockname()[1]
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), local_addr=(host, port))
+        self._closers.append(transport)
+        return port
+
+    def serve(self, query: bytes, *, tcp: bool, reply: Reply) -> None:
+        """Answer one packet: call ``reply(packet)``, now if the answer is known, else when it comes."""
+        remembered = self._recall(query, tcp)
+        if remembered is not None:
+            reply(remembered)
+            return
+        try:
+            question = DNSRecord.parse(query)
+        except DNSError:
+            if len(query) >= 12 and not query[2] & 0x80:
+                reply(query[:2] + bytes((0x80 | query[2] & 0x79, RCODE.FORMERR)) + bytes(8))
+            return
+        if question.header.qr:
+            return
+        if question.header.opcode or len(question.questions) != 1:
+            reply(_failure(question, "NOTIMP" if question.header.opcode else "FORMERR"))
+        elif not self._zone.owns(_name(question.q.qname)):
+            self._later(self._forward(query, question, tcp, reply))
+        else:
+            answer, outside, steady = self._answer(question)
+            if outside:
+                self._later(self._complete(question, answer, outside, tcp, reply))
+                return
+            packet = _packed(question, answer, tcp)
+            if steady:
+                self._remember(query, tcp, packet)
+            reply(packet)
+
+    def _later(self, work: Coroutine) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _forward(self, query: bytes, question: DNSRecord, tcp: bool, reply: Reply) -> None:
+        reply(await self._upstream.ask(query, tcp=tcp) or _failure(question, "SERVFAIL"))
+
+    async def _complete(
+        self, question: DNSRecord, answer: DNSRecord, outside: str, tcp: bool, reply: Reply
+    ) -> None:
+        """Add what an ExternalName Service stands for."""
+        answer.add_answer(*await self._upstream.resolve(outside, QTYPE[question.q.qtype]))
+        reply(_packed(question, answer, tcp))
+
+    def _answer(self, question: DNSRecord) -> tuple[DNSRecord, str, bool]:
+        """Return the reply, the foreign name to add to it if any, and whether it holds till a change."""
+        kind = QTYPE[question.q.qtype]
+        name = _name(question.q.qname)
+        found = self._zone.lookup(name, kind)
+        records, outside = self._chain(found, kind)
+        if len(records) > 1 and kind == "A" and not outside:
+            records = random.sample(records, len(records)) if records[0].kind == "A" else records
+        reply = question.reply(ra=1, aa=1)
+        reply.header.rcode = RCODE.NOERROR if found.exists else RCODE.NXDOMAIN
+        for record in records:
+            reply.add_answer(_resource(record, question.q.qname if record.name == name else record.name))
+        if not records:
+            reply.add_auth(self._start_of_authority(name))
+        for record in found.additional:
+            reply.add_ar(_resource(record, record.name))
+        if _edns(question):
+            reply.add_ar(EDNS0(udp_len=LARGEST))
+        return reply, outside, len(records) < 2
+
+    def _chain(self, found: Answer, kind: str) -> tuple[list[Record], str]:
+        """Follow aliases inside the zone; return all records, and the foreign name at the end if any."""
+        records = list(found.records)
+        while records and records[-1].kind == "CNAME" and kind != "CNAME":
+            target = records[-1].value
+            if not self._zone.owns(target):
+                return records, target
+            following = self._zone.lookup(target, kind).records
+            if not following or len(records) >= CHAIN:
+                break
+            records += following
+        return records, ""
+
+    def _start_of_authority(self, name: str) -> RR:
+        owner = "in-addr.arpa" if name.endswith(".arpa") else self._zone.domain
+        times = (1, 7200, 1800, 86400, 0)
+        data = SOA(f"ns.dns.{self._zone.domain}", f"hostmaster.{self._zone.domain}", times)
+        return RR(owner, QTYPE.SOA, rdata=data, ttl=0)
+
+    def _recall(self, query: bytes, tcp: bool) -> bytes | None:
+        if self._remembered_version != self._zone.version:
+            self._remembered.clear()
+            self._remembered_version = self._zone.version
+        rest = self._remembered.get((tcp, query[2:]))
+        return rest and query[:2] + rest
+
+    def _remember(self, query: bytes, tcp: bool, packet: bytes) -> None:
+        if len(self._remembered) >= REMEMBERED:
+            self._remembered.clear()
+        self._remembered[tcp, query[2:]] = packet[2:]
+
+    async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    size = int.from_bytes(await reader.readexactly(2))
+                    query = await reader.readexactly(size)
+                done = asyncio.get_running_loop().create_future()
+                self.serve(query, tcp=True, reply=done.set_result)
+                async with asyncio.timeout(IDLE_SECONDS):
+                    packet = await done
+                    writer.write(len(packet).to_bytes(2) + packet)
+                    await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            log.debug("a TCP client of the name server has left: %s", error or type(error).__name__)
+        finally:
+            writer.close()
+
+
+class _Datagrams(asyncio.DatagramProtocol):
+    """The UDP side: one packet in, one packet out."""
+
+    def __init__(self, server: DnsServer) -> None:
+        self._server = server
+
+    def connection_made(self, transport: asyncio.DatagramTransport) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
+        self._server.serve(data, tcp=False, reply=lambda packet: self._transport.sendto(packet, address))
+
+    def error_received(self, error: OSError) -> None:
+        log.debug("a UDP client of the name server is unreachable: %s", error)
+
+
+def _name(label: object) -> str:
+    return str(label).rstrip(".").lower()
+
+
+def _resource(record: Record, owner: object) -> RR:
+    return RR(owner, getattr(QTYPE, record.kind), rdata=DATA[record.kind](record.value), ttl=TTL_SECONDS)
+
+
+def _failure(question: DNSRecord, code: str) -> bytes:
+    reply = question.reply(ra=1, aa=0)
+    reply.header.rcode = getattr(RCODE, code)
+    return reply.pack()
+
+
+def _packed(question: DNSRecord, answer: DNSRecord, tcp: bool) -> bytes:
+    packet = answer.pack()
+    if tcp or len(packet) <= _room(question):
+        return packet
+    # Not dnslib's truncate(): it leaves out the question, and glibc ignores an answer without it.
+    short = question.reply(ra=1, aa=1)
+    short.header.tc = 1
+    return short.pack()
+
+
+def _edns(question: DNSRecord) -> RR | None:
+    return next((record for record in question.ar if record.rtype == QTYPE.OPT), None)
+
+
+def _room(question: DNSRecord) -> int:
+    option = _edns(question)
+    return max(512, min(option.edns_len, LARGEST)) if option else 512

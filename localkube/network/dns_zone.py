@@ -1,0 +1,205 @@
+"""The names of a cluster: the records of its Services and pods, derived from what the API server says now.
+
+Nothing is stored but a memory of the last answers, which any relevant change forgets; so a name resolves the
+moment a watch has told of it.
+
+Source: the Kubernetes DNS specification, https://github.com/kubernetes/dns/blob/master/docs/specification.md.
+Not here: whom a Service's names stand for (``names.py``); packets, sockets and foreign names (``dns.py``).
+"""
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Any
+
+from localkube.network.service_records import (
+    Key,
+    Mirror,
+    Object,
+    ServiceNames,
+    facts,
+    has_ended,
+    is_headless,
+    service_names,
+)
+
+SCHEMA = "1.1.0"
+NETWORKS = ("10.244.0.0/16", "10.96.0.0/16")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One resource record.
+
+    Args:
+        name: The owner, in lower case, without the last dot.
+        kind: A, SRV, PTR, TXT or CNAME.
+        value: An address, a name, a text; for SRV, (port, target).
+    """
+
+    name: str
+    kind: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the zone says of a name: records of the kind that was asked for, and useful others.
+
+    ``exists`` False means NXDOMAIN; True without records means that the name has other kinds only.
+    """
+
+    exists: bool
+    records: tuple[Record, ...] = ()
+    additional: tuple[Record, ...] = ()
+
+
+NOTHING = Answer(exists=False)
+
+
+class Zone:
+    """Answer questions about the names of one cluster, from watches.
+
+    Args:
+        services: Watch of all Services.
+        slices: Watch of all EndpointSlices.
+        pods: Watch of all pods (at least all that can be endpoints). Used only if its ``synced`` is set.
+        domain: The cluster domain.
+        networks: The ranges of pods and Services, whose reverse names are answered here.
+
+    Example:
+        >>> zone.lookup("ddp-0.ddp.default.svc.cluster.local", "A").records[0].value
+        '10.244.1.2'
+    """
+
+    def __init__(
+        self,
+        *,
+        services: Mirror,
+        slices: Mirror,
+        pods: Mirror,
+        domain: str = "cluster.local",
+        networks: tuple[str, ...] = NETWORKS,
+    ) -> None:
+        self.domain = domain.lower()
+        self.version = 0
+        self._services, self._slices, self._pods = services, slices, pods
+        self._networks = [ipaddress.ip_network(network) for network in networks]
+        self._known: dict[Key, ServiceNames] = {}
+        services.subscribe(self._changed)
+        slices.subscribe(self._changed)
+        pods.subscribe(self._pod_changed)
+
+    def owns(self, name: str) -> bool:
+        """Tell whether ``name`` (lower case, no last dot) is answered here and never asked elsewhere.
+
+        Besides the zone these are the short forms ``<host>.<headless Service>`` and ``….svc``, which a pod's
+        resolver tries as they stand after its search list: a rank that asks for a peer too early must get its
+        denial at once, also on a host without a network.
+        """
+        labels = name.split(".")
+        return (
+            self._in_domain(name)
+            or labels[-1] == "svc"
+            or (len(labels) == 2 and self._is_headless(labels[1]))
+            or self._reverse(name) is not None
+        )
+
+    def lookup(self, name: str, kind: str) -> Answer:
+        """Return what the zone has for a name that it owns."""
+        address = self._reverse(name)
+        if address is not None:
+            return _answer(self._pointers(name, address), kind)
+        if not self._in_domain(name):
+            return NOTHING
+        labels = name[: -len(self.domain) - 1].split(".") if name != self.domain else []
+        match labels:
+            case [] | ["svc"] | ["pod"]:
+                return Answer(exists=True)
+            case ["dns-version"]:
+                return _answer([Record(name, "TXT", SCHEMA)], kind)
+            case [namespace, "svc" | "pod"]:
+                return Answer(exists=any(key[0] == namespace for key in self._services.store))
+            case [dashed, namespace, "pod"]:
+                return _answer(self._pod(name, dashed, namespace), kind)
+            case [*host, service, namespace, "svc"]:
+                names = self._names((namespace, service))
+                return self._service(name, kind, names, tuple(host)) if names else NOTHING
+        return NOTHING
+
+    def _in_domain(self, name: str) -> bool:
+        return name == self.domain or name.endswith("." + self.domain)
+
+    def _is_headless(self, name: str) -> bool:
+        services = self._services.store.items()
+        return any(key[1] == name and is_headless(item) for key, item in services)
+
+    def _service(self, name: str, kind: str, names: ServiceNames, host: tuple[str, ...]) -> Answer:
+        owner = ".".join(name.split(".")[len(host) :])
+        match host:
+            case () if names.external:
+                return Answer(exists=True, records=(Record(name, "CNAME", names.external),))
+            case ():
+                return _answer([Record(name, "A", address) for address in names.addresses], kind)
+            case (("_tcp" | "_udp" | "_sctp") as protocol,):
+                return Answer(exists=any(port[1] == protocol for port in names.ports))
+            case (hostname,):
+                return _answer(
+                    [Record(name, "A", address) for address in names.hosts.get(hostname, ())], kind
+                )
+            case (port, protocol):
+                found = [
+                    (number, f"{host}.{owner}" if host else owner, names.hosts.get(host, names.addresses))
+                    for number, host in names.ports.get((port, protocol), ())
+                ]
+                answer = _answer([Record(name, "SRV", (number, target)) for number, target, _ in found], kind)
+                extra = tuple(Record(target, "A", a) for _, target, addresses in found for a in addresses)
+                return Answer(answer.exists, answer.records, extra if answer.records else ())
+        return NOTHING
+
+    def _names(self, key: Key) -> ServiceNames | None:
+        service = self._services.store.get(key)
+        if service is None:
+            return None
+        if key not in self._known:
+            self._known[key] = service_names(key, service, slices=self._slices, pods=self._pods)
+        return self._known[key]
+
+    def _pod(self, name: str, dashed: str, namespace: str) -> list[Record]:
+        address = dashed.replace("-", ".")
+        for (pod_namespace, _), pod in self._pods.store.items():
+            if pod_namespace == namespace and (pod.get("status") or {}).get("podIP") == address:
+                return [] if has_ended(pod) else [Record(name, "A", address)]
+        return []
+
+    def _pointers(self, name: str, address: str) -> list[Record]:
+        found = []
+        for key, service in self._services.store.items():
+            names = self._names(key)
+            owner = f"{key[1]}.{key[0]}.svc.{self.domain}"
+            if is_headless(service):
+                found += [f"{host}.{owner}" for host, theirs in names.hosts.items() if address in theirs]
+            elif address in names.addresses:
+                found.append(owner)
+        return [Record(name, "PTR", target) for target in found]
+
+    def _reverse(self, name: str) -> str | None:
+        if not name.endswith(".in-addr.arpa"):
+            return None
+        try:
+            address = ipaddress.IPv4Address(".".join(reversed(name.split(".")[:-2])))
+        except ValueError:
+            return None
+        return str(address) if any(address in network for network in self._networks) else None
+
+    def _changed(self, *_: object) -> None:
+        self.version += 1
+        self._known.clear()
+
+    def _pod_changed(self, change: str, pod: Object, before: Object | None) -> None:
+        if change == "DELETED" or before is None or facts(pod) != facts(before):
+            self._changed()
+
+
+def _answer(records: list[Record], kind: str) -> Answer:
+    wanted = tuple(record for record in records if kind in (record.kind, "ANY"))
+    return Answer(exists=bool(records), records=wanted)

@@ -1,0 +1,168 @@
+"""Whom the names of one Service stand for: its own address, its endpoints by hostname, its named ports.
+
+EndpointSlices are the truth, with two corrections, as their controller writes in batches, up to a second
+late, and training pods look each other up as they start: a pod that is ready and selected counts at once,
+and one that has ended or is gone no longer counts.
+
+Pure functions of what the watches hold; the names themselves and their records are ``zone.py``.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from localkube.kubelet.nodes.simulated_status import PREFIX
+
+Object = Mapping[str, Any]
+Key = tuple[str, str]
+OWNER = "kubernetes.io/service-name"
+
+
+class Mirror(Protocol):
+    """What is used of ``api.Watch``."""
+
+    store: Mapping[Key, Object]
+    synced: asyncio.Event
+
+    def subscribe(self, callback: Callable[[str, Object, Object | None], None]) -> None: ...
+
+
+@dataclass
+class ServiceNames:
+    """What a Service's names lead to.
+
+    Args:
+        addresses: Those of the Service: its ClusterIPs, or its endpoints' if it is headless.
+        hosts: The addresses of each endpoint's hostname.
+        ports: For (``_name``, ``_protocol``) numbers, each with its hostname ("" for the Service).
+        external: The foreign name that it is an alias of, if any.
+    """
+
+    addresses: list[str] = field(default_factory=list)
+    hosts: dict[str, list[str]] = field(default_factory=dict)
+    ports: dict[tuple[str, str], list[tuple[int, str]]] = field(default_factory=dict)
+    external: str = ""
+
+
+def service_names(key: Key, service: Object, *, slices: Mirror, pods: Mirror) -> ServiceNames:
+    """Return the names of the Service ``key``, (namespace, name), as of now."""
+    spec, names = service["spec"], ServiceNames()
+    if spec.get("type") == "ExternalName":
+        names.external = spec["externalName"].rstrip(".").lower()
+        return names
+    headless = is_headless(service)
+    unready_too = spec.get("publishNotReadyAddresses", False)
+    found = [*_in_slices(key, unready_too, slices, pods), *_in_pods(key, spec, unready_too, pods)]
+    for address, hostname, ports in found:
+        _add(names.hosts, hostname, address)
+        for port in ports if headless else ():
+            if port.get("name") and port.get("port"):
+                _add(names.ports, _port_labels(port), (port["port"], hostname))
+    if headless:
+        names.addresses = list(dict.fromkeys(address for address, _, _ in found))
+    else:
+        names.addresses = cluster_ips(service)
+        for port in spec.get("ports") or ():
+            if port.get("name"):
+                _add(names.ports, _port_labels(port), (port["port"], ""))
+    return names
+
+
+def is_headless(service: Object) -> bool:
+    """Tell whether a Service has names only."""
+    return service["spec"].get("clusterIP") == "None"
+
+
+def cluster_ips(service: Object) -> list[str]:
+    """Return the IPv4 addresses of a Service, none if it is headless or an alias."""
+    return [ip for ip in service["spec"].get("clusterIPs") or () if ip != "None" and ":" not in ip]
+
+
+def slices_of(key: Key, slices: Mirror) -> list[Object]:
+    """Return the IPv4 EndpointSlices of a Service."""
+    return [item for item in slices.store.values() if owner(item) == key and item["addressType"] == "IPv4"]
+
+
+def owner(item: Object) -> Key:
+    """Return the Service that an EndpointSlice belongs to."""
+    return item["metadata"].get("namespace", ""), (item["metadata"].get("labels") or {}).get(OWNER, "")
+
+
+def has_ended(pod: Object) -> bool:
+    """Tell whether a pod will not run again."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def facts(pod: Object) -> tuple[Any, ...]:
+    """Return all of a pod that names depend on."""
+    spec, metadata, status = pod["spec"], pod["metadata"], pod.get("status") or {}
+    return (
+        status.get("podIP"),
+        status.get("phase"),
+        _is_ready(pod),
+        bool(metadata.get("deletionTimestamp")),
+        metadata.get("uid"),
+        metadata.get("labels"),
+        spec.get("hostname"),
+        spec.get("subdomain"),
+    )
+
+
+Found = Iterator[tuple[str, str, list[Object]]]
+
+
+def _in_slices(key: Key, unready_too: bool, slices: Mirror, pods: Mirror) -> Found:
+    """Yield address, hostname and ports of what the EndpointSlices hold, without what is known to be gone."""
+    for item in slices_of(key, slices):
+        for endpoint in item.get("endpoints") or ():
+            ready = (endpoint.get("conditions") or {}).get("ready") is not False
+            if (ready or unready_too) and not _is_gone(key[0], endpoint, pods):
+                for address in endpoint["addresses"]:
+                    hostname = endpoint.get("hostname") or address.replace(".", "-")
+                    yield address, hostname, item.get("ports") or []
+
+
+def _in_pods(key: Key, spec: Object, unready_too: bool, pods: Mirror) -> Found:
+    """Yield the same of pods with a hostname in the Service, which the EndpointSlices may lack yet."""
+    selector = spec.get("selector")
+    for (namespace, _), pod in pods.store.items() if selector else ():
+        if namespace != key[0] or pod["spec"].get("subdomain") != key[1]:
+            continue
+        labels = pod["metadata"].get("labels") or {}
+        hostname, address = pod["spec"].get("hostname"), (pod.get("status") or {}).get("podIP")
+        selected = all(labels.get(name) == value for name, value in selector.items())
+        leaving = bool(pod["metadata"].get("deletionTimestamp"))
+        published = not has_ended(pod) and (unready_too or (_is_ready(pod) and not leaving))
+        if hostname and address and selected and published:
+            yield address, hostname, _known_ports(spec)
+
+
+def _known_ports(spec: Object) -> list[Object]:
+    """Return the ports of a Service whose numbers are known without looking into the pod."""
+    ports = ({**port, "port": port.get("targetPort") or port["port"]} for port in spec.get("ports") or ())
+    return [port for port in ports if isinstance(port["port"], int)]
+
+
+def _is_gone(namespace: str, endpoint: Object, pods: Mirror) -> bool:
+    target = endpoint.get("targetRef") or {}
+    unknown = (endpoint.get("nodeName") or "").startswith(PREFIX)  # those pods are not watched
+    if target.get("kind") != "Pod" or unknown or not pods.synced.is_set():
+        return False
+    pod = pods.store.get((namespace, target["name"]))
+    return pod is None or has_ended(pod) or pod["metadata"].get("uid") != target.get("uid")
+
+
+def _is_ready(pod: Object) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+
+
+def _port_labels(port: Object) -> tuple[str, str]:
+    return f"_{port['name']}", "_" + (port.get("protocol") or "TCP").lower()
+
+
+def _add(lists: dict[Any, list], key: Any, value: Any) -> None:
+    known = lists.setdefault(key, [])
+    if value not in known:
+        known.append(value)

@@ -1,0 +1,263 @@
+"""Make a fork of the warm parent look like an interpreter that has just started, and run the program in it.
+
+What differs from a cold start, because it cannot be otherwise: ``sys.modules`` has more in it, so the modules
+that the warm parent imported run none of their code again (their warnings appear in its log, their filters
+are in ``warnings.filters`` before the program imports them), and they are not torn down at the end; all forks
+of one parent hash strings alike; objects that the parent made are frozen for the garbage collector. A program
+that would notice more than that, and a container that mounts something over what the parent has loaded,
+starts cold from here, in its own sandbox.
+"""
+
+import atexit
+import codecs
+import functools
+import linecache
+import locale
+import multiprocessing.process
+import os
+import platform
+import random
+import runpy
+import signal
+import site
+import stat
+import sys
+import tempfile
+import threading
+import time
+import types
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.machinery import BuiltinImporter, all_suffixes
+from typing import NoReturn
+
+from localkube.runtime.forkserver import native, stdio
+from localkube.runtime.forkserver.command import WarmPlan, locale_name
+
+SUFFIXES = all_suffixes()
+COLD_FILES = (b"PK\x03\x04", b"\xa7\r\r\n")  # archives and byte code that carry a script's name
+
+
+class Fresh:
+    """What the warm parent looked like before it imported anything for others, and what it imported.
+
+    Args:
+        modules: The names in ``sys.modules`` before.
+    """
+
+    def __init__(self, modules: set[str]) -> None:
+        inherited = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(":") if entry]
+        # Without the directory of ``python -m``, and without what only the parent was given.
+        self.path = [entry for entry in sys.path[1:] if entry not in inherited]
+        self.interpreter = os.stat(sys.executable)
+        self._before = modules
+        self._loaded: dict[str, types.ModuleType] = {}
+
+    def loaded(self) -> None:
+        """Note what has been imported since."""
+        self._loaded |= {name: sys.modules[name] for name in sys.modules.keys() - self._before - {"__main__"}}
+        native.keep(self._loaded)
+
+    def hide_loaded(self) -> None:
+        """Spare a process that ends the work of tearing down what the parent had imported.
+
+        The modules stay alive until the process is gone, for whatever of the program still needs them.
+        """
+        for name, module in self._loaded.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+
+    def names(self) -> set[str]:
+        """Return the top-level names that a cold start would still have to find."""
+        return {name.partition(".")[0] for name in self._loaded} - self._before - {"localkube"}
+
+    def user_site_differs(self, home: str) -> bool:
+        """Tell whether the packages in a user's home are others than the parent's."""
+        below = os.path.relpath(site.getusersitepackages(), os.path.expanduser("~"))
+        return site.getusersitepackages() in self.path or os.path.isdir(os.path.join(home, below))
+
+
+def run(
+    plan: WarmPlan, argv: list[str], env: dict[str, str], fresh: Fresh, *, last: Callable[[], None]
+) -> NoReturn:
+    """Become the program of ``plan``; the calling process is a fork with its descriptors 0, 1 and 2 in place.
+
+    Args:
+        plan: What to run.
+        argv: The container's own command, for the case that it must start cold after all.
+        env: Its environment.
+        fresh: The parent's record of itself.
+        last: Called when everything is set up, immediately before the program.
+
+    Raises:
+        native.Become: Always, but for a cold start; nothing may catch it.
+    """
+    if not _can_run(plan, env, fresh):
+        _start_cold(plan, argv, env)
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
+    _set_signals()
+    _set_flags(plan)
+    _set_paths(plan, env, fresh)
+    stdio.replace(env, unbuffered=plan["unbuffered"])
+    _forget_parent(plan)
+    native.set_threads(env)
+    native.set_title(plan["comm"], plan["argv"], env)
+    last()
+    native.become(_program(plan), before=_forget_become)
+
+
+def _can_run(plan: WarmPlan, env: Mapping[str, str], fresh: Fresh) -> bool:
+    """Look around in the container: is what the parent has loaded what would be loaded here?"""
+    try:
+        interpreter = os.stat(plan["executable"])
+        if not os.path.samestat(interpreter, fresh.interpreter):
+            return False
+        if plan["kind"] == "script" and not _is_plain_script(plan["target"]):
+            return False
+        codecs.lookup(env.get("PYTHONIOENCODING", "").partition(":")[0] or "utf-8")
+        locale.setlocale(locale.LC_CTYPE, locale_name(env))
+    except (OSError, LookupError, locale.Error):
+        return False
+    if site.ENABLE_USER_SITE and fresh.user_site_differs(env.get("HOME", "")):
+        return False
+    searched = [_first_path(plan), *_python_path(env)]
+    hidden = fresh.names() | {"sitecustomize", "usercustomize"}
+    return not any(_provides(directory, hidden) for directory in searched)
+
+
+def _is_plain_script(path: str) -> bool:
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        return False
+    with open(path, "rb") as file:
+        return not file.read(4).startswith(COLD_FILES)
+
+
+def _provides(directory: str, names: set[str]) -> bool:
+    """Tell whether an import of one of ``names`` could find something in ``directory``."""
+    try:
+        entries = set(os.listdir(directory or "."))
+    except OSError:
+        return False
+    if any(
+        entry in names and os.path.isfile(os.path.join(directory, entry, "__init__.py")) for entry in entries
+    ):
+        return True
+    return any(
+        entry.endswith(suffix) and entry.removesuffix(suffix) in names
+        for entry in entries
+        for suffix in SUFFIXES
+    )
+
+
+def _start_cold(plan: WarmPlan, argv: list[str], env: dict[str, str]) -> NoReturn:
+    try:
+        os.execve(plan["program"], argv, env)
+    except OSError as error:
+        os.write(2, f"cannot start {plan['program']}: {error.strerror}\n".encode())
+        os._exit(127)
+
+
+def _set_signals() -> None:
+    """Handle signals as a starting interpreter does; the caller has reset them all."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _set_flags(plan: WarmPlan) -> None:
+    sys.dont_write_bytecode = plan["no_bytecode"]
+    native.set_flag("dont_write_bytecode", int(plan["no_bytecode"]))
+
+
+def _python_path(env: Mapping[str, str]) -> list[str]:
+    value = env.get("PYTHONPATH", "")
+    return [os.path.abspath(entry) for entry in value.split(":")] if value else []
+
+
+def _first_path(plan: WarmPlan) -> str:
+    """Return what the interpreter puts first into sys.path."""
+    if plan["kind"] == "script":
+        return os.path.dirname(os.path.realpath(plan["target"]))
+    return os.getcwd() if plan["kind"] == "module" else ""
+
+
+def _set_paths(plan: WarmPlan, env: Mapping[str, str], fresh: Fresh) -> None:
+    first = {"script": plan["target"], "module": "-m", "command": "-c"}[plan["kind"]]
+    sys.argv = [first, *plan["arguments"]]
+    sys.orig_argv = list(plan["argv"])
+    sys.executable = plan["executable"]
+    sys.path[:] = [_first_path(plan), *dict.fromkeys([*_python_path(env), *fresh.path])]
+    sys.path_importer_cache.clear()
+
+
+def _forget_parent(plan: WarmPlan) -> None:
+    """Remove what modules remember of the process that imported them, above all what is random."""
+    main = types.ModuleType("__main__")
+    main.__loader__, main.__builtins__, main.__annotations__ = BuiltinImporter, sys.modules["builtins"], {}
+    for name in {"__main__", "__mp_main__"} & sys.modules.keys():
+        sys.modules[name] = main
+    if plan["kind"] == "module":
+        sys.modules.pop(plan["target"], None)  # runpy warns of a module that was imported before
+    threading.main_thread()._set_native_id()
+    _forget_finalizers()
+    tempfile.tempdir = tempfile._name_sequence = None
+    for name in [name for name in sys.modules if name.partition(".")[0] == "localkube"]:
+        del sys.modules[name]
+    linecache.clearcache()
+    platform._uname_cache = None  # it has the host's name
+    platform._platform_cache.clear()
+    multiprocessing.process.current_process().authkey = os.urandom(32)
+    random.seed()
+    if spawn := sys.modules.get("multiprocessing.spawn"):
+        spawn.set_executable(plan["executable"])
+    if logging := sys.modules.get("logging"):
+        logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()
+    if os.environ.get("TORCH_DISTRIBUTED_DEBUG") and (distributed := sys.modules.get("torch.distributed")):
+        distributed.set_debug_level_from_env()
+
+
+def _forget_finalizers() -> None:
+    """Let the program's first finalizer register itself with atexit, behind whatever is there already."""
+    atexit.unregister(weakref.finalize._exitfunc)
+    weakref.finalize._registered_with_atexit = False
+    weakref.finalize._registry.clear()
+
+
+def _forget_become() -> None:
+    """Restore what brought the program to the interpreter's top level."""
+    sys.excepthook = sys.__excepthook__
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
+
+
+def _program(plan: WarmPlan) -> Callable[[], object]:
+    if plan["kind"] == "script":
+        return native.script(plan["target"])
+    if plan["kind"] == "command":
+        return native.command(plan["target"])
+    return functools.partial(_run_module, plan["target"])
+
+
+def _run_module(name: str) -> None:
+    """Do as ``python -m``, whose own frames are in a traceback, too, but not this one."""
+    try:
+        runpy._run_module_as_main(name)
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - it is reported, as the interpreter reports it
+        trace = error.__traceback__.tb_next
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        if isinstance(error, KeyboardInterrupt):
+            native.mark_interrupted()
+        return
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()  # before C's streams, which SystemExit flushes first
+    raise SystemExit(0)

@@ -1,0 +1,179 @@
+"""The warm parent: a process that has imported torch and computed nothing, and forks containers.
+
+Most of the time between a training pod's start and its first step goes into ``import torch``. Here that is
+done once; a container whose command is the kit's Python begins where the import ends. The spawner starts this
+program inside the site, sends one order for each container, and gets the process's id back; containers are
+children of the site's PID 1 like all others. It has a single thread and starts none: a fork copies only one.
+
+What a command must be for this: ``command.py``. What the fork does to look like a new interpreter:
+``interpreter.py``. torchrun's workers: ``torchrun.py``.
+"""
+
+# ruff: noqa: E402
+import sys
+
+_MODULES_AT_START = set(sys.modules)
+
+import argparse
+import atexit
+import contextlib
+import gc
+import importlib
+import os
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from localkube.runtime import container, messages, plain
+from localkube.runtime.forkserver import interpreter, native, torchrun
+from localkube.runtime.forkserver.native import Become
+
+# What trainers and torchrun's agent import, also what they come to when they are well under way: an
+# optimizer's first step imports torch._dynamo, which takes longer than torch itself.
+MODULES = (
+    "numpy",
+    "numpy.random",
+    "torch",
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.optim",
+    "torch.utils.data",
+    "torch.distributed.run",
+    "torch.distributed.launcher.api",
+    "torch.distributed.elastic.agent.server.local_elastic_agent",
+    "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend",
+    "torch.distributed.elastic.rendezvous.static_tcp_rendezvous",
+)
+
+Launch = Callable[[dict[str, Any], dict[str, int], Callable[[], NoReturn]], int]
+
+
+def load(names: list[str], fresh: interpreter.Fresh) -> list[str]:
+    """Import modules, and return the names of those that are there."""
+    # With one thread, because OpenBLAS starts its own when it is loaded; each fork gets its own number.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    has_gpu = any(Path("/dev").glob("nvidia[0-9]*")) or any(
+        Path(path).exists() for path in ("/dev/kfd", "/dev/dxg")
+    )
+    # The first callback to be registered is the last to be called.
+    atexit.register(gc.unfreeze if has_gpu else fresh.hide_loaded)
+    loaded = []
+    with contextlib.nullcontext() if has_gpu else _absent("triton"):
+        for name in names:
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module(name)
+                loaded.append(name)
+    if not has_gpu:
+        native.skip_destructors()
+    fresh.loaded()
+    # Objects that the collector does not touch stay on pages shared with all forks.
+    gc.collect()
+    gc.freeze()
+    return loaded
+
+
+@contextlib.contextmanager
+def _absent(name: str) -> Iterator[None]:
+    """Import without a package: Triton is for GPUs, and complains if its objects outlive the interpreter."""
+    sys.modules[name] = None
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
+def serve(sock: socket.socket, fresh: interpreter.Fresh, *, launch: Launch) -> None:
+    """Carry out orders until the spawner closes its end.
+
+    Raises:
+        Become: In a container, on the way to its program.
+    """
+    while received := messages.receive(sock):
+        order, descriptors = received
+        try:
+            answer = {"pid": _start(sock, order, descriptors, fresh, launch)}
+        except container.LaunchError as error:
+            answer = {"error": error.message, "stage": error.stage}
+        except (OSError, LookupError, TypeError, ValueError) as error:
+            answer = {"error": f"{type(error).__name__}: {error}", "stage": "sandbox"}
+        finally:
+            _close(descriptors)
+        messages.send(sock, answer, [])
+
+
+def _start(
+    sock: socket.socket, order: dict[str, Any], descriptors: list[int], fresh: Any, launch: Launch
+) -> int:
+    plan, argv, env = dict(order["warm"]), list(order["argv"]), dict(order["env"])
+    fds = dict(zip(order["fds"], descriptors, strict=True))
+
+    def become() -> NoReturn:
+        # Closed by now; the program may get the same numbers for files of its own.
+        sock.detach()
+        descriptors.clear()
+        with _no_exit():
+            last = torchrun.prepare(plan, fresh)
+            interpreter.run(plan, argv, env, fresh, last=last)
+
+    return launch(order, fds, become)
+
+
+def _launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn]) -> int:
+    return (plain if order.get("plain") else container).launch(order, fds, main).pid
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _no_exit() -> Iterator[None]:
+    """Let ``Become`` through the places that end the process whatever happens.
+
+    The sandbox never returns into its caller's code in the child; what becomes a program is the exception.
+    """
+    try:
+        yield
+    except Become:
+        _real_exit.append(os._exit)
+        os._exit = lambda status: None
+        raise
+    except BaseException:
+        traceback.print_exc()
+        raise
+
+
+_real_exit: list[Callable[[int], NoReturn]] = []
+
+
+def main(arguments: list[str] | None = None, *, launch: Launch = _launch) -> None:
+    parser = argparse.ArgumentParser(description="Fork containers from a Python that has imported torch.")
+    parser.add_argument("--fd", type=int, default=os.environ.get("FD_0"), help="the spawner's socket (FD_0)")
+    parser.add_argument("--module", action="append", help="import this, in place of the default list")
+    settings = parser.parse_args(arguments)
+    sock = socket.socket(fileno=int(settings.fd))
+    sock.set_inheritable(False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is not for us
+    began = time.monotonic()
+    fresh = interpreter.Fresh(_MODULES_AT_START)
+    loaded = load(settings.module or list(MODULES), fresh)
+    if sys.getfilesystemencoding() != "utf-8" or len(os.listdir("/proc/self/task")) != 1:
+        sys.exit("the warm parent needs a UTF-8 locale, and modules that start no threads")
+    messages.send(sock, {"ready": round(time.monotonic() - began, 3), "imports": loaded}, [])
+    try:
+        serve(sock, fresh, launch=launch)
+    except ConnectionError:
+        return
+    except Become:
+        os._exit = _real_exit.pop()
+        raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Start torchrun's workers as forks too: torchrun itself would start each as a new interpreter.
+
+Before torchrun's own code runs, its process leaves a copy of itself aside that does nothing but wait (a
+zygote, in Android's word). For a worker, torchrun's ``Popen`` asks it for a fork. The worker's parent ends at
+once, and the worker becomes torchrun's own child: PID 1 of a container adopts orphans. Signals, waiting and
+exit codes are then as with a real ``Popen``; where anything is amiss, a real one is used.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from localkube.runtime import messages
+from localkube.runtime.forkserver import interpreter, native
+from localkube.runtime.forkserver.command import WarmPlan, plan
+
+LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch"}
+
+
+class WarmWorker(subprocess.Popen):
+    """A worker that was forked, not executed; what waits for it and signals it is Popen's own code."""
+
+    def __init__(self, args: Sequence[str], pid: int) -> None:
+        self.args, self.pid, self.returncode = args, pid, None
+        self.stdin = self.stdout = self.stderr = None
+        self._child_created, self._communication_started, self._input = True, False, None
+        self._waitpid_lock = threading.Lock()
+        self._sigint_wait_secs = 0.25
+
+
+def prepare(container: WarmPlan, fresh: interpreter.Fresh) -> Callable[[], None]:
+    """Leave a zygote aside if the container runs torchrun; return what is to do before it runs.
+
+    Raises:
+        native.Become: In a worker, on the way to its program.
+    """
+    if not _is_torchrun(container):
+        return lambda: None
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    if os.fork() == 0:
+        ours.close()
+        _be_zygote(theirs, parent, fresh)
+    theirs.close()
+    return lambda: _replace_popen(ours, container["executable"])
+
+
+def _is_torchrun(container: WarmPlan) -> bool:
+    name = os.path.basename(container["target"])
+    return container["target"] in LAUNCHERS if container["kind"] == "module" else name == "torchrun"
+
+
+def _be_zygote(sock: socket.socket, parent: int, fresh: interpreter.Fresh) -> None:
+    native.die_with_parent(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+    os.setsid()
+    for number in range(3):
+        os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    os.closerange(3, sock.fileno())
+    os.closerange(sock.fileno() + 1, 1 << 20)
+    while received := messages.receive(sock):
+        order, descriptors = received
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        middle = os.fork()
+        if middle == 0:
+            _be_middle(order, descriptors, sock, writer, fresh)
+        os.close(writer)
+        os.waitpid(middle, 0)
+        answer = os.read(reader, 32)
+        for descriptor in (reader, *descriptors):
+            os.close(descriptor)
+        messages.send(sock, {"pid": int(answer or 0)}, [])
+    os._exit(0)
+
+
+def _be_middle(
+    order: dict[str, Any], descriptors: list[int], sock: socket.socket, writer: int, fresh: Any
+) -> None:
+    """Fork the worker and end, which makes it torchrun's child."""
+    worker = os.fork()
+    if worker:
+        os.write(writer, str(worker).encode())
+        os._exit(0)
+    sock.detach()
+    os.setsid()
+    os.chdir(order["cwd"])
+    os.umask(order["umask"])
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+    os.closerange(3, 1 << 20)
+    interpreter.run(order["plan"], order["argv"], order["env"], fresh, last=lambda: None)
+
+
+def _replace_popen(sock: socket.socket, python: str) -> None:
+    """Let torchrun's subprocess handler ask the zygote for its workers."""
+    with suppress(ImportError):
+        from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+        if os.getpid() != 1:
+            native.adopt_orphans()
+        subprocess_handler.Popen = _Popen(sock, python)
+
+
+class _Popen:
+    """What stands in for ``Popen`` in torchrun's subprocess handler.
+
+    Args:
+        sock: The zygote's other end.
+        python: The interpreter that both are.
+    """
+
+    def __init__(self, sock: socket.socket, python: str) -> None:
+        self._sock, self._python, self._lock = sock, python, threading.Lock()
+
+    def __call__(
+        self, args: Sequence[str], env: dict[str, str], stdout: Any, stderr: Any, **options: Any
+    ) -> Any:
+        argv = [os.fspath(word) for word in args]
+        # What is loaded into this process is loaded into its forks; another library is not.
+        same = os.environ.get("LD_PRELOAD") == env.get("LD_PRELOAD")
+        decisive = {name: value for name, value in env.items() if name != "LD_PRELOAD" or not same}
+        worker = plan(argv, decisive, python=self._python, path=env.get("PATH", ""))
+        if worker is not None and options == {"start_new_session": True}:
+            pid = self._ask(worker, argv, env, [0, _number(stdout, 1), _number(stderr, 2)])
+            if pid:
+                return WarmWorker(args, pid)
+        return subprocess.Popen(args=args, env=env, stdout=stdout, stderr=stderr, **options)
+
+    def _ask(self, worker: WarmPlan, argv: list[str], env: dict[str, str], descriptors: list[int]) -> int:
+        umask = os.umask(0)
+        os.umask(umask)
+        order = {"plan": worker, "argv": argv, "env": env, "cwd": os.getcwd(), "umask": umask}
+        with self._lock:
+            try:
+                messages.send(self._sock, order, descriptors)
+                received = messages.receive(self._sock)
+            except OSError:
+                return 0
+        return received[0]["pid"] if received else 0
+
+
+def _number(stream: Any, default: int) -> int:
+    return default if stream is None else stream if isinstance(stream, int) else stream.fileno()

@@ -1,0 +1,191 @@
+"""The network of a site and of its pods: a bridge, a pair of interfaces for each pod, and one way out.
+
+Called by the spawner, standard library only. What is behind the way out is the gateway's affair.
+"""
+
+import array
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from localkube.runtime.container import LaunchError
+from localkube.runtime.netlink import Netlink, hardware_address
+from localkube.runtime.pause import hold
+from localkube.runtime.syscalls import CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWUTS, setns, unshare
+
+SIOCETHTOOL, ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO = 0x8946, 0x17, 0x1F, 0x24
+SOL_PACKET, PACKET_IGNORE_OUTGOING, ETH_P_ALL = 263, 23, 3
+BRIDGE, GATE = "trainyard0", ("gate-in", "gate-out")
+
+
+def make_network(netlink: Netlink, settings: dict[str, Any]) -> int:
+    """Set up the site's bridge and addresses; return the way out, see ``open_gate``."""
+    netlink.set_up("lo")
+    netlink.add_bridge(BRIDGE, hardware=hardware_address(settings["address"]))
+    netlink.add_address(BRIDGE, settings["address"], settings["prefix"])
+    for address in settings["node_addresses"]:
+        netlink.add_address(BRIDGE, address, 32)
+    netlink.set_up(BRIDGE)
+    netlink.add_local_range(settings["services"], settings["services_prefix"])
+    return open_gate(netlink, settings["gateway"])
+
+
+def open_gate(netlink: Netlink, gateway: str) -> int:
+    """Return a packet socket that sees what the bridge sends to ``gateway``: the way out of the site.
+
+    A pair of interfaces and a packet socket, and no tap, because /dev/net/tun is often closed to users.
+    Checksums are computed in software on the way: nobody behind the socket would fill them in.
+    """
+    netlink.add_veth(GATE[0], peer=GATE[1], peer_pid=os.getpid(), master=socket.if_nametoindex(BRIDGE))
+    without_offload(GATE[0])
+    for name in GATE:
+        netlink.set_up(name)
+    netlink.add_route("0.0.0.0", 0, name=BRIDGE, gateway=gateway)
+    gate = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.htons(ETH_P_ALL))
+    gate.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+    gate.bind((GATE[1], ETH_P_ALL))
+    return gate.detach()
+
+
+def without_offload(name: str) -> None:
+    """Switch off checksum and segmentation offload for what leaves by an interface (ethtool's ioctl)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for command in (ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO):
+            value = array.array("I", [command, 0])
+            address, _ = value.buffer_info()
+            fcntl.ioctl(sock, SIOCETHTOOL, struct.pack("16sP", name.encode(), address))
+
+
+def unplug_node(netlink: Netlink, order: dict[str, Any], pods: list[str]) -> None:
+    """Take a node off the network: its address goes, its pods hear each other alone, on a bridge of theirs.
+
+    Nothing happens when it is off already.
+
+    Args:
+        netlink: A route socket of the site.
+        order: ``address`` of the node, and ``bridge``, the name of the one that its pods get.
+        pods: The addresses of its pods.
+    """
+    with _unless(errno.EADDRNOTAVAIL):
+        netlink.delete_address(BRIDGE, order["address"], 32)
+    with _unless(errno.EEXIST):
+        netlink.add_bridge(order["bridge"], hardware=hardware_address(order["address"]))
+    netlink.set_up(order["bridge"])
+    for address in pods:
+        move_pod(netlink, address, order["bridge"])
+
+
+def plug_node(netlink: Netlink, order: dict[str, Any], pods: list[str]) -> None:
+    """Undo ``unplug_node``; nothing happens when the node is on the network."""
+    for address in pods:
+        move_pod(netlink, address, BRIDGE)
+    with _unless(errno.ENODEV):
+        netlink.delete_link(order["bridge"])
+    netlink.add_address(BRIDGE, order["address"], 32)
+
+
+def move_pod(netlink: Netlink, address: str, bridge: str) -> None:
+    """Make a pod's interface a port of another bridge."""
+    with _unless(errno.ENODEV):  # its namespace may be gone, and its descriptor not yet closed
+        netlink.set_up(_interface(address), master=socket.if_nametoindex(bridge))
+
+
+@contextlib.contextmanager
+def _unless(harmless: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno != harmless:
+            raise
+
+
+def _interface(address: str) -> str:
+    """Return a pod's interface: by its address's last two bytes, so that no two pods ask for the same."""
+    return "pod" + "-".join(address.split(".")[2:])
+
+
+def make_pod(netlink: Netlink, order: dict[str, Any]) -> dict[str, int]:
+    """Make a pod's network, host name and IPC namespaces, and return their descriptors.
+
+    Args:
+        netlink: A route socket of the site.
+        order: ``hostname``, ``address``, ``prefix``, ``router`` (to ``services``), ``gateway`` (out);
+            with ``share_processes`` there is also what ``sharing.hold`` makes.
+    """
+    bridge = socket.if_nametoindex(BRIDGE)
+    home, made = _namespaces(), {}
+    try:
+        # Entered by this process itself, and left again: a fork would take longer than all the rest.
+        unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
+        made = _namespaces()
+        _furnish_pod(netlink, order, bridge)
+        if order.get("share_processes"):
+            made |= _held()
+        return made
+    except (OSError, LaunchError) as error:
+        for descriptor in made.values():
+            os.close(descriptor)
+        raise LaunchError("sandbox", str(error)) from error
+    finally:
+        for descriptor in home.values():
+            setns(descriptor)
+            os.close(descriptor)
+
+
+def _namespaces() -> dict[str, int]:
+    """Return descriptors of the namespaces of this process that a pod has for itself."""
+    return {
+        name: os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("net", "uts", "ipc")
+    }
+
+
+def _held() -> dict[str, int]:
+    """Return what ``sharing.hold`` makes; in a fork, because nobody comes back from a process namespace."""
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            socket.send_fds(theirs, [b"ok"], list(hold().values()))
+        except OSError as error:
+            theirs.send(str(error).encode())
+        finally:
+            os._exit(0)
+    theirs.close()
+    message, descriptors, _, _ = socket.recv_fds(ours, 4096, 2)
+    ours.close()
+    os.waitpid(child, 0)
+    if message != b"ok":
+        raise LaunchError("sandbox", message.decode() or "the pod's process namespace could not be made")
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    return dict(zip(("pid", "pause"), descriptors, strict=True))
+
+
+def socket_in(pod: dict[str, int], family: int) -> socket.socket:
+    """Return a TCP socket of a pod's network, whose loopback is the pod's; it may be used from anywhere."""
+    home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    setns(pod["net"])
+    try:
+        return socket.socket(family, socket.SOCK_STREAM)
+    finally:
+        setns(home)
+        os.close(home)
+
+
+def _furnish_pod(netlink: Netlink, order: dict[str, Any], bridge: int) -> None:
+    socket.sethostname(order["hostname"])
+    outside = _interface(order["address"])
+    own = hardware_address(order["address"])
+    netlink.add_veth(outside, peer="eth0", peer_pid=os.getpid(), master=bridge, hardware=own)
+    with contextlib.closing(Netlink()) as inside:
+        inside.set_up("lo")
+        inside.add_address("eth0", order["address"], order["prefix"])
+        inside.set_up("eth0")
+        inside.add_route("0.0.0.0", 0, name="eth0", gateway=order["gateway"])
+        inside.add_route(order["services"], order["services_prefix"], name="eth0", gateway=order["router"])
+    netlink.set_up(outside)

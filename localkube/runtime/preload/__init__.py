@@ -1,0 +1,95 @@
+"""Plain mode's preload library: found in the wheel or the cache, or compiled, which takes a second.
+
+The compiler is the machine's own, or the one in the PyPI package ``ziglang``. The library is C because it
+stands between programs and the C library; what it does is in ``node/preload/``.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from localkube.controlplane import packaged
+from localkube.controlplane.steps import Skipped
+from localkube.errors import LocalClusterError
+from localkube.paths import cache_dir, private_dir, unwritable
+
+SOURCES = Path(__file__).parent
+FLAGS = ("-O2", "-fPIC", "-shared", "-fno-lto", "-Wno-nonnull-compare", "-Wno-unknown-warning-option")
+NAME = "trainyard-preload.so"
+COMPILERS = ("cc", "gcc", "clang")
+COMPILE_SECONDS = 120
+
+
+def obtain(report: Callable[[str], None]) -> Path:
+    """Return the library for this machine, compiling it if need be.
+
+    Raises:
+        LocalClusterError: There is no compiler, or it failed; or the cache cannot be written.
+    """
+    with contextlib.suppress(Skipped):
+        return packaged.find(NAME, key())
+    built = cache_dir() / "preload" / key() / NAME
+    if built.exists():
+        return built
+    private_dir(built.parent)
+    report("compiling the library that plain mode loads into pods")
+    with tempfile.TemporaryDirectory(dir=built.parent) as scratch:
+        made = Path(scratch) / NAME
+        compile_library(_compiler(), made)
+        try:
+            made.rename(built)
+        except OSError as error:
+            raise unwritable(built, error) from error
+    return built
+
+
+def key(machine: str = "") -> str:
+    """Return what a built library belongs to: its sources, and a machine's kind, by default this one's."""
+    digest = hashlib.sha256((machine or platform.machine()).encode())
+    for path in sorted(SOURCES.glob("*.[ch]")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def compile_library(compiler: list[str], goal: Path) -> None:
+    """Compile the library to ``goal``.
+
+    Raises:
+        LocalClusterError: The compiler failed; its words are in the error.
+    """
+    command = [*compiler, *FLAGS, "-o", str(goal), *map(str, sorted(SOURCES.glob("*.c"))), "-ldl"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _failed(compiler, str(error)) from error
+    if done.returncode:
+        raise _failed(compiler, "\n".join(done.stderr.strip().splitlines()[:6]))
+
+
+def _failed(compiler: list[str], why: str) -> LocalClusterError:
+    return LocalClusterError(
+        f"plain mode's library could not be compiled: {why}",
+        about=" ".join(compiler),
+        fix="install a C compiler with its headers (apt-get install gcc libc6-dev), or: pip install ziglang",
+    )
+
+
+def _compiler() -> list[str]:
+    for name in (os.environ.get("CC", ""), *COMPILERS):
+        if name and (found := shutil.which(name)):
+            return [found]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    raise LocalClusterError(
+        "plain mode needs a C compiler, once, and there is none",
+        about="cc, gcc, clang and the Python package ziglang",
+        fix="pip install ziglang, or have an administrator install gcc",
+    )

@@ -1,0 +1,256 @@
+"""A container's root file system: the host's, read-only, with writable places and volumes mounted into it.
+
+Which mounts a container gets is decided by the agent (``containers/start_order.py``); here they are only
+carried out, in a mount namespace that the container has for itself. Standard library only.
+"""
+
+import errno
+import os
+import stat
+from typing import Any
+
+from localkube.runtime.syscalls import (
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+    MS_UNBINDABLE,
+    PROC_FLAGS,
+    make_read_only,
+    mount,
+    pivot_root,
+)
+
+DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+
+
+def build_root(plan: dict[str, Any], scratch: str) -> None:
+    """Make the container's root file system.
+
+    The root is a tmpfs; the host's top-level directories are bound into it, read-only. A mount point that
+    the host lacks is made by putting a tmpfs over its parent and binding the parent's entries into that,
+    because an overlay over the host's root is refused in a user namespace.
+
+    Args:
+        plan: ``skip``: top-level names that are not taken from the host; ``devices``: names below /dev
+            that are; ``hide``: paths covered by an empty directory; ``read_only``: the root as well;
+            ``mounts``: dicts of ``kind`` (bind, tmpfs), ``source``, ``target``, ``read_only``, ``exact``
+            (no part of the source may be a symlink), ``hide`` (directories to cover in it), ``size``
+            (bytes) and ``mode``; ``directory``: the working directory, made where it is missing.
+        scratch: A directory on which the new root is mounted; containers share it without seeing each other.
+    """
+    mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1g")
+    mount(None, scratch, None, MS_UNBINDABLE)
+    for name in os.listdir("/"):
+        _take_from_host(name, plan, scratch)
+    os.mkdir(scratch + "/proc")
+    _make_devices(scratch + "/dev", plan["devices"])
+    for hidden in plan.get("hide", ()):
+        _cover(scratch + hidden)
+    for entry in plan["mounts"]:
+        _mount_entry(entry, scratch)
+    # The working directory comes before the root is read-only, and may lie below one that is.
+    mount_point(scratch, plan["directory"], is_file=False)
+    if plan.get("read_only"):
+        mount(None, scratch, None, MS_REMOUNT | MS_BIND | MS_RDONLY)
+
+
+def enter_root(scratch: str) -> None:
+    """Make ``scratch`` the root, with a /proc of the calling process's own namespace.
+
+    /proc comes first: a user namespace may mount it only while an older one is still to be seen.
+    """
+    mount("proc", scratch + "/proc", "proc", PROC_FLAGS)
+    os.chdir(scratch)
+    pivot_root(scratch)
+    os.chdir("/")
+
+
+def _take_from_host(name: str, plan: dict, scratch: str) -> None:
+    source, target = "/" + name, scratch + "/" + name
+    if name in plan["skip"] or name in ("dev", "proc"):
+        return
+    if os.path.islink(source):
+        os.symlink(os.readlink(source), target)
+    elif os.path.isdir(source):
+        os.mkdir(target)
+        mount(source, target, None, MS_BIND | MS_REC)
+        make_read_only(target)
+
+
+def _make_devices(directory: str, names: list[str]) -> None:
+    """Make a /dev with the host's device nodes of these names, and nothing of the host's to write on."""
+    os.mkdir(directory)
+    mount("tmpfs", directory, "tmpfs", MS_NOSUID, "mode=755,size=64k")
+    for name in names:
+        if os.path.exists("/dev/" + name):
+            is_file = not os.path.isdir("/dev/" + name)
+            target = mount_point(directory, name, is_file=is_file)
+            mount("/dev/" + name, target, None, MS_BIND | MS_REC)
+    for name, link in DEVICE_LINKS.items():
+        os.symlink(link, f"{directory}/{name}")
+    os.mkdir(directory + "/pts")
+    mount(
+        "devpts", directory + "/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"
+    )
+    os.mkdir(directory + "/shm")
+
+
+def _mount_entry(entry: dict, scratch: str) -> None:
+    if entry["kind"] == "tmpfs":
+        target = mount_point(scratch, entry["target"], is_file=False)
+        size = f",size={entry['size']}" if entry.get("size") else ""
+        mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, f"mode={entry.get('mode', '755')}{size}")
+        return
+    source = _open_exactly(entry["source"]) if entry.get("exact") else _open(entry["source"])
+    try:
+        is_file = not stat.S_ISDIR(os.fstat(source).st_mode)
+        target = mount_point(scratch, entry["target"], is_file=is_file)
+        mount(f"/proc/self/fd/{source}", target, None, MS_BIND | MS_REC)
+        if entry.get("hide"):
+            _hide_within(os.readlink(f"/proc/self/fd/{source}"), target, entry["hide"])
+    finally:
+        os.close(source)
+    if entry.get("read_only"):
+        make_read_only(target)
+
+
+def _hide_within(source: str, target: str, hidden: list[str]) -> None:
+    """Cover directories of the host in a mount of another that they lie in; refuse one that lies in them."""
+    for directory in hidden:
+        if (source + "/").startswith(directory + "/"):
+            raise OSError(errno.EACCES, "it belongs to the local cluster itself", source)
+        above = source.rstrip("/") + "/"
+        if directory.startswith(above):
+            _cover(os.path.join(target, directory[len(above) :]))
+
+
+def _cover(directory: str) -> None:
+    if os.path.isdir(directory):
+        mount("tmpfs", directory, "tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, "mode=555,size=4k")
+
+
+def _open(name: str, *, inside: int | None = None, follow: bool = True) -> int:
+    flags = os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    return os.open(name, flags, dir_fd=inside)
+
+
+def _open_exactly(path: str) -> int:
+    """Open a path of which no part may be a symlink: one may have been put there since it was checked."""
+    place = _open("/")
+    for part in path.strip("/").split("/"):
+        above, place = place, _open(part, inside=place, follow=False)
+        os.close(above)
+        if stat.S_ISLNK(os.fstat(place).st_mode):
+            os.close(place)
+            raise OSError(errno.ELOOP, "the path has become a symlink since it was checked", path)
+    return place
+
+
+def mount_point(root: str, path: str, *, is_file: bool) -> str:
+    """Return the path under ``root`` to mount on, made where it is missing; symlinks stay inside the root.
+
+    Each step is taken from an open directory, and no link is followed by the kernel: a volume's directories
+    may be exchanged for links meanwhile, by another container, and nothing may be made where those lead.
+    """
+    way, parts, hops = _Way(root), [part for part in path.split("/") if part not in ("", ".")], 0
+    try:
+        while parts:
+            part = parts.pop(0)
+            if part == "..":
+                way.back()
+                continue
+            link = way.step(part, is_file=is_file and not parts)
+            if link is None:
+                continue
+            hops += 1
+            if hops > 40:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            if link.startswith("/"):
+                way.restart()
+            parts = [step for step in link.split("/") if step not in ("", ".")] + parts
+        return way.path
+    finally:
+        way.close()
+
+
+class _Way:
+    """The directories from a root to a place below it, open."""
+
+    def __init__(self, root: str) -> None:
+        self._names = [root]
+        self._open = [_open(root)]
+
+    @property
+    def path(self) -> str:
+        return "/".join(self._names)
+
+    def back(self) -> None:
+        if len(self._open) > 1:
+            self._names.pop()
+            os.close(self._open.pop())
+
+    def restart(self) -> None:
+        while len(self._open) > 1:
+            self.back()
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+    def step(self, name: str, *, is_file: bool) -> str | None:
+        """Enter ``name``, made where it is missing; return where it leads if it is a symlink."""
+        try:
+            found = _open(name, inside=self._open[-1], follow=False)
+        except FileNotFoundError:
+            self._make(name, is_file=is_file)
+            found = _open(name, inside=self._open[-1], follow=False)
+        if stat.S_ISLNK(os.fstat(found).st_mode):
+            try:
+                return os.readlink("", dir_fd=found)
+            finally:
+                os.close(found)
+        self._names.append(name)
+        self._open.append(found)
+        return None
+
+    def _make(self, name: str, *, is_file: bool) -> None:
+        try:
+            _create(name, inside=self._open[-1], is_file=is_file)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise
+            self._shadow()
+            _create(name, inside=self._open[-1], is_file=is_file)
+
+    def _shadow(self) -> None:
+        """Cover the last directory, a read-only one, by a writable one with the same entries."""
+        original = self._open[-1]
+        entries = list(os.scandir(f"/proc/self/fd/{original}"))
+        mount("tmpfs", self.path, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64m")
+        above = self._open[-2] if len(self._open) > 1 else None
+        cover = _open(self._names[-1], inside=above, follow=False)
+        for entry in entries:
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), entry.name, dir_fd=cover)
+                continue
+            _create(entry.name, inside=cover, is_file=not entry.is_dir())
+            mount(entry.path, f"/proc/self/fd/{cover}/{entry.name}", None, MS_BIND | MS_REC)
+        self._open[-1] = cover
+        os.close(original)
+
+
+def _create(name: str, *, inside: int, is_file: bool) -> None:
+    if is_file:
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=inside))
+    else:
+        os.mkdir(name, 0o755, dir_fd=inside)

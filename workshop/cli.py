@@ -1,0 +1,126 @@
+"""``kit workshop``: what an instructor does, for a terminal."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from kitlib.cli.volume import CLUSTER
+
+QUOTA = (
+    click.option("--cpu", help="Cores that the pods of each may request together."),
+    click.option("--memory", help="Memory that they may request together, such as 4Gi."),
+    click.option("--pods", type=int, help="How many pods each may have."),
+    click.option("--gpus", type=int, help="How many GPUs each may have."),
+    click.option("--hours", default=12.0, show_default=True, help="How long the kubeconfigs work."),
+    click.option("--jupyter", is_flag=True, help="Run a JupyterLab in a pod for each."),
+    click.option("--image", help="Of JupyterLab, with the kit in /kit; a local cluster needs none."),
+    click.option("--host", help="Leads to the cluster's Ingress, for JupyterLab."),
+)
+FOLDER = Path("reports", "rehearsal")
+
+
+@click.group()
+def workshop() -> None:
+    """Prepare a workshop, look at it, and delete it."""
+
+
+def _quota(command):
+    for option in reversed(QUOTA):
+        command = option(command)
+    return command
+
+
+def _given(jupyter: bool, image: str | None, host: str | None, options: dict) -> dict[str, object]:
+    """Return the arguments that were given on the command line."""
+    from workshop import Jupyter
+
+    wanted = Jupyter(image=image, host=host) if jupyter or image or host else None
+    return {key: value for key, value in options.items() if value is not None} | {"jupyter": wanted}
+
+
+@workshop.command()
+@click.argument("attendees", nargs=-1, required=True)
+@CLUSTER
+@click.option("--dataset", "datasets", multiple=True, help="To have ready for all; may be repeated.")
+@click.option("--scale", is_flag=True, help="Add the nodes that are missing; it shows their price and asks.")
+@click.option("--confirm", is_flag=True, help="Agree to that price beforehand.")
+@_quota
+def create(attendees: tuple[str, ...], jupyter: bool, image: str | None, host: str | None, **options) -> None:
+    """Make a room for each of ATTENDEES: a number, such as 30, or their names."""
+    import workshop
+
+    many = int(attendees[0]) if len(attendees) == 1 and attendees[0].isdigit() else attendees
+    click.echo(workshop.create(many, **_given(jupyter, image, host, options)))
+
+
+@workshop.command()
+@click.argument("name")
+@CLUSTER
+@_quota
+def add(name: str, jupyter: bool, image: str | None, host: str | None, **options) -> None:
+    """Make a room for NAME, who comes late, and print the path of a kubeconfig."""
+    import workshop
+
+    click.echo(workshop.add(name, **_given(jupyter, image, host, options)).kubeconfig)
+
+
+@workshop.command()
+@CLUSTER
+def status(cluster: str) -> None:
+    """Show who is at which notebook, and whose pods fail and why."""
+    import workshop
+
+    click.echo(workshop.status(cluster=cluster))
+
+
+@workshop.command()
+@CLUSTER
+def delete(cluster: str) -> None:
+    """Delete every attendee's namespace with all that is in it; the cluster stays."""
+    import workshop
+
+    workshop.delete(cluster=cluster)
+    click.echo("no attendees are left")
+
+
+@workshop.command()
+@click.argument("notebooks", nargs=-1)
+@click.option(
+    "--provider", default="local", show_default=True, help="local, or existing: a cluster you have."
+)
+@click.option("--kubeconfig", type=click.Path(exists=True), help="existing: by default kubectl's own.")
+@click.option("--nodes", type=int, help="How many nodes, or pods that train.")
+@click.option("--output", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
+@click.option("--attendees", type=int, help="See whether --cluster is ready for so many; no notebook is run.")
+@CLUSTER
+@click.option("--dataset", "datasets", multiple=True, help="To have ready for them; may be repeated.")
+@click.option("--hours", default=4.0, show_default=True, help="How long they stay, for the price.")
+def rehearse(
+    notebooks: tuple[str, ...],
+    provider: str,
+    kubeconfig: str | None,
+    nodes: int | None,
+    output: Path,
+    attendees: int | None,
+    **for_many,
+) -> None:
+    """Run NOTEBOOKS once, by default all, and print how long each took; exit status 1 if one did not pass.
+
+    With --attendees, see instead that a cluster is ready for a workshop of many: room for all, images on
+    the nodes, data, one training, and the price.
+    """
+    from workshop import notebook_rehearsal
+    from workshop import rehearsal as rehearsing
+
+    if attendees is not None:
+        tried = rehearsing.rehearse(attendees, **for_many)
+        click.echo(tried)
+        sys.exit(0 if rehearsing.ready(tried) else 1)
+    given = {"--provider": provider, "--kubeconfig": kubeconfig, "--nodes": nodes}
+    options = [word for name, value in given.items() if value for word in (name, str(value))]
+    found = notebook_rehearsal.rehearse(notebooks, folder=output.absolute(), options=options)
+    click.echo(found.table)
+    kept = f"; kept in {output / notebook_rehearsal.KEPT}" if found.whole else ""
+    click.echo(f"\nCompare with docs/instructors-guide.md{kept}", err=True)
+    sys.exit(0 if found.passed else 1)

@@ -1,0 +1,243 @@
+"""Attendees who share a cluster: each has a namespace, a quota, and a kubeconfig that leads there.
+
+What they may do is in ``manifests/attendee``. Who they are is a ServiceAccount, because that works with every
+provider; its token expires, is asked for by the API, and stands in the kubeconfig alone. A person who has the
+kubeconfig needs no more than ``kit.connect("ada", kubeconfig="ada.kubeconfig")``.
+"""
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import yaml
+
+from kitlib import config
+from kitlib.display.tables import Table, age
+from kitlib.errors import BadInput, Rejected
+from kitlib.k8s import manifests, names
+from kitlib.k8s.client import Kube
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.quantities import check as check_quantity
+from kitlib.k8s.quantities import check_count
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Selection, Snapshot, snapshots
+
+LABEL = "trainyard/attendee"
+ACCOUNT = "attendee"
+OBJECTS = (
+    "namespace",
+    "serviceaccount",
+    "role",
+    "rolebinding",
+    "resourcequota",
+    "limitrange",
+    "networkpolicy",
+    "configmap",
+)
+LONGEST_NAME = 40
+LEAST_HOURS, MOST_HOURS = 1 / 6, 24 * 14  # Kubernetes gives no token for less than ten minutes
+COLUMNS = ("attendee", "namespace", "pods", "cpu", "memory", "kubeconfig", "expires", "age")
+
+
+@dataclass(frozen=True)
+class Attendee:
+    """Somebody who may work in one namespace.
+
+    Attributes:
+        name: Theirs.
+        namespace: Where they work.
+        kubeconfig: A file for them alone: whoever has it is them.
+        expires: Until when it works, as the API server said.
+    """
+
+    name: str
+    namespace: str
+    kubeconfig: Path
+    expires: str
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What an attendee may have at one time: requests, as Kubernetes writes them."""
+
+    cpu: str = "4"
+    memory: str = "8Gi"
+    pods: int = 20
+    gpus: int = 0
+
+    def __post_init__(self) -> None:
+        check_quantity(self.cpu, what="cpu", example='"4"')
+        check_quantity(self.memory, what="memory", example='"8Gi"')
+        check_count(self.pods, what="pods", least=1, most=10_000)
+        check_count(self.gpus, what="gpus", least=0, most=10_000)
+
+    def hard(self) -> dict[str, str]:
+        """Return it as a ResourceQuota has it."""
+        return {
+            "requests.cpu": str(self.cpu),
+            "requests.memory": str(self.memory),
+            "pods": str(self.pods),
+            "requests.nvidia.com/gpu": str(self.gpus),
+        }
+
+
+def add(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
+    """Make an attendee, or bring one to this quota with a new token.
+
+    Raises:
+        BadInput: The name or a quantity cannot be used, or the namespace is somebody else's.
+    """
+    namespace = namespace_of(name)
+    if not LEAST_HOURS <= hours <= MOST_HOURS:
+        raise BadInput(
+            f"a kubeconfig works for {LEAST_HOURS:.2g} to {MOST_HOURS} hours",
+            about=f'hours={hours!r}, for attendee "{name}"',
+            fix="hours=12, and again when it has expired",
+        )
+    _check_ours(kube, namespace)
+    lifetime = timedelta(hours=hours)
+    labels = names.labels(run="", workshop=config.read().workshop, lifetime=lifetime) | {LABEL: name}
+    del labels[names.RUN]
+    for file in OBJECTS:
+        (item,) = manifests.read(config.manifests("attendee", f"{file}.yaml"))
+        kube.apply(_for(item, namespace, labels=labels, quota=quota))
+    _wait_counted(kube.within(namespace), name)
+    token, until = kube.token(ACCOUNT, namespace=namespace, seconds=int(lifetime.total_seconds()))
+    path = kubeconfig(kube.cluster, name)
+    _write(path, kube.kubeconfig_for(token, user=name, namespace=namespace))
+    return Attendee(name, namespace, path, until)
+
+
+def table(kube: Kube) -> Table:
+    """Return the attendees of a cluster, with what each uses of what they may."""
+    rows = []
+    for each in kube.get_all("Namespace", labels=LABEL):
+        meta = each["metadata"]
+        name = meta["labels"][LABEL]
+        quota = kube.within(meta["name"]).find("ResourceQuota", ACCOUNT) or {}
+        path = kubeconfig(kube.cluster, name)
+        rows.append(
+            (
+                name,
+                meta["name"],
+                *(_used(quota, what) for what in ("pods", "requests.cpu", "requests.memory")),
+                str(path) if path.exists() else None,
+                meta["labels"].get(names.EXPIRES),
+                age(meta["creationTimestamp"]),
+            )
+        )
+    return Table(COLUMNS, rows, empty="no attendees")
+
+
+def remove(kube: Kube, name: str) -> None:
+    """Delete an attendee's namespace with all that is in it; one who is gone is fine."""
+    namespace = namespace_of(name)
+    if _check_ours(kube, namespace):
+        kube.delete("Namespace", namespace)
+        _wait_gone(kube, name)
+    delete_volumes(kube, f"{LABEL}={name}")
+    kubeconfig(kube.cluster, name).unlink(missing_ok=True)
+
+
+def delete_volumes(kube: Kube, labels: str = LABEL) -> None:
+    """Delete the PersistentVolumes of attendees, which outlive their namespaces; what they lead to stays."""
+    try:
+        every = kube.get_all("PersistentVolume", labels=labels)
+    except Rejected as error:
+        if error.status != 403:  # who may not see them has made none
+            raise
+        return
+    for each in every:
+        kube.delete("PersistentVolume", each["metadata"]["name"])
+
+
+def _wait_gone(kube: Kube, name: str) -> None:
+    namespace = namespace_of(name)
+    wait(
+        snapshots(kube, Selection("Namespace", fields=f"metadata.name={namespace}")),
+        until=lambda seen: not seen["Namespace"],
+        what="the namespace to be gone",
+        about=f'attendee "{name}" in cluster "{kube.cluster}"',
+        resume=f'cluster.remove_attendee("{name}") goes on waiting',
+        describe=remaining,
+    )
+
+
+def remaining(seen: Snapshot) -> str:
+    """Return what a namespace that is being deleted still holds, in Kubernetes' words."""
+    conditions = [
+        each for item in seen["Namespace"].values() for each in item["status"].get("conditions", ())
+    ]
+    said = [
+        each["message"] for each in conditions if each["status"] == "True" and "Remaining" in each["type"]
+    ]
+    return "; ".join(said) or "Kubernetes deletes what is in it"
+
+
+def namespace_of(name: str) -> str:
+    """Return the namespace of an attendee."""
+    return f"attendee-{names.check(name, kind='attendee', longest=LONGEST_NAME)}"
+
+
+def _check_ours(kube: Kube, namespace: str) -> bool:
+    """Tell whether the namespace is there; refuse one that the kit did not make."""
+    found = kube.find("Namespace", namespace)
+    if found is not None and LABEL not in (found["metadata"].get("labels") or {}):
+        raise BadInput(
+            "a namespace of this name is there, and is not the kit's",
+            about=f'namespace "{namespace}" in cluster "{kube.cluster}"',
+            fix="choose another name for the attendee",
+        )
+    return found is not None
+
+
+def _for(item: Object, namespace: str, *, labels: dict[str, str], quota: Quota) -> Object:
+    """Return an object of ``manifests/attendee`` for one attendee."""
+    item = manifests.merge(item, {"metadata": {"labels": labels}})
+    if item["kind"] == "Namespace":
+        item["metadata"]["name"] = namespace
+        return item
+    item["metadata"]["namespace"] = namespace
+    if item["kind"] == "RoleBinding":
+        item["subjects"][0]["namespace"] = namespace
+    if item["kind"] == "ResourceQuota":
+        item["spec"]["hard"] |= quota.hard()
+    return item
+
+
+def _wait_counted(kube: Kube, name: str) -> None:
+    """Wait until the quota is counted: pods are refused before."""
+    wait(
+        snapshots(kube, Selection("ResourceQuota")),
+        until=lambda seen: all(map(_is_counted, seen["ResourceQuota"].values())),
+        what="the quota to be counted",
+        about=f'attendee "{name}" in cluster "{kube.cluster}"',
+        resume=f'cluster.add_attendee("{name}") goes on',
+        describe=lambda seen: "Kubernetes has not counted it yet",
+    )
+
+
+def _is_counted(quota: Object) -> bool:
+    return bool((quota.get("status") or {}).get("hard"))
+
+
+def _used(quota: Object, what: str) -> str | None:
+    status = quota.get("status") or {}
+    hard = (status.get("hard") or {}).get(what)
+    return f"{(status.get('used') or {}).get(what, '0')} of {hard}" if hard else None
+
+
+def kubeconfig(cluster: str, name: str) -> Path:
+    """Return where the kubeconfig of an attendee lies."""
+    return config.state_folder() / "attendees" / cluster / f"{name}.kubeconfig"
+
+
+def _write(path: Path, content: Object) -> None:
+    """Write a file that this user alone can read, whatever was there."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    aside = path.with_suffix(".new")
+    aside.unlink(missing_ok=True)
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        yaml.safe_dump(content, file)
+    aside.replace(path)

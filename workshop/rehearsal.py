@@ -1,0 +1,188 @@
+"""The day before a workshop of many: room for all, images on the nodes, data, one training, time and price.
+
+What it finds is a row each, with the seconds that it took; a row that is not ready says what to do. The
+images stay on the nodes and the data where they are, so the day itself begins with both. That the notebooks
+pass is for `workshop.notebook_rehearsal`.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from clouds.prices import Estimate, price_table
+from kitlib import config
+from kitlib.clusters import Cluster, connect
+from kitlib.clusters.existing import ExistingCluster
+from kitlib.display.progress import Progress, progress
+from kitlib.display.tables import Table
+from kitlib.errors import KitError
+from kitlib.jobs import IndexedJob, launch
+from kitlib.k8s import manifests, names
+from kitlib.k8s.manifests import Object, merge
+from kitlib.k8s.quantities import check_count
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Selection, snapshots
+from workshop import attendees as gathering
+from workshop import capacity, staging
+from workshop.namespaces import Quota, add, remove
+
+SOMEBODY = "rehearsal"  # an attendee who is gone afterwards
+PULL, PULL_SECONDS = "DaemonSet", 1800
+READY, NOT_READY = "ready", "NOT READY"
+COLUMNS = ("what", "seconds", "verdict", "found")
+AMAZON, GOOGLE = ("amazon", "EKS control plane"), ("google", "GKE control plane")
+CLOUDS = {"aws": AMAZON, "eks": AMAZON, "gce": GOOGLE, "gke": GOOGLE}  # by the word of its nodes, and the kit
+INSTANCE, ACCELERATOR = "node.kubernetes.io/instance-type", "cloud.google.com/gke-accelerator"
+
+
+def rehearse(
+    attendees: int = 10,
+    *,
+    cluster: Cluster | str = config.DEFAULT_CLUSTER,
+    datasets: Sequence[str] | Mapping[str, Mapping] = (),
+    images: Sequence[str] = (),
+    hours: float = 4,
+    **quota: object,
+) -> Table:
+    """See that a cluster is ready for so many, as `create` would have it, and leave nothing but what helps.
+
+    Args:
+        attendees: How many will come.
+        cluster: The cluster, or its name.
+        datasets: To be staged, as `create` has them.
+        images: To be on every node beside that of the training.
+        hours: How long the workshop lasts, for its price.
+        quota: Of each, as `create` has it.
+
+    Returns:
+        A row for each step: what, seconds, verdict, what was found.
+
+    Example:
+        >>> kit.workshop.rehearse(attendees=30, cluster="workshop", datasets=["mnist"])
+    """
+    on = connect(cluster) if isinstance(cluster, str) else cluster
+    limits = gathering.limits(quota)
+    people = check_count(attendees, what="attendees", least=1, most=gathering.MOST)
+    wanted = datasets if isinstance(datasets, Mapping) else {each: {} for each in datasets}
+    rows: list[tuple] = []
+    with progress("rehearsal") as line:
+        with _step(rows, "room for all", line) as found:
+            seen = capacity.survey(on, people, limits)
+            found += ["; ".join(capacity.room_for_all(on, seen)), seen is not None and seen.enough]
+        with _step(rows, "images on the nodes", line) as found:
+            found.append(pull(on, dict.fromkeys([config.read().image, *images])))
+        if wanted:
+            with _step(rows, "data for all", line) as found:
+                found.append(staging.stage(on, wanted).said)
+        with _step(rows, "one training, as an attendee", line) as found:
+            found.append(_train(on, limits))
+        with _step(rows, f"price of {hours:g} hours", line) as found:
+            more = [seen.pattern] * seen.missing if seen and seen.missing else []
+            found.append(price([*on.kube.get_all("Node"), *more], hours, at=on.provider, more=len(more)))
+        line.done(READY if all(row[2] == READY for row in rows) else NOT_READY)
+    return Table(COLUMNS, rows)
+
+
+def ready(table: Table) -> bool:
+    """Return whether every step of a rehearsal was ready."""
+    return all(row["verdict"] == READY for row in table)
+
+
+@contextmanager
+def _step(rows: list[tuple], what: str, line: Progress) -> Iterator[list]:
+    """Time a step; what it finds is put into the list, and an error of the kit's is its verdict."""
+    line.update(what)
+    began, found = time.monotonic(), []
+    try:
+        yield found
+    except KeyboardInterrupt:
+        raise
+    except KitError as error:
+        found = [f"{error.what}; try: {error.fix}", False]
+    good = found[1] if len(found) > 1 else True
+    rows.append((what, f"{time.monotonic() - began:.0f}", READY if good else NOT_READY, found[0]))
+
+
+def pull(on: Cluster, images: Sequence[str] | Mapping[str, object]) -> str:
+    """Have images on every node, and return how many nodes that were.
+
+    Raises:
+        WaitTimeout: One is not there yet; the error has what the nodes say.
+    """
+    (item,) = manifests.read(config.manifests("workshop", "pull.yaml"))
+    (first,) = item["spec"]["template"]["spec"]["containers"]
+    containers = [{**first, "name": f"image-{index}", "image": image} for index, image in enumerate(images)]
+    now = config.read()
+    labels = names.labels(run="", workshop=now.workshop, lifetime=now.lifetime)
+    del labels[names.RUN]
+    own = {"metadata": {"labels": labels}, "spec": {"template": {"spec": {"containers": containers}}}}
+    name = item["metadata"]["name"]
+    try:
+        on.kube.apply(merge(item, own))
+        seen = wait(
+            snapshots(on.kube, Selection(PULL, fields=f"metadata.name={name}")),
+            until=lambda seen: any(map(_pulled, seen[PULL].values())),
+            timeout=PULL_SECONDS,
+            what="the images to be on every node",
+            about=f'{", ".join(images)} in cluster "{on.name}"',
+            resume="cluster.pods() says why: a wrong name, a missing pull secret; then rehearse again",
+            describe=lambda seen: "; ".join(map(_pulling, seen[PULL].values())),
+        )
+    finally:
+        on.kube.delete(PULL, name)
+    count = next(iter(seen[PULL].values()))["status"]["desiredNumberScheduled"]
+    return f"{', '.join(images)}: on {count} nodes"
+
+
+def _pulled(item: Object) -> bool:
+    status = item.get("status") or {}
+    current = status.get("observedGeneration") == item["metadata"]["generation"]
+    return current and 0 < status.get("desiredNumberScheduled", 0) == status.get("numberReady", 0)
+
+
+def _pulling(item: Object) -> str:
+    status = item.get("status") or {}
+    return f"{status.get('numberReady', 0)} of {status.get('desiredNumberScheduled', 0)} nodes have them"
+
+
+def _train(on: Cluster, limits: Quota) -> str:
+    """Train once with an attendee's kubeconfig, and return what came of it."""
+    somebody = add(on.kube, SOMEBODY, quota=limits, hours=1)
+    try:
+        theirs = ExistingCluster(f"{SOMEBODY}-of-{on.name}"[:40].rstrip("-"), kubeconfig=somebody.kubeconfig)
+        job = IndexedJob("trainers/digits_ddp.py", nodes=2, name=SOMEBODY, args={"epochs": 3})
+        run = launch(job, cluster=theirs)
+        run.wait()
+        return f"two ranks, accuracy {run.metrics('eval').accuracy.iloc[-1]:.2f}"
+    finally:
+        remove(on.kube, SOMEBODY)
+
+
+def price(nodes: Sequence[Object], hours: float, *, at: str = "", more: int = 0) -> str:
+    """Return what nodes and their control plane cost, by the kit's dated tables. Pure.
+
+    Args:
+        nodes: Of the cluster; whose they are stands in their ``providerID``, too.
+        hours: How long.
+        at: The cluster's provider.
+        more: How many of the nodes are missing as yet.
+    """
+    found = next((each["spec"].get("providerID", "").partition(":")[0] for each in nodes), "")
+    cloud = at if at in CLOUDS else found
+    if cloud not in CLOUDS:
+        return "nothing here, beyond the machines that there are"
+    name, control_plane = CLOUDS[cloud]
+    table, kinds = price_table(name), [*map(_machine, nodes), *filter(None, map(_accelerator, nodes))]
+    prices = [table.price(each, count=kinds.count(each)) for each in dict.fromkeys(kinds)]
+    found = Estimate("this cluster", (table.price(control_plane), *prices), hours)
+    unknown = f"; not known: {', '.join(found.unknown)}" if found.unknown else ""
+    said = f"about {found.total:.2f} dollars, {found.an_hour:.2f} an hour"
+    return f"{said}{f', with {more} nodes more' if more else ''}, by the list of {table.date}{unknown}"
+
+
+def _machine(node: Object) -> str:
+    return (node["metadata"].get("labels") or {}).get(INSTANCE, "a machine of no known type")
+
+
+def _accelerator(node: Object) -> str | None:
+    return (node["metadata"].get("labels") or {}).get(ACCELERATOR)

@@ -1,0 +1,90 @@
+"""The data of a workshop: prepared once on a volume of the instructor's, and read by everybody.
+
+Each attendee's namespace gets a claim that leads to the same place and is read-only. What is on it stands in
+the claim's annotations, so that `prepare_dataset` finds it there without starting anything.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kitlib.clusters import Cluster
+from kitlib.datasets import dataset
+from kitlib.datasets.dataset import SHARED, SHARED_NOTE
+from kitlib.errors import VolumeNotFound
+from kitlib.k8s.client import Kube
+from kitlib.k8s.manifests import Object
+from kitlib.storage import sharing
+
+SIZE = "10Gi"
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Data that everybody may read.
+
+    Attributes:
+        source: Where they are, as a PersistentVolume says it.
+        size: Of the volume.
+        found: What is said of each dataset, by name.
+    """
+
+    source: Object
+    size: str
+    found: Mapping[str, Mapping]
+
+    @property
+    def said(self) -> str:
+        """Which they are, in words."""
+        drawn = ", ".join(each for each, about in self.found.items() if about["synthetic"])
+        return ", ".join(self.found) + (f" (stand-ins: {drawn})" if drawn else "")
+
+    def share(self, kube: Kube, *, labels: Mapping[str, str]) -> None:
+        """Have them in a namespace."""
+        notes = {SHARED_NOTE: json.dumps(self.found)}
+        sharing.share(kube, SHARED, source=self.source, size=self.size, labels=labels, notes=notes)
+
+
+def stage(cluster: Cluster, wanted: Mapping[str, Mapping]) -> Staged:
+    """Prepare datasets on the volume from which all read; those that are there are taken as they are.
+
+    Args:
+        cluster: Where.
+        wanted: Options of `prepare_dataset`, by the dataset's name.
+    """
+    volume = cluster.create_volume(SHARED, size=SIZE)
+    sharing.read_only(volume.source)  # whether it can be shared at all, before anything is fetched
+    for name, options in wanted.items():
+        dataset.prepare_dataset(name, volume=volume, **options)
+    said = {name: dataset.said_of(volume, name) for name in wanted}
+    before = _noted(cluster.kube)
+    note = {"metadata": {"annotations": {SHARED_NOTE: json.dumps({**before, **said})}}}
+    cluster.kube.patch("PersistentVolumeClaim", SHARED, note)
+    return staged(cluster)
+
+
+def staged(cluster: Cluster) -> Staged | None:
+    """Return what was staged in a cluster before, or None."""
+    found = _noted(cluster.kube)
+    if not found:
+        return None
+    volume = cluster.volume(SHARED)
+    size = cluster.kube.get("PersistentVolumeClaim", SHARED)["spec"]["resources"]["requests"]["storage"]
+    return Staged(volume.source, size, found)
+
+
+def delete(cluster: Cluster) -> None:
+    """Delete what was staged; nothing to delete is fine."""
+    if not _noted(cluster.kube):
+        return
+    try:
+        cluster.volume(SHARED).delete()
+    except VolumeNotFound:
+        return
+
+
+def _noted(kube: Kube) -> dict[str, Mapping]:
+    claim = kube.find("PersistentVolumeClaim", SHARED)
+    if claim is None:
+        return {}
+    return json.loads((claim["metadata"].get("annotations") or {}).get(SHARED_NOTE, "{}"))
