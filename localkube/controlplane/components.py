@@ -1,7 +1,7 @@
 """Say how each component of the control plane is started, tuned for a laptop.
 
 One place holds the flags, because most of them are there for a reason that was measured: see the
-comments, and `docs/architecture.md`. Nothing is started here; no key or token appears in an argument,
+comments, and `localkube/README.md`. Nothing is started here; no key or token appears in an argument,
 only the names of files.
 """
 

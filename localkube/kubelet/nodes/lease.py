@@ -2,7 +2,7 @@
 
 Kubernetes renews every ten seconds and calls a node NotReady after fifty. Here it is three and sixteen, so
 that a lesson in which a node is switched off needs no coffee break; the grace is a flag of the controller
-manager (``controlplane/components.py``). See docs/architecture.md for the price.
+manager (``controlplane/components.py``).
 """
 
 import asyncio
