@@ -33,7 +33,7 @@ class Times:
         ended: The last rank was done, before its process ended.
         finished: It was seen to be over.
         threads: How many threads each rank had, as the ranks have said.
-        warm: How many pods were forked from the warm parent.
+        warm: How many pods were forked by the forkserver.
         accuracy: What it reached; None where it said nothing of it.
     """
 
@@ -140,6 +140,6 @@ def _started_warm(kube: Kube, pods: set[str]) -> int:
         {
             each["involvedObject"]["name"]
             for each in events
-            if each["involvedObject"]["name"] in pods and "warm parent" in each.get("message", "")
+            if each["involvedObject"]["name"] in pods and "forkserver" in each.get("message", "")
         }
     )

@@ -92,9 +92,9 @@ class ClusterPaths:
         return self.root / "pods"
 
     @property
-    def fleeting(self) -> Path:
+    def tmpfs(self) -> Path:
         """Where the site has a file system in memory; on the host the directory stays empty."""
-        return self.root / "fleeting"
+        return self.root / "tmpfs"
 
     @property
     def volumes(self) -> Path:
@@ -102,7 +102,7 @@ class ClusterPaths:
 
     @property
     def socket(self) -> Path:
-        return self.root / "spawner.sock"
+        return self.root / "runtime.sock"
 
     @property
     def control(self) -> Path:

@@ -23,12 +23,12 @@ from localkube.cluster import log_rotation
 from localkube.host import start_time
 from localkube.network.relay import carry
 from localkube.runtime import plain, syscalls
-from localkube.runtime.client import Orders, Refused, SpawnerGone, short_name
+from localkube.runtime.client import RuntimeCallError, RuntimeClient, RuntimeExited, short_name
 from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
 
-SPAWNER = Path(__file__).parent / "runtime" / "init.py"
+RUNTIME_INIT = Path(__file__).parent / "runtime" / "init.py"
 RESTART_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_SECONDS = 60.0
 # Some components wait so long for the API server, and end: that is no fault of theirs on a slow machine.
@@ -60,7 +60,7 @@ class Supervisor:
         self._root = root
         self._plan: dict[str, Any] = json.loads((root / "plan.json").read_text())
         self._components = {raw["name"]: Component(**raw) for raw in self._plan["components"]}
-        self._orders: Orders | None = None
+        self._client: RuntimeClient | None = None
         self._gateway: subprocess.Popen | None = None
         self._processes: dict[str, dict[str, int | None]] = {}
         self._deaths: dict[str, dict[str, int]] = {}
@@ -72,12 +72,12 @@ class Supervisor:
             loop.add_signal_handler(number, self._stopping.set)
         _write(self._root / "deaths.json", self._deaths)
         self._note("supervisor", os.getpid())
-        if self._plan["site"]["mode"] == "plain":
+        if self._plan["runtime"]["mode"] == "plain":
             syscalls.adopt_orphans()
-        site = self._start_site()
-        self._note("site", site.pid)
+        runtime = self._start_runtime()
+        self._note("runtime", runtime.pid)
         try:
-            self._orders = await Orders.connect(self._root / "spawner.sock", on_exit=self._exited)
+            self._client = await RuntimeClient.connect(self._root / "runtime.sock", on_exit=self._exited)
             if self._plan["gateway"]:
                 start_task(self._keep_gateway(), name="gateway")
             for component in self._components.values():
@@ -89,29 +89,29 @@ class Supervisor:
             start_task(self._serve(listener), name="forwarder")
             start_task(log_rotation.keep_small(self._root / "logs"), name="logs")
             stop = asyncio.create_task(self._stopping.wait())
-            await asyncio.wait([stop, self._orders.gone], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([stop, self._client.gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._stopping.set()
-            site.terminate()
-            site.wait()
-            if self._plan["site"]["mode"] == "plain":
-                # What an ended spawner could not end has fallen to this process.
+            runtime.terminate()
+            runtime.wait()
+            if self._plan["runtime"]["mode"] == "plain":
+                # What an ended runtime could not end has fallen to this process.
                 plain.end_children(besides=[self._gateway.pid] if self._gateway else [])
             if self._gateway:
                 self._gateway.kill()
                 self._gateway.wait()
 
-    def _start_site(self) -> subprocess.Popen:
-        path = self._root / "spawner.sock"
+    def _start_runtime(self) -> subprocess.Popen:
+        path = self._root / "runtime.sock"
         path.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as orders:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             with short_name(path) as name:
-                orders.bind(name)
+                listener.bind(name)
             path.chmod(0o600)
-            orders.listen(8)
-            settings = self._plan["site"] | {"listener": orders.fileno()}
-            command = [sys.executable, "-S", "-s", "-E", str(SPAWNER), json.dumps(settings)]
-            return subprocess.Popen(command, pass_fds=[orders.fileno()], stdin=subprocess.DEVNULL)
+            listener.listen(8)
+            settings = self._plan["runtime"] | {"listener": listener.fileno()}
+            command = [sys.executable, "-S", "-s", "-E", str(RUNTIME_INIT), json.dumps(settings)]
+            return subprocess.Popen(command, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL)
 
     def _note(self, name: str, pid: int) -> None:
         """Write down a process for ``delete``: by pid and start time, because pids are used again."""
@@ -130,7 +130,7 @@ class Supervisor:
             "log": component.log,
             "cwd": component.cwd,
         }
-        await self._orders.ask(component.op, **order)
+        await self._client.call(component.op, **order)
 
     async def _start_late(self) -> None:
         """Start what needs the API as soon as it answers at all."""
@@ -173,8 +173,8 @@ class Supervisor:
         delay = RESTART_DELAYS[min(component.deaths, len(RESTART_DELAYS) - 1)]
         component.deaths += 1
         log.warning("%s ended with %s; starting it again in %s s", component.name, code, delay)
-        with contextlib.suppress(SpawnerGone):
-            await self._orders.ask("forget", id=entry["id"])
+        with contextlib.suppress(RuntimeExited):
+            await self._client.call("forget", id=entry["id"])
             await asyncio.sleep(delay)
             await self._start(component)
 
@@ -188,7 +188,7 @@ class Supervisor:
     async def _keep_gateway(self) -> None:
         """Run the gateway in the host's network, and again when it dies."""
         while not self._stopping.is_set():
-            _, descriptors = await self._orders.ask("hello")
+            _, descriptors = await self._client.call("hello")
             gate = descriptors[0]
             argv = [word.replace("{fd}", str(gate)) for word in self._plan["gateway"]]
             output = os.open(
@@ -215,7 +215,7 @@ class Supervisor:
             start_task(self._forward(client), name="connection")
 
     async def _connect(self) -> socket.socket:
-        _, descriptors = await self._orders.ask("socket")
+        _, descriptors = await self._client.call("socket")
         inside = socket.socket(fileno=descriptors[0])
         inside.setblocking(False)
         try:
@@ -228,7 +228,7 @@ class Supervisor:
     # One server of the host, for the API server alone: pods are in networks of their own.
 
     async def _let_out(self, inside: list[Any], outside: list[Any]) -> None:
-        _, descriptors = await self._orders.ask("socket")
+        _, descriptors = await self._client.call("socket")
         loop, listener = asyncio.get_running_loop(), socket.socket(fileno=descriptors[0])
         listener.bind(tuple(inside))
         listener.listen()
@@ -251,7 +251,7 @@ class Supervisor:
     async def _forward(self, client: socket.socket) -> None:
         try:
             inside = await self._connect()
-        except (OSError, Refused, SpawnerGone):
+        except (OSError, RuntimeCallError, RuntimeExited):
             client.close()
             return
         await carry(client, inside)

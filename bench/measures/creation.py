@@ -2,7 +2,7 @@
 
 Both sides start the same Kubernetes programs, which are in the cache, and end when a watch has seen the pod
 Running on one of four nodes. Ours is a process; kwok's is pretended. Ours is the cluster that a user gets:
-its warm parent loads meanwhile.
+its forkserver loads meanwhile.
 """
 
 import time

@@ -2,7 +2,7 @@
 
 The kit's Job has a torchrun in each pod, as on any cluster, and torchrun starts the trainer as a process of
 its own; so it is measured too with the trainer as the pod's command. Cold means that every Python begins
-with nothing; warm that pods are forked from the cluster's warm parent.
+with nothing; warm that pods are forked by the cluster's forkserver.
 """
 
 from bench import training
@@ -47,9 +47,9 @@ def measure(lab: Lab) -> list[Result]:
 
 
 def _warm_up(lab: Lab, patch: dict) -> None:
-    """Run a job until the warm parent starts its pods, so that no sample is of a parent still loading."""
+    """Run a job until the forkserver starts its pods, so that no sample is of a forkserver still loading."""
     for _ in range(WARM_UPS):
-        lab.report("waiting for the warm parent")
+        lab.report("waiting for the forkserver")
         if training.in_cluster(lab.ours, RANKS, flags=FLAGS, patch=patch).warm == RANKS:
             return
 
@@ -65,6 +65,6 @@ def _result(samples: dict[str, list[training.Times]], what: str, side: str, limi
         peer=PEER,
         theirs=tuple(each.to_first_step for each in samples["bare"]),
         limit=limit,
-        notes="" if warm == expected else f"{warm} pods came from the warm parent, not {expected}",
-        details={"pods from the warm parent": [each.warm for each in ours]},
+        notes="" if warm == expected else f"{warm} pods came from the forkserver, not {expected}",
+        details={"pods from the forkserver": [each.warm for each in ours]},
     )

@@ -1,4 +1,4 @@
-"""What a cluster of four nodes takes while nothing runs in it, without the warm parent.
+"""What a cluster of four nodes takes while nothing runs in it, without the forkserver.
 
 All processes are counted: the supervisor and what descends from it (the site with the control plane and the
 agent, and the gateway). Memory is the proportional set size, in which a page that several processes map is
@@ -74,7 +74,7 @@ def _result(
     notes: str = "",
 ) -> Result:
     return Result(
-        what=f"idle cluster of 4 nodes without warm parent, {NOUNS[attribute]}",
+        what=f"idle cluster of 4 nodes without forkserver, {NOUNS[attribute]}",
         unit=unit,
         ours=tuple(sum(getattr(each, attribute).values()) for each in ours),
         peer="kwok, 4 fake nodes",

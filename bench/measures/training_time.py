@@ -1,7 +1,7 @@
 """What a cluster costs while training goes on: an Indexed Job of 2 × 1 process beside a bare torchrun of 2.
 
 Both sides have a thread a rank, the same flags, and at least half a minute of work. Two lines: from the first
-step to the end, and from submitting to the end, where pods forked from the warm parent win back some.
+step to the end, and from submitting to the end, where pods forked by the forkserver win back some.
 """
 
 import math

@@ -22,7 +22,7 @@ from localkube.paths import ClusterPaths, private_dir, state_dir
 # Set to "off", containers are held to their limits without control groups, as where there are none.
 CONTROL_GROUPS = "TRAINYARD_CGROUPS"
 # Seconds after the API's first answer: each takes a core for a second or two, which the first pods want.
-DELAYS = {"metrics-server": 3.0, "warm": 4.0}
+DELAYS = {"metrics-server": 3.0, "forkserver": 4.0}
 EGRESS_SOCKET = "egress.sock"
 # Of a site's loopback: from there the supervisor carries to the server on the host that judges tokens.
 TOKEN_WEBHOOK_PORT = 6444
@@ -63,7 +63,7 @@ class Preparation:
             paths.pods,
             paths.volumes,
             paths.root / "mnt",
-            paths.fleeting,
+            paths.tmpfs,
         ):
             private_dir(directory)
         # A cluster that starts has all its nodes.
@@ -96,7 +96,7 @@ class Preparation:
             "pki": str(paths.pki),
             "socket": str(paths.socket),
             "pods": str(paths.pods),
-            "fleeting": str(paths.fleeting),
+            "tmpfs": str(paths.tmpfs),
             "volumes": str(paths.volumes),
             "control": str(paths.control),
             "node_states": str(paths.node_states),
@@ -104,7 +104,7 @@ class Preparation:
             "hide": [os.path.realpath(state_dir())],
             "version": self.control_plane.version,
             "nodes": [asdict(node) for node in nodes],
-            "warm": self.wanted.warm,
+            "forkserver": self.wanted.warm,
             "log_limits": {
                 "bytes": self.wanted.container_log_max_size,
                 "files": self.wanted.container_log_max_files,
@@ -131,17 +131,17 @@ class Preparation:
         }
 
     def _plan(self, nodes: list[NodeSettings]) -> dict[str, Any]:
-        """Return what ``localkube.supervisor`` reads."""
-        site = asdict(Site()) | {
+        """Return the settings of ``localkube.supervisor``."""
+        runtime = asdict(Site()) | {
             "mode": self.mode,
             "user_namespace": self.machine.namespaces.user_namespace,
             "scratch": str(self.paths.root / "mnt"),
-            "fleeting": str(self.paths.fleeting),
+            "tmpfs": str(self.paths.tmpfs),
             "node_addresses": [node.address for node in nodes],
         }
         plain = self.mode == "plain"
         return {
-            "site": site,
+            "runtime": runtime,
             "components": self._components(),
             "gateway": None if plain else _gateway(self.control_plane, Site()),
             "token_webhook": None if plain else self._way_to_token_webhook(),
@@ -177,11 +177,11 @@ class Preparation:
         agent = [sys.executable, "-m", "localkube.kubelet", str(paths.root / "agent.json")]
         found.append(_component(paths, "agent", agent, environment | AGENT_ENVIRONMENT, late=False))
         if self.wanted.warm:
-            warm = [sys.executable, "-m", "localkube.runtime.forkserver.server"]
+            forkserver = [sys.executable, "-m", "localkube.runtime.forkserver.server"]
             if plain:
                 environment = environment | {"LD_PRELOAD": str(self.preload)}
-            entry = _component(paths, "warm", warm, environment, late=True)
-            found.append(entry | {"op": "warm", "delay": DELAYS["warm"]})
+            entry = _component(paths, "forkserver", forkserver, environment, late=True)
+            found.append(entry | {"op": "forkserver", "delay": DELAYS["forkserver"]})
         return found
 
     def _first_record(self, nodes: list[NodeSettings]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class AgentSettings:
     pki: Path
     socket: Path
     pods: Path
-    fleeting: Path
+    tmpfs: Path
     volumes: Path
     hide: tuple[str, ...]
     version: str
@@ -35,7 +35,7 @@ class AgentSettings:
     control: Path
     node_states: Path
     simulated: Path
-    warm: bool
+    forkserver: bool
     egress: bool
     metrics: bool = False
     programs: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class AgentSettings:
     @classmethod
     def read(cls, path: Path) -> "AgentSettings":
         raw = json.loads(path.read_text())
-        names = ("pki", "socket", "pods", "fleeting", "volumes", "control", "node_states", "simulated")
+        names = ("pki", "socket", "pods", "tmpfs", "volumes", "control", "node_states", "simulated")
         places = {name: Path(raw[name]) for name in names}
         made = tuple(
             NodeSettings(**node | {"gpu_devices": tuple(node["gpu_devices"])}) for node in raw["nodes"]

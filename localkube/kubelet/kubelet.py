@@ -37,7 +37,7 @@ from localkube.kubelet.volumes.object_cache import Objects, watch_authorities
 from localkube.kubelet.volumes.volume_manager import VolumeError, Volumes
 from localkube.network.addresses import Addresses, LoopbackAddresses, SiteAddresses
 from localkube.runtime import syscalls
-from localkube.runtime.client import Orders
+from localkube.runtime.client import RuntimeClient
 from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Agent:
 
     async def run(self) -> None:
         settings = self._settings
-        orders = await Orders.connect(settings.socket, on_exit=self._exited)
+        client = await RuntimeClient.connect(settings.socket, on_exit=self._exited)
         api = Api(
             settings.server,
             ca_file=settings.pki / "ca.crt",
@@ -96,15 +96,15 @@ class Agent:
             )
             authorities = watch_authorities(api)
             objects = Objects(api, authorities=authorities)
-            executions = Executions(orders, limits=self._limits.join)
+            executions = Executions(client, limits=self._limits.join)
             self._runtime = Runtime(
                 api=api,
-                orders=orders,
+                client=client,
                 objects=objects,
                 volumes=Volumes(
                     api,
                     pods=settings.pods,
-                    fleeting=settings.fleeting,
+                    tmpfs=settings.tmpfs,
                     claimed=settings.volumes.resolve(),
                     private=settings.hide,
                     allocatable=self._allocatable,
@@ -116,7 +116,7 @@ class Agent:
                 events=Events(api),
                 host=Host(hide=settings.hide),
                 pods=settings.pods,
-                fleeting=settings.fleeting,
+                tmpfs=settings.tmpfs,
                 services=network.services,
                 nodes=Watch(api, "/api/v1/nodes", label_selector=f"!{MARK}"),
                 version=settings.version,
@@ -125,20 +125,20 @@ class Agent:
                 addresses=addresses,
                 plain=PlainPods(addresses, Path(settings.plain.preload)) if settings.plain else None,
             )
-            self._view.furnish(self._runtime)
-            self._start_warm()
+            self._view.set_runtime(self._runtime)
+            self._use_forkserver()
             for node in self._nodes.values():
-                node.furnish(self._runtime)
+                node.set_runtime(self._runtime)
             for node in heard:
                 node.beat()
-            machines = Machines(self._nodes, states=states, orders=orders, tenants=self)
+            machines = Machines(self._nodes, states=states, client=client, tenants=self)
             self._go(self._runtime.nodes.run(), "watch nodes")
             self._go(authorities.run(), "watch authorities")
             self._go(self._limits.run(), "limits")
             self._go(self._storage.run(), "storage")
             self._go(self._refresh_volumes(), "volumes")
-            self._go(self._follow(pods, orders, machines, network), "watch pods")
-            await orders.gone
+            self._go(self._follow(pods, client, machines, network), "watch pods")
+            await client.gone
 
     def _allocatable(self, node: str) -> Mapping[str, str]:
         return self._nodes[node].settings.allocatable()
@@ -147,7 +147,7 @@ class Agent:
         self._tasks.append(start_task(work, name=name))
 
     def _out_of_memory(self, identity: str) -> None:
-        start_task(self._runtime.orders.ask("kill", id=identity, signal=9), name=f"out of memory {identity}")
+        start_task(self._runtime.client.call("kill", id=identity, signal=9), name=f"out of memory {identity}")
 
     async def _refresh_volumes(self) -> None:
         """Bring files from ConfigMaps, Secrets and tokens up to date once a minute, as the kubelet does.
@@ -168,25 +168,25 @@ class Agent:
 
     # Pods.
 
-    async def _follow(self, pods: Watch, orders: Orders, machines: Machines, network: Network) -> None:
+    async def _follow(self, pods: Watch, client: RuntimeClient, machines: Machines, network: Network) -> None:
         watching = start_task(pods.run(), name="pods")
         await pods.synced.wait()
         await machines.restore()
-        answer, _ = await orders.ask("list")
+        answer, _ = await client.call("list")
         entries = [entry for entry in answer["entries"] if entry["owner"] == "container"]
         known = {pod["metadata"]["uid"] for pod in pods.store.values()}
         for pod in list(pods.store.values()):
             uid = pod["metadata"]["uid"]
             mine = [entry for entry in entries if entry["id"].split(".")[0] == uid]
             if worker := self._worker(pod):
-                await adopt(worker, mine, orders, address=answer["pods"].get(uid))
+                await adopt(worker, mine, client, address=answer["pods"].get(uid))
                 worker.start()
                 if self._nodes[pod["spec"]["nodeName"]].is_heard:
                     worker.changed(pod)
         # What a node that is cut off runs is not to be told that it was deleted.
         cut = tuple(node.prefix for node in self._nodes.values() if node.state == CUT)
         known |= {uid for uid, address in answer["pods"].items() if cut and address.startswith(cut)}
-        await self._sweep(orders, entries, set(answer["pods"]), known)
+        await self._sweep(client, entries, set(answer["pods"]), known)
         self._limits.keep_only({entry["id"] for entry in entries})
         # What came and went during the adoption was not heard yet.
         pods.subscribe(self._changed)
@@ -209,16 +209,16 @@ class Agent:
         await watching
 
     async def _sweep(
-        self, orders: Orders, entries: list[dict[str, Any]], sandboxes: set[str], known: set[str]
+        self, client: RuntimeClient, entries: list[dict[str, Any]], sandboxes: set[str], known: set[str]
     ) -> None:
         """End what belongs to pods that were deleted while no agent ran."""
         for entry in entries:
             if entry["id"].split(".")[0] not in known:
-                await orders.ask("kill", id=entry["id"], signal=9)
-                await orders.ask("forget", id=entry["id"])
+                await client.call("kill", id=entry["id"], signal=9)
+                await client.call("forget", id=entry["id"])
         for uid in sandboxes - known:
-            await orders.ask("remove", pod=uid)
-        for directory in [*self._settings.pods.iterdir(), *self._settings.fleeting.iterdir()]:
+            await client.call("remove", pod=uid)
+        for directory in [*self._settings.pods.iterdir(), *self._settings.tmpfs.iterdir()]:
             if directory.name not in known:
                 await self._runtime.volumes.remove(directory.name)
                 await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
@@ -261,28 +261,28 @@ class Agent:
         lost = {uid for uid, worker in self._workers.items() if worker.pool is node.pool}
         for uid in lost:
             self._workers.pop(uid).abandon()
-        orders = self._runtime.orders
-        answer, _ = await orders.ask("list")
+        client = self._runtime.client
+        answer, _ = await client.call("list")
         lost |= {uid for uid, address in answer["pods"].items() if address.startswith(node.prefix)}
         running = [entry["id"] for entry in answer["entries"] if entry["id"].split(".")[0] in lost]
         for identity in running:
-            await orders.ask("kill", id=identity, signal=9)
+            await client.call("kill", id=identity, signal=9)
         while running:
-            answer, _ = await orders.ask("list")
+            answer, _ = await client.call("list")
             alive = {entry["id"] for entry in answer["entries"] if entry["status"] is None}
             running = [identity for identity in running if identity in alive]
             await asyncio.sleep(DEATH_POLL_SECONDS)
         for uid in lost:
-            await orders.ask("forget_pod", pod=uid)
-            await orders.ask("remove", pod=uid)
+            await client.call("forget_pod", pod=uid)
+            await client.call("remove", pod=uid)
             await self._runtime.volumes.lose_memory(uid)
-            fleeting = self._runtime.fleeting_directory(uid)
-            await asyncio.to_thread(shutil.rmtree, fleeting, ignore_errors=True)
+            tmpfs = self._runtime.tmpfs_directory(uid)
+            await asyncio.to_thread(shutil.rmtree, tmpfs, ignore_errors=True)
 
     async def reconcile(self, node: VirtualNode) -> None:
         """Bring the node's pods to what the API says by now."""
         pods = {pod["metadata"]["uid"]: pod for pod in self._pods.store.values()}
-        orders = self._runtime.orders
+        client = self._runtime.client
         for uid in [uid for uid, worker in self._workers.items() if worker.pool is node.pool]:
             if uid not in pods:
                 self._gone(uid)
@@ -290,13 +290,13 @@ class Agent:
         # Those that have an address first: they get it again.
         for pod in sorted(mine, key=lambda each: not each.get("status", {}).get("podIP")):
             if worker := self._worker(pod):
-                await adopt(worker, [], orders, address=None)
+                await adopt(worker, [], client, address=None)
                 worker.start()
             self._workers[pod["metadata"]["uid"]].changed(pod)
-        answer, _ = await orders.ask("list")
+        answer, _ = await client.call("list")
         entries = [entry for entry in answer["entries"] if entry["owner"] == "container"]
         known = {*pods, *self._workers, *self._leaving}
-        await self._sweep(orders, entries, set(answer["pods"]), known)
+        await self._sweep(client, entries, set(answer["pods"]), known)
 
     def _exited(self, entry: dict[str, Any]) -> None:
         if entry["owner"] == "exec" and self._runtime:
@@ -307,12 +307,12 @@ class Agent:
         if worker := self._workers.get(uid) or self._leaving.get(uid):
             worker.exited(entry)
 
-    def _start_warm(self) -> None:
-        if self._settings.warm:
+    def _use_forkserver(self) -> None:
+        if self._settings.forkserver:
             from localkube.runtime.forkserver.command import plan
 
             host = self._runtime.host
-            self._runtime.warm = lambda argv, env: plan(
+            self._runtime.fork_plan = lambda argv, env: plan(
                 argv, env, python=host.python, path=env.get("PATH", "")
             )
 

@@ -24,7 +24,7 @@ class AgentView:
         self._workers = workers
         self._runtime: Runtime | None = None
 
-    def furnish(self, runtime: Runtime) -> None:
+    def set_runtime(self, runtime: Runtime) -> None:
         """Take the agent's parts; there are no pods before."""
         self._runtime = runtime
         runtime.logs.on_loss = self._log_lost
@@ -46,11 +46,11 @@ class AgentView:
 
     def end_input(self, process: Process) -> None:
         process.end_input()
-        start_task(self._runtime.orders.ask("end_input", id=process.identity), name="end of input")
+        start_task(self._runtime.client.call("end_input", id=process.identity), name="end of input")
 
     async def connect(self, pod: Mapping[str, Any], port: int) -> port_forward.Streams:
         parts, uid = self._runtime, pod["metadata"]["uid"]
-        return await port_forward.connect(parts.orders, pod=uid, port=port, addresses=parts.addresses)
+        return await port_forward.connect(parts.client, pod=uid, port=port, addresses=parts.addresses)
 
     def log_path(self, pod: Mapping[str, Any], container: str, *, previous: bool) -> Path | None:
         worker = self._workers.get(pod["metadata"]["uid"])

@@ -15,7 +15,7 @@ class Site:
     services_prefix: int = 16
 
     def pod_network(self) -> dict[str, Any]:
-        """Return what the spawner needs to connect a pod."""
+        """Return what the runtime needs to connect a pod."""
         return {
             "prefix": self.prefix,
             "router": self.address,

@@ -1,4 +1,4 @@
-"""What starts and holds processes apart: the spawner, and what it does for each container.
+"""What starts and holds processes apart: the runtime, and what it does for each container.
 
-Standard library only, but for ``orders``, by which the agent and the supervisor tell the spawner what to do.
+Standard library only, but for ``orders``, by which the agent and the supervisor tell the runtime what to do.
 """

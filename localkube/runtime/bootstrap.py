@@ -1,4 +1,4 @@
-"""How the spawner becomes the first process of a site, and who waits for it outside."""
+"""How the runtime becomes the first process of a site, and who waits for it outside."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def enter_site(settings: dict[str, Any]) -> None:
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     syscalls.mount("proc", "/proc", "proc", syscalls.PROC_FLAGS)
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
-    syscalls.mount("tmpfs", settings["fleeting"], "tmpfs", flags, "mode=700,size=512m")
+    syscalls.mount("tmpfs", settings["tmpfs"], "tmpfs", flags, "mode=700,size=512m")
 
 
 def _outlive(child: int) -> NoReturn:

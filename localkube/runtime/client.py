@@ -1,6 +1,6 @@
-"""Orders to the spawner, from asyncio: the agent and the supervisor are its clients.
+"""Call the runtime from asyncio: the agent and the supervisor are its clients.
 
-The orders, and what each answers, are the ``_do_…`` methods of ``spawner.py``.
+The requests and their answers are the ``_do_…`` methods of ``init.py``.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from typing import Any
 from localkube.runtime import messages
 
 
-class Refused(Exception):
-    """The spawner could not carry out an order; ``stage`` is sandbox, mount or exec."""
+class RuntimeCallError(Exception):
+    """The runtime could not carry out an order; ``stage`` is sandbox, mount or exec."""
 
     def __init__(self, stage: str, message: str) -> None:
         super().__init__(message)
@@ -23,19 +23,19 @@ class Refused(Exception):
         self.message = message
 
 
-class SpawnerGone(Exception):
-    """The connection to the spawner ended, and with it the site."""
+class RuntimeExited(Exception):
+    """The connection to the runtime ended, and with it the site."""
 
 
-class Orders:
-    """A connection to the spawner of a site.
+class RuntimeClient:
+    """A connection to the runtime of a site.
 
     Args:
         on_exit: Called with each exit: ``id``, ``owner``, ``pid``, ``status`` (waitpid's), ``ended``.
 
     Example:
-        >>> orders = await Orders.connect(paths.socket, on_exit=print)
-        >>> answer, descriptors = await orders.ask("list")
+        >>> client = await RuntimeClient.connect(paths.socket, on_exit=print)
+        >>> answer, descriptors = await client.call("list")
     """
 
     def __init__(self, sock: socket.socket, on_exit: Callable[[dict[str, Any]], None]) -> None:
@@ -49,7 +49,7 @@ class Orders:
         self._loop.add_reader(sock, self._readable)
 
     @classmethod
-    async def connect(cls, path: Path, *, on_exit: Callable[[dict[str, Any]], None]) -> "Orders":
+    async def connect(cls, path: Path, *, on_exit: Callable[[dict[str, Any]], None]) -> "RuntimeClient":
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sock.setblocking(False)
         with short_name(path) as name:
@@ -62,8 +62,8 @@ class Orders:
         """Send an order and return its answer and the descriptors that came with it.
 
         Raises:
-            Refused: The spawner says why it could not.
-            SpawnerGone: It has ended.
+            RuntimeCallError: The runtime says why it could not.
+            RuntimeExited: It has ended.
         """
         number = next(self._numbers)
         future = self._loop.create_future()
@@ -71,14 +71,14 @@ class Orders:
         await self._send({"op": op, "number": number, **order}, list(fds))
         answer, descriptors = await future
         if "error" in answer:
-            raise Refused(answer["stage"], answer["error"])
+            raise RuntimeCallError(answer["stage"], answer["error"])
         return answer, descriptors
 
     async def _send(self, message: dict[str, Any], fds: list[int]) -> None:
         async with self._sending:
             while True:
                 if self.gone.done():
-                    raise SpawnerGone("the site has ended")
+                    raise RuntimeExited("the runtime has ended")
                 try:
                     messages.send(self._socket, message, fds)
                     return
@@ -86,7 +86,7 @@ class Orders:
                     await self._writable()
                 except ConnectionError as error:
                     self._end()
-                    raise SpawnerGone("the site has ended") from error
+                    raise RuntimeExited("the runtime has ended") from error
 
     async def _writable(self) -> None:
         ready = self._loop.create_future()
@@ -123,7 +123,7 @@ class Orders:
         self.gone.set_result(None)
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(SpawnerGone("the site has ended"))
+                future.set_exception(RuntimeExited("the runtime has ended"))
         self._waiting.clear()
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Start one container: namespaces, a root file system, no privileges, then the command.
 
-Standard library only: the spawner runs it with ``python -S``, and the warm parent imports it too.
+Standard library only: the runtime runs it with ``python -S``, and the warm parent imports it too.
 Which mounts a container gets is decided by the agent; here they are only carried out.
 """
 

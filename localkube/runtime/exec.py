@@ -1,6 +1,6 @@
 """Start a process in the namespaces of a container that runs: ``kubectl exec``, probes and hooks.
 
-Standard library only: the spawner runs it. The process becomes a child of the site's PID 1, in a session of
+Standard library only: the runtime runs it. The process becomes a child of the site's PID 1, in a session of
 its own; the kernel ends it with the container's first process, whose PID namespace it shares.
 """
 

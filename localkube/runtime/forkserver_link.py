@@ -1,4 +1,4 @@
-"""The spawner's end of its line to the warm parent, which forks containers where it can."""
+"""The runtime's end of its line to the forkserver, which forks containers where it can."""
 
 import selectors
 import socket
@@ -7,8 +7,8 @@ from typing import Any
 from localkube.runtime import container, messages
 
 
-class WarmLink:
-    """A line to the warm parent: ``ready`` once the parent has imported what it has to, until it is lost."""
+class ForkserverClient:
+    """A line to the forkserver: ``ready`` once the parent has imported what it has to, until it is lost."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector

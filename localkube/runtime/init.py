@@ -6,7 +6,7 @@ run, their output pipes with what they wrote meanwhile, the journals of their lo
 It decides nothing.
 The supervisor's end is its end, and its end is the end of every process in the site.
 
-Orders arrive on a Unix socket, one message each (see ``orders.py``). Its own helpers are beside it.
+Requests arrive on a Unix socket, one message each (see ``orders.py``). Its own helpers are beside it.
 """
 
 import gc
@@ -27,14 +27,14 @@ sys.path.insert(0, os.path.abspath(__file__).removesuffix("/localkube/runtime/in
 from localkube.runtime import container as sandbox
 from localkube.runtime import exec, host_process, messages, pause, plain, stdio
 from localkube.runtime.bootstrap import enter_site
-from localkube.runtime.forkserver_link import WarmLink
+from localkube.runtime.forkserver_link import ForkserverClient
 from localkube.runtime.kill_session import kill_session
 from localkube.runtime.netlink import Netlink
 from localkube.runtime.pod_network import make_network, make_pod, move_pod, plug_node, socket_in, unplug_node
 from localkube.runtime.process_table import Entry
 
 
-class Spawner:
+class RuntimeInit:
     """Carries out orders, one after the other."""
 
     def __init__(self, settings: dict[str, Any], listener: socket.socket) -> None:
@@ -50,7 +50,7 @@ class Spawner:
         self._unplugged: dict[str, str] = {}
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self._netlink = Netlink() if settings["mode"] != "plain" else None
-        self._warm = WarmLink(self._selector)
+        self._forkserver = ForkserverClient(self._selector)
         self._plain = settings["mode"] == "plain"
         self._gate = None if self._plain else make_network(self._netlink, settings)
 
@@ -136,9 +136,9 @@ class Spawner:
         pid = host_process.start(order, fds, null=self._null, plain=self._plain)
         return self._started(Entry(order["id"], "component", pid, time.time())), [], []
 
-    def _do_warm(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+    def _do_forkserver(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Start the process from which containers of the kit's Python are forked."""
-        with self._warm.open() as theirs:
+        with self._forkserver.open() as theirs:
             pid = host_process.start(order, [theirs.fileno()], null=self._null, plain=self._plain)
         return self._started(Entry(order["id"], "component", pid, time.time())), [], []
 
@@ -183,7 +183,7 @@ class Spawner:
         if order["id"] in self._entries:
             return self._do_attach(order, fds)
         with stdio.streams(order, self._null) as (ours, theirs):
-            started, warm = self._launch(order, theirs | self._pods[order["pod"]])
+            started, forked = self._launch(order, theirs | self._pods[order["pod"]])
         ours = stdio.kept(ours, started.terminal)
         if started.terminal is None:
             ours["journal"] = os.memfd_create("journal", os.MFD_CLOEXEC)
@@ -191,7 +191,7 @@ class Spawner:
         entry = Entry(order["id"], "container", started.pid, time.time(), ours, context)
         if "pause" in self._pods[order["pod"]]:
             entry.mounts = pause.mounts_of(started.pid)
-        return self._started(entry) | {"warm": warm}, list(ours.values()), []
+        return self._started(entry) | {"forked": forked}, list(ours.values()), []
 
     def _do_exec(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Start a command in a container that runs; its streams go to who orders it, and are not kept."""
@@ -216,8 +216,8 @@ class Spawner:
 
     def _launch(self, order: dict, given: dict[str, int]) -> tuple[sandbox.Launched, bool]:
         order["scratch"], order["spawner"] = self._settings["scratch"], os.getpid()
-        if order.get("warm") and self._warm.ready and not order.get("tty"):
-            started = self._warm.fork(order, given)
+        if order.get("warm") and self._forkserver.ready and not order.get("tty"):
+            started = self._forkserver.fork(order, given)
             if started is not None:
                 return started, True
         return (plain if self._plain else sandbox).launch(order, given), False
@@ -250,7 +250,7 @@ class Spawner:
 
     def _do_list(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         entries = [entry.describe() for entry in self._entries.values()]
-        return {"entries": entries, "pods": self._addresses, "warm": self._warm.ready}, [], []
+        return {"entries": entries, "pods": self._addresses, "forkserver": self._forkserver.ready}, [], []
 
     def _do_forget(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
         """Drop a process whose end was recorded elsewhere, or will be asked for by nobody."""
@@ -317,7 +317,7 @@ def main() -> NoReturn:
         enter_site(settings)
     # What is here by now stays, and a collection in a fork would copy the pages that it shares.
     gc.freeze()
-    Spawner(settings, listener).run()
+    RuntimeInit(settings, listener).run()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Ends a command with all that it has started: everything in its session, whoever the parent is by now.
 
-Standard library only, for the spawner. What has made a session of its own, a daemon, goes on.
+Standard library only, for the runtime. What has made a session of its own, a daemon, goes on.
 """
 
 import contextlib

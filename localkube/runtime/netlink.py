@@ -1,6 +1,6 @@
 """The rtnetlink requests of a site: bridge, veth pair, up, address, route, and taking two of them back.
 
-Hand-written because the spawner has only the standard library, and because a pod's start waits for it:
+Hand-written because the runtime has only the standard library, and because a pod's start waits for it:
 0.7 ms here, against 4 ms through a general library. Layouts: linux/rtnetlink.h, linux/if_link.h.
 """
 

@@ -3,7 +3,7 @@
 Its first process does nothing but to be there: orphans fall to it, and the kernel ends the rest with it. A
 container that ends in such a namespace does not take along what it has started; that is done here.
 
-Standard library only: the spawner runs it.
+Standard library only: the runtime runs it.
 """
 
 import contextlib

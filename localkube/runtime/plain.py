@@ -1,10 +1,10 @@
-"""Plain mode's half of the spawner: containers without namespaces, as processes of the machine.
+"""Plain mode's half of the runtime: containers without namespaces, as processes of the machine.
 
 What a PID namespace would do is done with the kernel's subreapers: a container's first process adopts what
-its descendants leave behind, and when it ends they all fall to the spawner, which ends them. What the other
+its descendants leave behind, and when it ends they all fall to the runtime, which ends them. What the other
 namespaces and the mounts would do, the preload library (``preload/``) does inside the container's programs.
 
-Standard library only: the spawner runs it with ``python -S``, and the warm parent imports it too.
+Standard library only: the runtime runs it with ``python -S``, and the warm parent imports it too.
 """
 
 import ctypes
@@ -93,7 +93,7 @@ def unplug_node(order: dict[str, Any]) -> None:
 def launch(
     order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn] | None = None
 ) -> Launched:
-    """Start the container of ``order``; the process becomes a child of the spawner, whoever calls.
+    """Start the container of ``order``; the process becomes a child of the runtime, whoever calls.
 
     Args:
         order: ``argv``, ``env``, ``cwd``, ``tty``, ``groups`` or ``cores`` as for ``sandbox.launch``;
@@ -109,7 +109,7 @@ def launch(
 
 
 def join(order: dict[str, Any], fds: dict[str, int], *, container: int) -> Launched:
-    """Start a command in a running container: one more process of its pod, which the spawner ends with it.
+    """Start a command in a running container: one more process of its pod, which the runtime ends with it.
 
     Args:
         order: As for ``launch``.
@@ -123,7 +123,7 @@ def join(order: dict[str, Any], fds: dict[str, int], *, container: int) -> Launc
 
 
 def _helper(order: dict, fds: dict, writer: int, main: Callable | None, *, first: bool) -> NoReturn:
-    """Leave a child behind, which falls to the spawner."""
+    """Leave a child behind, which falls to the runtime."""
     try:
         with stage(writer, "sandbox"):
             enter_limits(order)
@@ -162,11 +162,11 @@ def _program(order: dict) -> str:
 
 
 def _await_adoption(spawner: int) -> None:
-    """Wait the microseconds until the helper has ended and the spawner is the parent."""
+    """Wait the microseconds until the helper has ended and the runtime is the parent."""
     deadline = time.monotonic() + ADOPTED_SECONDS
     while os.getppid() != spawner:
         if time.monotonic() > deadline:
-            raise OSError("the spawner has ended")
+            raise OSError("the runtime has ended")
         os.sched_yield()
 
 

@@ -1,6 +1,6 @@
 """The network of a site and of its pods: a bridge, a pair of interfaces for each pod, and one way out.
 
-Called by the spawner, standard library only. What is behind the way out is the gateway's affair.
+Called by the runtime, standard library only. What is behind the way out is the gateway's affair.
 """
 
 import array

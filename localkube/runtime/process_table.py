@@ -1,4 +1,4 @@
-"""What the spawner knows of each process that it has started."""
+"""What the runtime knows of each process that it has started."""
 
 import socket
 from dataclasses import dataclass, field

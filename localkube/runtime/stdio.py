@@ -1,4 +1,4 @@
-"""The standard streams of what the spawner starts: its own ends and those of the process."""
+"""The standard streams of what the runtime starts: its own ends and those of the process."""
 
 import os
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """The system calls that Python 3.11 does not offer: namespaces, mounts, privileges.
 
-Standard library only, like everything that the spawner imports. Failures are OSErrors that name the call.
+Standard library only, like everything that the runtime imports. Failures are OSErrors that name the call.
 """
 
 import ctypes

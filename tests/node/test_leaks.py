@@ -5,7 +5,7 @@ import pytest
 
 from .lab import PATIENCE, Pods, eventually, pod, running_lab, state_home
 from .traces import Traces
-from .weight import Weight, proportional_memory, spawner_of
+from .weight import Weight, proportional_memory, runtime_init_of
 
 MEBI = 1024**2
 GROWTH = 12 * MEBI
@@ -69,7 +69,7 @@ def check_pods_leave_nothing(lab, *, rounds, pods, first):
     come_and_go(lab, 0, pods=first)  # what is made once: threads, caches, connections, room for so many
     eventually(lambda: Weight.of(lab).pod_directories, wanted=())
     before = Weight.of(lab)
-    kept = [lab.process("localkube.kubelet"), spawner_of(lab), lab.processes()[0]]
+    kept = [lab.process("localkube.kubelet"), runtime_init_of(lab), lab.processes()[0]]
     memory = [proportional_memory(process) for process in kept]
     for number in range(1, rounds + 1):
         come_and_go(lab, number, pods=pods)

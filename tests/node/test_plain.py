@@ -198,7 +198,7 @@ def test_a_machine_that_refuses_namespaces_gets_a_plain_cluster_by_itself(reques
         assert made.output(pod("hostname", hostname="rank-0")) == "rank-0\n"
 
 
-@pytest.mark.parametrize("victim", ["spawner", "supervisor"])
+@pytest.mark.parametrize("victim", ["runtime", "supervisor"])
 def test_nothing_is_left_when_what_owns_the_pods_is_killed(request, victim):
     mark = f"sleep 4{os.getpid()}"
     with state_home(request.config.cache.mkdir("plain-lab")) as home:
@@ -207,7 +207,7 @@ def test_nothing_is_left_when_what_owns_the_pods_is_killed(request, victim):
             lab.core.create_namespaced_pod("default", pod(script, name="victim"))
             eventually(lambda: len(_running(mark)), wanted=2)
             traces = Traces.of(lab)
-            names = {"supervisor": "supervisor", "spawner": "site"}
+            names = {"supervisor": "supervisor", "runtime": "runtime"}
             os.kill(lab.status["processes"][names[victim]]["pid"], signal.SIGKILL)
             eventually(lambda: _running(mark), wanted=[])
         eventually(traces.left, wanted=[])

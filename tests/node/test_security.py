@@ -12,7 +12,7 @@ import pytest
 
 from .lab import pod, python
 from .rooms import NOBODY
-from .weight import spawner_of
+from .weight import runtime_init_of
 
 EVIL = "https://evil.example"
 ASK = """
@@ -192,8 +192,10 @@ def test_the_clusters_own_directory_is_empty_in_a_host_path_above_it(pods, lab, 
 
 
 def test_the_sites_own_processes_cannot_be_seen_or_signalled_from_a_pod(pods, lab):
-    spawner = spawner_of(lab)
-    said = pods.output(pod(f"cat /proc/[0-9]*/cmdline; kill -9 -1; kill -9 {spawner.pid}; echo; echo alive"))
+    runtime_init = runtime_init_of(lab)
+    said = pods.output(
+        pod(f"cat /proc/[0-9]*/cmdline; kill -9 -1; kill -9 {runtime_init.pid}; echo; echo alive")
+    )
     assert "alive" in said.splitlines()
-    assert "spawner.py" not in said
-    assert spawner.is_running()
+    assert "runtime/init.py" not in said
+    assert runtime_init.is_running()

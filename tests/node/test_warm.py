@@ -302,7 +302,7 @@ def test_a_bad_order_is_refused_and_the_next_one_served(pair):
     assert same(pair.both(["python", "-c", "print(1)"])).stdout == "1\n"
 
 
-def test_the_parent_ends_with_its_spawner():
+def test_the_parent_ends_with_the_runtime():
     with Pair(modules=["json"]) as pair:
         descriptors = len(list(Path(f"/proc/{pair.process.pid}/fd").iterdir()))
         for _ in range(3):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# As a site's spawner: root needs no user namespace.
+# As a runtime: root needs no user namespace.
 USER = ["--map-root-user"] if os.getuid() else []
 SPACES = ["--mount", "--net", "--uts", "--ipc", "--pid"]
 UNSHARE = ["unshare", *USER, *SPACES, "--fork", "--mount-proc", "--propagation=private"]

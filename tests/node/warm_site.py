@@ -22,7 +22,7 @@ from localkube.runtime.netlink import Netlink
 def start(
     sock: socket.socket, argv: list[str], env: dict[str, str], *, scratch: str, scripts: str
 ) -> Process:
-    """Send the order that the spawner would send."""
+    """Send the order that the runtime would send."""
     mounts = [{"kind": "bind", "source": scripts, "target": "/scripts", "read_only": True}]
     host = Host(hide=(), python=PYTHON)
     container = {"name": "main", "workingDir": "/scripts"}

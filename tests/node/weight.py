@@ -30,17 +30,17 @@ class Weight:
     @classmethod
     def of(cls, lab: Lab) -> "Weight":
         found = lab.processes()
-        spawner = spawner_of(lab)
-        kept = {"spawner": spawner, "agent": lab.process("localkube.kubelet"), "supervisor": found[0]}
-        in_memory = Path(f"/proc/{spawner.pid}/root") / lab.root.relative_to("/") / "fleeting"
+        runtime_init = runtime_init_of(lab)
+        kept = {"runtime": runtime_init, "agent": lab.process("localkube.kubelet"), "supervisor": found[0]}
+        in_memory = Path(f"/proc/{runtime_init.pid}/root") / lab.root.relative_to("/") / "tmpfs"
         return cls(
             processes=len(found),
             zombies=sum(process.status() == psutil.STATUS_ZOMBIE for process in found),
             namespaces=len(set().union(*(namespaces(process.pid) for process in found))),
-            interfaces=Path(f"/proc/{spawner.pid}/net/dev").read_text().count(":"),
-            mounts={name: _mounts(kept[name]) for name in ("spawner", "agent")},
+            interfaces=Path(f"/proc/{runtime_init.pid}/net/dev").read_text().count(":"),
+            mounts={name: _mounts(kept[name]) for name in ("runtime", "agent")},
             descriptors={
-                name: _descriptors(process, sockets=name == "spawner") for name, process in kept.items()
+                name: _descriptors(process, sockets=name == "runtime") for name, process in kept.items()
             },
             pod_directories=tuple(
                 str(path) for directory in (lab.root / "pods", in_memory) for path in directory.iterdir()
@@ -48,15 +48,15 @@ class Weight:
         )
 
 
-def spawner_of(lab: Lab) -> psutil.Process:
+def runtime_init_of(lab: Lab) -> psutil.Process:
     """Return process 1 of a cluster's site."""
     (outer,) = [
         process
         for process in lab.processes()[0].children()
-        if any(word.endswith("spawner.py") for word in process.cmdline())
+        if any(word.endswith("runtime/init.py") for word in process.cmdline())
     ]
-    (spawner,) = outer.children()
-    return spawner
+    (runtime_init,) = outer.children()
+    return runtime_init
 
 
 def proportional_memory(process: psutil.Process) -> int:

@@ -171,7 +171,7 @@ def test_a_line_says_when_pods_did_not_start_as_it_claims():
 
     samples = {"warm-python": [times(3)], "bare": [times(0)]}
     found = first_step._result(samples, "warm", "warm-python", Limit(0.3))
-    assert found.notes == "3 pods came from the warm parent, not 4"
+    assert found.notes == "3 pods came from the forkserver, not 4"
 
 
 def test_pods_have_started_when_all_their_containers_run_or_have_run():

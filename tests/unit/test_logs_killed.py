@@ -20,7 +20,7 @@ SMALL = LogLimits(bytes=3000, files=1000)
 
 
 class Container:
-    """Pipes and a journal, as the spawner keeps them for agents that come and go."""
+    """Pipes and a journal, as the runtime keeps them for agents that come and go."""
 
     def __init__(self, path):
         self.path = path

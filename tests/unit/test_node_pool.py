@@ -3,7 +3,7 @@
 import pytest
 
 from localkube.kubelet.nodes.node_pool import NodePool, NodeSettings
-from localkube.runtime.client import Refused
+from localkube.runtime.client import RuntimeCallError
 
 
 def pool():
@@ -30,7 +30,7 @@ def test_a_full_node_says_so_and_serves_again_when_a_pod_has_gone():
     node = pool()
     for number in range(253):
         node.address(str(number))
-    with pytest.raises(Refused, match=r"no IP addresses available.*10\.244\.1\."):
+    with pytest.raises(RuntimeCallError, match=r"no IP addresses available.*10\.244\.1\."):
         node.address("one too many")
     node.release("7")
     assert node.address("one too many")

@@ -29,7 +29,7 @@ class Server:
 async def test_a_change_that_is_heard_before_the_answer_to_a_report_is_reported_on():
     server, known = Server(), {"pod": pod(1, "False")}
     reports = StatusReports(
-        SimpleNamespace(reporting=asyncio.Semaphore(1), api=server, orders=None),
+        SimpleNamespace(reporting=asyncio.Semaphore(1), api=server, client=None),
         path="/api/v1/namespaces/default/pods/steady",
         pod=lambda: known["pod"],
         status=lambda: {"conditions": [{"type": "Ready", "status": "True"}]},

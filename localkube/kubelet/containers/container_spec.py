@@ -84,7 +84,7 @@ def order(
     mounts: list[dict[str, Any]],
     host: Host,
 ) -> dict[str, Any]:
-    """Return the spawner's ``run`` order of a container.
+    """Return the runtime's ``run`` order of a container.
 
     Args:
         container: Its specification, for the working directory and ``readOnlyRootFilesystem``.

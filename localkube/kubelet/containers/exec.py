@@ -1,6 +1,6 @@
 """Commands that run in a container beside its own: for ``kubectl exec``, probes and hooks.
 
-The spawner starts them (``site/joining.py``) and reports their ends. They are this agent's: they end with it,
+The runtime starts them (``site/joining.py``) and reports their ends. They are this agent's: they end with it,
 with their container, and when nobody waits for them any more. The protocol of ``kubectl exec`` is in
 ``streams/remote_command.py``.
 """
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from localkube.kubelet.containers.async_io import blocks, write_all
-from localkube.runtime.client import Orders, Refused, SpawnerGone
+from localkube.runtime.client import RuntimeCallError, RuntimeClient, RuntimeExited
 from localkube.runtime.pty import resize
 from localkube.tasks import start_task
 
@@ -27,10 +27,10 @@ TERMINAL = {"TERM": "xterm"}
 class Execution:
     """One command in a container; made by ``Executions.start``."""
 
-    def __init__(self, identity: str, orders: Orders) -> None:
+    def __init__(self, identity: str, client: RuntimeClient) -> None:
         self.identity = identity
         self.pid = 0
-        self._orders = orders
+        self._client = client
         self._streams: dict[str, int] = {}
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -41,7 +41,7 @@ class Execution:
             self._streams |= {"stdout": terminal, "stdin": os.dup(terminal)}
 
     def exited(self, entry: dict[str, Any]) -> None:
-        """Take the spawner's word that it has ended."""
+        """Take the runtime's word that it has ended."""
         if not self._code.done():
             code = os.waitstatus_to_exitcode(entry["status"])
             self._code.set_result(code if code >= 0 else 128 - code)
@@ -80,15 +80,15 @@ class Execution:
 
     async def kill(self) -> None:
         """Kill it with all of its session."""
-        with contextlib.suppress(SpawnerGone):
-            await self._orders.ask("kill", id=self.identity, signal=9)
+        with contextlib.suppress(RuntimeExited):
+            await self._client.call("kill", id=self.identity, signal=9)
 
 
 class Executions:
     """Starts commands in containers and hears of their ends.
 
     Args:
-        orders: The connection to the spawner, whose exits of owner ``exec`` go to ``exited``.
+        client: The connection to the runtime, whose exits of owner ``exec`` go to ``exited``.
         limits: Returns the part of an order that holds a command to the limits of its container.
 
     Example:
@@ -97,9 +97,9 @@ class Executions:
     """
 
     def __init__(
-        self, orders: Orders, *, limits: Callable[[str], dict[str, Any]] = lambda container: {}
+        self, client: RuntimeClient, *, limits: Callable[[str], dict[str, Any]] = lambda container: {}
     ) -> None:
-        self._orders, self._limits = orders, limits
+        self._client, self._limits = client, limits
         self._running: dict[str, Execution] = {}
 
     async def start(
@@ -114,14 +114,14 @@ class Executions:
             tty: Give it a terminal.
 
         Raises:
-            Refused: It could not be started; the stage is ``exec`` where the command itself is at fault.
+            RuntimeCallError: It could not be started; stage ``exec`` means a faulty command.
         """
-        execution = Execution(f"{container}.exec.{secrets.token_hex(8)}", self._orders)
+        execution = Execution(f"{container}.exec.{secrets.token_hex(8)}", self._client)
         self._running[execution.identity] = execution
         order = {"container": container, "argv": list(argv), "stdin": stdin, "tty": tty}
         order |= self._limits(container)
         try:
-            entry, descriptors = await self._orders.ask(
+            entry, descriptors = await self._client.call(
                 "exec", id=execution.identity, env=TERMINAL if tty else {}, **order
             )
         except BaseException:
@@ -140,12 +140,12 @@ class Executions:
         One that cannot be executed ends with 126, as in a shell, and the reason is its output.
 
         Raises:
-            Refused: The container has ended.
+            RuntimeCallError: The container has ended.
             TimeoutError: It took longer, and has been killed.
         """
         try:
             execution = await self.start(container, argv)
-        except Refused as error:
+        except RuntimeCallError as error:
             if error.stage != "exec":
                 raise
             return NOT_EXECUTED, error.message.encode()
@@ -160,7 +160,7 @@ class Executions:
         return code, bytes(kept)
 
     def exited(self, entry: dict[str, Any]) -> None:
-        """Take the spawner's word on a command."""
+        """Take the runtime's word on a command."""
         if execution := self._running.pop(entry["id"], None):
             execution.exited(entry)
 

@@ -1,7 +1,7 @@
 """One start of a container, from its pipes to its end: output goes to the log and to those who are attached,
 the exit becomes a fact.
 
-The process itself belongs to the spawner; an agent that starts anew attaches to it and reads on, and loses
+The process itself belongs to the runtime; an agent that starts anew attaches to it and reads on, and loses
 nothing of what the one before had read (``logs/journal.py``).
 """
 
@@ -26,7 +26,7 @@ class Process:
     """A running or ended container, known by its ``identity``.
 
     Args:
-        entry: The spawner's description: id, pid, started, status, ended, streams.
+        entry: The runtime's description: id, pid, started, status, ended, streams.
         descriptors: Our ends of its streams, owned from here on.
         log_path: Where the output goes.
         files: The agent's log files.
@@ -58,7 +58,7 @@ class Process:
             self.exited(entry)
 
     def exited(self, entry: dict[str, Any]) -> None:
-        """Take the spawner's word that the process has ended."""
+        """Take the runtime's word that the process has ended."""
         if self._exit.done():
             return
         code = os.waitstatus_to_exitcode(entry["status"])
@@ -93,7 +93,7 @@ class Process:
                 await write_all(self._input, data)
 
     def end_input(self) -> None:
-        """Close our end of its stdin. The spawner has one, too."""
+        """Close our end of its stdin. The runtime has one, too."""
         if self._input is not None:
             os.close(self._input)
             self._input = None

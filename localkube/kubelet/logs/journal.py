@@ -1,7 +1,7 @@
 """What has left a container's pipes and is not yet in its log, kept where a killed agent cannot lose it.
 
 The kernel moves bytes from a pipe into the journal in one step, which a signal cannot split: at every moment
-they are in the pipe, in the journal or in the log. The journal is a memory file that the spawner holds, as it
+they are in the pipe, in the journal or in the log. The journal is a memory file that the runtime holds, as it
 holds the pipes. Before the bytes come the size of the log and the time, so the next agent cuts the log back
 to that size and writes what the one before was writing, with the same time: whoever has seen some of it sees
 the same again.

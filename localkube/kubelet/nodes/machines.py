@@ -21,7 +21,7 @@ from localkube.kubelet.events import Events
 from localkube.kubelet.nodes import lease
 from localkube.kubelet.nodes.node_pool import NodePool, NodeSettings
 from localkube.kubelet.pods.context import Runtime
-from localkube.runtime.client import Orders, Refused
+from localkube.runtime.client import RuntimeCallError, RuntimeClient
 from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class VirtualNode:
         """How the addresses of its pods begin."""
         return f"10.244.{self.settings.index + 1}."
 
-    def furnish(self, runtime: Runtime) -> None:
+    def set_runtime(self, runtime: Runtime) -> None:
         """Give its pods the agent's parts, with its own way to the API."""
         self.runtime = replace(runtime, api=self.api, events=Events(self.api))
         start_task(self.runtime.events.run(), name=f"events {self.name}")
@@ -94,7 +94,7 @@ class VirtualNode:
         self.state, self.api.silent = RUNNING, False
 
     def plug(self) -> dict[str, str]:
-        """Return what the spawner must know of its place in the network."""
+        """Return what the runtime must know of its place in the network."""
         bridge = f"cut{self.settings.index}"
         return {"address": self.settings.address, "prefix": self.prefix, "bridge": bridge}
 
@@ -138,21 +138,21 @@ class Machines:
     Args:
         nodes: By name.
         states: What was set before.
-        orders: To the spawner, which has the network.
+        client: To the runtime, which has the network.
         tenants: Whoever looks after the pods.
     """
 
     def __init__(
-        self, nodes: Mapping[str, VirtualNode], *, states: States, orders: Orders, tenants: Tenants
+        self, nodes: Mapping[str, VirtualNode], *, states: States, client: RuntimeClient, tenants: Tenants
     ) -> None:
-        self._nodes, self._states, self._orders, self._tenants = nodes, states, orders, tenants
+        self._nodes, self._states, self._client, self._tenants = nodes, states, client, tenants
         self._lock = asyncio.Lock()
 
     async def restore(self) -> None:
         """Carry out again what an earlier agent may not have finished."""
         for node in self._nodes.values():
             if not node.is_heard:
-                await self._orders.ask("unplug", **node.plug())
+                await self._client.call("unplug", **node.plug())
             if node.state == STOPPED:
                 await self._tenants.lose(node)
 
@@ -171,7 +171,7 @@ class Machines:
         async with self._lock:
             try:
                 await work(node)
-            except Refused as error:
+            except RuntimeCallError as error:
                 raise LocalClusterError(
                     error.message,
                     about=f"{verb} {name}",
@@ -182,7 +182,7 @@ class Machines:
     async def _stop(self, node: VirtualNode) -> None:
         node.fall_silent(STOPPED)
         self._states.set(node.name, STOPPED)
-        await self._orders.ask("unplug", **node.plug())
+        await self._client.call("unplug", **node.plug())
         await self._tenants.lose(node)
 
     async def _start(self, node: VirtualNode) -> None:
@@ -196,7 +196,7 @@ class Machines:
         if node.state == STOPPED:
             raise LocalClusterError("the node is switched off", about=node.name, fix="start it first")
         if node.state == RUNNING:
-            await self._orders.ask("unplug", cut=True, **node.plug())
+            await self._client.call("unplug", cut=True, **node.plug())
             node.fall_silent(CUT)
             self._states.set(node.name, CUT)
 
@@ -208,7 +208,7 @@ class Machines:
     async def _return(self, node: VirtualNode) -> None:
         if node.is_heard:
             return
-        await self._orders.ask("plug", **node.plug())
+        await self._client.call("plug", **node.plug())
         node.speak_again()
         self._states.set(node.name, RUNNING)
         await node.register()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from localkube.runtime.client import Refused
+from localkube.runtime.client import RuntimeCallError
 
 KUBELET_PORT = 10250
 MAX_PODS = 250
@@ -63,7 +63,7 @@ class NodePool:
         """Return the pod's address; ``wanted`` is one that it had before an agent's restart.
 
         Raises:
-            Refused: All addresses of the node are taken.
+            RuntimeCallError: All addresses of the node are taken.
         """
         if uid not in self._addresses:
             taken = set(self._addresses.values())
@@ -72,7 +72,9 @@ class NodePool:
             order = [*range(self._next, 255), *range(2, self._next)]
             free = next((prefix + str(last) for last in order if prefix + str(last) not in taken), None)
             if not wanted and not free:
-                raise Refused("sandbox", f"no IP addresses available in range set: {prefix}2-{prefix}254")
+                raise RuntimeCallError(
+                    "sandbox", f"no IP addresses available in range set: {prefix}2-{prefix}254"
+                )
             self._addresses[uid] = wanted or free
             self._next = max(2, int(self._addresses[uid].rsplit(".", 1)[1]) % 254 + 1)
         return self._addresses[uid]

@@ -32,7 +32,7 @@ from localkube.kubelet.status.restart_policy import (
     waiting_to_restart,
 )
 from localkube.kubelet.volumes.volume_manager import VolumeError
-from localkube.runtime.client import Refused, close_all
+from localkube.runtime.client import RuntimeCallError, close_all
 
 RETRY_SECONDS = 2.0
 
@@ -141,12 +141,12 @@ class ContainerWorker:
         self._probe_ended_it = False
         try:
             order = await container_order(pod, self.container, identity=identity, restart=count)
-            entry, descriptors = await pod.runtime.orders.ask("run", **order)
+            entry, descriptors = await pod.runtime.client.call("run", **order)
         except (ConfigError, VolumeError) as error:
             self._wait(error.reason, error.message, count, last)
         except ApiError as error:
             self._wait("CreateContainerConfigError", str(error), count, last)
-        except Refused as error:
+        except RuntimeCallError as error:
             pod.runtime.limits.ended(identity)
             if error.stage != "exec":
                 self._wait("CreateContainerError", error.message, count, last)
@@ -158,14 +158,14 @@ class ContainerWorker:
             pod.report()
         else:
             process = self.take(entry, descriptors, count=count)
-            how = " from the warm parent" if entry.get("warm") else ""
+            how = " by the forkserver" if entry.get("forked") else ""
             self._event("Started", f"Container {self.name} started{how}")
             hook_done = await self._post_start(process)
             record = records.running(self.name, process.identity, process.started, count, last)
             self._runs(replace(record, started=False, ready=False), process, hook_done=hook_done)
 
     def take(self, entry: dict[str, Any], descriptors: list[int], *, count: int) -> Process:
-        """Take over a process that the spawner has started."""
+        """Take over a process that the runtime has started."""
         pod = self._pod
         if known := self.process:
             close_all(descriptors)

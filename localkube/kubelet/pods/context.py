@@ -22,7 +22,7 @@ from localkube.kubelet.volumes.object_cache import Objects
 from localkube.kubelet.volumes.volume_manager import Volumes
 from localkube.network.addresses import Addresses, SiteAddresses
 from localkube.network.subnet import Site
-from localkube.runtime.client import Orders
+from localkube.runtime.client import RuntimeClient
 
 REPORTS_AT_ONCE = 6
 MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
@@ -32,11 +32,11 @@ MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
 class Runtime:
     """The parts that every pod's worker uses.
 
-    ``warm`` tells what a warm parent may start; ``plain`` is None in a site.
+    ``fork_plan`` plans the start of a command by the forkserver; ``plain`` is set in plain mode alone.
     """
 
     api: Api
-    orders: Orders
+    client: RuntimeClient
     objects: Objects
     volumes: Volumes
     logs: LogFiles
@@ -44,14 +44,14 @@ class Runtime:
     events: Events
     host: Host
     pods: Path
-    fleeting: Path
+    tmpfs: Path
     services: Watch
     nodes: Watch
     site: Site = field(default_factory=Site)
     addresses: Addresses = field(default_factory=SiteAddresses)
     programs: Programs = field(default_factory=Programs)
     plain: PlainPods | None = None
-    warm: Callable[[list[str], Mapping[str, str]], Any] = lambda argv, env: None
+    fork_plan: Callable[[list[str], Mapping[str, str]], Any] = lambda argv, env: None
     reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
     limits: Limits = field(default_factory=Limits)
     version: str = ""
@@ -61,19 +61,19 @@ class Runtime:
         """Return what carries out probes and hooks."""
         return Handlers(self.addresses, execute=self.executions.run, version=self.version)
 
-    def fleeting_directory(self, uid: str) -> Path:
+    def tmpfs_directory(self, uid: str) -> Path:
         """Return where a pod's small files lie, in memory: a disk would take longer than the pod's start."""
-        return self.fleeting / uid
+        return self.tmpfs / uid
 
     def directories(self, uid: str) -> tuple[Path, Path]:
         """Return all that a pod may have left."""
-        return self.pods / uid, self.fleeting / uid
+        return self.pods / uid, self.tmpfs / uid
 
     def log_path(self, uid: str, container: str, restart: int) -> Path:
         return self.pods / uid / "logs" / container / f"{restart}.log"
 
     def termination_path(self, uid: str, container: str, restart: int) -> Path:
-        return self.fleeting / uid / "termination" / f"{container}.{restart}"
+        return self.tmpfs / uid / "termination" / f"{container}.{restart}"
 
     def termination_message(self, uid: str, container: Mapping[str, Any], restart: int, code: int) -> str:
         """Return what the container left to say about its end."""

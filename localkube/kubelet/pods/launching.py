@@ -60,7 +60,7 @@ async def container_order(
         argv=argv,
         environment=environment,
         mounts=[
-            *network_mounts(runtime.fleeting_directory(worker.uid)),
+            *network_mounts(runtime.tmpfs_directory(worker.uid)),
             *program_mounts(program),
             *mounts(container, worker.volumes, environment=environment, private=runtime.host.hide),
             _termination_mount(worker, container, restart),
@@ -70,7 +70,7 @@ async def container_order(
     first = int(worker.pool.settings.index * worker.pool.settings.cpus)
     prepared |= runtime.limits.order(container, identity=identity, first_core=first)
     if annotations.get(WARM_ANNOTATION) != "false":
-        prepared["warm"] = runtime.warm(prepared["argv"], environment)
+        prepared["warm"] = runtime.fork_plan(prepared["argv"], environment)
     if runtime.plain:
         runtime.plain.translate(
             prepared,

@@ -1,6 +1,6 @@
 """The life of one pod on a virtual node: sandbox, volumes, containers in their order, end, deletion.
 
-One task a pod walks through it. What survives this process is elsewhere: the containers at the spawner, the
+One task a pod walks through it. What survives this process is elsewhere: the containers at the runtime, the
 rest in the API. Not here: the life of each container (``container_worker.py``), going on after an agent's end
 (``adoption.py``).
 """
@@ -26,7 +26,7 @@ from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.kubelet.status.pod_status import DEADLINE_EXCEEDED, EVICTED, TERMINAL, pod_status
 from localkube.kubelet.status.unsupported_fields import not_kept, not_kept_in_plain
 from localkube.kubelet.volumes.volume_manager import Volume
-from localkube.runtime.client import SpawnerGone
+from localkube.runtime.client import RuntimeExited
 from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class PodWorker:
                 self.in_background(self._delete(grace))
 
     def exited(self, entry: dict[str, Any]) -> None:
-        """Take the spawner's word on one of this pod's containers."""
+        """Take the runtime's word on one of this pod's containers."""
         for process in self.processes.values():
             if process.identity == entry["id"]:
                 process.exited(entry)
@@ -99,7 +99,7 @@ class PodWorker:
         if self._task:
             await asyncio.wait([self._task])
         await release(self)
-        await self.runtime.orders.ask("forget_pod", pod=self.uid)
+        await self.runtime.client.call("forget_pod", pod=self.uid)
         self.runtime.events.forget(self.uid)
         await self.runtime.volumes.remove(self.uid)
         for directory in self.runtime.directories(self.uid):
@@ -157,8 +157,8 @@ class PodWorker:
             await release(self)
             self._reports.soon()
             await self._reports.sent()
-        except SpawnerGone:
-            log.info("pod %s: the site has ended", self._path)
+        except RuntimeExited:
+            log.info("pod %s: the runtime has ended", self._path)
 
     async def _live_on(self) -> None:
         """Live, whatever goes wrong: a pod that is stuck must be seen to be."""
@@ -170,11 +170,11 @@ class PodWorker:
             try:
                 await self._live()
                 return
-            except SpawnerGone:
+            except RuntimeExited:
                 raise
             except Exception as error:  # noqa: BLE001 - a bug in one pod's life must show on that pod
-                if isinstance(error, ExceptionGroup) and error.subgroup(SpawnerGone):
-                    raise SpawnerGone("the site has ended") from error
+                if isinstance(error, ExceptionGroup) and error.subgroup(RuntimeExited):
+                    raise RuntimeExited("the runtime has ended") from error
                 log.exception("pod %s", self._path)
                 self.event("FailedSync", f"error syncing pod, trying again: {error!r}", warning=True)
                 for task in self._sidecars:
@@ -282,7 +282,7 @@ class PodWorker:
         return True
 
     async def kill(self, process: Process, number: int) -> None:
-        await self.runtime.orders.ask("kill", id=process.identity, signal=int(number))
+        await self.runtime.client.call("kill", id=process.identity, signal=int(number))
 
     def in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task:
         task = start_task(work, name=f"background {self._path}")

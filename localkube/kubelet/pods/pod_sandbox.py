@@ -12,7 +12,7 @@ from localkube.kubelet.containers.container_spec import network_files
 from localkube.kubelet.nodes.node_pool import NodePool
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.volumes.volume_manager import Volume, VolumeError
-from localkube.runtime.client import Refused
+from localkube.runtime.client import RuntimeCallError
 
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 10.0
 
@@ -43,7 +43,7 @@ async def prepare(worker: SandboxedPod) -> bool:
     async def sandbox() -> None:
         order = worker.runtime.site.pod_network() | {"hostname": hostname, "address": worker.address}
         order["share_processes"] = bool(worker.pod["spec"].get("shareProcessNamespace"))
-        made = worker.runtime.orders.ask("sandbox", pod=worker.uid, **order)
+        made = worker.runtime.client.call("sandbox", pod=worker.uid, **order)
         _, worker.volumes = await asyncio.gather(made, worker.runtime.volumes.prepare(worker.pod))
 
     if not await _until_done(worker, address):
@@ -55,12 +55,12 @@ async def prepare(worker: SandboxedPod) -> bool:
 async def release(worker: SandboxedPod) -> None:
     """Give back namespaces and address."""
     if worker.address:
-        await worker.runtime.orders.ask("remove", pod=worker.uid)
+        await worker.runtime.client.call("remove", pod=worker.uid)
         worker.pool.release(worker.uid)
 
 
 def _write_files(worker: SandboxedPod, hostname: str) -> None:
-    directory = worker.runtime.fleeting_directory(worker.uid)
+    directory = worker.runtime.tmpfs_directory(worker.uid)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     network_files(
         directory,
@@ -80,7 +80,7 @@ async def _until_done(worker: SandboxedPod, attempt: Callable[[], Awaitable[None
             return True
         except VolumeError as error:
             worker.event(error.reason, error.message, warning=True)
-        except Refused as error:
+        except RuntimeCallError as error:
             worker.event("FailedCreatePodSandBox", error.message, warning=True)
         except ApiError as error:
             worker.event("FailedMount", str(error), warning=True)

@@ -1,6 +1,6 @@
 """Going on after an agent's end: which containers still run, and how the others ended meanwhile.
 
-The spawner knows each process that it started, by pid and start time, and keeps the ends that nobody has
+The runtime knows each process that it started, by pid and start time, and keeps the ends that nobody has
 acknowledged; the API has what was reported before. Together they give the records of a pod.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from localkube.kubelet.pods.pod import PodWorker
 from localkube.kubelet.status.container_state import ContainerRecord
-from localkube.runtime.client import Orders
+from localkube.runtime.client import RuntimeClient
 
 LOST_CODE = 137
 
@@ -23,14 +23,14 @@ def records(pod: Mapping[str, Any]) -> dict[str, ContainerRecord]:
 
 
 async def adopt(
-    worker: PodWorker, entries: Iterable[Mapping[str, Any]], orders: Orders, *, address: str | None
+    worker: PodWorker, entries: Iterable[Mapping[str, Any]], client: RuntimeClient, *, address: str | None
 ) -> None:
     """Give a worker its pod's past, before it is started.
 
     Args:
         worker: New, of a pod that an earlier agent may have begun.
-        entries: The spawner's descriptions of this pod's processes.
-        orders: The connection to the spawner, which hands out their pipes.
+        entries: The runtime's descriptions of this pod's processes.
+        client: The connection to the runtime, which hands out their pipes.
         address: The pod's address, if its sandbox still stands.
     """
     worker.address = address or (worker.pod.get("status") or {}).get("podIP")
@@ -43,10 +43,10 @@ async def adopt(
     for name, (restart, entry) in latest.items():
         before = worker.records.get(name)
         if before and before.state == "terminated" and before.restart_count >= restart:
-            await orders.ask("forget", id=entry["id"])
+            await client.call("forget", id=entry["id"])
             continue
         last = before.last if before else None
-        described, descriptors = await orders.ask("attach", id=entry["id"])
+        described, descriptors = await client.call("attach", id=entry["id"])
         worker.containers[name].adopt(described, descriptors, count=restart, last=last, before=before)
     for name, record in worker.records.items():
         if record.state == "running" and name not in latest:

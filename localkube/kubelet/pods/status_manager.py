@@ -1,6 +1,6 @@
 """Telling the API how a pod is: soon, together, and until it has been heard.
 
-A container's end is acknowledged to the spawner only after the API has it, so that no exit is lost with the
+A container's end is acknowledged to the runtime only after the API has it, so that no exit is lost with the
 agent.
 """
 
@@ -88,7 +88,7 @@ class StatusReports:
                 if _version(answer) >= _version(self._pod()):
                     self._answered(answer)
         for identity in ended:
-            await self._runtime.orders.ask("forget", id=identity)
+            await self._runtime.client.call("forget", id=identity)
             self._ended.remove(identity)
 
 

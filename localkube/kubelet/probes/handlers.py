@@ -14,13 +14,13 @@ from typing import Any
 
 from localkube.kubelet.containers.environment import expand
 from localkube.network.addresses import Addresses
-from localkube.runtime.client import Refused
+from localkube.runtime.client import RuntimeCallError
 
 log = logging.getLogger(__name__)
 
 OUTPUT_BYTES = 10 * 1024
 # Runs a command in a container, known by its identity, within so many seconds; None is without a limit.
-# Returns the exit code and the output; raises TimeoutError, or Refused where the container has ended.
+# Returns the exit code and the output; raises TimeoutError, or RuntimeCallError where the container has ended.
 Execute = Callable[[str, list[str], float | None], Awaitable[tuple[int, bytes]]]
 
 
@@ -116,7 +116,7 @@ class Handlers:
             code, output = await self._execute(target.identity, argv, timeout)
         except TimeoutError:
             return Answer(False, f'command timed out: "{" ".join(argv)}" timed out after {timeout:g}s')
-        except Refused as error:
+        except RuntimeCallError as error:
             raise HandlerError(error.message) from error
         return Answer(code == 0, output[:OUTPUT_BYTES].decode(errors="replace"))
 

@@ -20,7 +20,7 @@ from aiohttp import web
 from localkube.kubelet.streaming import spdy
 from localkube.kubelet.streaming.channels import Channels, messages, unless_gone
 from localkube.network.addresses import Addresses
-from localkube.runtime.client import Orders, Refused
+from localkube.runtime.client import RuntimeCallError, RuntimeClient
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +38,11 @@ class Unreachable(Exception):
     """Nothing answers on a port of a pod."""
 
 
-async def connect(orders: Orders, *, pod: str, port: int, addresses: Addresses) -> Streams:
+async def connect(client: RuntimeClient, *, pod: str, port: int, addresses: Addresses) -> Streams:
     """Connect to a port on a pod's loopback.
 
     Args:
-        orders: To the spawner, who alone can make a socket in the pod's network.
+        client: To the runtime, who alone can make a socket in the pod's network.
         pod: Its uid.
         port: As the pod sees it.
         addresses: Where the cluster's addresses are.
@@ -53,7 +53,7 @@ async def connect(orders: Orders, *, pod: str, port: int, addresses: Addresses) 
     loop, problem = asyncio.get_running_loop(), ""
     for v6 in (False, True):
         try:
-            answer, (descriptor,) = await orders.ask("socket", pod=pod, v6=v6)
+            answer, (descriptor,) = await client.call("socket", pod=pod, v6=v6)
             made = socket.socket(fileno=descriptor)
             made.setblocking(False)
             try:
@@ -67,7 +67,7 @@ async def connect(orders: Orders, *, pod: str, port: int, addresses: Addresses) 
         except OSError as error:
             # IPv4's answer is what people know; IPv6 may not even be there.
             problem = problem or (os.strerror(error.errno) if error.errno else str(error))
-        except Refused as error:
+        except RuntimeCallError as error:
             problem = problem or error.message
     raise Unreachable(f"failed to connect to localhost:{port} inside the pod: {problem.lower()}")
 

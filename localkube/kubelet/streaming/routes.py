@@ -24,7 +24,7 @@ from localkube.kubelet.streaming.remote_command import (
     error_status,
     exit_status,
 )
-from localkube.runtime.client import Refused
+from localkube.runtime.client import RuntimeCallError
 
 NO_SPDY = "this node speaks WebSockets and not SPDY: use kubectl 1.31 or newer"
 
@@ -80,7 +80,7 @@ class Streams:
             execution = await self._view.executions.start(
                 process.identity, argv, stdin=wanted.stdin, tty=wanted.tty
             )
-        except Refused as error:
+        except RuntimeCallError as error:
             await command.finish(error_status(f"error executing command in container: {error.message}"))
             return command.response
         try:

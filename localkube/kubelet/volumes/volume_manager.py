@@ -65,7 +65,7 @@ class Volumes:
     Args:
         api: The API server.
         pods: The directory that has one folder a pod, by uid.
-        fleeting: The same in memory, for what comes from the API: many small files, some of them secret.
+        tmpfs: The same in memory, for what comes from the API: many small files, some of them secret.
         claimed: The directory of the volumes that this cluster made for claims.
         private: Directories that no volume may show, as real paths.
         allocatable: Returns what a node offers, by the node's name; for limits in downward API files.
@@ -79,7 +79,7 @@ class Volumes:
         api: Api,
         *,
         pods: Path,
-        fleeting: Path | None = None,
+        tmpfs: Path | None = None,
         claimed: Path | None = None,
         private: tuple[str, ...] = (),
         allocatable: Callable[[str], Mapping[str, str]] = lambda node: {},
@@ -88,7 +88,7 @@ class Volumes:
         mount: Callable[..., None] | None = syscalls.mount,
     ) -> None:
         self._pods = pods
-        self._fleeting = fleeting or pods
+        self._tmpfs = tmpfs or pods
         self._claimed, self._private = claimed, private
         self._allocatable = allocatable
         self._objects = objects or Objects(api)
@@ -128,7 +128,7 @@ class Volumes:
         """Delete the pod's volumes; those of claims and of the host stay. Safe to call again."""
         self._tokens.forget(uid)
         self._claims.forget(uid)
-        for directory in {root / uid / "volumes" for root in (self._pods, self._fleeting)}:
+        for directory in {root / uid / "volumes" for root in (self._pods, self._tmpfs)}:
             if directory.is_dir():
                 await asyncio.to_thread(_delete, directory)
 
@@ -175,8 +175,8 @@ class Volumes:
         )
 
     def _directory(self, pod: Object, spec: Object) -> Path:
-        fleeting = _kind(spec) in KEPT_FRESH or (self._mount is None and _in_memory(spec))
-        root = self._fleeting if fleeting else self._pods
+        tmpfs = _kind(spec) in KEPT_FRESH or (self._mount is None and _in_memory(spec))
+        root = self._tmpfs if tmpfs else self._pods
         return root / pod["metadata"]["uid"] / "volumes" / spec["name"]
 
     def _empty_dir(self, pod: Object, spec: Object) -> Volume:

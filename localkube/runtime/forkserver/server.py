@@ -1,7 +1,7 @@
 """The warm parent: a process that has imported torch and computed nothing, and forks containers.
 
 Most of the time between a training pod's start and its first step goes into ``import torch``. Here that is
-done once; a container whose command is the kit's Python begins where the import ends. The spawner starts this
+done once; a container whose command is the kit's Python begins where the import ends. The runtime starts this
 program inside the site, sends one order for each container, and gets the process's id back; containers are
 children of the site's PID 1 like all others. It has a single thread and starts none: a fork copies only one.
 
@@ -88,7 +88,7 @@ def _absent(name: str) -> Iterator[None]:
 
 
 def serve(sock: socket.socket, fresh: interpreter.Fresh, *, launch: Launch) -> None:
-    """Carry out orders until the spawner closes its end.
+    """Carry out orders until the runtime closes its end.
 
     Raises:
         Become: In a container, on the way to its program.
@@ -154,7 +154,7 @@ _real_exit: list[Callable[[int], NoReturn]] = []
 
 def main(arguments: list[str] | None = None, *, launch: Launch = _launch) -> None:
     parser = argparse.ArgumentParser(description="Fork containers from a Python that has imported torch.")
-    parser.add_argument("--fd", type=int, default=os.environ.get("FD_0"), help="the spawner's socket (FD_0)")
+    parser.add_argument("--fd", type=int, default=os.environ.get("FD_0"), help="the runtime's socket (FD_0)")
     parser.add_argument("--module", action="append", help="import this, in place of the default list")
     settings = parser.parse_args(arguments)
     sock = socket.socket(fileno=int(settings.fd))
