@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 OUTPUT_BYTES = 10 * 1024
 # Runs a command in a container, known by its identity, within so many seconds; None is without a limit.
-# Returns the exit code and the output; raises TimeoutError, or RuntimeCallError where the container has ended.
+# Returns the exit code and the output; raises TimeoutError, or RuntimeCallError if the container has ended.
 Execute = Callable[[str, list[str], float | None], Awaitable[tuple[int, bytes]]]
 
 
