@@ -1,4 +1,4 @@
-"""Trainyard's helper library: make a cluster, train on its nodes, look at what happens, clean up.
+"""Trainyard's helper library: create a cluster, train on its nodes, watch the run, clean up.
 
     >>> import kitlib as kit
     >>> cluster = kit.create_cluster("local", nodes=4)
@@ -7,12 +7,11 @@
     >>> run.plot()
     >>> cluster.delete()
 
-These are all the names that notebooks need; the modules behind them are for those who want to know.
+These are all the names that notebooks need. ``kit.list_resources``, ``kit.delete_resources`` and
+``kit.workshop`` belong to the packages ``clouds`` and ``workshop``, which are loaded when first used.
 """
 
-import importlib
-
-from kitlib.clusters import Cluster, clean_up, connect, create_cluster, list_clusters, preflight
+from kitlib.clusters import Cluster, clean_up, connect, create_cluster, list_clusters, plugins, preflight
 from kitlib.clusters.credentials import providers
 from kitlib.clusters.doctor import machine
 from kitlib.datasets.dataset import Dataset, image_folder, prepare_dataset
@@ -22,13 +21,6 @@ from kitlib.jobs import ElasticJob, IndexedJob, ParameterServer, PyTorchJob, Tor
 from kitlib.operators import install, uninstall
 from kitlib.runs.run import Run
 from kitlib.storage import Volume
-
-# Loaded when they are first used: they need packages that not everybody has installed.
-_ELSEWHERE = {
-    "delete_resources": ("clouds.cleanup", "delete_resources"),
-    "list_resources": ("clouds.inventory", "list_resources"),
-    "workshop": ("workshop", None),
-}
 
 __version__ = "0.1.0"
 __all__ = [
@@ -65,8 +57,10 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    if name not in _ELSEWHERE:
+    if name not in plugins.API:
         raise AttributeError(f"module 'kitlib' has no attribute {name!r}")
-    module, attribute = _ELSEWHERE[name]
-    loaded = importlib.import_module(module)
-    return loaded if attribute is None else getattr(loaded, attribute)
+    return plugins.load(plugins.API[name])
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *plugins.API})

@@ -1,247 +1,290 @@
-"""A room for each attendee of a workshop, all at once: made, looked at, and deleted.
+"""Attendees who share a cluster: each has a namespace, a quota, and a kubeconfig for that namespace alone.
 
-Everything is found again by its label, so that a fresh kernel on another machine can look, add and delete.
+Their rights are in ``manifests/attendee``. Each is a ServiceAccount, because that works with every provider;
+its token comes from the TokenRequest API, expires, and is stored in the kubeconfig alone. A person who has
+the kubeconfig needs no more than ``kit.connect("ada", kubeconfig="ada.kubeconfig")``. The handout is one file
+with the kubeconfigs of all, for the instructor: whoever has a kubeconfig acts as that attendee.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from typing import IO
+
+import yaml
 
 from kitlib import config
-from kitlib.clusters import Cluster, connect
-from kitlib.display.progress import progress, shown_elsewhere
-from kitlib.display.tables import Table
-from kitlib.errors import BadInput, Interrupted
-from kitlib.k8s import names
+from kitlib.display.tables import Table, age
+from kitlib.errors import BadInput, Rejected
+from kitlib.k8s import manifests, names
+from kitlib.k8s.client import Kube
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.quantities import check as check_quantity
 from kitlib.k8s.quantities import check_count
-from workshop import attendee_status, capacity, handout, staging
-from workshop import namespaces as attendees
-from workshop.jupyter import Jupyter
-from workshop.namespaces import LABEL, Attendee, Quota
-from workshop.progress_reporter import PLACE
-from workshop.staging import Staged
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Selection, Snapshot, snapshots
 
-QUOTA = {"cpu": "1", "memory": "4Gi", "pods": 20, "gpus": 0}  # of one, who runs one notebook at a time
-MOST, AT_ONCE = 500, 8
+LABEL = "trainyard/attendee"
+ACCOUNT = "attendee"
+OBJECTS = (
+    "namespace",
+    "serviceaccount",
+    "role",
+    "rolebinding",
+    "resourcequota",
+    "limitrange",
+    "networkpolicy",
+    "configmap",
+)
+LONGEST_NAME = 40
+LEAST_HOURS, MOST_HOURS = 1 / 6, 24 * 14  # Kubernetes gives no token for less than ten minutes
+COLUMNS = ("attendee", "namespace", "pods", "cpu", "memory", "kubeconfig", "expires", "age")
+PAGE = """\
+You are "{name}" in the workshop on the cluster "{cluster}".
+
+The file kubeconfig beside this page is your key: whoever has it can do what you can. It leads to the
+namespace {namespace}, and to nothing else, until {expires}.
+{jupyter}
+On a machine of your own, with kubectl and a clone of the kit:
+
+    make setup
+    KUBECONFIG=/where/you/put/it/kubeconfig make lab
+
+In the second cell of each notebook write: provider = "existing"
+
+While you work, your notebooks tell the instructor which cell runs, and the first line of an error; neither
+your code nor its output. If you would rather not: kubectl delete configmap whereabouts
+"""
 
 
 @dataclass(frozen=True)
-class Workshop:
-    """What `create` made.
+class Attendee:
+    """An attendee with a namespace of their own.
 
     Attributes:
-        attendees: Everybody.
-        handout: A zip file with a folder for each: a kubeconfig, and a page that says what to do with it.
-        facts: What was made, and what is not as it should be.
+        name: Of the attendee.
+        namespace: The one that they may use.
+        kubeconfig: A file with their token; whoever has it acts as them.
+        expires: When the token expires, as the API server says.
     """
 
-    attendees: tuple[Attendee, ...]
-    handout: Path
-    facts: Table
-
-    def __repr__(self) -> str:
-        return repr(self.facts)
-
-    def _repr_html_(self) -> str:
-        return self.facts._repr_html_()
+    name: str
+    namespace: str
+    kubeconfig: Path
+    expires: str
 
 
-def create(
-    attendees: int | Sequence[str] = 10,
-    *,
-    cluster: Cluster | str = config.DEFAULT_CLUSTER,
-    datasets: Sequence[str] | Mapping[str, Mapping] = (),
-    jupyter: Jupyter | None = None,
-    hours: float = 12,
-    scale: bool = False,
-    confirm: bool = False,
-    **quota: object,
-) -> Workshop:
-    """Make a room for each attendee: a namespace with quota and role, a kubeconfig, the data of the course.
+@dataclass(frozen=True)
+class Quota:
+    """The quota of an attendee who runs one notebook at a time: requests, as Kubernetes writes them."""
 
-    Repeated, it goes on where it stopped, and gives everybody a new kubeconfig.
+    cpu: str = "1"
+    memory: str = "4Gi"
+    pods: int = 20
+    gpus: int = 0
 
-    Args:
-        attendees: How many, who are then called ``01``, ``02`` …; or their names.
-        cluster: The cluster, or its name.
-        datasets: Which to have ready, read-only, in every namespace; with options of
-            `prepare_dataset`, as ``{"cifar10": {"limit": 2000}}``.
-        jupyter: ``kit.workshop.Jupyter()`` runs a JupyterLab in a pod for each, behind a token; by default
-            their notebooks run on machines of their own, with the kubeconfig.
-        hours: How long the kubeconfigs work.
-        scale: Add the nodes that are missing, where the provider can: it shows their price, and asks.
-        confirm: That price is agreed to; nobody is asked.
-        quota: ``cpu="1"``, ``memory="4Gi"``, ``pods=20``, ``gpus=0`` of each.
+    def __post_init__(self) -> None:
+        check_quantity(self.cpu, what="cpu", example='"4"')
+        check_quantity(self.memory, what="memory", example='"8Gi"')
+        check_count(self.pods, what="pods", least=1, most=10_000)
+        check_count(self.gpus, what="gpus", least=0, most=10_000)
+
+    def hard(self) -> dict[str, str]:
+        """Convert to the ``hard`` field of a ResourceQuota."""
+        return {
+            "requests.cpu": str(self.cpu),
+            "requests.memory": str(self.memory),
+            "pods": str(self.pods),
+            "requests.nvidia.com/gpu": str(self.gpus),
+        }
+
+
+def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
+    """Create an attendee, or update the quota of one and create a new token.
 
     Raises:
-        BadInput: A name or a quantity cannot be used; nothing was made.
-        NotConfirmed: The price of the nodes was not agreed to; nothing was made.
-        Rejected: This user may not make namespaces.
-
-    Example:
-        >>> kit.workshop.create(attendees=30, datasets=["mnist"], cluster="workshop")
+        BadInput: The name or a quantity cannot be used, or the namespace is somebody else's.
     """
-    people, each_may = _people(attendees), limits(quota)
-    on = connect(cluster) if isinstance(cluster, str) else cluster
-    if jupyter is not None:
-        jupyter.check(on)
-    found = capacity.survey(on, len(people), each_may)
-    said = capacity.room_for_all(on, found, scale=scale, confirm=confirm)
-    wanted = datasets if isinstance(datasets, Mapping) else {each: {} for each in datasets}
-    staged = staging.stage(on, wanted) if wanted else None
-    made = _add_all(on, people, each_may, hours, staged, jupyter)
-    lines = {each.name: jupyter.lines(on.kube.within(each.namespace), each) for each in made if jupyter}
-    path = handout.write(on.name, made, jupyter=lines)
-    facts = [
-        (
-            "attendees",
-            f"{len(made)}: {made[0].name} to {made[-1].name}" if len(made) > 1 else made[0].name,
-            "",
-        ),
-        ("kubeconfigs", str(path), f"a key for each, until {min(each.expires for each in made)}"),
-        ("quota of each", ", ".join(f"{key} {value}" for key, value in vars(each_may).items()), ""),
-        ("room", *said),
-        ("network", *capacity.network(on)),
-        ("data", *((staged.said, "read-only") if staged else ("none", 'datasets=["mnist"] stages them'))),
-        ("jupyter", *capacity.place_of_notebooks(on, jupyter)),
-    ]
-    return Workshop(tuple(made), path, Table(("what", "is", "note"), facts))
-
-
-def add(
-    name: str,
-    *,
-    cluster: Cluster | str = config.DEFAULT_CLUSTER,
-    jupyter: Jupyter | None = None,
-    hours: float = 12,
-    **quota: object,
-) -> Attendee:
-    """Make a room for somebody who comes late, with the data that the others have.
-
-    Example:
-        >>> kit.workshop.add("late-lena").kubeconfig
-    """
-    on = connect(cluster) if isinstance(cluster, str) else cluster
-    (made,) = _add_all(on, [name], limits(quota), hours, staging.staged(on), jupyter)
-    return made
-
-
-def status(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
-    """Return who is at which notebook, and whose pods fail and why: a row for each attendee.
-
-    Where a notebook is, its kernel writes into the namespace of its attendee, by itself.
-
-    Example:
-        >>> kit.workshop.status()
-    """
-    on = connect(cluster) if isinstance(cluster, str) else cluster
-    everywhere = on.kube.within("")
-    found = attendee_status.seats(
-        everywhere.get_all("Namespace", labels=LABEL),
-        everywhere.get_all("ConfigMap", labels=LABEL, fields=f"metadata.name={PLACE}"),
-        everywhere.get_all("Pod"),
-        label=LABEL,
-    )
-    return attendee_status.table(found)
-
-
-def watch(*, cluster: Cluster | str = config.DEFAULT_CLUSTER, minutes: float = 600):
-    """Return the table of `status` as it changes, and a picture of how far everybody is.
-
-    Returns:
-        A watch, which shows itself; ``stop()`` ends it, ``save("workshop.png")`` writes its picture.
-    """
-    from workshop.widget import WorkshopWatch  # numpy and matplotlib take half a second
-
-    on = connect(cluster) if isinstance(cluster, str) else cluster
-    return WorkshopWatch(on.kube, label=LABEL, minutes=minutes).start()
-
-
-def delete(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
-    """Delete every attendee's namespace with all that is in it, their kubeconfigs, and the staged data.
-
-    Safe to call again. The cluster stays, and what is not the workshop's.
-
-    Returns:
-        The attendees that are left: none.
-    """
-    on = connect(cluster) if isinstance(cluster, str) else cluster
-    kube = on.kube
-    every = [each["metadata"]["labels"][LABEL] for each in kube.get_all("Namespace", labels=LABEL)]
-    for each in every:  # all get the signal at once; what takes long is waiting
-        kube.delete("Namespace", attendees.namespace_of(each))
-    _at_once(on.remove_attendee, every, title="workshop", said="left")
-    attendees.delete_volumes(kube)  # of those whose namespace was gone before
-    staging.delete(on)
-    attendees.kubeconfig(on.name, "any").with_name(handout.FILE).unlink(missing_ok=True)
-    return attendees.table(kube)
-
-
-def _people(given: int | Sequence[str]) -> list[str]:
-    if isinstance(given, int) or not isinstance(given, Iterable) or isinstance(given, str):
-        count = check_count(given, what="attendees", least=1, most=MOST)
-        return [f"{number:02}" for number in range(1, count + 1)]
-    people = list(dict.fromkeys(given))
-    if not people:
+    namespace = namespace_of(name)
+    if not LEAST_HOURS <= hours <= MOST_HOURS:
         raise BadInput(
-            "nobody is named", about="attendees=[]", fix='attendees=["ada", "bob"], or attendees=30'
+            f"a kubeconfig works for {LEAST_HOURS:.2g} to {MOST_HOURS} hours",
+            about=f'hours={hours!r}, for attendee "{name}"',
+            fix="hours=12, and again when it has expired",
         )
-    for each in people:
-        names.check(each, kind="attendee", longest=attendees.LONGEST_NAME)
-    return people
+    _check_ours(kube, namespace)
+    lifetime = timedelta(hours=hours)
+    labels = names.labels(run="", workshop=config.read().workshop, lifetime=lifetime) | {LABEL: name}
+    del labels[names.RUN]
+    for file in OBJECTS:
+        (item,) = manifests.read(config.manifests("attendee", f"{file}.yaml"))
+        kube.apply(_for(item, namespace, labels=labels, quota=quota))
+    _wait_counted(kube.within(namespace), name)
+    token, until = kube.token(ACCOUNT, namespace=namespace, seconds=int(lifetime.total_seconds()))
+    path = kubeconfig(kube.cluster, name)
+    with _private_file(path, "w") as file:
+        yaml.safe_dump(kube.kubeconfig_for(token, user=name, namespace=namespace), file)
+    return Attendee(name, namespace, path, until)
 
 
-def limits(given: Mapping[str, object]) -> Quota:
-    unknown = set(given) - set(QUOTA)
-    if unknown:
-        raise BadInput(
-            f"a workshop has no {', '.join(sorted(unknown))}",
-            about=f"{sorted(unknown)[0]}=…",
-            fix=f"a quota has {', '.join(QUOTA)}",
+def table(kube: Kube) -> Table:
+    """List the attendees of a cluster, with what each uses of their quota."""
+    rows = []
+    for each in kube.get_all("Namespace", labels=LABEL):
+        meta = each["metadata"]
+        name = meta["labels"][LABEL]
+        quota = kube.within(meta["name"]).find("ResourceQuota", ACCOUNT) or {}
+        path = kubeconfig(kube.cluster, name)
+        rows.append(
+            (
+                name,
+                meta["name"],
+                *(_used(quota, what) for what in ("pods", "requests.cpu", "requests.memory")),
+                str(path) if path.exists() else None,
+                meta["labels"].get(names.EXPIRES),
+                age(meta["creationTimestamp"]),
+            )
         )
-    return Quota(**(QUOTA | dict(given)))
+    return Table(COLUMNS, rows, empty="no attendees")
 
 
-def _add_all(
-    on: Cluster,
-    people: Sequence[str],
-    quota: Quota,
-    hours: float,
-    staged: Staged | None,
-    jupyter: Jupyter | None,
-) -> list[Attendee]:
-    def make(name: str) -> Attendee:
-        made = attendees.add(on.kube, name, quota=quota, hours=hours)
-        on.open_room(made.namespace)
-        if staged is not None:
-            staged.share(on.kube.within(made.namespace), labels={LABEL: name})
-        if jupyter is not None:
-            jupyter.apply(on.kube.within(made.namespace), made)
-        return made
-
-    return _at_once(make, people, title="workshop", said="have a room")
+def delete(kube: Kube, name: str) -> None:
+    """Delete an attendee's namespace with all that is in it; idempotent."""
+    namespace = namespace_of(name)
+    if _check_ours(kube, namespace):
+        kube.delete("Namespace", namespace)
+        _wait_gone(kube, name)
+    delete_volumes(kube, f"{LABEL}={name}")
+    kubeconfig(kube.cluster, name).unlink(missing_ok=True)
 
 
-def _at_once(work: Callable, people: Sequence[str], *, title: str, said: str) -> list:
-    """Do something for everybody, several at a time, and return what came of it in their order."""
-
-    def quietly(name: str):
-        with shown_elsewhere():  # a thread's output would land in somebody's cell
-            return work(name)
-
-    with progress(title) as line, ThreadPoolExecutor(AT_ONCE, thread_name_prefix=title) as threads:
-        begun = [threads.submit(quietly, each) for each in people]
-        try:
-            for done, each in enumerate(as_completed(begun), 1):
-                each.result()
-                line.update(f"{done} of {len(people)} {said}")
-        except BaseException as error:
-            threads.shutdown(cancel_futures=True)
-            if isinstance(error, KeyboardInterrupt):
-                raise Interrupted(
-                    "stopped; what is made stays", about=title, fix="the same call goes on where it was"
-                ) from error
+def delete_volumes(kube: Kube, labels: str = LABEL) -> None:
+    """Delete the PersistentVolumes of attendees, which outlive their namespaces; what they lead to stays."""
+    try:
+        every = kube.get_all("PersistentVolume", labels=labels)
+    except Rejected as error:
+        if error.status != 403:  # who may not see them has made none
             raise
-        line.done(f"{len(people)} of {len(people)} {said}")
-    return [each.result() for each in begun]
+        return
+    for each in every:
+        kube.delete("PersistentVolume", each["metadata"]["name"])
+
+
+def _wait_gone(kube: Kube, name: str) -> None:
+    namespace = namespace_of(name)
+    wait(
+        snapshots(kube, Selection("Namespace", fields=f"metadata.name={namespace}")),
+        until=lambda seen: not seen["Namespace"],
+        what="the namespace to be gone",
+        about=f'attendee "{name}" in cluster "{kube.cluster}"',
+        resume=f'kit.workshop.remove("{name}") goes on waiting',
+        describe=remaining,
+    )
+
+
+def remaining(seen: Snapshot) -> str:
+    """Describe what a namespace that is being deleted still holds, in Kubernetes' words."""
+    conditions = [
+        each for item in seen["Namespace"].values() for each in item["status"].get("conditions", ())
+    ]
+    said = [
+        each["message"] for each in conditions if each["status"] == "True" and "Remaining" in each["type"]
+    ]
+    return "; ".join(said) or "Kubernetes deletes what is in it"
+
+
+def namespace_of(name: str) -> str:
+    """Validate the name of an attendee and name their namespace."""
+    return f"attendee-{names.check(name, kind='attendee', longest=LONGEST_NAME)}"
+
+
+def _check_ours(kube: Kube, namespace: str) -> bool:
+    """Check for the namespace; raise BadInput for one that the kit did not create."""
+    found = kube.find("Namespace", namespace)
+    if found is not None and LABEL not in (found["metadata"].get("labels") or {}):
+        raise BadInput(
+            "a namespace of this name is there, and is not the kit's",
+            about=f'namespace "{namespace}" in cluster "{kube.cluster}"',
+            fix="choose another name for the attendee",
+        )
+    return found is not None
+
+
+def _for(item: Object, namespace: str, *, labels: dict[str, str], quota: Quota) -> Object:
+    """Fill in an object of ``manifests/attendee`` for one attendee."""
+    item = manifests.merge(item, {"metadata": {"labels": labels}})
+    if item["kind"] == "Namespace":
+        item["metadata"]["name"] = namespace
+        return item
+    item["metadata"]["namespace"] = namespace
+    if item["kind"] == "RoleBinding":
+        item["subjects"][0]["namespace"] = namespace
+    if item["kind"] == "ResourceQuota":
+        item["spec"]["hard"] |= quota.hard()
+    return item
+
+
+def _wait_counted(kube: Kube, name: str) -> None:
+    """Wait until the quota controller has counted the quota: pods are refused before."""
+    wait(
+        snapshots(kube, Selection("ResourceQuota")),
+        until=lambda seen: all(map(_is_counted, seen["ResourceQuota"].values())),
+        what="the quota to be counted",
+        about=f'attendee "{name}" in cluster "{kube.cluster}"',
+        resume=f'kit.workshop.add("{name}") goes on',
+        describe=lambda seen: "Kubernetes has not counted it yet",
+    )
+
+
+def _is_counted(quota: Object) -> bool:
+    return bool((quota.get("status") or {}).get("hard"))
+
+
+def _used(quota: Object, what: str) -> str | None:
+    status = quota.get("status") or {}
+    hard = (status.get("hard") or {}).get(what)
+    return f"{(status.get('used') or {}).get(what, '0')} of {hard}" if hard else None
+
+
+def kubeconfig(cluster: str, name: str) -> Path:
+    """Path of an attendee's kubeconfig."""
+    return config.state_folder() / "attendees" / cluster / f"{name}.kubeconfig"
+
+
+def handout(cluster: str) -> Path:
+    """Path of the handout."""
+    return config.state_folder() / "attendees" / cluster / "handout.zip"
+
+
+def write_handout(cluster: str, every: Iterable[Attendee], *, jupyter: Mapping[str, str]) -> Path:
+    """Write a folder for each attendee, with kubeconfig and instructions, to one zip file of mode 0600.
+
+    Args:
+        cluster: Its name.
+        every: The attendees.
+        jupyter: Instructions for the JupyterLab of each, by attendee; empty where they run their own.
+    """
+    path = handout(cluster)
+    with _private_file(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+        for each in every:
+            page = PAGE.format(**vars(each), cluster=cluster, jupyter=jupyter.get(each.name, ""))
+            for name, text in (("kubeconfig", each.kubeconfig.read_text()), ("start.txt", page)):
+                entry = zipfile.ZipInfo(f"{each.name}/{name}")
+                entry.external_attr = 0o600 << 16  # unpacked, it stays private
+                packed.writestr(entry, text)
+    return path
+
+
+@contextmanager
+def _private_file(path: Path, mode: str) -> Iterator[IO]:
+    """Replace a file, atomically, by one that this user alone can read."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    aside = path.with_suffix(".new")
+    aside.unlink(missing_ok=True)
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), mode) as file:
+        yield file
+    aside.replace(path)

@@ -8,8 +8,8 @@ from kitlib.clusters import Cluster
 from kitlib.clusters.local import LocalCluster
 from kitlib.errors import Rejected
 from workshop import network_policies, room
+from workshop.attendees import LABEL, Quota
 from workshop.jupyter import Jupyter
-from workshop.namespaces import LABEL, Quota
 from workshop.room import Room
 
 

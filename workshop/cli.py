@@ -1,11 +1,13 @@
-"""``kit workshop``: what an instructor does, for a terminal."""
+"""``kit workshop``, ``kit attendee`` and ``kit reset``: the instructor's commands."""
 
 import sys
 from pathlib import Path
 
 import click
 
+import workshop as verbs
 from kitlib.cli.volume import CLUSTER
+from workshop import notebook_rehearsal, rehearsal
 
 QUOTA = (
     click.option("--cpu", help="Cores that the pods of each may request together."),
@@ -33,9 +35,7 @@ def _quota(command):
 
 def _given(jupyter: bool, image: str | None, host: str | None, options: dict) -> dict[str, object]:
     """Return the arguments that were given on the command line."""
-    from workshop import Jupyter
-
-    wanted = Jupyter(image=image, host=host) if jupyter or image or host else None
+    wanted = verbs.Jupyter(image=image, host=host) if jupyter or image or host else None
     return {key: value for key, value in options.items() if value is not None} | {"jupyter": wanted}
 
 
@@ -48,10 +48,8 @@ def _given(jupyter: bool, image: str | None, host: str | None, options: dict) ->
 @_quota
 def create(attendees: tuple[str, ...], jupyter: bool, image: str | None, host: str | None, **options) -> None:
     """Make a room for each of ATTENDEES: a number, such as 30, or their names."""
-    import workshop
-
     many = int(attendees[0]) if len(attendees) == 1 and attendees[0].isdigit() else attendees
-    click.echo(workshop.create(many, **_given(jupyter, image, host, options)))
+    click.echo(verbs.create(many, **_given(jupyter, image, host, options)))
 
 
 @workshop.command()
@@ -60,27 +58,21 @@ def create(attendees: tuple[str, ...], jupyter: bool, image: str | None, host: s
 @_quota
 def add(name: str, jupyter: bool, image: str | None, host: str | None, **options) -> None:
     """Make a room for NAME, who comes late, and print the path of a kubeconfig."""
-    import workshop
-
-    click.echo(workshop.add(name, **_given(jupyter, image, host, options)).kubeconfig)
+    click.echo(verbs.add(name, **_given(jupyter, image, host, options)).kubeconfig)
 
 
 @workshop.command()
 @CLUSTER
 def status(cluster: str) -> None:
     """Show who is at which notebook, and whose pods fail and why."""
-    import workshop
-
-    click.echo(workshop.status(cluster=cluster))
+    click.echo(verbs.status(cluster=cluster))
 
 
 @workshop.command()
 @CLUSTER
 def delete(cluster: str) -> None:
     """Delete every attendee's namespace with all that is in it; the cluster stays."""
-    import workshop
-
-    workshop.delete(cluster=cluster)
+    verbs.delete(cluster=cluster)
     click.echo("no attendees are left")
 
 
@@ -110,13 +102,10 @@ def rehearse(
     With --attendees, see instead that a cluster is ready for a workshop of many: room for all, images on
     the nodes, data, one training, and the price.
     """
-    from workshop import notebook_rehearsal
-    from workshop import rehearsal as rehearsing
-
     if attendees is not None:
-        tried = rehearsing.rehearse(attendees, **for_many)
+        tried = rehearsal.rehearse(attendees, **for_many)
         click.echo(tried)
-        sys.exit(0 if rehearsing.ready(tried) else 1)
+        sys.exit(0 if rehearsal.ready(tried) else 1)
     given = {"--provider": provider, "--kubeconfig": kubeconfig, "--nodes": nodes}
     options = [word for name, value in given.items() if value for word in (name, str(value))]
     found = notebook_rehearsal.rehearse(notebooks, folder=output.absolute(), options=options)
@@ -124,3 +113,50 @@ def rehearse(
     kept = f"; kept in {output / notebook_rehearsal.KEPT}" if found.whole else ""
     click.echo(f"\nCompare with docs/instructors-guide.md{kept}", err=True)
     sys.exit(0 if found.passed else 1)
+
+
+@click.group()
+def attendee() -> None:
+    """Share a cluster: a namespace, a quota and a kubeconfig for each attendee."""
+
+
+@attendee.command("add")
+@click.argument("name")
+@CLUSTER
+@click.option("--cpu", default="4", show_default=True, help="Cores that their pods may request together.")
+@click.option("--memory", default="8Gi", show_default=True, help="Memory that their pods may request.")
+@click.option("--pods", default=20, show_default=True, help="How many pods they may have.")
+@click.option("--gpus", default=0, show_default=True, help="How many GPUs they may have.")
+@click.option("--hours", default=12.0, show_default=True, help="How long the kubeconfig works.")
+def add_attendee(name: str, **options) -> None:
+    """Create a namespace for NAME, and print the path of a kubeconfig for that namespace alone."""
+    made = verbs.add(name, **options)
+    click.echo(made.kubeconfig)
+    click.echo(f"It works until {made.expires}. Whoever has the file can use it.", err=True)
+
+
+@attendee.command("list")
+@CLUSTER
+def list_attendees(cluster: str) -> None:
+    """List the attendees of a cluster."""
+    click.echo(verbs.list_attendees(cluster=cluster))
+
+
+@attendee.command("remove")
+@click.argument("name")
+@CLUSTER
+def remove_attendee(name: str, cluster: str) -> None:
+    """Delete the namespace of NAME with all that is in it; harmless when there is none."""
+    verbs.remove(name, cluster=cluster)
+    click.echo(f"attendee {name} is removed")
+
+
+@click.command()
+@click.argument("notebook", default="")
+@click.option("--all", "every", is_flag=True, help="Reset all notebooks.")
+@CLUSTER
+def reset(notebook: str, every: bool, cluster: str) -> None:
+    """Delete what NOTEBOOK, such as 05, created in the cluster, which itself stays."""
+    if bool(notebook) == every:
+        raise click.UsageError("name one notebook, such as 05, or say --all")
+    click.echo(verbs.reset(notebook, cluster=cluster))

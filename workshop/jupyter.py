@@ -21,7 +21,7 @@ from kitlib.errors import BadInput
 from kitlib.k8s import manifests
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object, merge
-from workshop.namespaces import Attendee
+from workshop.attendees import Attendee
 
 NAME, PORT = "jupyter", 8888
 INSIDE = "https://kubernetes.default.svc"  # the API server, as pods call it

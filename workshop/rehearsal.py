@@ -22,9 +22,9 @@ from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Selection, snapshots
-from workshop import attendees as gathering
-from workshop import capacity, staging
-from workshop.namespaces import Quota, add, remove
+from workshop import attendees as namespaces
+from workshop import capacity, staging, workshop
+from workshop.attendees import Quota
 
 SOMEBODY = "rehearsal"  # an attendee who is gone afterwards
 PULL, PULL_SECONDS = "DaemonSet", 1800
@@ -61,8 +61,8 @@ def rehearse(
         >>> kit.workshop.rehearse(attendees=30, cluster="workshop", datasets=["mnist"])
     """
     on = connect(cluster) if isinstance(cluster, str) else cluster
-    limits = gathering.limits(quota)
-    people = check_count(attendees, what="attendees", least=1, most=gathering.MOST)
+    limits = workshop.limits(quota)
+    people = check_count(attendees, what="attendees", least=1, most=workshop.MOST)
     wanted = datasets if isinstance(datasets, Mapping) else {each: {} for each in datasets}
     rows: list[tuple] = []
     with progress("rehearsal") as line:
@@ -147,7 +147,7 @@ def _pulling(item: Object) -> str:
 
 def _train(on: Cluster, limits: Quota) -> str:
     """Train once with an attendee's kubeconfig, and return what came of it."""
-    somebody = add(on.kube, SOMEBODY, quota=limits, hours=1)
+    somebody = namespaces.create(on.kube, SOMEBODY, quota=limits, hours=1)
     try:
         theirs = ExistingCluster(f"{SOMEBODY}-of-{on.name}"[:40].rstrip("-"), kubeconfig=somebody.kubeconfig)
         job = IndexedJob("trainers/digits_ddp.py", nodes=2, name=SOMEBODY, args={"epochs": 3})
@@ -155,7 +155,7 @@ def _train(on: Cluster, limits: Quota) -> str:
         run.wait()
         return f"two ranks, accuracy {run.metrics('eval').accuracy.iloc[-1]:.2f}"
     finally:
-        remove(on.kube, SOMEBODY)
+        namespaces.delete(on.kube, SOMEBODY)
 
 
 def price(nodes: Sequence[Object], hours: float, *, at: str = "", more: int = 0) -> str:

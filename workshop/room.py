@@ -14,7 +14,7 @@ from kitlib.clusters.nodes import GPU, is_ready
 from kitlib.k8s import pods
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import number, readable
-from workshop.namespaces import Quota
+from workshop.attendees import Quota
 
 KINDS = ("cpu", "memory", GPU)
 POOL, TRAINING = "trainyard/pool", ("train", "training")  # of the kit's clusters at clouds

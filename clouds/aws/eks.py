@@ -254,13 +254,13 @@ class EksCluster(CloudCluster):
             "for which IAM has to allow them eks:DescribeCluster"
         )
 
-    def open_room(self, namespace: str) -> None:
+    def grant_pod_access(self, namespace: str) -> None:
         """Let the pods of a namespace read the cluster's bucket."""
         from clouds.aws.everything import pods_of
 
         pods_of(self._plan, namespace).make()
 
-    def close_room(self, namespace: str) -> None:
+    def revoke_pod_access(self, namespace: str) -> None:
         """Let them read it no longer."""
         from clouds.aws.everything import pods_of
 

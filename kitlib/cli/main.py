@@ -4,7 +4,6 @@ Results go to stdout, progress and errors to stderr, so that ``kit cluster kubec
 kubeconfig and nothing else. An error is a few lines and exit status 1. Only this module prints.
 """
 
-import importlib
 import logging
 import os
 import sys
@@ -15,24 +14,23 @@ from kitlib import clusters, config
 from kitlib.cli.options import OPTION, options_of
 from kitlib.cli.run import launch, run
 from kitlib.cli.volume import CLUSTER, volume
+from kitlib.clusters import plugins
 from kitlib.display.tables import Table
 from kitlib.display.text import printable
 from kitlib.errors import KitError
 
-# Commands of other packages, each loaded by whoever asks for it.
-ELSEWHERE = {"extend": "clouds.cli", "resources": "clouds.cli", "workshop": "workshop.cli"}
-
 
 class Commands(click.Group):
-    """The kit's commands; its errors are shown as they are, without a traceback."""
+    """The kit's commands and those of `plugins`; a KitError is shown without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *ELSEWHERE])
+        installed = (name for name, each in plugins.COMMANDS.items() if plugins.is_installed(each))
+        return sorted([*super().list_commands(ctx), *installed])
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in ELSEWHERE:
+        if name not in plugins.COMMANDS:
             return super().get_command(ctx, name)
-        return getattr(importlib.import_module(ELSEWHERE[name]), name)
+        return plugins.load(plugins.COMMANDS[name])
 
     def invoke(self, ctx: click.Context):
         try:
@@ -184,43 +182,6 @@ main.add_command(run)
 main.add_command(volume)
 
 
-@main.group()
-def attendee() -> None:
-    """Share a cluster: a namespace, a quota and a kubeconfig for each."""
-
-
-@attendee.command("add")
-@click.argument("name")
-@CLUSTER
-@click.option("--cpu", help="Cores that their pods may request together.")
-@click.option("--memory", help="Memory that their pods may request together, such as 8Gi.")
-@click.option("--pods", type=int, help="How many pods they may have.")
-@click.option("--gpus", type=int, help="How many GPUs they may have.")
-@click.option("--hours", default=12.0, show_default=True, help="How long the kubeconfig works.")
-def add_attendee(name: str, cluster: str, hours: float, **quota) -> None:
-    """Give NAME a namespace, and print the path of a kubeconfig that leads there and nowhere else."""
-    given = {key: value for key, value in quota.items() if value is not None}
-    made = clusters.connect(cluster).add_attendee(name, hours=hours, **given)
-    click.echo(made.kubeconfig)
-    click.echo(f"It works until {made.expires}. Whoever has the file can use it.", err=True)
-
-
-@attendee.command("list")
-@CLUSTER
-def list_attendees(cluster: str) -> None:
-    """List the attendees of a cluster."""
-    click.echo(clusters.connect(cluster).attendees())
-
-
-@attendee.command("remove")
-@click.argument("name")
-@CLUSTER
-def remove_attendee(name: str, cluster: str) -> None:
-    """Delete the namespace of NAME with all that is in it; harmless when there is none."""
-    clusters.connect(cluster).remove_attendee(name)
-    click.echo(f"attendee {name} is removed")
-
-
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True)
 @CLUSTER
@@ -289,19 +250,6 @@ def clear_cache(what: str | None) -> None:
     from kitlib.clusters.cache import clear
 
     click.echo(clear(what))
-
-
-@main.command()
-@click.argument("notebook", default="")
-@click.option("--all", "every", is_flag=True, help="Undo all notebooks.")
-@CLUSTER
-def reset(notebook: str, every: bool, cluster: str) -> None:
-    """Undo NOTEBOOK, such as 05: delete what it made in the cluster, which itself stays."""
-    import workshop
-
-    if bool(notebook) == every:
-        raise click.UsageError("name one notebook, such as 05, or say --all")
-    click.echo(workshop.reset(notebook, cluster=cluster))
 
 
 @main.command()

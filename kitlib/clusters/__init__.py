@@ -1,6 +1,5 @@
 """Clusters of every provider: make one, find one again, list them."""
 
-import importlib
 import inspect
 from pathlib import Path
 
@@ -9,18 +8,11 @@ from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.cleanup import delete_all
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.clusters.local import LocalCluster, not_found
+from kitlib.clusters.plugins import PROVIDERS, load
 from kitlib.clusters.preflight import Report
 from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.tables import Table
-from kitlib.errors import BadInput, ClusterNotFound, ProviderFailed
-
-# Where the class of each provider is; a cloud's libraries are loaded by whoever asks for that cloud.
-PROVIDERS = {
-    "local": "kitlib.clusters.local:LocalCluster",
-    "existing": "kitlib.clusters.existing:ExistingCluster",
-    "eks": "clouds.aws.eks:EksCluster",
-    "gke": "clouds.google.gke:GkeCluster",
-}
+from kitlib.errors import BadInput, ClusterNotFound
 
 
 def create_cluster(
@@ -179,15 +171,7 @@ def _class(provider: str) -> type[Cluster]:
             about=f"provider={provider!r}",
             fix=f"those that there are: {', '.join(PROVIDERS)}",
         )
-    module, _, name = PROVIDERS[provider].partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise ProviderFailed(
-            f"the Python package {error.name} is not installed",
-            about=f"provider={provider!r}",
-            fix="pip install 'trainyard[clouds]'",
-        ) from error
+    return load(PROVIDERS[provider])
 
 
 def _used() -> list[str]:

@@ -10,7 +10,7 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -282,53 +282,11 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
         """
         return rbac.table(self.kube)
 
-    def add_attendee(self, name: str, *, hours: float = 12, **quota: object):
-        """Give somebody a namespace of their own, and a kubeconfig that leads there and nowhere else.
+    def grant_pod_access(self, namespace: str) -> None:  # noqa: B027 most providers have nothing to do
+        """Let the pods of an attendee's namespace use what the provider gives to pods, such as its bucket."""
 
-        Repeated, it makes a new token and brings the quota to what is asked.
-
-        Args:
-            name: Theirs: a-z, 0-9 and -.
-            hours: How long the kubeconfig works.
-            quota: ``cpu="4"``, ``memory="8Gi"``, ``pods=20``, ``gpus=0``: what they may have at one time.
-
-        Example:
-            >>> ada = cluster.add_attendee("ada", cpu="2")
-            >>> kit.connect("ada", kubeconfig=ada.kubeconfig)
-        """
-        from workshop import namespaces as attendees
-        from workshop.namespaces import Quota
-
-        unknown = set(quota) - {each.name for each in fields(Quota)}
-        if unknown:
-            known = ", ".join(each.name for each in fields(Quota))
-            raise BadInput(
-                f"a quota has no {', '.join(sorted(unknown))}",
-                about=f'attendee "{name}"',
-                fix=f"it has {known}",
-            )
-        made = attendees.add(self.kube, name, quota=Quota(**quota), hours=hours)
-        self.open_room(made.namespace)
-        return made
-
-    def attendees(self) -> Table:
-        """Return those who have a namespace of their own, with what they use of what they may."""
-        from workshop import namespaces as attendees
-
-        return attendees.table(self.kube)
-
-    def remove_attendee(self, name: str) -> None:
-        """Delete the namespace of an attendee with all that is in it; one who is gone is fine."""
-        from workshop import namespaces as attendees
-
-        self.close_room(attendees.namespace_of(name))
-        attendees.remove(self.kube, name)
-
-    def open_room(self, namespace: str) -> None:  # noqa: B027 most providers have nothing to do
-        """Let the pods of an attendee's namespace have what the provider gives to pods: its bucket."""
-
-    def close_room(self, namespace: str) -> None:  # noqa: B027
-        """Take it back; what is not there is fine."""
+    def revoke_pod_access(self, namespace: str) -> None:  # noqa: B027
+        """Undo `grant_pod_access`; idempotent."""
 
     # Acting
 

@@ -12,6 +12,7 @@ from kitlib.clusters import cleanup
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.kubectl import kubectl
 from kitlib.clusters.nodes import GPU
+from kitlib.clusters.plugins import ON_CONNECT, is_installed, load
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
 from kitlib.k8s import names
 from kitlib.k8s.api_errors import unreached
@@ -85,7 +86,7 @@ class ExistingCluster(Cluster):
         if given is None:
             return None
         found = cls(name, **given)
-        _report_progress(found.kube)
+        _announce(found.kube)
         return found
 
     @classmethod
@@ -109,7 +110,7 @@ class ExistingCluster(Cluster):
         given = {"kubeconfig": str(self._kubeconfig.absolute()), "context": self.context}
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_text(json.dumps(given | {"namespace": self.kube.namespace}), encoding="utf-8")
-        _report_progress(self.kube)
+        _announce(self.kube)
         return self
 
     @property
@@ -178,7 +179,7 @@ def _memory(name: str) -> Path:
     return config.state_folder() / "existing" / f"{names.check(name, kind='cluster')}.json"
 
 
-def _report_progress(kube: Kube) -> None:
-    from workshop import progress_reporter
-
-    progress_reporter.follow(kube)
+def _announce(kube: Kube) -> None:
+    """Call what other packages do when a kubeconfig has been connected to; those not installed do nothing."""
+    for name in filter(is_installed, ON_CONNECT):
+        load(name)(kube)

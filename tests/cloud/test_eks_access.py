@@ -48,16 +48,16 @@ def test_others_administer_a_cluster_and_rooms_read_its_bucket_until_it_goes_wit
     assert life.written() == written  # those who are there are not asked for again
 
     reads = roles(life.plan)["pods"].arn
-    lab.open_room("attendee-ada")
-    lab.open_room("attendee-ada")
-    lab.open_room("attendee-bob")
+    lab.grant_pod_access("attendee-ada")
+    lab.grant_pod_access("attendee-ada")
+    lab.grant_pod_access("attendee-bob")
     assert pods(eks) == {
         ("default", "default"): reads,
         ("attendee-ada", "default"): reads,
         ("attendee-bob", "default"): reads,
     }
-    lab.close_room("attendee-ada")
-    lab.close_room("attendee-ada")
+    lab.revoke_pod_access("attendee-ada")
+    lab.revoke_pod_access("attendee-ada")
     assert set(pods(eks)) == {("default", "default"), ("attendee-bob", "default")}
     rooms = [each for each in lab.resources() if each["what"] == "pod identities of rooms"]
     assert len(rooms) == 1
@@ -71,7 +71,7 @@ def test_others_administer_a_cluster_and_rooms_read_its_bucket_until_it_goes_wit
     gone = lab.explain("refused")
     assert isinstance(gone, ClusterNotFound) and "create_cluster" in gone.fix
     life.create()
-    lab.open_room("attendee-bob")
+    lab.grant_pod_access("attendee-bob")
     life.delete()
     assert amazon.left() == []
     assert {each for each in amazon.actions() if each.startswith("eks:")} <= set(needed())

@@ -4,6 +4,7 @@ import stat
 
 import pytest
 
+import workshop
 from clouds.reconciler import reconcile
 from kitlib import clusters
 from kitlib.errors import BadInput, ClusterNotFound
@@ -54,8 +55,8 @@ def test_a_cluster_is_made_reached_found_scaled_and_deleted(there, behind):
     cluster.scale(1)
     assert "ends at" in cluster.extend(hours=6, confirm=True)
     whose = {"clusterName": "yard", "namespace": "attendee-ada"}
-    for deed, there_are in ((cluster.add_attendee, 1), (cluster.remove_attendee, 0)):
-        deed("ada")
+    for verb, there_are in ((workshop.add, 1), (workshop.remove, 0)):
+        verb("ada", cluster=cluster)
         found = cluster.session.call("eks", "list_pod_identity_associations", **whose)
         assert len(found["associations"]) == there_are  # the pods of their room read the bucket
     cluster.kubectl("create service loadbalancer web --tcp=80")

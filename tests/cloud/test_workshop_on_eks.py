@@ -50,7 +50,9 @@ def test_a_workshop_is_rehearsed_scaled_held_and_deleted(amazon, there):
     amazon.quota("L-1216C47A", 64, region=REGION)
     with pytest.raises(BadInput, match="agreed to"):
         kit.workshop.create(PEOPLE, cluster=cluster, scale=True, **QUOTA)
-    assert len(cluster.attendees()) == 0, "nothing is made before the price is agreed to"
+    assert len(kit.workshop.list_attendees(cluster=cluster)) == 0, (
+        "nothing is made before the price is agreed to"
+    )
     given = {"datasets": ["digits"], "scale": True, "confirm": True, **QUOTA}
     made = kit.workshop.create(PEOPLE, cluster=cluster, **given)
     facts = {each["what"]: each for each in made.facts}

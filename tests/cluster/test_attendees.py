@@ -19,14 +19,14 @@ def name(local_cluster):
     """Name an attendee; whatever is made of them is deleted after the test."""
     name = f"ada-{secrets.token_hex(2)}"
     yield name
-    local_cluster.remove_attendee(name)
+    kit.workshop.remove(name, cluster=local_cluster)
 
 
 @pytest.mark.slow
 def test_with_their_kubeconfig_alone_an_attendee_trains_and_reaches_nothing_else(
     local_cluster, name, write_trainer, monkeypatch
 ):
-    made = local_cluster.add_attendee(name, cpu="2", pods=3)
+    made = kit.workshop.add(name, cluster=local_cluster, cpu="2", memory="8Gi", pods=3)
     assert stat.S_IMODE(made.kubeconfig.stat().st_mode) == 0o600
     theirs = kit.connect("existing", kubeconfig=made.kubeconfig)
     assert theirs.kube.namespace == f"attendee-{name}"
@@ -88,11 +88,11 @@ def test_attendees_are_listed_renewed_and_removed_and_only_the_kits_namespaces_a
     path = Path(added.stdout.strip())
     assert path.name == f"{name}.kubeconfig"
     before = path.read_text()
-    local_cluster.add_attendee(name, pods=6)
+    kit.workshop.add(name, cluster=local_cluster, pods=6)
     assert path.read_text() != before
-    (row,) = [each for each in local_cluster.attendees() if each["attendee"] == name]
+    (row,) = [each for each in kit.workshop.list_attendees(cluster=local_cluster) if each["attendee"] == name]
     assert (row["namespace"], row["pods"], row["kubeconfig"]) == (f"attendee-{name}", "0 of 6", str(path))
-    assert "token" not in repr(local_cluster.attendees()).lower()
+    assert "token" not in repr(kit.workshop.list_attendees(cluster=local_cluster)).lower()
 
     for _ in range(2):
         removed = CliRunner().invoke(cli.main, ["attendee", "remove", name, *main])
@@ -101,9 +101,9 @@ def test_attendees_are_listed_renewed_and_removed_and_only_the_kits_namespaces_a
 
     local_cluster.kubectl(f"create namespace attendee-{name}")
     try:
-        for refused in (local_cluster.add_attendee, local_cluster.remove_attendee):
+        for refused in (kit.workshop.add, kit.workshop.remove):
             with pytest.raises(BadInput, match="not the kit's"):
-                refused(name)
+                refused(name, cluster=local_cluster)
     finally:
         local_cluster.kubectl(f"delete namespace attendee-{name}")
 
@@ -111,6 +111,6 @@ def test_attendees_are_listed_renewed_and_removed_and_only_the_kits_namespaces_a
 def test_a_quota_that_makes_no_sense_is_refused(local_cluster):
     for wrong in ({"cpu": "lots"}, {"pods": 0}, {"disks": 3}, {"hours": 0}):
         with pytest.raises(BadInput):
-            local_cluster.add_attendee("nobody", **wrong)
+            kit.workshop.add("nobody", cluster=local_cluster, **wrong)
     with pytest.raises(BadInput, match="a-z"):
-        local_cluster.add_attendee("../Ada")
+        kit.workshop.add("../Ada", cluster=local_cluster)

@@ -7,7 +7,7 @@ import pytest
 import kitlib as kit
 from kitlib.errors import Rejected
 from workshop import capacity
-from workshop.namespaces import Quota
+from workshop.attendees import Quota
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long]
 TAINT = "nvidia.com/gpu=present:NoSchedule"  # as EKS and GKE have it on nodes with GPUs

@@ -26,8 +26,8 @@ def forget(state_home):
 @pytest.fixture(scope="module")
 def attendee(local_cluster):
     """Somebody with a namespace and nothing else."""
-    yield local_cluster.add_attendee("guest")
-    local_cluster.remove_attendee("guest")
+    yield kit.workshop.add("guest", cluster=local_cluster, cpu="4", memory="8Gi")
+    kit.workshop.remove("guest", cluster=local_cluster)
 
 
 @pytest.fixture

@@ -39,7 +39,8 @@ VERBS = (
 )
 CELL = """import kitlib as kit
 cluster = kit.connect(cluster_name)
-display(cluster, cluster.nodes(), cluster.pods(), cluster.events(), cluster.runs(), cluster.attendees())
+display(cluster, cluster.nodes(), cluster.pods(), cluster.events(), cluster.runs())
+display(kit.workshop.list_attendees(cluster=cluster))
 print(vars(cluster), vars(cluster.kube), cluster.kube.kubeconfig)
 try:
     cluster.kubectl("logs no-such-pod -v=6")
@@ -72,7 +73,8 @@ def cluster(state_home):
 def hidden(cluster, state_home):
     """What must be nowhere, by what it is; the pod and the attendee who have it are there."""
     token = token_of(cluster)
-    attendee = yaml.safe_load(cluster.add_attendee("ada").kubeconfig.read_text())["users"][0]["user"]["token"]
+    ada = kit.workshop.add("ada", cluster=cluster)
+    attendee = yaml.safe_load(ada.kubeconfig.read_text())["users"][0]["user"]["token"]
     user = yaml.safe_load(cluster.kubeconfig.read_text())["users"][0]["user"]
     words = {
         "the Secret": WORD,

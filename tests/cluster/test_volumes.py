@@ -212,7 +212,7 @@ def test_an_attendee_has_volumes_and_copies_files_in_a_namespace_of_their_own(
     kubectl.write_text(f'#!/bin/sh\nexec {shlex.join(local_cluster.kubectl_command())} "$@"\n')
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    ada = local_cluster.add_attendee("with-files")
+    ada = kit.workshop.add("with-files", cluster=local_cluster)
     try:
         theirs = kit.connect("with-files", kubeconfig=ada.kubeconfig)
         volume = theirs.create_volume("shared", size="1Mi")
@@ -220,7 +220,7 @@ def test_an_attendee_has_volumes_and_copies_files_in_a_namespace_of_their_own(
         assert [each["name"] for each in volume.ls("bin")] == ["kubectl"]
         volume.delete()
     finally:
-        local_cluster.remove_attendee("with-files")
+        kit.workshop.remove("with-files", cluster=local_cluster)
 
 
 def test_a_terminal_has_the_same_verbs(volume, local_cluster, tmp_path):

@@ -182,7 +182,7 @@ def test_an_ingress_leads_to_the_path_at_which_jupyterlab_is_and_past_the_rooms_
         lab = requests.get(f"http://{here}{there['path']}/lab", params={"token": token}, timeout=120)
         assert lab.ok and f'"baseUrl": "{there["path"]}/"' in lab.text
         assert requests.get(f"http://{here}/lab", params={"token": token}, timeout=60).status_code == 404
-    local_cluster.remove_attendee("by-name")
+    kit.workshop.remove("by-name", cluster=local_cluster)
 
 
 @contextmanager
@@ -225,7 +225,7 @@ def test_nothing_of_a_workshop_is_left_and_what_is_the_instructors_stays(worksho
         for _ in range(2):
             done = CliRunner().invoke(main.main, ["workshop", "delete", "-c", local_cluster.name])
             assert done.exit_code == 0, done.output
-        assert len(local_cluster.attendees()) == 0
+        assert len(kit.workshop.list_attendees(cluster=local_cluster)) == 0
         left = local_cluster.kubectl("get namespaces,persistentvolumes,persistentvolumeclaims -o name")
         assert "attendee" not in left
         assert "datasets" not in left

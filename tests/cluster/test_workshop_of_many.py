@@ -126,7 +126,7 @@ def test_ten_of_thirty_run_notebook_05_at_once_and_nobody_starves(cluster, tmp_p
     began = time.monotonic()
     workshop = kit.workshop.create(ROOMS, cluster=cluster, **QUOTA)
     made = time.monotonic() - began
-    assert len(cluster.attendees()) == ROOMS
+    assert len(kit.workshop.list_attendees(cluster=cluster)) == ROOMS
     assert "enough for all at once" in {each["note"] for each in workshop.facts}
     watcher = Watcher(cluster)
     watcher.weigh()

@@ -131,7 +131,7 @@ def test_an_attendee_works_in_their_namespace_and_only_what_the_run_made_is_dele
         "07_leaves", CONNECT, LAUNCH, BY_HAND, LABEL, "cluster.kube.get('ConfigMap', 'trainyard-run')"
     )
     scored = make_notebook("08_scores", CONNECT, "0.5", tags={4: "result-accuracy"})
-    attendee = local_cluster.add_attendee("smoke")
+    attendee = kit.workshop.add("smoke", cluster=local_cluster, cpu="4", memory="8Gi")
     theirs = kit.connect("theirs", kubeconfig=attendee.kubeconfig)
 
     def objects():
@@ -163,7 +163,7 @@ def test_an_attendee_works_in_their_namespace_and_only_what_the_run_made_is_dele
         assert theirs.kube.find("ConfigMap", "trainyard-run"), "another run's mark stays"
     finally:
         theirs.delete()
-        local_cluster.remove_attendee("smoke")
+        kit.workshop.remove("smoke", cluster=local_cluster)
 
 
 def test_a_terminated_run_deletes_its_namespace(make_notebook, smoke, told, local_cluster):

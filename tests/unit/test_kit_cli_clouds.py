@@ -5,13 +5,15 @@ from click.testing import CliRunner
 
 import kitlib as kit
 from clouds import cleanup, inventory
-from clouds.cli import options_of
 from clouds.inventory import Cloud, Place
 from clouds.prices import Estimate, Price
+from clouds.tags import Tags
 from kitlib import clusters
 from kitlib.cli import main
+from kitlib.cli.options import options_of
+from kitlib.clusters import plugins
 from kitlib.display.tables import Table
-from kitlib.errors import BadInput, ClusterNotFound
+from kitlib.errors import BadInput, ClusterNotFound, ProviderFailed
 
 from ..cloud.simulated_cloud import Plan, SimulatedCloud, Thing, plans
 
@@ -51,7 +53,7 @@ class Rented:
 @pytest.fixture
 def rented(monkeypatch):
     monkeypatch.setattr(Rented, "said", [])
-    monkeypatch.setattr(clusters, "_class", {"rented": Rented}.__getitem__)
+    monkeypatch.setattr(clusters, "PROVIDERS", {"rented": f"{__name__}:Rented"})
     monkeypatch.setattr(clusters, "_used", lambda: ["rented"])
     return Rented.said
 
@@ -120,7 +122,7 @@ def test_resources_are_listed_first_and_deleted_only_when_that_is_said(monkeypat
     def discover(cluster=None):
         found = cloud.process()
         for each in found:
-            each.tags = kit.clouds.tags.Tags("lab", "ada", "course")
+            each.tags = Tags("lab", "ada", "course")
         return found
 
     asked = []
@@ -145,3 +147,14 @@ def test_resources_are_listed_first_and_deleted_only_when_that_is_said(monkeypat
     assert (done.exit_code, cloud.left()) == (0, [])
     assert "nothing of the kit" in done.stdout
     assert cleanup.delete_resources(clusters="lab").rows == []
+
+
+def test_packages_that_are_not_installed_are_named_and_their_commands_left_out(monkeypatch):
+    assert {"workshop", "list_resources"} <= set(dir(kit))
+    monkeypatch.setitem(plugins.API, "workshop", "no_such_package:")
+    monkeypatch.setitem(plugins.COMMANDS, "workshop", "no_such_package.cli:workshop")
+    with pytest.raises(ProviderFailed, match="no_such_package is not installed"):
+        _ = kit.workshop
+    shown = run("--help")
+    assert shown.exit_code == 0 and "resources" in shown.stdout and "workshop" not in shown.stdout
+    assert "pip install" in run("workshop").stderr

@@ -10,8 +10,8 @@ from kitlib.display.progress import Progress
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput
 from kitlib.storage.sharing import read_only
-from workshop import handout, network_policies, rehearsal, room
-from workshop.namespaces import Attendee, Quota
+from workshop import network_policies, rehearsal, room
+from workshop.attendees import Attendee, Quota, write_handout
 
 
 def node(cpu="4", memory="16Gi", gpus="0", ready="True"):
@@ -149,7 +149,7 @@ def test_a_handout_has_a_folder_for_each_and_is_the_instructors_alone(tmp_path, 
         file.write_text(f"the key of {name}")
         people.append(Attendee(name, f"attendee-{name}", file, "2030-01-01T00:00:00Z"))
     for _ in range(2):
-        path = handout.write("lab", people, jupyter={"ada": "\nYour JupyterLab: here\n"})
+        path = write_handout("lab", people, jupyter={"ada": "\nYour JupyterLab: here\n"})
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with zipfile.ZipFile(path) as packed:
         assert sorted(packed.namelist()) == [

@@ -27,7 +27,7 @@ from kitlib.operators.install import OPERATOR
 from kitlib.runs.run import Run, known
 from kitlib.storage import pvc
 from smoke.stopping import Stopping
-from workshop.namespaces import remaining
+from workshop.attendees import remaining
 
 LOCK = "trainyard-run"  # a ConfigMap in a namespace that was given: two runs in one would meet
 KINDS_BY_KUBECTL = ("Deployment", "Job", "Pod", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim")

@@ -1,0 +1,58 @@
+"""The parts of Trainyard that kitlib loads by name when they are first used, and never imports itself.
+
+``clouds`` and ``workshop`` are extras of the distribution, which somebody who stays local does not install.
+Each entry is an import string, ``package.module:attribute``; an attribute of "" is the module itself.
+"""
+
+import importlib
+import importlib.util
+
+from kitlib.errors import ProviderFailed
+
+# The class of each provider: a kitlib.clusters.base.Cluster.
+PROVIDERS = {
+    "local": "kitlib.clusters.local:LocalCluster",
+    "existing": "kitlib.clusters.existing:ExistingCluster",
+    "eks": "clouds.aws.eks:EksCluster",
+    "gke": "clouds.google.gke:GkeCluster",
+}
+# Names of `kit`, as in kit.workshop.
+API = {
+    "delete_resources": "clouds.cleanup:delete_resources",
+    "list_resources": "clouds.inventory:list_resources",
+    "workshop": "workshop:",
+}
+# Commands of `kit` in a terminal.
+COMMANDS = {
+    "attendee": "workshop.cli:attendee",
+    "extend": "clouds.cli:extend",
+    "reset": "workshop.cli:reset",
+    "resources": "clouds.cli:resources",
+    "workshop": "workshop.cli:workshop",
+}
+# Called with the API client when a kubeconfig has been connected to.
+ON_CONNECT = ("workshop.progress_reporter:follow",)
+
+
+def load(name: str):
+    """Import what an import string names.
+
+    Raises:
+        ProviderFailed: Its package, or one that it needs, is not installed.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        loaded = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        raise ProviderFailed(
+            f"the Python package {error.name} is not installed",
+            about=name.rstrip(":"),
+            fix=f"pip install 'trainyard[{package}]'",
+        ) from error
+    return getattr(loaded, attribute) if attribute else loaded
+
+
+def is_installed(name: str) -> bool:
+    """Whether the package of an import string can be found, without loading it."""
+    return importlib.util.find_spec(name.partition(":")[0].partition(".")[0]) is not None
