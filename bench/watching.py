@@ -13,7 +13,7 @@ from bench.errors import MeasureFailed
 from kitlib.k8s.client import Kube, Stream
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.watch import WatchSpec, watch_objects
 
 FRESH_SECONDS = 30  # the server ends a watch after 50
 PATIENCE_SECONDS, GONE_SECONDS, ACCOUNT_SECONDS = 180, 120, 60
@@ -112,7 +112,7 @@ def wait_account(kube: Kube) -> None:
         WaitTimeout: It has not got it.
     """
     wait(
-        snapshots(kube, Selection("ServiceAccount")),
+        watch_objects(kube, WatchSpec("ServiceAccount")),
         until=lambda seen: "default" in seen["ServiceAccount"],
         timeout=ACCOUNT_SECONDS,
         what="the default service account",
@@ -129,7 +129,7 @@ def wait_gone(kube: Kube, *, labels: str = "") -> None:
         WaitTimeout: Some are still there.
     """
     wait(
-        snapshots(kube, Selection("Pod", labels=labels)),
+        watch_objects(kube, WatchSpec("Pod", labels=labels)),
         until=lambda seen: not seen["Pod"],
         timeout=GONE_SECONDS,
         what="the pods to be gone",

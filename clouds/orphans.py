@@ -7,7 +7,7 @@ from kitlib.display.progress import progress
 from kitlib.errors import KitError
 from kitlib.k8s.client import Kube
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, Snapshot, snapshots
+from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 
 SERVICE, CLAIM, POD, VOLUME = "Service", "PersistentVolumeClaim", "Pod", "PersistentVolume"
 MADE_FOR_A_CLAIM = "pv.kubernetes.io/provisioned-by"
@@ -30,7 +30,7 @@ def release(kube: Kube, *, about: str, timeout: float = SECONDS) -> None:
                         meta = each["metadata"]
                         kube.within(meta["namespace"]).delete(kind, meta["name"])
             wait(
-                snapshots(everywhere, Selection(SERVICE), Selection(CLAIM), Selection(VOLUME)),
+                watch_objects(everywhere, WatchSpec(SERVICE), WatchSpec(CLAIM), WatchSpec(VOLUME)),
                 until=_released,
                 timeout=timeout,
                 what="load balancers and disks to be given back",

@@ -33,8 +33,8 @@ PER_EPOCH = -(-IMAGES // BATCH)
 STEP_SECONDS = 0.2
 LEAST, MOST, FIRST = 1, 4, 3  # workers
 EXACT = 1e-9
-WEIGHTS = {"kill": 10, "scale": 4, "stop": 3, "cut": 2, "switch off": 1}
-UNDO = {"stop": "go on", "cut": "heal", "switch off": "switch on"}
+WEIGHTS = {"kill": 10, "scale": 4, "pause": 3, "cut": 2, "switch off": 1}
+UNDO = {"pause": "resume", "cut": "heal", "switch off": "switch on"}
 UNDONE_AFTER = (2.0, 10.0)  # seconds, at least and at most
 END_SECONDS = 1200
 
@@ -63,20 +63,20 @@ def plan(seed: int, *, events: int, seconds: float) -> list[Disturbance]:
         >>> plan(7, events=2, seconds=10) == plan(7, events=2, seconds=10)
         True
     """
-    dice, made, busy = random.Random(seed), [], {"stop": 0.0, "node": 0.0}
+    dice, made, busy = random.Random(seed), [], {"pause": 0.0, "node": 0.0}
     times = iter(sorted(dice.uniform(0, seconds) for _ in range(events)))
     while len(made) < events:
         at = next(times)
         able = dict(WEIGHTS)
         for kind, until in busy.items():
             if at < until or len(made) == events - 1:
-                for what in ("stop",) if kind == "stop" else ("cut", "switch off"):
+                for what in ("pause",) if kind == "pause" else ("cut", "switch off"):
                     del able[what]
         what = dice.choices(list(able), list(able.values()))[0]
         made.append(Disturbance(round(at, 2), what, dice.random()))
         if what in UNDO:
             back = at + dice.uniform(*UNDONE_AFTER)
-            busy["stop" if what == "stop" else "node"] = back
+            busy["pause" if what == "pause" else "node"] = back
             made.append(Disturbance(round(back, 2), UNDO[what], made[-1].pick))
     last = max(each.at for each in made)
     made = [replace(each, at=round(each.at * seconds / last, 2)) for each in made]
@@ -143,10 +143,10 @@ class Soak:
 
     def _do(self, each: Disturbance) -> object:
         match each.what:
-            case "kill" | "stop":
+            case "kill" | "pause":
                 return getattr(self.run, each.what)(rank=int(each.pick * self._world()))
-            case "go on":
-                return self.run.go_on()
+            case "resume":
+                return self.run.resume()
             case "scale":
                 return self._scale(LEAST + int(each.pick * (MOST - LEAST + 1)))
             case "cut" | "switch off":

@@ -14,7 +14,7 @@ from bench.watching import Watch, has_started, wait_gone
 from kitlib.clusters import Cluster
 from kitlib.jobs import priorities
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import number
+from kitlib.k8s.quantities import parse_quantity
 
 SECONDS, PATIENCE_SECONDS = 2, 180
 WORKERS, SERVED = 4, 7
@@ -28,7 +28,7 @@ def measure(lab: Lab) -> list[Result]:
     cluster = lab.ours
     kit.install("elastic-job", cluster=cluster)
     priorities.ensure(cluster.kube, "high")
-    half = min(number(each["cpu"]) for each in cluster.nodes()) / 2
+    half = min(parse_quantity(each["cpu"]) for each in cluster.nodes()) / 2
     waits = []
     try:
         cluster.apply(MANIFEST)

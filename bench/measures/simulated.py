@@ -14,7 +14,7 @@ from bench.watching import Watch, wait_account
 from kitlib.clusters.nodes import is_ready
 from kitlib.k8s.client import Kube
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.watch import WatchSpec, watch_objects
 
 LIMIT = Limit(1.2)
 NODES, PODS = 1000, 10_000
@@ -66,7 +66,7 @@ def _theirs(lab: Lab, nodes: int, pods: int) -> float:
 def _fill(kube: Kube, selector: str, nodes: int, pods: int) -> None:
     """Wait for the nodes, create the Deployment, and wait for its pods."""
     wait(
-        snapshots(kube, Selection("Node", labels=selector)),
+        watch_objects(kube, WatchSpec("Node", labels=selector)),
         until=lambda seen: sum(map(is_ready, seen["Node"].values())) == nodes,
         timeout=PATIENCE_SECONDS,
         what="the nodes to be Ready",

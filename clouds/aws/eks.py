@@ -57,7 +57,7 @@ class EksCluster(CloudCluster):
 
     @classmethod
     def checked(cls, name: str) -> str:
-        return names.check(name, kind="cluster", longest=LONGEST_NAME)
+        return names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
 
     @classmethod
     def _session(cls, name: str, given: Mapping[str, object]) -> "Session":
@@ -75,7 +75,11 @@ class EksCluster(CloudCluster):
             region: Where it is; needed once on each machine.
             profile: Whose account.
         """
-        if cls.memory.read(names.check(name, kind="cluster")) is None and region is None and profile is None:
+        if (
+            cls.memory.read(names.validate_name(name, kind="cluster")) is None
+            and region is None
+            and profile is None
+        ):
             return None
         cluster = cls(name, cls._session(name, {"region": region, "profile": profile}))
         if cluster._described() is None:

@@ -55,7 +55,7 @@ class GkeCluster(PlannedGke):
         from clouds.google.everything import traces
         from clouds.google.session import Session
 
-        before = cls.memory.read(names.check(name, kind="cluster"))
+        before = cls.memory.read(names.validate_name(name, kind="cluster"))
         if before is None and project is None:
             return None
         where = before or {}

@@ -33,7 +33,7 @@ class PlannedGke(CloudCluster):
 
     @classmethod
     def checked(cls, name: str) -> str:
-        names.check(name, kind="cluster", longest=LONGEST_NAME)
+        names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
         if name[0].isdigit():
             raise BadInput(
                 "a GKE cluster's name begins with a letter", about=f'name "{name}"', fix=f'name="c{name}"'

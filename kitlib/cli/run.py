@@ -86,22 +86,22 @@ def kill_rank(name: str, cluster: str, rank: int) -> None:
     click.echo(clusters.connect(cluster).run(name).kill(rank=rank))
 
 
-@run.command("stop")
+@run.command("pause")
 @click.argument("name")
 @CLUSTER
 @RANK
-def stop_rank(name: str, cluster: str, rank: int) -> None:
-    """Make the process of a rank of the run NAME hang."""
-    click.echo(clusters.connect(cluster).run(name).stop(rank=rank))
+def pause_rank(name: str, cluster: str, rank: int) -> None:
+    """Pause the process of a rank of the run NAME (SIGSTOP)."""
+    click.echo(clusters.connect(cluster).run(name).pause(rank=rank))
 
 
-@run.command("go-on")
+@run.command("resume")
 @click.argument("name")
 @CLUSTER
-@click.option("--rank", type=int, help="As it was when it was stopped; by default all that were.")
-def go_on(name: str, cluster: str, rank: int | None) -> None:
-    """Let a process of the run NAME that was stopped go on."""
-    click.echo(clusters.connect(cluster).run(name).go_on(rank=rank))
+@click.option("--rank", type=int, help="Its rank when it was paused; by default all paused ones.")
+def resume_rank(name: str, cluster: str, rank: int | None) -> None:
+    """Resume a paused process of the run NAME."""
+    click.echo(clusters.connect(cluster).run(name).resume(rank=rank))
 
 
 @run.command("scale")
@@ -147,6 +147,6 @@ def launch(
 
     made = jobs.IndexedJob(trainer, args=args, **job)
     if dry_run:
-        click.echo(made.manifest, nl=False)
+        click.echo(made.manifest(), nl=False)
         return
     follow(jobs.launch(made, cluster=cluster), output=output)

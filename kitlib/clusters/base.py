@@ -26,15 +26,14 @@ from kitlib.display.progress import progress
 from kitlib.display.tables import Table, Text
 from kitlib.errors import BadInput, CommandFailed, KitError, Rejected, RunNotFound
 from kitlib.k8s import manifests, pods, rbac
-from kitlib.k8s.api_errors import allowing, refusal
+from kitlib.k8s.api_errors import launch_rejected, rbac_hint
 from kitlib.k8s.client import Kube
 from kitlib.k8s.event_table import events_table
 from kitlib.k8s.manifests import title
-from kitlib.k8s.quantities import check as check_quantity
-from kitlib.k8s.quantities import check_count
+from kitlib.k8s.quantities import check_count, check_quantity
 from kitlib.k8s.usage import node_usage, pod_usage
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.runs import run as runs
 from kitlib.runs.run import Run
 from kitlib.runs.runs_table import runs_table
@@ -243,7 +242,7 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
     def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
         """Return what this provider's nodes ask of a pod's spec: a selector, a toleration.
 
-        `launch` merges it into each training pod; ``job.on(cluster).manifest`` shows it.
+        `launch` merges it into each training pod; ``job.on(cluster).manifest()`` shows it.
 
         Args:
             gpus: How many the pod has.
@@ -321,7 +320,7 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
             raise CommandFailed(
                 said or f"exit status {done.returncode}",
                 about=f'kubectl {shlex.join(words)}, in cluster "{self.name}"',
-                fix=allowing(said) if "forbidden" in said else helps,
+                fix=rbac_hint(said) if "forbidden" in said else helps,
             )
         return Text(done.stdout or done.stderr)
 
@@ -338,7 +337,7 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
             try:
                 applied.append(self.kube.apply(each))
             except Rejected as error:
-                raise refusal(error, text, document=document, fix=f"mend {path}") from error
+                raise launch_rejected(error, text, document=document, fix=f"mend {path}") from error
         return Table(
             ("object", "namespace"),
             [(title(each), each["metadata"].get("namespace")) for each in applied],
@@ -356,7 +355,7 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
         """
         with progress(f"cluster {self.name}") as line:
             wait(
-                snapshots(self.kube, Selection("Node")),
+                watch_objects(self.kube, WatchSpec("Node")),
                 timeout=timeout,
                 what="the nodes to be Ready",
                 until=lambda seen: bool(seen["Node"]) and all(map(nodes.is_ready, seen["Node"].values())),

@@ -2,7 +2,7 @@
 
 from kitlib.clusters.local import ask
 from kitlib.display.tables import Table
-from kitlib.k8s.quantities import readable
+from kitlib.k8s.quantities import format_bytes
 
 
 def contents() -> Table:
@@ -26,6 +26,6 @@ def clear(what: str | None = None) -> Table:
 
 def _table(entries: list[dict], *, empty: str) -> Table:
     rows = [
-        (each["what"], readable(each["size"]), each["used"] or "nobody", each["path"]) for each in entries
+        (each["what"], format_bytes(each["size"]), each["used"] or "nobody", each["path"]) for each in entries
     ]
     return Table(("what", "size", "used by", "path"), rows, empty=empty)

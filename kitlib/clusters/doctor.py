@@ -2,7 +2,7 @@
 
 from kitlib.clusters.local import machine as facts
 from kitlib.display.tables import Table
-from kitlib.k8s.quantities import readable
+from kitlib.k8s.quantities import format_bytes
 
 LITTLE_DISK, LITTLE_MEMORY = 2 * 2**30, 3 * 2**30
 
@@ -19,10 +19,10 @@ def machine() -> Table:
         ("system", found["system"], ""),
         ("python", found["python"], ""),
         ("cores", cores, "pods take turns: speed-ups will not show" if cores < 2 else ""),
-        ("memory", readable(memory), "too little for four nodes" if memory < LITTLE_MEMORY else ""),
+        ("memory", format_bytes(memory), "too little for four nodes" if memory < LITTLE_MEMORY else ""),
         (
             "disk",
-            f"{readable(disk)} free in {found['disk_path']}",
+            f"{format_bytes(disk)} free in {found['disk_path']}",
             "too little" if disk < LITTLE_DISK else "",
         ),
         (

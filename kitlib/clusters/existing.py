@@ -176,7 +176,7 @@ def _remembered(name: str) -> dict[str, str | None] | None:
 
 def _memory(name: str) -> Path:
     """Return where it is kept which kubeconfig belongs to a name."""
-    return config.state_folder() / "existing" / f"{names.check(name, kind='cluster')}.json"
+    return config.state_folder() / "existing" / f"{names.validate_name(name, kind='cluster')}.json"
 
 
 def _announce(kube: Kube) -> None:

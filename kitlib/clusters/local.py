@@ -73,7 +73,7 @@ class LocalCluster(Cluster):
             ClusterBroken: There is one that does not answer.
             ProviderFailed: It could not be started; the error says why.
         """
-        names.check(name, kind="cluster", longest=LONGEST_NAME)
+        names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
         arguments = _arguments(shape)
         with progress(f"cluster {name}") as line:
             if recreate:
@@ -101,7 +101,7 @@ class LocalCluster(Cluster):
     @classmethod
     def find(cls, name: str) -> "LocalCluster | None":
         """Return the cluster of this name, in whatever state, or None."""
-        names.check(name, kind="cluster", longest=LONGEST_NAME)
+        names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
         status = ask("status", name)
         return None if status["state"] == "absent" else cls(name, status)
 

@@ -6,7 +6,7 @@ from kitlib.display.tables import Table, age
 from kitlib.errors import Rejected
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import cores, readable
+from kitlib.k8s.quantities import format_bytes, format_cores
 
 GPU = "nvidia.com/gpu"
 COLUMNS = ("node", "status", "cpu", "memory", "gpus", "version", "age")
@@ -60,8 +60,8 @@ def table(nodes: Iterable[Object]) -> Table:
             (
                 node["metadata"]["name"],
                 "Ready" if is_ready(node) else "NotReady",
-                cores(has.get("cpu")),
-                readable(has.get("memory")),
+                format_cores(has.get("cpu")),
+                format_bytes(has.get("memory")),
                 has.get(GPU, "0"),
                 (node["status"].get("nodeInfo") or {}).get("kubeletVersion"),
                 age(node["metadata"]["creationTimestamp"]),

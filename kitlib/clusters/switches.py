@@ -9,11 +9,16 @@ from datetime import UTC, datetime
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput
 from kitlib.k8s.client import Kube
-from kitlib.k8s.events import deed, write
+from kitlib.k8s.events import make_event, write_event
 from kitlib.k8s.quantities import check_count
 
 MOST_SIMULATED = 5000
-DONE = {"stop": "Stopped", "start": "Started", "cut": "Cut", "heal": "Healed"}  # of Events on the node
+DONE = {
+    "stop": "Stopped",
+    "start": "Started",
+    "cut": "Isolated",
+    "heal": "Reconnected",
+}  # of Events on the node
 
 
 class NodeSwitches(ABC):
@@ -71,7 +76,10 @@ class NodeSwitches(ABC):
         self._switch(verb, node)
         found = {"metadata": {"name": node, "uid": node}}  # kubelets write the name for both
         reason = DONE[verb]
-        write(self.kube, deed(found, "Node", reason, f"node {node} was {reason.lower()} on purpose", at=now))
+        write_event(
+            self.kube,
+            make_event(found, "Node", reason, f"node {node} was {reason.lower()} on purpose", at=now),
+        )
         return self.nodes()
 
     def _switch(self, verb: str, node: str) -> None:

@@ -151,7 +151,7 @@ class DatasetJob(Job):
         self.environment = handed_on(os.environ)
         self.claims = (volume if isinstance(volume, str) else volume.name,)
         name = names.unique(f"prepare-{dataset}") if name is None else name
-        self.name = names.check(name, kind="run", longest=names.MAX_RUN_NAME)
+        self.name = names.validate_name(name, kind="run", longest=names.MAX_RUN_NAME)
         self.settings = config.read()
         self.secrets = tuple(filter(None, [self.settings.pull_secret]))
         self.labels = names.labels(
@@ -257,7 +257,7 @@ def image_folder(path: str | Path, *, volume: Volume, name: str | None = None) -
         >>> kit.image_folder("my-pictures", volume=volume, name="pets")
     """
     folder = image_folders.read(Path(path).expanduser())
-    name = names.check(name or names.slug(folder.path.name), kind="dataset")
+    name = names.validate_name(name or names.slug(folder.path.name), kind="dataset")
     said = {
         "name": name,
         "synthetic": False,

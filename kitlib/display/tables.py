@@ -93,7 +93,7 @@ def _cell(value: object) -> str:
 
 def age(since: str | None, now: datetime | None = None) -> str:
     """Return how long ago a Kubernetes time was, as kubectl puts it: ``42s``, ``5m``, ``3h``, ``2d``."""
-    began = moment(since)
+    began = parse_time(since)
     if began is None:
         return "-"
     seconds = max(0, int(((now or datetime.now(UTC)) - began).total_seconds()))
@@ -103,6 +103,6 @@ def age(since: str | None, now: datetime | None = None) -> str:
     return f"{seconds // 86400}d"
 
 
-def moment(text: str | None) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
     """Return the time that an RFC 3339 text names, or None for none."""
     return datetime.fromisoformat(text) if text else None

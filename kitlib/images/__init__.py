@@ -20,7 +20,7 @@ from kitlib.errors import BadInput, NoContainerEngine
 from kitlib.images import engines
 from kitlib.images.context import Context
 from kitlib.images.engines import missing as engine_missing
-from kitlib.k8s.quantities import readable
+from kitlib.k8s.quantities import format_bytes
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ContainerImage:
 
     def __repr__(self) -> str:
         layers = f"in {self.layers} layer{'s' * (self.layers != 1)}" if self.layers else "compressed"
-        return f"{self.name}: {readable(self.bytes)} {layers}, {self.digest or 'not pushed'}"
+        return f"{self.name}: {format_bytes(self.bytes)} {layers}, {self.digest or 'not pushed'}"
 
 
 def build_image(

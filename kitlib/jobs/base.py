@@ -15,7 +15,7 @@ from kitlib.config import DEFAULT_CLUSTER
 from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExists
 from kitlib.jobs import priorities
 from kitlib.k8s import manifests, names
-from kitlib.k8s.api_errors import refusal
+from kitlib.k8s.api_errors import launch_rejected
 from kitlib.k8s.client import Kube
 from kitlib.k8s.job_kinds import KINDS
 from kitlib.k8s.manifests import Manifest, Object, title
@@ -53,18 +53,16 @@ class Job(ABC):
             main = manifests.merge(main, patch)
         return [*others, main]
 
-    @property
-    def manifest(self) -> Manifest:
-        """The objects as YAML, in colours in a notebook; ``kubectl apply -f`` takes it."""
-        return manifests.write(self.objects)
+    def manifest(self, kind: str | None = None) -> Manifest:
+        """Show the objects as YAML, in colours in a notebook; ``kubectl apply -f`` takes it.
 
-    def part(self, kind: str) -> Manifest:
-        """Return the objects of one kind as YAML: ``job.part("Job")`` leaves out the trainer's source.
+        Args:
+            kind: Objects of this kind alone: ``job.manifest("Job")`` leaves out the trainer's source.
 
         Raises:
             BadInput: There is none of this kind.
         """
-        chosen = [each for each in self.objects if each["kind"] == kind]
+        chosen = [each for each in self.objects if kind in (None, each["kind"])]
         if not chosen:
             kinds = ", ".join(each["kind"] for each in self.objects)
             raise BadInput("this job has no object of that kind", about=f"{kind!r}", fix=f"one of {kinds}")
@@ -77,7 +75,7 @@ class Job(ABC):
             BadInput: The file cannot be written.
         """
         try:
-            Path(path).write_text(self.manifest, encoding="utf-8")
+            Path(path).write_text(self.manifest(), encoding="utf-8")
         except OSError as error:
             raise BadInput(
                 f"the manifest cannot be written: {error.strerror}",
@@ -105,7 +103,7 @@ class Job(ABC):
         """Return a copy as `launch` sends it there: with what the provider's nodes ask of pods.
 
         Example:
-            >>> job.on(cluster).part("Job")
+            >>> job.on(cluster).manifest("Job")
         """
         other = copy.copy(self)
         other.additions = cluster.pod_additions(gpus=getattr(self, "gpus", 0))
@@ -116,12 +114,13 @@ class Job(ABC):
         return f'{type(self).__name__} "{self.name}": {", ".join(title(each) for each in self.objects)}'
 
 
-def launch(job: Job, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Run:
+def launch(job: Job, *, cluster: Cluster | str = DEFAULT_CLUSTER, replace: bool = False) -> Run:
     """Create a job's objects in a cluster and return the run.
 
     Args:
-        job: What to run.
-        cluster: Where, or the name of where.
+        job: The job.
+        cluster: The cluster, or its name.
+        replace: Delete an earlier run of this name first, and wait until its pods are gone.
 
     Raises:
         RunExists: A run of this name is there already.
@@ -139,11 +138,13 @@ def launch(job: Job, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Run:
     kube, job = cluster.kube, job.on(cluster)
     objects = job.objects
     main = objects[-1]
-    if runs.main(kube, job.name) is not None:
+    if replace:
+        Run(kube, job.name).delete()
+    elif runs.main(kube, job.name) is not None:
         raise RunExists(
             "a run of this name is there already",
             about=f'run "{job.name}" in cluster "{kube.cluster}"',
-            fix=f'delete it, cluster.run("{job.name}").delete(), or give this one another name=',
+            fix="kit.launch(job, replace=True) deletes it first; or give this one another name=",
         )
     run = Run(kube, job.name, kind=main["kind"])
     _check_claims(kube, job)
@@ -161,8 +162,8 @@ def launch(job: Job, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Run:
         run.delete()
         if objects[document] is main and error.status == 404:
             raise _not_installed(main, cluster=kube.cluster) from error
-        raise refusal(
-            error, job.manifest, document=document, fix=_fix(error, main, cluster=kube.cluster)
+        raise launch_rejected(
+            error, job.manifest(), document=document, fix=_fix(error, main, cluster=kube.cluster)
         ) from error
     except (KitError, KeyboardInterrupt):
         run.delete()
@@ -198,7 +199,7 @@ def _fix(error: Rejected, main: Object, *, cluster: str) -> str:
     operator = KINDS[main["kind"]].operator
     if operator and "failed calling webhook" in error.what:
         return f'its operator does not answer: kit.install("{operator}", cluster="{cluster}") mends that'
-    return "mend what is named, in job.patch(…) or in the arguments; job.manifest shows it all"
+    return "mend what is named, in job.patch(…) or in the arguments; job.manifest() shows it all"
 
 
 def _not_installed(main: Object, *, cluster: str) -> LaunchRejected:

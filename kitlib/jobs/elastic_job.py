@@ -25,7 +25,7 @@ class ElasticJob(ElasticTraining):
         item = self.read("elasticjob")
         worker = item["spec"]["replicaSpecs"]["Worker"]
         (container,) = worker["template"]["spec"]["containers"]
-        command, flags = container["command"], [f"--nproc_per_node={self.processes}"]
+        command, flags = container["command"], [f"--nproc_per_node={self.processes_per_node}"]
         if self.limits is not None:
             command, flags = self.launcher, [*flags, f"--max_restarts={self.max_restarts}"]
         pod = self.pod(worker["template"], command=command, args=[*flags, self.path, *self.args])

@@ -18,7 +18,7 @@ class IndexedJob(TrainingJob):
 
     Example:
         >>> job = IndexedJob("trainers/digits_ddp.py", nodes=4, args={"epochs": 12})
-        >>> job.manifest
+        >>> job.manifest()
     """
 
     folder = "indexed-job"
@@ -34,7 +34,7 @@ class IndexedJob(TrainingJob):
         """Return the Job."""
         item = self.read("job")
         template = item["spec"]["template"]
-        replaced = {"--nnodes": self.nodes, "--nproc-per-node": self.processes}
+        replaced = {"--nnodes": self.nodes, "--nproc-per-node": self.processes_per_node}
         (container,) = template["spec"]["containers"]
         command = [
             f"{flag}={replaced[flag]}" if (flag := word.split("=")[0]) in replaced else word

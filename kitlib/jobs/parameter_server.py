@@ -18,8 +18,7 @@ from kitlib.jobs.training import TrainingJob
 from kitlib.k8s import job_kinds, names
 from kitlib.k8s import plain_pods as workers
 from kitlib.k8s.manifests import Object, merge
-from kitlib.k8s.quantities import check as check_quantity
-from kitlib.k8s.quantities import check_count
+from kitlib.k8s.quantities import check_count, check_quantity
 
 if TYPE_CHECKING:
     from kitlib.datasets.dataset import Dataset
@@ -91,7 +90,7 @@ class ParameterServer(TrainingJob):
         name: str | None = None,
     ) -> None:
         if name is not None:
-            names.check(name, kind="run", longest=MAX_NAME)
+            names.validate_name(name, kind="run", longest=MAX_NAME)
         self.about = None if isinstance(data, str) else data
         if volumes is None and self.about is not None:
             volumes = {str(PurePosixPath(data.path).parent): data.volume}
@@ -299,4 +298,4 @@ def _resources(asked: object, fix: str) -> Object:
 
 
 def _priority(asked: object, fix: str) -> str:
-    return names.check(asked, kind="priority class")
+    return names.validate_name(asked, kind="priority class")

@@ -32,7 +32,7 @@ class PyTorchJob(ElasticTraining):
         job: The other arguments; of min_nodes, max_nodes and max_restarts `TorchElastic` tells.
 
     Example:
-        >>> job = PyTorchJob("trainers/digits_ddp.py", nodes=2, processes=2)
+        >>> job = PyTorchJob("trainers/digits_ddp.py", nodes=2, processes_per_node=2)
         >>> launch(job).wait()
         >>> job = PyTorchJob("trainers/digits_elastic.py", nodes=1, min_nodes=1, max_nodes=4)
         >>> launch(job).scale(2)
@@ -73,7 +73,9 @@ class PyTorchJob(ElasticTraining):
         replicas = {"Master": merge(master, {"template": self.pod(master["template"])})}
         if self.nodes > 1:
             replicas["Worker"] = replicas["Master"] | {"replicas": self.nodes - 1}
-        return merge(item, {"spec": {"nprocPerNode": str(self.processes), "pytorchReplicaSpecs": replicas}})
+        return merge(
+            item, {"spec": {"nprocPerNode": str(self.processes_per_node), "pytorchReplicaSpecs": replicas}}
+        )
 
     def _elastic(self, item: Object, master: Object) -> Object:
         pod = self.pod(master["template"], command=[*self.launcher, self.path])
@@ -94,7 +96,7 @@ class PyTorchJob(ElasticTraining):
             target = {"type": "Utilization", "averageUtilization": self.target_cpu}
             policy["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
         spec = {
-            "nprocPerNode": str(self.processes),
+            "nprocPerNode": str(self.processes_per_node),
             "elasticPolicy": policy,
             "runPolicy": {"backoffLimit": 1},  # the launcher in a pod has tried often by then
             "pytorchReplicaSpecs": {"Master": None, "Worker": worker},

@@ -70,9 +70,9 @@ def remote(trainer: object, secret: str | None) -> Remote | None:
             "this is no address of a trainer", about=f"trainer {trainer}", fix=f"write it as {_EXAMPLE}"
         )
     if scheme == VOLUME:
-        names.check(place, kind="volume")
+        names.validate_name(place, kind="volume")
     if secret is not None:
-        names.check(secret, kind="secret")
+        names.validate_name(secret, kind="secret")
     return Remote(scheme, place, key, secret or "")
 
 

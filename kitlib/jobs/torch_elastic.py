@@ -81,7 +81,7 @@ class TorchElastic(ElasticTraining):
         (fewest, most), (backend, port) = self.limits, STORES[self.rendezvous]
         given = {
             "PET_NNODES": f"{fewest}:{most}",
-            "PET_NPROC_PER_NODE": str(self.processes),
+            "PET_NPROC_PER_NODE": str(self.processes_per_node),
             "PET_RDZV_BACKEND": backend,
             "PET_RDZV_ENDPOINT": f"{self.name}-store.{self.name}:{port}",
             "PET_RDZV_ID": self.id,

@@ -18,7 +18,7 @@ class TrainJob(TrainingJob):
     name. Its pods have the priority that its runtime gives them: a TrainJob of version 2.0 names none.
 
     Example:
-        >>> job = TrainJob("trainers/digits_ddp.py", nodes=2, processes=2)
+        >>> job = TrainJob("trainers/digits_ddp.py", nodes=2, processes_per_node=2)
         >>> launch(job).wait()
     """
 
@@ -71,7 +71,7 @@ class TrainJob(TrainingJob):
         )
         trainer = {
             "numNodes": self.nodes,
-            "numProcPerNode": self.processes,
+            "numProcPerNode": self.processes_per_node,
             "image": self.settings.image,
             "command": [*item["spec"]["trainer"]["command"][:-1], self.path],
             "args": self.args,

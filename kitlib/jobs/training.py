@@ -17,8 +17,7 @@ from kitlib.jobs.base import Job
 from kitlib.jobs.sources import Remote, remote, sources
 from kitlib.k8s import manifests, names
 from kitlib.k8s.manifests import Object, merge
-from kitlib.k8s.quantities import check as check_quantity
-from kitlib.k8s.quantities import check_count, number
+from kitlib.k8s.quantities import check_count, check_quantity, parse_quantity
 
 MOST_NODES, MOST_PROCESSES, MOST_GPUS = 1000, 256, 16
 GPU = "nvidia.com/gpu"
@@ -37,7 +36,7 @@ class TrainingJob(Job):
             ConfigMap, with the modules beside it that it imports; torchrun starts it. Or an address from
             which pods fetch it: ``s3://bucket/code/main.py``, ``gs://…``, ``volume://shared/code/main.py``.
         nodes: How many pods, each on a node of its own as far as there are nodes.
-        processes: How many processes torchrun starts in each pod; by default one for each GPU, or one.
+        processes_per_node: Processes that torchrun starts in each pod; by default one for each GPU, or one.
         args: Flags of the trainer: ``{"epochs": 3, "amp": True}`` or ``["--epochs=3", "--amp"]``.
         volumes: What the pods see where: ``{"/data": cluster.volume("shared")}``, or a volume's name.
         cpu: Cores of each pod, such as 0.5 or "500m"; by default at most one for each process, and whatever
@@ -63,7 +62,7 @@ class TrainingJob(Job):
         trainer: str | Path,
         *,
         nodes: int = 4,
-        processes: int | None = None,
+        processes_per_node: int | None = None,
         args: Mapping | Sequence = (),
         volumes: Mapping[str, object] | None = None,
         cpu: str | float | None = None,
@@ -86,16 +85,16 @@ class TrainingJob(Job):
         self.cpu = check_quantity(cpu, what="cpu", example="0.5")
         self.memory = check_quantity(memory, what="memory", example='"2Gi"')
         self.gpus = check_count(gpus, what="gpus", least=0, most=MOST_GPUS)
-        self.priorities = () if priority is None else (names.check(priority, kind="priority class"),)
-        self.processes = (
+        self.priorities = () if priority is None else (names.validate_name(priority, kind="priority class"),)
+        self.processes_per_node = (
             max(1, self.gpus)
-            if processes is None
-            else check_count(processes, what="processes", least=1, most=MOST_PROCESSES)
+            if processes_per_node is None
+            else check_count(processes_per_node, what="processes_per_node", least=1, most=MOST_PROCESSES)
         )
         self.name = (
             names.unique(self.trainer.stem)
             if name is None
-            else names.check(name, kind="run", longest=names.MAX_RUN_NAME)
+            else names.validate_name(name, kind="run", longest=names.MAX_RUN_NAME)
         )
         self.settings = _images(config.read(), image, pull_secret)
         needed = (self.remote.secret if self.remote else None, self.settings.pull_secret)
@@ -186,15 +185,15 @@ class TrainingJob(Job):
         """What each pod asks for, and is held to."""
         asked = {"cpu": self.cpu, "memory": self.memory, GPU: str(self.gpus) if self.gpus else None}
         asked = {key: value for key, value in asked.items() if value is not None}
-        return {"requests": asked, "limits": {"cpu": str(self.processes)} | asked}
+        return {"requests": asked, "limits": {"cpu": str(self.processes_per_node)} | asked}
 
     @property
     def environment(self) -> list[Object]:
         """Threads of each process, where processes share a pod: together as many as the pod may use cores."""
-        if self.processes == 1:
+        if self.processes_per_node == 1:
             return []
-        cores = number(self.resources["limits"]["cpu"])
-        threads = str(max(1, int(cores / self.processes)))
+        cores = parse_quantity(self.resources["limits"]["cpu"])
+        threads = str(max(1, int(cores / self.processes_per_node)))
         return [{"name": name, "value": threads} for name in THREADS]
 
     @property
@@ -271,5 +270,5 @@ def _claims(volumes: Mapping[str, object]) -> dict[str, str]:
         if any(path == own or path.startswith(f"{own}/") for own in OWN_PATHS):
             raise BadInput("the pods have something of their own there", about=repr(path), fix=example)
         name = volume if isinstance(volume, str) else getattr(volume, "name", None)
-        found[path] = names.check(name, kind="volume")
+        found[path] = names.validate_name(name, kind="volume")
     return found

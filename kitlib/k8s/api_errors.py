@@ -43,13 +43,13 @@ def rejected(status: int, body: bytes, *, about: str) -> Rejected:
     reason = answer.get("reason") or ""
     words = answer.get("message") or text or f"HTTP status {status}"
     if status == 403:
-        fix = allowing(words)
+        fix = rbac_hint(words)
     else:
         fix = _TAKEN if reason == "AlreadyExists" else _FIXES.get(status, _ELSE)
     return Rejected(words, about=about, fix=fix, status=status, reason=reason)
 
 
-def allowing(words: str) -> str:
+def rbac_hint(words: str) -> str:
     """Return what lifts a refusal: a right, room in a quota, or a pod that asks for less.
 
     Args:
@@ -143,7 +143,7 @@ def words_of(error: Exception) -> str:
     return text.rsplit(": ", 1)[-1] if "Connection refused" in text else text
 
 
-def refusal(error: Rejected, text: str, *, document: int, fix: str) -> LaunchRejected:
+def launch_rejected(error: Rejected, text: str, *, document: int, fix: str) -> LaunchRejected:
     """Return the API server's refusal of one document, with the lines that it speaks of."""
     return LaunchRejected(
         f"the API server refused the manifest: {error.what}",

@@ -18,7 +18,7 @@ NONE: Mapping[str, str] = MappingProxyType({})
 log = logging.getLogger("trainyard")
 
 
-def deed(
+def make_event(
     about: Object,
     kind: str,
     reason: str,
@@ -66,7 +66,7 @@ def deed(
     }
 
 
-def write(kube: Kube, event: Object) -> None:
+def write_event(kube: Kube, event: Object) -> None:
     """Write an Event if this user may; what it tells of has been done, so that it fails is no error."""
     try:
         kube.create(event)

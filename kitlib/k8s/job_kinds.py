@@ -15,7 +15,7 @@ JOBSET = "jobset.sigs.k8s.io/jobset-name"
 
 
 @dataclass(frozen=True)
-class Kind:
+class JobKind:
     """How one kind speaks.
 
     Attributes:
@@ -43,18 +43,18 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("Job", succeeded=("Complete", "SuccessCriteriaMet"), failed=("Failed", "FailureTarget")),
-        Kind("PyTorchJob", "training-operator", role="worker"),
+        JobKind("Job", succeeded=("Complete", "SuccessCriteriaMet"), failed=("Failed", "FailureTarget")),
+        JobKind("PyTorchJob", "training-operator", role="worker"),
         # Its pods are those of a JobSet of its name, and get no labels of the TrainJob's.
-        Kind("TrainJob", "trainer", succeeded=("Complete",), pods=JOBSET, maker=("Job", "-node-0")),
-        Kind("ElasticJob", "elastic-job", explains=True),
+        JobKind("TrainJob", "trainer", succeeded=("Complete",), pods=JOBSET, maker=("Job", "-node-0")),
+        JobKind("ElasticJob", "elastic-job", explains=True),
         # Plain pods, beside a store; it is the store that all of them wait for.
-        Kind(plain_pods.KIND, role="worker", maker=("Pod", "-store")),
+        JobKind(plain_pods.KIND, role="worker", maker=("Pod", "-store")),
     )
 }
 
 
-def kind_of(item: Object) -> Kind:
+def kind_of(item: Object) -> JobKind:
     """Return how this object speaks."""
     return KINDS[item.get("kind", "Job")]
 

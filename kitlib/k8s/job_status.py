@@ -95,13 +95,19 @@ def _count(job: Object, what: str) -> int:
 
 def _failure(pods: Iterable[Object]) -> str:
     failed = pod_facts.failed(pods)
-    return f"{pod_facts.called(pod_facts.seat(failed[0]))}: {pod_facts.why(failed[0])}" if failed else ""
+    return (
+        f"{pod_facts.display_name(pod_facts.replica_id(failed[0]))}: {pod_facts.why(failed[0])}"
+        if failed
+        else ""
+    )
 
 
 def _lost(pods: Iterable[Object]) -> str:
     """Return which rank is on a node that does not answer."""
-    words = {pod_facts.seat(each): pod_facts.unheard(each) for each in pods}
-    return next((f"{pod_facts.called(seat)}: {words[seat]}" for seat in sorted(words) if words[seat]), "")
+    words = {pod_facts.replica_id(each): pod_facts.node_unreachable(each) for each in pods}
+    return next(
+        (f"{pod_facts.display_name(each)}: {words[each]}" for each in sorted(words) if words[each]), ""
+    )
 
 
 def _waited_for(pods: Iterable[Object]) -> str:

@@ -35,7 +35,7 @@ def read(kube: Kube, pod: Object) -> list[Line]:
 
 def read_if_reachable(kube: Kube, pod: Object) -> list[Line]:
     """Return what a pod has written until now; nothing either if its node does not answer."""
-    if pods.unheard(pod):
+    if pods.node_unreachable(pod):
         return []
     try:
         return read(kube, pod)

@@ -27,7 +27,7 @@ _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _UNAMBIGUOUS = "bcdfghjkmnpqrstvwxz2456789"
 
 
-def check(name: object, *, kind: str, longest: int = 63) -> str:
+def validate_name(name: object, *, kind: str, longest: int = 63) -> str:
     """Return ``name`` if it is a DNS label (RFC 1123), as Kubernetes wants names to be.
 
     Raises:

@@ -34,7 +34,7 @@ def limits(template: Object) -> tuple[int, int, int]:
 
 def active(pod: Object) -> bool:
     """Return whether a worker trains, or will: not one that has ended, is leaving, or is out of reach."""
-    return not (pods.finished(pod) or pod["metadata"].get("deletionTimestamp") or pods.unheard(pod))
+    return not (pods.finished(pod) or pod["metadata"].get("deletionTimestamp") or pods.node_unreachable(pod))
 
 
 def succeeded(workers: Iterable[Object]) -> bool:
@@ -50,7 +50,7 @@ def failure(workers: Iterable[Object]) -> str | None:
     answer may train still: while nobody else has ended, its silence is no end.
     """
     workers = list(workers)
-    silent = any(pods.unheard(each) for each in workers if not pods.finished(each))
+    silent = any(pods.node_unreachable(each) for each in workers if not pods.finished(each))
     failed = any(pods.phase(each) == "Failed" for each in workers)
     if any(map(active, workers)) or succeeded(workers) or (silent and not failed):
         return None

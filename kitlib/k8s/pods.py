@@ -30,11 +30,12 @@ def node_rank(pod: Object) -> int | None:
     return int(index) if index is not None else None
 
 
-def seat(pod: Object) -> int | str:
+def replica_id(pod: Object) -> int | str:
     """Return by what a pod is known in its run: its rank; among parameter servers role and number.
 
     Example:
-        >>> seat({"metadata": {"labels": {"elasticdl-replica-type": "ps", "elasticdl-replica-index": "1"}}})
+        >>> labels = {"elasticdl-replica-type": "ps", "elasticdl-replica-index": "1"}
+        >>> replica_id({"metadata": {"labels": labels}})
         'ps-1'
     """
     labels = pod["metadata"].get("labels") or {}
@@ -44,14 +45,14 @@ def seat(pod: Object) -> int | str:
     return role if role == "master" else f"{role}-{labels.get(PART_INDEX)}"
 
 
-def may_be(seat: object) -> bool:
+def is_replica_id(replica: object) -> bool:
     """Return whether a master, server or worker can have this name: there may be one later."""
-    return isinstance(seat, str) and re.fullmatch(r"master|(worker|ps)-\d+", seat) is not None
+    return isinstance(replica, str) and re.fullmatch(r"master|(worker|ps)-\d+", replica) is not None
 
 
-def called(seat: int | str) -> str:
-    """Return a seat as people call it: ``rank 3``, ``worker-3``."""
-    return f"rank {seat}" if isinstance(seat, int) else seat
+def display_name(replica: int | str) -> str:
+    """Return a replica as people call it: ``rank 3``, ``worker-3``."""
+    return f"rank {replica}" if isinstance(replica, int) else replica
 
 
 def phase(pod: Object) -> str:
@@ -71,7 +72,7 @@ def failed(pods: Iterable[Object]) -> list[Object]:
     Those that failed because they were deleted come last, since times are whole seconds.
     """
     those = (each for each in pods if phase(each) == "Failed")
-    return sorted(those, key=lambda pod: (seat(pod) != "master", deleted(pod), finished_at(pod)))
+    return sorted(those, key=lambda pod: (replica_id(pod) != "master", deleted(pod), finished_at(pod)))
 
 
 def deleted(pod: Object) -> bool:
@@ -97,7 +98,7 @@ def condition(pod: Object, kind: str) -> Object:
     return next((each for each in every if each["type"] == kind), {})
 
 
-def unheard(pod: Object) -> str:
+def node_unreachable(pod: Object) -> str:
     """Return that the pod's node does not answer, or an empty text.
 
     The node controller then calls its pods not ready, and leaves alone the conditions that say otherwise.
@@ -143,7 +144,7 @@ def why(pod: Object) -> str:
             return f"{waiting.get('reason', 'Waiting')}: {waiting['message']}"
         if ended and ended.get("exitCode") != 0:
             return _ended(ended)
-    return (pod.get("status") or {}).get("message") or unheard(pod)
+    return (pod.get("status") or {}).get("message") or node_unreachable(pod)
 
 
 def finished_at(pod: Object) -> str:

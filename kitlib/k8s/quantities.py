@@ -23,11 +23,11 @@ _SUFFIXES = {
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(n|u|m|k|M|G|T|Ki|Mi|Gi|Ti)?")
 
 
-def number(quantity: str | int | float) -> float:
+def parse_quantity(quantity: str | int | float) -> float:
     """Return the number a quantity stands for.
 
     Example:
-        >>> number("500m"), number("2Gi")
+        >>> parse_quantity("500m"), parse_quantity("2Gi")
         (0.5, 2147483648.0)
     """
     match = _QUANTITY.fullmatch(str(quantity))
@@ -36,7 +36,7 @@ def number(quantity: str | int | float) -> float:
     return float(match[1]) * _SUFFIXES[match[2] or ""]
 
 
-def check(value: object, *, what: str, example: str) -> str | None:
+def check_quantity(value: object, *, what: str, example: str) -> str | None:
     """Return a quantity as text, None for none.
 
     Raises:
@@ -46,7 +46,7 @@ def check(value: object, *, what: str, example: str) -> str | None:
         return None
     usable = isinstance(value, str | int | float) and not isinstance(value, bool)
     match = _QUANTITY.fullmatch(str(value)) if usable else None
-    if match is None or number(str(value)) <= 0:
+    if match is None or parse_quantity(str(value)) <= 0:
         raise BadInput(
             f"{what} is an amount above 0, in Kubernetes's way of writing",
             about=f"{what}={value!r}",
@@ -70,11 +70,11 @@ def check_count(value: object, *, what: str, least: int, most: int) -> int:
     return value
 
 
-def readable(bytes_: str | int | float | None) -> str:
+def format_bytes(bytes_: str | int | float | None) -> str:
     """Return an amount of memory as people write it: ``7.8 GiB``."""
     if bytes_ is None:
         return "-"
-    size = number(bytes_)
+    size = parse_quantity(bytes_)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.3g} {unit}"
@@ -82,6 +82,6 @@ def readable(bytes_: str | int | float | None) -> str:
     return f"{size:.3g} TiB"
 
 
-def cores(quantity: str | int | float | None) -> str:
+def format_cores(quantity: str | int | float | None) -> str:
     """Return an amount of CPU as a number of cores: ``0.5``."""
-    return "-" if quantity is None else f"{number(quantity):g}"
+    return "-" if quantity is None else f"{parse_quantity(quantity):g}"

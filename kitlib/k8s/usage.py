@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from kitlib.display.tables import Table
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import cores, number, readable
+from kitlib.k8s.quantities import format_bytes, format_cores, parse_quantity
 
 
 def node_usage(metrics: Iterable[Object], nodes: Iterable[Object]) -> Table:
@@ -24,7 +24,7 @@ def node_usage(metrics: Iterable[Object], nodes: Iterable[Object]) -> Table:
         name, has = node["metadata"]["name"], node["status"].get("allocatable") or {}
         usage = used.get(name, {})
         shares = [_share(usage.get(kind), has.get(kind)) for kind in ("cpu", "memory")]
-        rows.append((name, _cpu(usage.get("cpu")), shares[0], readable(usage.get("memory")), shares[1]))
+        rows.append((name, _cpu(usage.get("cpu")), shares[0], format_bytes(usage.get("memory")), shares[1]))
     return Table(("node", "cpu", "of cpu", "memory", "of memory"), rows, empty="no nodes")
 
 
@@ -33,7 +33,7 @@ def pod_usage(metrics: Iterable[Object]) -> Table:
     rows = []
     for pod in metrics:
         usages = [container["usage"] for container in pod["containers"]]
-        cpu, memory = (sum(number(usage[kind]) for usage in usages) for kind in ("cpu", "memory"))
+        cpu, memory = (sum(parse_quantity(usage[kind]) for usage in usages) for kind in ("cpu", "memory"))
         rows.append((cpu, memory, pod["metadata"]["name"]))
     rows.sort(key=lambda row: (-row[0], row[2]))
     return Table(
@@ -45,14 +45,14 @@ def pod_usage(metrics: Iterable[Object]) -> Table:
 
 def _cpu(quantity: str | float | None) -> str:
     """Return cores with three digits behind the point, metrics-server's nanocores being noise."""
-    return "-" if quantity is None else cores(round(number(quantity), 3))
+    return "-" if quantity is None else format_cores(round(parse_quantity(quantity), 3))
 
 
 def _memory(size: float) -> str:
-    return readable(round(size))
+    return format_bytes(round(size))
 
 
 def _share(used: str | None, has: str | None) -> str:
-    if used is None or has is None or not number(has):
+    if used is None or has is None or not parse_quantity(has):
         return "-"
-    return f"{number(used) / number(has):.0%}"
+    return f"{parse_quantity(used) / parse_quantity(has):.0%}"

@@ -23,7 +23,7 @@ Snapshot = dict[str, dict[str, Object]]
 
 
 @dataclass(frozen=True)
-class Selection:
+class WatchSpec:
     """Which objects to follow.
 
     Attributes:
@@ -43,7 +43,7 @@ class Selection:
 class _Follower:
     """A thread that follows one selection, from a listing on, and puts what it sees into a queue."""
 
-    def __init__(self, kube: Kube, selection: Selection, seen: queue.SimpleQueue) -> None:
+    def __init__(self, kube: Kube, selection: WatchSpec, seen: queue.SimpleQueue) -> None:
         self.kube, self.selection, self.seen = kube, selection, seen
         self.chosen = {"labels": selection.labels, "fields": selection.fields}
         self.objects, self.version = self._list()
@@ -81,7 +81,7 @@ class _Follower:
                 self._put(error)
                 failures += 1
                 self.stopping.wait(min(0.2 * 2**failures, 3))
-            except Exception as error:  # noqa: BLE001 - a bug of ours, raised where the snapshots are read
+            except Exception as error:  # noqa: BLE001 - a bug of ours, raised where the watch_objects are read
                 self._put(error)
                 return
 
@@ -106,7 +106,7 @@ class _Follower:
         self.seen.put((self.selection.kind, what))
 
 
-def snapshots(kube: Kube, *selections: Selection) -> Iterator[Snapshot]:
+def watch_objects(kube: Kube, *selections: WatchSpec) -> Iterator[Snapshot]:
     """Yield what there is now, then again after each change, and at least once a second.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from kitlib.k8s.manifests import Object
 from kitlib.metrics import events as metrics
-from kitlib.metrics.disruptions import acts
+from kitlib.metrics.disruptions import disruptions
 from kitlib.metrics.events import Event
 from kitlib.metrics.rendezvous import WorkerLog
 from kitlib.metrics.timeline import Timeline, build
@@ -21,7 +21,7 @@ class History:
 
     Example:
         >>> history = History("lab")
-        >>> history.hear("lab-0", "node-1", lines)
+        >>> history.add_lines("lab-0", "node-1", lines)
         >>> history.timeline(cluster_events, now=time.time())
     """
 
@@ -30,14 +30,14 @@ class History:
         self.heard: dict[str, list[Event]] = {}
         self.nodes: dict[str, str] = {}
 
-    def meet(self, worker: str, node: str) -> None:
+    def add_worker(self, worker: str, node: str) -> None:
         """Take note of a worker and where it is."""
         self.heard.setdefault(worker, [])
         self.nodes[worker] = node or self.nodes.get(worker, "")
 
-    def hear(self, worker: str, node: str, lines: Iterable[str]) -> None:
+    def add_lines(self, worker: str, node: str, lines: Iterable[str]) -> None:
         """Take in what a worker wrote; lines that are for people say nothing here."""
-        self.meet(worker, node)
+        self.add_worker(worker, node)
         self.heard[worker] += metrics.parse(lines)
 
     def timeline(self, events: Iterable[Object], *, now: float, store: Iterable[str] = ()) -> Timeline:
@@ -48,7 +48,7 @@ class History:
             now: Seconds since 1970; of a run that has ended, when it did.
             store: The pods at which the workers meet.
         """
-        done = acts(events, run=self.name, workers=self.nodes, store=set(store))
+        done = disruptions(events, run=self.name, workers=self.nodes, store=set(store))
         logs = [
             WorkerLog(worker, self.nodes[worker], tuple(sorted(said, key=lambda event: event.time)))
             for worker, said in sorted(self.heard.items())

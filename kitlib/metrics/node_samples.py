@@ -11,7 +11,7 @@ import numpy as np
 
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.pods import finished
-from kitlib.k8s.quantities import number
+from kitlib.k8s.quantities import parse_quantity
 
 GPU = "nvidia.com/gpu"
 MOST_SAMPLES = 720
@@ -74,7 +74,10 @@ class Rates:
 def figures(metrics: Iterable[Object]) -> dict[str, tuple[float, float]]:
     """Return cores and bytes by node, from objects of kind NodeMetrics."""
     return {
-        each["metadata"]["name"]: (number(each["usage"]["cpu"]), number(each["usage"]["memory"]))
+        each["metadata"]["name"]: (
+            parse_quantity(each["usage"]["cpu"]),
+            parse_quantity(each["usage"]["memory"]),
+        )
         for each in metrics
     }
 
@@ -86,7 +89,7 @@ def gpus_held(pods: Iterable[Object]) -> dict[str, float]:
         node = pod["spec"].get("nodeName")
         if node and not finished(pod):
             wanted = sum(
-                number(((each.get("resources") or {}).get("limits") or {}).get(GPU, 0))
+                parse_quantity(((each.get("resources") or {}).get("limits") or {}).get(GPU, 0))
                 for each in pod["spec"]["containers"]
             )
             held[node] = held.get(node, 0.0) + wanted
@@ -113,7 +116,7 @@ class History:
         for node in nodes:
             has = (node.get("status") or {}).get("allocatable") or {}
             self.capacity[node["metadata"]["name"]] = tuple(
-                number(has.get(kind, 0)) for kind in ("cpu", "memory", GPU)
+                parse_quantity(has.get(kind, 0)) for kind in ("cpu", "memory", GPU)
             )
         self.times.append(at)
         self.samples.append(use)

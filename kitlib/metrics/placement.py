@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from kitlib.display.tables import Table, moment
+from kitlib.display.tables import Table, parse_time
 from kitlib.k8s import job_kinds, names, pods
 from kitlib.k8s.manifests import Object
 
@@ -147,7 +147,7 @@ def _where(pod: Object) -> tuple[str, str]:
 def _since(pod: Object, state: str) -> float:
     created = pod["metadata"]["creationTimestamp"]
     told = created if state != RUNNING else ((pod.get("status") or {}).get("startTime") or created)
-    return moment(told).timestamp()
+    return parse_time(told).timestamp()
 
 
 def _end(pod: Object) -> str:

@@ -14,7 +14,7 @@ MEETINGS = ("rendezvous", "start")
 
 
 @dataclass(frozen=True)
-class Whereabouts:
+class RankProcess:
     """Where a rank is.
 
     Attributes:
@@ -28,18 +28,18 @@ class Whereabouts:
     pid: int | None
 
 
-def seats(said: Iterable[tuple[Object, Event]]) -> dict[int | str, Whereabouts]:
+def replica_processes(said: Iterable[tuple[Object, Event]]) -> dict[int | str, RankProcess]:
     """Return where the master, the servers and the workers are, which do not meet: by what each said last."""
     found = {}
     for pod, event in said:
         if event.event == "start":
             pid = event.fields.get("pid")
-            seat = pods.seat(pod)
-            found[seat] = Whereabouts(seat, pod, pid if isinstance(pid, int) else None)
+            seat = pods.replica_id(pod)
+            found[seat] = RankProcess(seat, pod, pid if isinstance(pid, int) else None)
     return dict(sorted(found.items()))
 
 
-def whereabouts(said: Iterable[tuple[Object, Event]]) -> dict[int, Whereabouts]:
+def rank_processes(said: Iterable[tuple[Object, Event]]) -> dict[int, RankProcess]:
     """Return where the ranks are.
 
     Args:
@@ -55,5 +55,5 @@ def whereabouts(said: Iterable[tuple[Object, Event]]) -> dict[int, Whereabouts]:
     for pod, event in told:
         if event.fields.get("round") == newest.fields.get("round") and event.rank < newest.world_size:
             pid = event.fields.get("pid")
-            found[event.rank] = Whereabouts(event.rank, pod, pid if isinstance(pid, int) else None)
+            found[event.rank] = RankProcess(event.rank, pod, pid if isinstance(pid, int) else None)
     return dict(sorted(found.items()))

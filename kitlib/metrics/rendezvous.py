@@ -27,7 +27,7 @@ class WorkerLog:
 
 
 @dataclass
-class Round:
+class Rendezvous:
     """One rendezvous: who met, and where they go on.
 
     Attributes:
@@ -40,8 +40,8 @@ class Round:
         ranks: The worker of each rank whose log is there.
         pids: The process of each rank.
         steps: The steps that were done in it, by their number.
-        lost: How many steps somebody had reached are not carried on.
-        repeated: How many steps were done before, and again in it.
+        steps_lost: How many steps somebody had reached are not carried on.
+        steps_repeated: How many steps were done before, and again in it.
     """
 
     number: int
@@ -53,8 +53,8 @@ class Round:
     ranks: dict[int, str] = field(default_factory=dict)
     pids: dict[int, int] = field(default_factory=dict)
     steps: dict[int, "Step"] = field(default_factory=dict)
-    lost: int = 0
-    repeated: int = 0
+    steps_lost: int = 0
+    steps_repeated: int = 0
 
     @property
     def first_step(self) -> "Step | None":
@@ -79,17 +79,17 @@ class Step:
     repeated: bool = False
 
 
-def rounds_of(logs: Iterable[WorkerLog]) -> list[Round]:
+def rounds_of(logs: Iterable[WorkerLog]) -> list[Rendezvous]:
     """Return the rounds in their order, each with its steps."""
     met = sorted(
         ((event, log) for log in logs for event in _meetings(log.events)), key=lambda each: each[0].time
     )
-    rounds: list[Round] = []
-    of_event: dict[int, Round] = {}
+    rounds: list[Rendezvous] = []
+    of_event: dict[int, Rendezvous] = {}
     for event, log in met:
         found = next((each for each in reversed(rounds) if _belongs(event, each)), None)
         if found is None:
-            found = Round(_whole(event.fields.get("round")) or 0, event.time, event.world_size)
+            found = Rendezvous(_whole(event.fields.get("round")) or 0, event.time, event.world_size)
             rounds.append(found)
         _join(found, event, log.worker)
         of_event[id(event)] = found
@@ -108,12 +108,12 @@ def _meetings(events: Sequence[Event]) -> list[Event]:
     return met or [each for each in events if each.event == "start"]
 
 
-def _belongs(event: Event, to: Round) -> bool:
+def _belongs(event: Event, to: Rendezvous) -> bool:
     same = (_whole(event.fields.get("round")) or 0, event.world_size) == (to.number, to.world_size)
     return same and event.rank not in to.ranks and event.time - to.time <= ROUND_SECONDS
 
 
-def _join(to: Round, event: Event, worker: str) -> None:
+def _join(to: Rendezvous, event: Event, worker: str) -> None:
     said = event.fields
     to.ranks[event.rank] = worker
     to.pids[event.rank] = _whole(said.get("pid")) or 0
@@ -126,7 +126,7 @@ def _join(to: Round, event: Event, worker: str) -> None:
         to.state = f"live rank {leader}" if source == "live" and leader is not None else str(source)
 
 
-def _take_step(to: Round, event: Event) -> None:
+def _take_step(to: Rendezvous, event: Event) -> None:
     number, loss = _whole(event.fields.get("step")), event.fields.get("loss")
     if number is None:
         return
@@ -137,7 +137,7 @@ def _take_step(to: Round, event: Event) -> None:
         to.steps[number] = Step(event.time, number, epoch, usable, samples)
 
 
-def count(rounds: Sequence[Round]) -> tuple[Step, ...]:
+def count(rounds: Sequence[Rendezvous]) -> tuple[Step, ...]:
     """Mark the steps that were repeated, and count the lost ones; return all in the order of time."""
     done: set[int] = set()
     reached: int | None = None
@@ -147,10 +147,10 @@ def count(rounds: Sequence[Round]) -> tuple[Step, ...]:
             number: Step(**vars(step) | {"repeated": number in done}) for number, step in each.steps.items()
         }
         each.steps = marked
-        each.repeated = sum(step.repeated for step in marked.values())
+        each.steps_repeated = sum(step.repeated for step in marked.values())
         goes_on = min(marked, default=None) if each.next_step is None else each.next_step
         if goes_on is not None:
-            each.lost = 0 if reached is None else max(0, reached - goes_on + 1)
+            each.steps_lost = 0 if reached is None else max(0, reached - goes_on + 1)
             reached = max(marked, default=goes_on - 1)
         done |= set(marked)
         every += marked.values()

@@ -10,20 +10,20 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from kitlib.display.tables import Table
-from kitlib.metrics.disruptions import Act
-from kitlib.metrics.rendezvous import Round, Step, WorkerLog, count, rounds_of
+from kitlib.metrics.disruptions import Disruption
+from kitlib.metrics.rendezvous import Rendezvous, Step, WorkerLog, count, rounds_of
 from kitlib.metrics.worker_states import Span, begin_of, spans_of
 
 SHARE_SECONDS = 10.0  # what is done within so short a time may have one round as its answer
 # Which acts can have been the reason of a round, by what its ranks gave as reason; others explain it less.
-_GONE = ("killed", "pod deleted", "preempted", "evicted", "node stopped", "node cut", "scaled", "stopped")
+_GONE = ("killed", "pod deleted", "preempted", "evicted", "node stopped", "node isolated", "scaled", "paused")
 CAUSES = {
     "peer lost": _GONE,
-    "peer silent": ("stopped", "node cut", "node stopped", "killed", "pod deleted", "evicted"),
+    "peer silent": ("paused", "node isolated", "node stopped", "killed", "pod deleted", "evicted"),
     "leave": ("scaled", "preempted", "evicted", "pod deleted"),
-    "join": ("scaled", "continued", "node healed", "node started", "killed", "pod deleted"),
+    "join": ("scaled", "resumed", "node reconnected", "node started", "killed", "pod deleted"),
 }
-_LOST = ("killed", "stopped", "pod deleted", "preempted", "evicted")
+_LOST = ("killed", "paused", "pod deleted", "preempted", "evicted")
 WITHOUT_ACT = {
     "start": "started again",
     "join": "joined",
@@ -48,9 +48,9 @@ class Row:
         after: The world size of that rendezvous.
         reason: What the ranks gave as reason for it.
         state: Where model and progress came from.
-        lost: Steps that somebody had reached and that are not carried on. A round's figures stand in its
-            first row only.
-        repeated: Steps done once more.
+        steps_lost: Completed steps that the next rendezvous does not carry on. A rendezvous's figures are in
+            its first row only.
+        steps_repeated: Steps done once more.
         seconds: Until the next step was done; None while there has been none.
     """
 
@@ -64,8 +64,8 @@ class Row:
     after: int | None = None
     reason: str = ""
     state: str = ""
-    lost: int | None = None
-    repeated: int | None = None
+    steps_lost: int | None = None
+    steps_repeated: int | None = None
     seconds: float | None = None
 
 
@@ -83,19 +83,19 @@ class Timeline:
         began: When the first worker said something, in seconds since 1970.
         now: When this was looked at, or the run ended.
         nodes: Where each worker is, or was last.
-        stopped: Workers that hang, since somebody stopped them.
+        paused: Workers that hang, since somebody stopped them.
     """
 
     name: str
     rows: tuple[Row, ...] = ()
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[Rendezvous, ...] = ()
     steps: tuple[Step, ...] = ()
     spans: dict[str, tuple[Span, ...]] = field(default_factory=dict)
     gaps: tuple[str, ...] = ()
     began: float = 0.0
     now: float = 0.0
     nodes: dict[str, str] = field(default_factory=dict)
-    stopped: frozenset[str] = frozenset()
+    paused: frozenset[str] = frozenset()
 
     COLUMNS: ClassVar = ("at", "what", "worker", "rank", "node", "round", "world size", "state from")
     FIGURES: ClassVar = ("steps lost", "repeated", "next step after s")
@@ -137,12 +137,12 @@ class Timeline:
             return False
         if row.what in _LOST:
             return row.worker in there
-        if row.what in ("node stopped", "node cut"):
+        if row.what in ("node stopped", "node isolated"):
             return any(self.nodes.get(worker) == row.node for worker in there)
         if row.what.startswith("scaled"):
             last = max(each.time for each in self.rows if each.what.startswith("scaled"))
             return row.time == last and not row.what.endswith(f" {self.world_size}")
-        return row.what == "continued" and row.worker not in there
+        return row.what == "resumed" and row.worker not in there
 
     @property
     def words(self) -> str:
@@ -153,14 +153,14 @@ class Timeline:
         return f"world size {newest.world_size} in round {newest.number}, step {self.step}"
 
     @property
-    def lost(self) -> int:
+    def steps_lost(self) -> int:
         """How many steps were reached by somebody and not carried on, in all."""
-        return sum(each.lost for each in self.rounds)
+        return sum(each.steps_lost for each in self.rounds)
 
     @property
-    def repeated(self) -> int:
+    def steps_repeated(self) -> int:
         """How many steps were done once more, in all."""
-        return sum(each.repeated for each in self.rounds)
+        return sum(each.steps_repeated for each in self.rounds)
 
     @property
     def samples(self) -> dict[int, int]:
@@ -190,7 +190,7 @@ class Timeline:
             sizes += f" → {'?' if row.after is None else row.after}"
         number = "" if row.round is None else str(row.round)
         rank = "" if row.rank is None else str(row.rank)
-        figures = ["" if each is None else str(each) for each in (row.lost, row.repeated)]
+        figures = ["" if each is None else str(each) for each in (row.steps_lost, row.steps_repeated)]
         seconds = "" if row.seconds is None else f"{row.seconds:.1f}"
         known = [f"+{row.time - self.began:.1f} s", row.what, row.worker, rank, row.node, number, sizes]
         return [*known, row.state, *figures, seconds]
@@ -202,7 +202,7 @@ class Timeline:
         return self.table()._repr_html_() + "".join(f"<p><em>{each}</em></p>" for each in self.gaps)
 
 
-def build(name: str, logs: Iterable[WorkerLog], acts: Iterable[Act], *, now: float) -> Timeline:
+def build(name: str, logs: Iterable[WorkerLog], acts: Iterable[Disruption], *, now: float) -> Timeline:
     """Return the timeline of a run.
 
     Args:
@@ -220,7 +220,7 @@ def build(name: str, logs: Iterable[WorkerLog], acts: Iterable[Act], *, now: flo
     acts = sorted((each for each in acts if each.time >= began), key=lambda act: act.time)
     rounds = rounds_of(logs)
     steps = count(rounds)
-    spans, stopped = spans_of(logs, rounds, acts, now=now)
+    spans, paused = spans_of(logs, rounds, acts, now=now)
     return Timeline(
         name=name,
         rows=tuple(_rows(rounds, acts, began)),
@@ -231,11 +231,11 @@ def build(name: str, logs: Iterable[WorkerLog], acts: Iterable[Act], *, now: flo
         began=began,
         now=now,
         nodes={each.worker: each.node for each in logs},
-        stopped=stopped,
+        paused=paused,
     )
 
 
-def _rows(rounds: Sequence[Round], acts: Sequence[Act], began: float) -> list[Row]:
+def _rows(rounds: Sequence[Rendezvous], acts: Sequence[Disruption], began: float) -> list[Row]:
     """Return a row for each act, and for each round that none explains, in the order of time."""
     rows, waiting, before = [], list(acts), None
     for each in rounds:
@@ -249,7 +249,7 @@ def _rows(rounds: Sequence[Round], acts: Sequence[Act], began: float) -> list[Ro
     return sorted(rows, key=lambda row: row.time)
 
 
-def _causes(found: Round, before: Round, acts: Sequence[Act]) -> list[Act]:
+def _causes(found: Rendezvous, before: Rendezvous, acts: Sequence[Disruption]) -> list[Disruption]:
     """Return the acts whose answer this round is: the newest that fits, and those just before it."""
     known = CAUSES.get(found.reason)
     fits = [act for act in acts if known is None or act.what.startswith(known)]
@@ -257,14 +257,14 @@ def _causes(found: Round, before: Round, acts: Sequence[Act]) -> list[Act]:
     return [act for act in fits if act.time >= fits[-1].time - SHARE_SECONDS]
 
 
-def _could_matter(act: Act, before: Round) -> bool:
+def _could_matter(act: Disruption, before: Rendezvous) -> bool:
     """Return whether an act met somebody who trained: Kubernetes evicts a node's pods long after it went."""
     if act.what not in _LOST or len(before.ranks) < before.world_size:  # of some there is no log
         return True
     return act.worker in before.ranks.values()
 
 
-def _row_of_act(act: Act, found: Round | None, before: Round | None, *, first: bool) -> Row:
+def _row_of_act(act: Disruption, found: Rendezvous | None, before: Rendezvous | None, *, first: bool) -> Row:
     there = {worker: rank for rank, worker in before.ranks.items()} if before else {}
     return Row(
         time=act.time,
@@ -277,7 +277,7 @@ def _row_of_act(act: Act, found: Round | None, before: Round | None, *, first: b
     )
 
 
-def _row_of_round(found: Round, before: Round | None, began: float) -> Row:
+def _row_of_round(found: Rendezvous, before: Rendezvous | None, began: float) -> Row:
     """Return the row of a round that nobody's act explains: its ranks know the reason."""
     if before is None:
         return Row(began, "start", **_figures(found, began, first=True))
@@ -296,7 +296,7 @@ def _row_of_round(found: Round, before: Round | None, began: float) -> Row:
     )
 
 
-def _figures(found: Round | None, since: float, *, first: bool) -> dict[str, object]:
+def _figures(found: Rendezvous | None, since: float, *, first: bool) -> dict[str, object]:
     """Return what a round says in a row; nothing if there has been none."""
     if found is None:
         return {}
@@ -306,18 +306,18 @@ def _figures(found: Round | None, since: float, *, first: bool) -> dict[str, obj
         "after": found.world_size,
         "reason": found.reason,
         "state": found.state,
-        "lost": found.lost if first else None,
-        "repeated": found.repeated if first else None,
+        "steps_lost": found.steps_lost if first else None,
+        "steps_repeated": found.steps_repeated if first else None,
         "seconds": step.time - since if step else None,
     }
 
 
-def _at(rounds: Iterable[Round], time: float) -> Round | None:
+def _at(rounds: Iterable[Rendezvous], time: float) -> Rendezvous | None:
     """Return the round that was the newest at that time."""
     return max((each for each in rounds if each.time <= time), key=lambda each: each.time, default=None)
 
 
-def _gaps(rounds: Iterable[Round]) -> Iterable[str]:
+def _gaps(rounds: Iterable[Rendezvous]) -> Iterable[str]:
     for each in rounds:
         missing = each.world_size - len(each.ranks)
         if missing > 0:

@@ -65,11 +65,11 @@ class Epoch:
         return sum(self.loss.values()) / len(self.loss) if self.loss else math.nan
 
 
-class Training:
+class TrainingMetrics:
     """Events in, curves out; add from one thread.
 
     Example:
-        >>> training = Training(metrics.parse(lines))
+        >>> training = TrainingMetrics(metrics.parse(lines))
         >>> training.frame().loss.shape
         (4, 120)
     """

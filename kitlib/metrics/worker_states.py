@@ -6,9 +6,9 @@ From a worker's own words, and from what was done to it or to its node, since wh
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kitlib.metrics.disruptions import Act
+from kitlib.metrics.disruptions import Disruption
 from kitlib.metrics.events import Event
-from kitlib.metrics.rendezvous import Round, WorkerLog
+from kitlib.metrics.rendezvous import Rendezvous, WorkerLog
 
 TRAINING, WAITING, HANGING, GONE, UNKNOWN = "training", "waiting", "hanging", "gone", "unknown"
 NOBODY = "?"  # whose log is gone
@@ -18,10 +18,10 @@ AFTER_ACT = {
     "preempted": GONE,
     "evicted": GONE,
     "node stopped": GONE,
-    "stopped": HANGING,
-    "node cut": HANGING,
-    "continued": WAITING,
-    "node healed": WAITING,
+    "paused": HANGING,
+    "node isolated": HANGING,
+    "resumed": WAITING,
+    "node reconnected": WAITING,
 }
 AFTER_EVENT = {"leave": GONE, "end": GONE}
 Change = tuple[float, str]
@@ -44,7 +44,7 @@ class Span:
 
 
 def spans_of(
-    logs: Iterable[WorkerLog], rounds: Sequence[Round], acts: Sequence[Act], *, now: float
+    logs: Iterable[WorkerLog], rounds: Sequence[Rendezvous], acts: Sequence[Disruption], *, now: float
 ) -> tuple[dict[str, tuple[Span, ...]], frozenset[str]]:
     """Return the spans of each worker, and which workers hang since somebody stopped them."""
     changes: dict[str, list[Change]] = {}
@@ -57,7 +57,7 @@ def spans_of(
     for worker in changes:
         done = [act for act in acts if _touches(act, worker, nodes[worker])]
         changes[worker] += [(act.time, AFTER_ACT[act.what]) for act in done if act.what in AFTER_ACT]
-        if done and done[-1].what == "stopped" and done[-1].time >= max(changes[worker])[0]:
+        if done and done[-1].what == "paused" and done[-1].time >= max(changes[worker])[0]:
             stopped.add(worker)
     spans = {worker: tuple(_joined(sorted(known), now)) for worker, known in sorted(changes.items())}
     if unknown := _unknown(rounds, now):
@@ -65,7 +65,7 @@ def spans_of(
     return spans, frozenset(stopped)
 
 
-def _touches(act: Act, worker: str, node: str) -> bool:
+def _touches(act: Disruption, worker: str, node: str) -> bool:
     return act.worker == worker or (not act.worker and bool(act.node) and act.node == node)
 
 
@@ -99,7 +99,7 @@ def _said(events: Sequence[Event]) -> list[Change]:
     return changes
 
 
-def _left_behind(log: WorkerLog, rounds: Sequence[Round]) -> list[Change]:
+def _left_behind(log: WorkerLog, rounds: Sequence[Rendezvous]) -> list[Change]:
     """Return that a worker has gone, where the others met without it and it has said nothing since."""
     last = log.events[-1].time
     later = [each for each in rounds if each.time > last]
@@ -117,7 +117,7 @@ def _joined(changes: Sequence[Change], now: float) -> Iterable[Span]:
         kind, begin = then, time
 
 
-def _unknown(rounds: Sequence[Round], now: float) -> list[Span]:
+def _unknown(rounds: Sequence[Rendezvous], now: float) -> list[Span]:
     """Return when there were ranks of whom nothing is known."""
     ends = [*(each.time for each in rounds[1:]), now]
     holes = [

@@ -21,7 +21,7 @@ from kitlib.k8s import manifests, names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, Snapshot, snapshots
+from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from kitlib.operators.catalog import OPERATORS, Part
 from kitlib.operators.sources import fetch, kept
 
@@ -153,7 +153,7 @@ def _wait(kube: Kube, part: Part, report: Report, timeout: float | None) -> None
     about = f'{kind} "{name}" in namespace "{namespace}" of cluster "{kube.cluster}"'
     resume = f'install("{part.name}") again; cluster.kubectl("describe pods -n {namespace}") tells more'
     wait(
-        snapshots(kube, Selection(kind, fields=f"metadata.name={name}"), Selection("Pod")),
+        watch_objects(kube, WatchSpec(kind, fields=f"metadata.name={name}"), WatchSpec("Pod")),
         until=lambda seen: name in seen[kind] and _available(seen[kind][name]),
         timeout=timeout,
         what=f"the pods of {part.name}",

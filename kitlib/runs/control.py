@@ -14,24 +14,24 @@ from kitlib.display.tables import Text
 from kitlib.errors import BadInput, CommandFailed
 from kitlib.k8s import job_kinds, logs, names, pods
 from kitlib.k8s.client import Kube
-from kitlib.k8s.events import deed, write
+from kitlib.k8s.events import make_event, write_event
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import check_count
 from kitlib.metrics import events
-from kitlib.metrics.rank_processes import Whereabouts, seats, whereabouts
-from kitlib.runs.log_cache import Evidence
+from kitlib.metrics.rank_processes import RankProcess, rank_processes, replica_processes
+from kitlib.runs.log_cache import LogCache
 from kitlib.runs.scaling import scale, workers_of_a_master
 
-KILLED, STOPPED, CONTINUED, SCALED = "Killed", "Stopped", "Continued", "Scaled"
+KILLED, PAUSED, RESUMED, SCALED = "Killed", "Paused", "Resumed", "Scaled"
 RANK, PID = "trainyard/rank", "trainyard/pid"
 
 
-class Interventions(ABC):
+class RunControl(ABC):
     """The part of a run that acts on what trains."""
 
     kube: Kube
     name: str
-    evidence: Evidence
+    log_cache: LogCache
 
     @abstractmethod
     def _pods(self) -> list[Object]:
@@ -68,11 +68,11 @@ class Interventions(ABC):
         """
         return self._signal(self._find(rank), "KILL", KILLED)
 
-    def stop(self, *, rank: int | str) -> Text:
+    def pause(self, *, rank: int | str) -> Text:
         """Make the process of a rank hang (SIGSTOP): it holds its connections, and does nothing."""
-        return self._signal(self._find(rank), "STOP", STOPPED)
+        return self._signal(self._find(rank), "STOP", PAUSED)
 
-    def go_on(self, *, rank: int | str | None = None) -> Text:
+    def resume(self, *, rank: int | str | None = None) -> Text:
         """Let a process that was stopped go on (SIGCONT).
 
         Args:
@@ -81,18 +81,18 @@ class Interventions(ABC):
         Raises:
             BadInput: None was stopped.
         """
-        stopped = [each for each in self._stopped() if rank in (None, each.rank)]
+        stopped = [each for each in self._paused() if rank in (None, each.rank)]
         if not stopped:
             raise BadInput(
-                "no process was stopped" if rank is None else f"rank {rank} was not stopped",
+                "no process is paused" if rank is None else f"rank {rank} is not paused",
                 about=self._about,
-                fix="run.stop(rank=…) comes first; run.events() shows who was stopped",
+                fix="run.pause(rank=…) comes first; run.events() shows which were paused",
             )
-        return Text("\n".join(self._signal(each, "CONT", CONTINUED) for each in stopped))
+        return Text("\n".join(self._signal(each, "CONT", RESUMED) for each in stopped))
 
-    def _find(self, rank: int | str) -> Whereabouts:
+    def _find(self, rank: int | str) -> RankProcess:
         there = [each for each in self._pods() if not pods.finished(each)]
-        named = any(isinstance(pods.seat(each), str) for each in there)  # parameter servers
+        named = any(isinstance(pods.replica_id(each), str) for each in there)  # parameter servers
         if not named:
             check_count(rank, what="rank", least=0, most=10**6)
         said = [
@@ -100,13 +100,19 @@ class Interventions(ABC):
             for pod in there
             for event in events.parse(line.text for line in logs.read_if_reachable(self.kube, pod))
         ]
-        found = seats(said) if named else whereabouts(said)
+        found = replica_processes(said) if named else rank_processes(said)
         if rank not in found:
             known = ", ".join(map(str, found))
             lost = [
-                f"; {each['metadata']['name']}: {pods.unheard(each)}" for each in there if pods.unheard(each)
+                f"; {each['metadata']['name']}: {pods.node_unreachable(each)}"
+                for each in there
+                if pods.node_unreachable(each)
             ]
-            nobody = f"nobody trains as {pods.called(rank)}" if known else "no trainer has said yet who it is"
+            nobody = (
+                f"nobody trains as {pods.display_name(rank)}"
+                if known
+                else "no trainer has said yet who it is"
+            )
             raise BadInput(
                 nobody + "".join(lost),
                 about=self._about,
@@ -120,23 +126,23 @@ class Interventions(ABC):
             )
         return found[rank]
 
-    def _stopped(self) -> list[Whereabouts]:
+    def _paused(self) -> list[RankProcess]:
         """Return whom this or another kernel has stopped, as far as they are there still."""
         there = {each["metadata"]["uid"]: each for each in self._pods() if not pods.finished(each)}
-        found: dict[tuple[str, str], Whereabouts | None] = {}
+        found: dict[tuple[str, str], RankProcess | None] = {}
         for each in sorted(self._deeds(), key=lambda event: event.get("eventTime") or ""):
             notes = each["metadata"].get("annotations") or {}
             uid = each["involvedObject"].get("uid", "")
             if PID in notes and uid in there:
                 rank = int(notes[RANK]) if notes[RANK].isdigit() else notes[RANK]
-                who = Whereabouts(rank, there[uid], int(notes[PID]))
-                found[uid, notes[PID]] = who if each["reason"] == STOPPED else None
+                who = RankProcess(rank, there[uid], int(notes[PID]))
+                found[uid, notes[PID]] = who if each["reason"] == PAUSED else None
         return [each for each in found.values() if each]
 
-    def _signal(self, who: Whereabouts, signal: str, reason: str) -> Text:
+    def _signal(self, who: RankProcess, signal: str, reason: str) -> Text:
         """Send a signal to a process: from inside its pod, whose processes nobody else can name."""
         meta = who.pod["metadata"]
-        called = pods.called(who.rank)
+        called = pods.display_name(who.rank)
         done = f"{meta['name']} ({called}) on {who.pod['spec'].get('nodeName')}: {reason.lower()}"
         now = datetime.now(UTC)
         command = ["sh", "-c", f"kill -{signal} {who.pid}"]
@@ -189,7 +195,7 @@ class Interventions(ABC):
             raise BadInput("the run has ended", about=self._about, fix="launch it again")
         now = datetime.now(UTC)
         with progress(f"run {self.name}") as line:
-            changed = scale(self.kube, main, workers, seen, evidence=self.evidence, report=line.update)
+            changed = scale(self.kube, main, workers, seen, log_cache=self.log_cache, report=line.update)
             words = f"from {before} to {workers} workers"
             line.done(words)
         self._write(main, main["kind"], SCALED, words, at=now)
@@ -212,5 +218,5 @@ class Interventions(ABC):
         notes: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Write down what was done, as far as this user may."""
-        event = deed(about, kind, reason, message, at=at, labels={names.RUN: self.name}, notes=notes)
-        write(self.kube, event)
+        event = make_event(about, kind, reason, message, at=at, labels={names.RUN: self.name}, notes=notes)
+        write_event(self.kube, event)

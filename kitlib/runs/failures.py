@@ -27,22 +27,22 @@ def explain(
         about: The run, for the error.
     """
     pods = list(pods)
-    left = {pod_facts.seat(each): pod_facts.last_message(each) for each in pods}
+    left = {pod_facts.replica_id(each): pod_facts.last_message(each) for each in pods}
     written = dict(written) | {
         seat: lines for seat, lines in left.items() if _says_more(lines, written.get(seat))
     }
     found = tracebacks.first(written)
     if found is not None:
-        what = f"{pod_facts.called(found.rank)} failed first: {found.error}"
+        what = f"{pod_facts.display_name(found.rank)} failed first: {found.error}"
         return RunFailed(what, about=about, fix=FIX, detail=found.text, rank=found.rank)
-    failed, unheard = pod_facts.failed(pods), [each for each in pods if pod_facts.unheard(each)]
+    failed, unheard = pod_facts.failed(pods), [each for each in pods if pod_facts.node_unreachable(each)]
     # A Job that gives up deletes the pods of the other ranks, which then fail as well.
     lost = [each for each in failed if not pod_facts.deleted(each)] or unheard or failed
-    rank = pod_facts.seat(lost[0]) if lost else None
+    rank = pod_facts.replica_id(lost[0]) if lost else None
     last = "\n".join(_own_words(written.get(rank, []))[-LAST_LINES:])
     what = status.reason or "the Job failed"
-    if lost and not what.startswith(pod_facts.called(rank)):  # it was gone when the run was judged
-        what = f"{pod_facts.called(rank)}: {pod_facts.why(lost[0])}; {what}"
+    if lost and not what.startswith(pod_facts.display_name(rank)):  # it was gone when the run was judged
+        what = f"{pod_facts.display_name(rank)}: {pod_facts.why(lost[0])}; {what}"
     return RunFailed(what, about=about, fix=FIX, rank=rank, detail=last)
 
 

@@ -14,10 +14,10 @@ from kitlib.display.tracebacks import Line
 from kitlib.k8s import logs, names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.watch import WatchSpec, watch_objects
 
 
-class Evidence:
+class LogCache:
     """The logs of a run's pods, as far as they may soon be gone."""
 
     def __init__(self, kube: Kube) -> None:
@@ -41,7 +41,7 @@ class Evidence:
         for pod in there:
             self.see(pod)
         by_age = sorted(self._seen.values(), key=lambda pod: pod["metadata"]["creationTimestamp"])
-        return list({pods.seat(each): each for each in by_age}.values())
+        return list({pods.replica_id(each): each for each in by_age}.values())
 
     def watch(self, seen: Collection[Object]) -> None:
         """Read what may soon be gone: all logs at the first failure, then those of pods that end badly.
@@ -57,12 +57,12 @@ class Evidence:
             self._keep(pod, logs.read_if_reachable(self.kube, pod))
         self._ended |= {each["metadata"]["uid"] for each in new}
 
-    def listen(self, there: Iterable[Object]) -> None:
+    def refresh(self, there: Iterable[Object]) -> None:
         """Read what pods have written until now; what one has told before its node fell silent stays."""
         for pod in there:
             self._keep(pod, logs.read_if_reachable(self.kube, pod))
 
-    def see_off(
+    def drain(
         self, leaving: Collection[Object], delete: Callable[[], None], *, seconds: float, report: Callable
     ) -> None:
         """Have pods deleted, and keep what they have written to their very end.
@@ -75,7 +75,7 @@ class Evidence:
         """
         for pod in leaving:
             self._keep(pod, logs.read_if_reachable(self.kube, pod))
-        waiting = {each["metadata"]["uid"]: each for each in leaving if not pods.unheard(each)}
+        waiting = {each["metadata"]["uid"]: each for each in leaving if not pods.node_unreachable(each)}
         if not waiting:
             delete()
             return
@@ -84,7 +84,7 @@ class Evidence:
             self._follow(waiting, followers, written)
             delete()
             end = time.monotonic() + seconds
-            for seen in snapshots(self.kube, Selection("Pod", labels=names.RUN)):
+            for seen in watch_objects(self.kube, WatchSpec("Pod", labels=names.RUN)):
                 there = {each["metadata"]["uid"]: each for each in seen["Pod"].values()}
                 waiting |= {uid: there[uid] for uid in waiting if uid in there}
                 self._follow({uid: there[uid] for uid in waiting if uid in there}, followers, written)
@@ -127,7 +127,7 @@ class Evidence:
         found: dict[int | str, list[Line]] = {}
         for uid, (pod, lines) in self.kept.items():
             if uid not in existing:
-                found.setdefault(pods.seat(pod), []).extend(lines)
+                found.setdefault(pods.replica_id(pod), []).extend(lines)
         for number, pod in chosen.items():
             before = self.kept.get(pod["metadata"]["uid"], (pod, []))[1]
             found.setdefault(number, []).extend(max(read(self.kube, pod), before, key=len))
@@ -140,4 +140,4 @@ class Evidence:
 
 
 def _leaves(pod: Object) -> bool:
-    return bool(pod["metadata"].get("deletionTimestamp")) and not pods.unheard(pod)
+    return bool(pod["metadata"].get("deletionTimestamp")) and not pods.node_unreachable(pod)

@@ -65,7 +65,7 @@ class LogStream:
 
         def begun(seen: Snapshot) -> bool:
             status = self._judged(seen)
-            there = {pods.seat(each) for each in seen["Pod"].values() if pods.started(each)}
+            there = {pods.replica_id(each) for each in seen["Pod"].values() if pods.started(each)}
             return status.finished or (
                 self.rank in there if self.rank is not None else len(there) >= status.wanted
             )
@@ -125,12 +125,12 @@ class Log(Text):
 
 def prefixed(rank: int | str, line: Line, only: int | str | None) -> str:
     """Return a line as it was written, with its rank, unless only one rank was asked for."""
-    return line.text if only is not None else f"[{pods.called(rank)}] {line.text}"
+    return line.text if only is not None else f"[{pods.display_name(rank)}] {line.text}"
 
 
 def readable(rank: int | str, line: Line, only: int | str | None) -> str:
     """Return a line as people read it, with its rank, unless only one rank was asked for."""
     if only is not None:
         return format_line(line.text)
-    called = pods.called(rank)
+    called = pods.display_name(rank)
     return f"[{called}] {format_line(line.text, pod=called)}"

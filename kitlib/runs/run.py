@@ -19,13 +19,13 @@ from kitlib.k8s.event_table import events_table
 from kitlib.k8s.job_status import DELETED, FAILED, RunStatus, judge
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, Snapshot, snapshots
+from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from kitlib.metrics import events as metrics
 from kitlib.metrics.events import Event as Reported
 from kitlib.metrics.timeline import Timeline
 from kitlib.runs import failures
-from kitlib.runs.control import Interventions
-from kitlib.runs.log_cache import Evidence
+from kitlib.runs.control import RunControl
+from kitlib.runs.log_cache import LogCache
 from kitlib.runs.log_stream import Log, LogStream
 from kitlib.runs.timeline import RunHistory
 
@@ -39,7 +39,7 @@ KINDS = (
 SETTLE_SECONDS = 5  # for the pods' watch to bring why a run has failed
 
 
-class Run(RunHistory, Interventions):
+class Run(RunHistory, RunControl):
     """A launched job.
 
     Args:
@@ -56,7 +56,7 @@ class Run(RunHistory, Interventions):
     def __init__(self, kube: Kube, name: str, *, kind: str = "") -> None:
         self.kube = kube
         self.name = name
-        self.evidence = Evidence(kube)
+        self.log_cache = LogCache(kube)
         self._kind = kind
 
     # Looking
@@ -210,7 +210,7 @@ class Run(RunHistory, Interventions):
     def _wait_for_the_end_of(self, selector: str) -> None:
         with progress(f"run {self.name}") as line:
             wait(
-                snapshots(self.kube, Selection("Pod", labels=selector)),
+                watch_objects(self.kube, WatchSpec("Pod", labels=selector)),
                 until=lambda state: not state["Pod"],
                 what="the pods to end",
                 about=self._about,
@@ -279,18 +279,18 @@ class Run(RunHistory, Interventions):
     def _ranks(self, rank: int | str | None) -> dict[int | str, Object]:
         """Return the newest pod of each rank that is asked for."""
         by_age = sorted(self._pods(), key=lambda pod: pod["metadata"]["creationTimestamp"])
-        found = {pods.seat(each): each for each in by_age}
+        found = {pods.replica_id(each): each for each in by_age}
         if rank is None:
             return dict(sorted(found.items()))
         if job_kinds.has_master(self._main()):
-            if rank not in found and not pods.may_be(rank):
+            if rank not in found and not pods.is_replica_id(rank):
                 raise BadInput(
                     f"the pods of this run are {', '.join(map(str, found)) or 'not there yet'}",
                     about=f"rank={rank!r}",
                     fix='rank="master", rank="ps-0" or rank="worker-0"',
                 )
             return {rank: found[rank]} if rank in found else {}
-        gone = (pods.seat(pod) for pod, _ in self.evidence.kept.values())
+        gone = (pods.replica_id(pod) for pod, _ in self.log_cache.kept.values())
         ranks = {*range(job_kinds.wanted(self._main())), *found, *gone}
         if isinstance(rank, bool) or not isinstance(rank, int) or rank not in ranks:
             raise BadInput(
@@ -302,7 +302,7 @@ class Run(RunHistory, Interventions):
         """Return what pods have written, by their rank; of those that are gone, as far as it was kept."""
         chosen = self._ranks(rank)
         read = logs.read_if_reachable if rank is None else logs.read
-        written = self.evidence.written(self._pods(), chosen, read=read)
+        written = self.log_cache.written(self._pods(), chosen, read=read)
         return {number: lines for number, lines in written.items() if rank in (None, number)}
 
     def _reported(self) -> list[Reported]:
@@ -316,16 +316,16 @@ class Run(RunHistory, Interventions):
             raise RunNotFound(status.reason, about=self._about, fix="launch it again")
 
     def _watched(self) -> Iterator[Snapshot]:
-        return snapshots(
+        return watch_objects(
             self.kube,
-            Selection(self.kind, fields=f"metadata.name={self._main_name}"),
-            Selection("Pod", labels=self._selector, seen=self.evidence.see),
-            Selection("Event", fields=self._warnings),
+            WatchSpec(self.kind, fields=f"metadata.name={self._main_name}"),
+            WatchSpec("Pod", labels=self._selector, seen=self.log_cache.see),
+            WatchSpec("Event", fields=self._warnings),
         )
 
     def _states(self) -> Iterator[RunStatus]:
         for seen, status in self._judgements():
-            self.evidence.watch(seen["Pod"].values())
+            self.log_cache.watch(seen["Pod"].values())
             yield status
 
     def _judgements(self) -> Iterator[tuple[Snapshot, RunStatus]]:
@@ -345,7 +345,7 @@ class Run(RunHistory, Interventions):
         """
         there = self._pods()
         names = {each["metadata"]["name"] for each in there}
-        return names >= seen["Pod"].keys() and bool(pods.failed(self.evidence.newest(there)))
+        return names >= seen["Pod"].keys() and bool(pods.failed(self.log_cache.newest(there)))
 
     def _judged(self, seen: Snapshot) -> RunStatus:
         found = next(iter(seen[self.kind].values()), None)
@@ -353,7 +353,7 @@ class Run(RunHistory, Interventions):
         return judge(main, seen["Pod"].values(), seen["Event"].values())
 
     def _failure(self, status: RunStatus) -> RunFailed:
-        newest = self.evidence.newest(self._pods())
+        newest = self.log_cache.newest(self._pods())
         return failures.explain(status, newest, self._written(), about=self._about)
 
 
@@ -380,5 +380,5 @@ def known(kube: Kube, kind: str, **selectors: str) -> list[Object]:
 
 
 def _leaving(seen: Collection[Object]) -> str:
-    held_up = {words for each in seen if (words := pods.unheard(each))}
+    held_up = {words for each in seen if (words := pods.node_unreachable(each))}
     return "; ".join([f"deleting it, {len(seen)} pods are still there", *sorted(held_up)])

@@ -6,7 +6,7 @@ from itertools import count, islice
 from kitlib.k8s import job_kinds, names, plain_pods, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
-from kitlib.runs.log_cache import Evidence
+from kitlib.runs.log_cache import LogCache
 
 MOST_WORKERS = 1000
 LEAVE_SECONDS = 60  # more than a worker's grace period
@@ -18,7 +18,7 @@ def scale(
     wanted: int,
     seen: Collection[Object],
     *,
-    evidence: Evidence,
+    log_cache: LogCache,
     report: Callable[[str], None],
 ) -> str:
     """Have so many workers, keep the logs of those that leave, and return in words who came and went.
@@ -51,7 +51,7 @@ def scale(
             body = {"spec": {"replicas": wanted - masters}}
             kube.patch(main["kind"], main["metadata"]["name"], body, part="scale")
 
-    evidence.see_off(leaving, act, seconds=LEAVE_SECONDS, report=report)
+    log_cache.drain(leaving, act, seconds=LEAVE_SECONDS, report=report)
     came, went = (", ".join(each["metadata"]["name"] for each in some) for some in (new, leaving))
     return "; ".join(filter(None, [came and f"new: {came}", went and f"left: {went}"]))
 
@@ -63,7 +63,9 @@ def _change(main: Object, wanted: int, seen: Collection[Object]) -> tuple[list[O
     keeps its name, so that its log can be read.
     """
     live = sorted(filter(plain_pods.active, seen), key=pods.node_rank)
-    lost = [each for each in seen if pods.unheard(each) and not each["metadata"].get("deletionTimestamp")]
+    lost = [
+        each for each in seen if pods.node_unreachable(each) and not each["metadata"].get("deletionTimestamp")
+    ]
     taken = {each["metadata"]["labels"][names.WORKER] for each in seen}
     free = (number for number in count() if str(number) not in taken)
     new = [plain_pods.worker(main, number) for number in islice(free, max(0, wanted - len(live)))]

@@ -1,7 +1,7 @@
 """What became of a run: its timeline, read from its cluster, waited for, or shown as it goes.
 
 What the workers' words come to is in `history` and `timeline`, what is kept of pods that are gone in
-`evidence`, the live picture in `widgets.lab`.
+`log_cache`, the live picture in `widgets.lab`.
 """
 
 import time
@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 
 from kitlib.display.progress import Progress
-from kitlib.display.tables import moment
+from kitlib.display.tables import parse_time
 from kitlib.errors import KitError, Rejected, WaitTimeout
 from kitlib.k8s import pods
 from kitlib.k8s.client import Kube
@@ -18,7 +18,7 @@ from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot
 from kitlib.metrics.history import History
-from kitlib.runs.log_cache import Evidence
+from kitlib.runs.log_cache import LogCache
 from kitlib.widgets.timeline import Timeline
 
 NODES_NAMESPACE = "default"  # where Events about nodes are, since nodes are in none
@@ -29,7 +29,7 @@ class RunHistory(ABC):
 
     kube: Kube
     name: str
-    evidence: Evidence
+    log_cache: LogCache
 
     @property
     @abstractmethod
@@ -59,8 +59,8 @@ class RunHistory(ABC):
         Logs of pods that are gone are in it as far as this object has read them: each call does.
 
         Returns:
-            What shows itself as a table, and has ``.rows``, ``.frame()``, ``.world_sizes``, ``.lost``,
-            ``.repeated``, ``.samples``, and its picture, ``.plot()``.
+            What shows itself as a table, and has ``.rows``, ``.frame()``, ``.world_sizes``, ``.steps_lost``,
+            ``.steps_repeated``, ``.samples``, and its picture, ``.plot()``.
 
         Example:
             >>> run.timeline().world_sizes
@@ -68,14 +68,14 @@ class RunHistory(ABC):
         """
         return self._timeline(self._pods(), over=self.status.finished)
 
-    def lab(self):
+    def dashboard(self):
         """Return its timeline as it goes, with buttons: kill, stop, scale, and switch the nodes.
 
         A button does the call that is shown beside it. It follows the run until that ends or the view is
         closed. Where nobody looks, as under papermill, the output is a picture and a table.
 
         Example:
-            >>> run.lab()
+            >>> run.dashboard()
             Run lab: Running: 2 of 2 pods; world size 2 in round 1, step 40, 1 changes
         """
         from kitlib.clusters import connect  # clusters know runs, and here a run asks for its cluster
@@ -87,7 +87,7 @@ class RunHistory(ABC):
             cluster = None
         return Lab(self, cluster=cluster if getattr(cluster, "provider", "") == "local" else None).start()
 
-    def told(self) -> list[Object]:
+    def namespace_events(self) -> list[Object]:
         """Return the Events of its namespace, and those about nodes as far as this user may see them."""
         events = self.kube.get_all("Event")
         if self.kube.namespace == NODES_NAMESPACE:
@@ -101,15 +101,15 @@ class RunHistory(ABC):
             return events
 
     def _timeline(self, there: Collection[Object], *, over: bool) -> Timeline:
-        self.evidence.listen(there)
+        self.log_cache.refresh(there)
         history = History(self.name)
-        for pod, lines in self.evidence.kept.values():
+        for pod, lines in self.log_cache.kept.values():
             node = pod["spec"].get("nodeName", "")
-            history.hear(pod["metadata"]["name"], node, (line.text for line in lines))
-        ends = (moment(pods.finished_at(pod)).timestamp() for pod in there if pods.finished_at(pod))
+            history.add_lines(pod["metadata"]["name"], node, (line.text for line in lines))
+        ends = (parse_time(pods.finished_at(pod)).timestamp() for pod in there if pods.finished_at(pod))
         ended = max(ends, default=0.0) if over else 0.0
         store = [f"{self.name}-store"]
-        return Timeline.of(history.timeline(self.told(), now=ended or time.time(), store=store))
+        return Timeline.of(history.timeline(self.namespace_events(), now=ended or time.time(), store=store))
 
     def _wait_until(self, until: Callable[[Timeline], bool], timeout: float, line: Progress) -> Timeline:
         def looks() -> Iterator[Timeline]:

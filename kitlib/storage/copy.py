@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from kitlib.display.progress import Progress
-from kitlib.k8s.quantities import readable
+from kitlib.k8s.quantities import format_bytes
 from kitlib.storage.helper import MISSING, TAKEN, Helper
 
 END = ".trainyard-end"
@@ -81,7 +81,7 @@ def send(
                 member.size, member.mtime = len(data), time.time()
                 stream.addfile(_anybodys(member), io.BytesIO(data))
             stream.addfile(tarfile.TarInfo(END), io.BytesIO())
-    return f"{files} {'file' if files == 1 else 'files'}, {readable(counted.bytes)}"
+    return f"{files} {'file' if files == 1 else 'files'}, {format_bytes(counted.bytes)}"
 
 
 def fetch(helper: Helper, path: str, to: Path, *, line: Progress) -> str:
@@ -96,7 +96,7 @@ def fetch(helper: Helper, path: str, to: Path, *, line: Progress) -> str:
             while counted.read(2**18):  # what pads the last block
                 pass
         Path(staging, name).replace(to)
-    return readable(counted.bytes)
+    return format_bytes(counted.bytes)
 
 
 def _files(source: Path) -> Iterator[Path]:
@@ -140,4 +140,4 @@ class _Counted:
         if self.bytes and now - self.told > LOOK_SECONDS:
             self.told = now
             rate = self.bytes / (now - self.began) / 1e6
-            self.line.update(f"{self.verb} {readable(self.bytes)}, {rate:.0f} MB/s")
+            self.line.update(f"{self.verb} {format_bytes(self.bytes)}, {rate:.0f} MB/s")

@@ -27,7 +27,7 @@ from kitlib.errors import (
 from kitlib.k8s import manifests, names, pods
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.storage.paths import STAGING
 from kitlib.storage.pvc import volume_labels
 
@@ -76,7 +76,7 @@ class Helper(AbstractContextManager):
         kube.create(self.manifest())
         try:
             seen = wait(
-                snapshots(kube, Selection("Pod", fields=f"metadata.name={self.pod}")),
+                watch_objects(kube, WatchSpec("Pod", fields=f"metadata.name={self.pod}")),
                 until=lambda state: any(
                     pods.started(each) or pods.finished(each) for each in state["Pod"].values()
                 ),

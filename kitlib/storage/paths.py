@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from kitlib.display.tables import Table, age
 from kitlib.errors import BadInput
-from kitlib.k8s.quantities import readable
+from kitlib.k8s.quantities import format_bytes
 
 OWN = ".trainyard"  # what is being made, and not to be seen
 STAGING = f"{OWN}-upload-"
@@ -46,7 +46,7 @@ def listing(lines: Iterable[str], *, empty: str) -> Table:
         kind, size, seconds, name = line.split("\t", 3)
         if not posixpath.basename(name).startswith(OWN):
             modified = datetime.fromtimestamp(int(seconds), UTC).isoformat()
-            shown = readable(int(size)) if kind.startswith("regular") else None
+            shown = format_bytes(int(size)) if kind.startswith("regular") else None
             kind = "file" if kind.startswith("regular") else kind  # GNU tells of empty files
             rows.append((name.removeprefix("./"), kind, shown, age(modified)))
     return Table(("name", "kind", "size", "age"), sorted(rows), empty=empty)

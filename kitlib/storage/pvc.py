@@ -9,10 +9,9 @@ from kitlib.errors import BadInput, KitError, Rejected, VolumeInUse
 from kitlib.k8s import manifests, names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object, merge
-from kitlib.k8s.quantities import check as check_quantity
-from kitlib.k8s.quantities import number
+from kitlib.k8s.quantities import check_quantity, parse_quantity
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, Snapshot, snapshots
+from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from kitlib.storage import gcs_fuse
 
 CLAIM, VOLUME, CLASS = "PersistentVolumeClaim", "PersistentVolume", "StorageClass"
@@ -52,7 +51,7 @@ def create(
         BadInput: There is no such class, or the volume is there and smaller.
         WaitTimeout: Nobody made it; the error has what was said last.
     """
-    names.check(name, kind="volume")
+    names.validate_name(name, kind="volume")
     size = check_quantity(size, what="size", example='"5Gi"') or "5Gi"
     if (claim := kube.find(CLAIM, name)) is not None:
         _check_size(kube, claim, size)
@@ -99,7 +98,7 @@ def _delete(kube: Kube, kind: str, name: str, report: Callable[[str], None]) -> 
     """Delete a claim or a volume, and wait until it is gone: who uses it keeps it."""
     kube.delete(kind, name)
     wait(
-        snapshots(kube, Selection(kind, fields=f"metadata.name={name}")),
+        watch_objects(kube, WatchSpec(kind, fields=f"metadata.name={name}")),
         until=lambda seen: not seen[kind],
         what=f"the {kind} to go",
         about=about(kube, name),
@@ -172,7 +171,7 @@ def about(kube: Kube, name: str) -> str:
 
 def _check_size(kube: Kube, claim: Object, size: str) -> None:
     there = claim["spec"]["resources"]["requests"]["storage"]
-    if number(there) < number(size):
+    if parse_quantity(there) < parse_quantity(size):
         raise BadInput(
             f"the volume is there already, with {there}",
             about=f"{about(kube, claim['metadata']['name'])}, size={size}",
@@ -235,10 +234,10 @@ def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
 
     with progress(f"volume {name}") as line:
         wait(
-            snapshots(
+            watch_objects(
                 kube,
-                Selection(CLAIM, fields=f"metadata.name={name}"),
-                Selection("Event", fields=f"involvedObject.kind={CLAIM},involvedObject.name={name}"),
+                WatchSpec(CLAIM, fields=f"metadata.name={name}"),
+                WatchSpec("Event", fields=f"involvedObject.kind={CLAIM},involvedObject.name={name}"),
             ),
             until=bound,
             timeout=timeout,

@@ -17,8 +17,8 @@ from kitlib.errors import KitError, Rejected
 from kitlib.k8s import logs, names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import readable
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.quantities import format_bytes
+from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.metrics import events
 from kitlib.metrics.node_samples import GPU, History, Rates, Use, figures, gpus_held, read_counters
 from kitlib.widgets import cluster_picture
@@ -63,7 +63,7 @@ class ClusterWatch(Watch):
 
     def _follow(self) -> None:
         try:
-            for seen in snapshots(self.kube, *self._selections()):
+            for seen in watch_objects(self.kube, *self._selections()):
                 nodes, every = list(seen.get("Node", {}).values()), list(seen["Pod"].values())
                 ending = self.stopping.is_set() or time.monotonic() > self.until
                 # Once more at the end: what was short is between the last sample and this one.
@@ -82,15 +82,15 @@ class ClusterWatch(Watch):
             self._followers.close()
             self._followed = set()
 
-    def _selections(self) -> list[Selection]:
+    def _selections(self) -> list[WatchSpec]:
         try:
             self.kube.get_all("Node")
         except Rejected as error:
             if error.status != 403:
                 raise
             self.trouble = f'only the pods of namespace "{self.kube.namespace}": nodes are for administrators'
-            return [Selection("Pod")]
-        return [Selection("Node"), Selection("Pod")]
+            return [WatchSpec("Pod")]
+        return [WatchSpec("Node"), WatchSpec("Pod")]
 
     def _sample(self, nodes: list[Object], every: list[Object]) -> None:
         now, held = time.time(), gpus_held(every)
@@ -216,9 +216,9 @@ class ClusterWatch(Watch):
                 each for each in every if each["spec"].get("nodeName") == name and not pods.finished(each)
             ]
             cpu = "–" if use.cpu is None else f"{use.cpu:.2f}"
-            memory = "–" if use.memory is None else readable(use.memory)
+            memory = "–" if use.memory is None else format_bytes(use.memory)
             gpus = f"{use.gpus:g} of {has[GPU]} asked for" if has.get(GPU, "0") != "0" else "none"
-            cpu, memory = f"{cpu} of {has.get('cpu', '?')}", f"{memory} of {readable(has.get('memory'))}"
+            cpu, memory = f"{cpu} of {has.get('cpu', '?')}", f"{memory} of {format_bytes(has.get('memory'))}"
             rows.append([name, _ready(node), cpu, memory, gpus, len(here)])
         return rows
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kitlib.display.tables import moment
+from kitlib.display.tables import parse_time
 from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError
 from kitlib.k8s.manifests import Object
@@ -58,20 +58,20 @@ class Lab(RunWatch):
     def _known_as(self, pod: Object) -> str:
         worker = pod["metadata"]["name"]
         with self.lock:
-            self.history.meet(worker, pod["spec"].get("nodeName", ""))
+            self.history.add_worker(worker, pod["spec"].get("nodeName", ""))
         return worker
 
     def _take(self, lines: list[tuple[str, Line]]) -> None:
         for worker, line in lines:
-            self.history.hear(worker, "", [line.text])
-            self.ended = moment(line.time).timestamp()
+            self.history.add_lines(worker, "", [line.text])
+            self.ended = parse_time(line.time).timestamp()
         self._heard += len(lines)
 
     def _ask_events(self, *, now: bool) -> None:
         if now or time.monotonic() - self._asked_events > ASK_SECONDS:
             self._asked_events = time.monotonic()
             try:
-                told = self.run.told()
+                told = self.run.namespace_events()
             except KitError:  # the pods' watch tells what is wrong with the API
                 return
             with self.lock:
@@ -114,7 +114,7 @@ class Lab(RunWatch):
         losses = [each.loss for each in timeline.steps if each.loss is not None]
         figures = [["world size", str(timeline.world_size)], ["rounds", str(len(timeline.rounds))]]
         figures += [["step", f"{timeline.step:,}"]] + [["loss", f"{each:.4g}"] for each in losses[-1:]]
-        figures += [["steps lost", str(timeline.lost)], ["repeated", str(timeline.repeated)]]
+        figures += [["steps lost", str(timeline.steps_lost)], ["repeated", str(timeline.steps_repeated)]]
         notes = [self.trouble] * bool(self.trouble) + list(timeline.gaps[-1:])
         return super().facts() | {"figures": figures, "notes": notes}
 

@@ -21,9 +21,9 @@ JOIN_SECONDS = 10
 NARROW = {"width": "auto", "min_width": "5.2em"}
 NODE_AFTER = {
     "node stopped": "start",
-    "node cut": "heal",
+    "node isolated": "heal",
 }  # what undoes the last thing that was done to a node
-DONE = ("node stopped", "node cut", "node started", "node healed")
+DONE = ("node stopped", "node isolated", "node started", "node reconnected")
 
 
 @dataclass(frozen=True)
@@ -89,18 +89,18 @@ class Buttons:
 
     def _show_workers(self, timeline: Timeline, busy: bool) -> None:
         there = {worker: rank for rank, worker in timeline.ranks.items()}
-        hanging = {row.worker: row.rank for row in timeline.rows if row.what == "stopped"}
-        shown = there | {each: hanging[each] for each in timeline.stopped if hanging.get(each) is not None}
+        hanging = {row.worker: row.rank for row in timeline.rows if row.what == "paused"}
+        shown = there | {each: hanging[each] for each in timeline.paused if hanging.get(each) is not None}
         self._ranks = shown
         rows = []
         for worker in sorted(shown, key=lambda each: (shown[each], each)):
             parts = self._of_worker.setdefault(worker, self._row_of_worker(worker))
-            stopped = worker in timeline.stopped
-            words = "hangs" if stopped else "trains" if worker in there else ""
+            paused = worker in timeline.paused
+            words = "hangs" if paused else "trains" if worker in there else ""
             _set(parts["label"], value=f"<b>rank {shown[worker]}</b> {escape(worker)} {words}&ensp;")
             _set(parts["kill"], disabled=busy)
-            _set(parts["stop"], disabled=busy or stopped)
-            _set(parts["go on"], disabled=busy or not stopped)
+            _set(parts["pause"], disabled=busy or paused)
+            _set(parts["resume"], disabled=busy or not paused)
             rows.append(parts["row"])
         if list(self.workers.children) != rows:
             self.workers.children = rows
@@ -116,8 +116,8 @@ class Buttons:
         parts = {
             "label": ipywidgets.HTML(),
             "kill": self._button("kill", call("kill"), "as a crash would", name=f"kill {worker}"),
-            "stop": self._button("stop", call("stop"), "it hangs", name=f"stop {worker}"),
-            "go on": self._button("go on", call("go_on"), "it hangs no more", name=f"go on {worker}"),
+            "pause": self._button("pause", call("pause"), "it hangs", name=f"pause {worker}"),
+            "resume": self._button("resume", call("resume"), "it hangs no more", name=f"resume {worker}"),
         }
         return parts | {"row": ipywidgets.HBox(list(parts.values()))}
 

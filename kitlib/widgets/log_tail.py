@@ -36,5 +36,5 @@ class Journal:
 
 
 def _shown(text: str, rank: int | str) -> str:
-    shown = format_line(text, pod=pods.called(rank))
+    shown = format_line(text, pod=pods.display_name(rank))
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from kitlib.metrics.events import Event
-from kitlib.metrics.training import Training
+from kitlib.metrics.training import TrainingMetrics
 from kitlib.widgets import run_picture
 from kitlib.widgets.picture import Picture
 
@@ -16,7 +16,7 @@ def picture(events: Iterable[Event], *, title: str) -> Picture:
 
     Steps whose loss is missing or no number are left out; a line that ends early shows a rank that stopped.
     """
-    training = Training(events)
+    training = TrainingMetrics(events)
     frame = training.frame()
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -28,7 +28,7 @@ def picture(events: Iterable[Event], *, title: str) -> Picture:
     return Picture(figure, _words(training))
 
 
-def _words(training: Training) -> str:
+def _words(training: TrainingMetrics) -> str:
     if not training.ranks:
         return "Loss: no steps were reported yet"
     first, last = training.first_and_last_loss()

@@ -15,7 +15,7 @@ from kitlib.errors import KitError, Rejected
 from kitlib.k8s import logs, names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.metrics import events
 from kitlib.metrics.placement import RUNNING, WAITING, Placement, group_of
 from kitlib.widgets import placement_picture
@@ -48,7 +48,7 @@ class PlacementWatch(Watch):
 
     def _follow(self) -> None:
         try:
-            for seen in snapshots(self.kube, Selection("Pod")):
+            for seen in watch_objects(self.kube, WatchSpec("Pod")):
                 with self.lock:
                     self.placement.see(seen["Pod"].values(), now=time.time())
                 self._listen(seen["Pod"].values())

@@ -5,14 +5,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from kitlib.metrics.training import Frame, Training
+from kitlib.metrics.training import Frame, TrainingMetrics
 from kitlib.widgets import palette
 
 MOST_IN_LEGEND = 8
 THEME = palette.LIGHT  # a picture that is saved has a ground of its own
 
 
-def draw(training: Training, *, title: str) -> Figure:
+def draw(training: TrainingMetrics, *, title: str) -> Figure:
     """Return the figure of a run's curves."""
     frame = training.frame()
     with_rate = bool(np.isfinite(frame.rate).any())

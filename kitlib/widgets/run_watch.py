@@ -21,7 +21,7 @@ from kitlib.k8s.job_status import RunStatus
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.watch import Snapshot
 from kitlib.metrics import events as metrics
-from kitlib.metrics.training import Frame, Training
+from kitlib.metrics.training import Frame, TrainingMetrics
 from kitlib.widgets import run_picture
 from kitlib.widgets.log_tail import Journal
 from kitlib.widgets.picture import Picture
@@ -59,7 +59,7 @@ class RunWatch(Watch):
         super().__init__(run.name)
         self.run = run
         self.began = time.time()
-        self.training = Training()
+        self.training = TrainingMetrics()
         self.journal = Journal()
         self.phase, self.words = "Pending", ""
         self.pods: list[list[object]] = []
@@ -107,7 +107,7 @@ class RunWatch(Watch):
 
     def _known_as(self, pod: Object) -> object:
         """Return by what the lines of a pod are known."""
-        return pods.seat(pod)
+        return pods.replica_id(pod)
 
     def _ask_events(self, *, now: bool) -> None:
         if now or time.monotonic() - self._asked_events > EVENTS_SECONDS:

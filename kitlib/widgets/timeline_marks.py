@@ -59,7 +59,7 @@ def pauses(timeline: Timeline) -> list[tuple[float, float, str]]:
     """Return when nobody trained, until the first step of each round; with the seconds since the change."""
     found = []
     for row in timeline.rows:
-        if row.round is None or row.lost is None:  # a round's first row alone
+        if row.round is None or row.steps_lost is None:  # a round's first row alone
             continue
         end = row.time + row.seconds if row.seconds is not None else timeline.now
         before = max((each.time for each in timeline.steps if each.time < end), default=row.time)

@@ -136,7 +136,10 @@ def test_buttons_of_the_lab_kill_a_rank_and_scale_and_the_timeline_shows_it(page
     flags = {"epochs": 2000, "step_seconds": 0.1, "log_every": 1}
     job = kit.TorchElastic(ROOT / "trainers" / "digits_elastic.py", nodes=2, name="pressed", args=flags)
     run = kit.launch(job, cluster=local_cluster)
-    cells = (f"import kitlib as kit\nrun = kit.connect({local_cluster.name!r}).run('pressed')", "run.lab()")
+    cells = (
+        f"import kitlib as kit\nrun = kit.connect({local_cluster.name!r}).run('pressed')",
+        "run.dashboard()",
+    )
     try:
         open_notebook(page, url(write_notebook(home, "lab.ipynb", *cells)))
         menu(page, "Run", "Run All Cells")

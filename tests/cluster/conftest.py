@@ -8,7 +8,7 @@ import pytest
 import kitlib as kit
 from kitlib.errors import KitError
 from kitlib.jobs import priorities
-from kitlib.k8s.quantities import number
+from kitlib.k8s.quantities import parse_quantity
 
 from .ranks import STEPS, TRAINER
 
@@ -47,7 +47,7 @@ def service(local_cluster):
     """
     priorities.ensure(local_cluster.kube, "high")
     local_cluster.apply("manifests/elastic-scheduling/nginx.yaml")
-    half = min(number(each["cpu"]) for each in local_cluster.nodes()) / 2
+    half = min(parse_quantity(each["cpu"]) for each in local_cluster.nodes()) / 2
     asked = f"cpu={0.9 * half:.3f}"
     local_cluster.kubectl(f"set resources deployment test-nginx --requests={asked} --limits={asked}")
     local_cluster.kubectl("rollout status deployment test-nginx --timeout=120s")

@@ -80,7 +80,7 @@ def end(run):
         run.kube.execute(each["pod"], ["touch", "/workspace/end"], container="worker")
 
 
-def test_processes_are_killed_stopped_and_continued_and_any_kernel_knows_by_whom(start, local_cluster):
+def test_processes_are_killed_paused_and_resumed_and_any_kernel_knows_by_whom(start, local_cluster):
     run = start()
     until(lambda: steps(run, 2) > 0, "rank 2 to train")
     node = run.pods()[2]["node"]
@@ -88,23 +88,23 @@ def test_processes_are_killed_stopped_and_continued_and_any_kernel_knows_by_whom
     until(lambda: (said(run, "rendezvous") == 2).sum() == 2, "rank 2 to come back")
     assert [each["restarts"] for each in run.pods()] == [0, 0, 0]
 
-    run.stop(rank=1)
+    run.pause(rank=1)
     for _ in range(2):  # what it had written before may be on its way to the log the first time
         stuck, others = steps(run, 1), steps(run, 0)
         until(lambda others=others: steps(run, 0) > others + 5, "the others to go on")
     assert steps(run, 1) == stuck
     elsewhere = local_cluster.run(run.name)
     with pytest.raises(BadInput, match="rank 0 was not stopped"):
-        elsewhere.go_on(rank=0)
-    assert "rank 1" in elsewhere.go_on()
+        elsewhere.resume(rank=0)
+    assert "rank 1" in elsewhere.resume()
     until(lambda: steps(run, 1) > stuck, "rank 1 to go on")
-    with pytest.raises(BadInput, match="no process was stopped"):
-        elsewhere.go_on()
+    with pytest.raises(BadInput, match="no process is paused"):
+        elsewhere.resume()
     with pytest.raises(BadInput, match="nobody trains as rank 7") as wrong:
         run.kill(rank=7)
     assert "0, 1, 2" in wrong.value.fix
     done = [(each["reason"], each["object"]) for each in elsewhere.events()]
-    wanted = [("Killed", 2), ("Stopped", 1), ("Continued", 1)]
+    wanted = [("Killed", 2), ("Paused", 1), ("Resumed", 1)]
     assert [each for each in done if each[0] in dict(wanted)] == [
         (reason, f"Pod/{run.name}-{number}") for reason, number in wanted
     ]
@@ -207,8 +207,8 @@ def test_training_goes_on_whatever_happens_to_workers_and_their_nodes(
     until(world(3), "three to train")
     for act, size in (
         (lambda: run.kill(rank=1), 3),
-        (lambda: run.stop(rank=1), 2),
-        (lambda: run.go_on(), 3),
+        (lambda: run.pause(rank=1), 2),
+        (lambda: run.resume(), 3),
         (lambda: run.scale(4), 4),
         (lambda: run.scale(2), 2),
     ):

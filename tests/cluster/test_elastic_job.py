@@ -6,7 +6,7 @@ import kitlib as kit
 from kitlib.errors import CommandFailed, LaunchRejected
 from kitlib.k8s import pods
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.watch import WatchSpec, watch_objects
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -51,7 +51,7 @@ def running(seen, prefix):
 def until(cluster, what, condition):
     """Wait until a condition holds for the pods of the cluster; return the pods."""
     return wait(
-        snapshots(cluster.kube, Selection("Pod")),
+        watch_objects(cluster.kube, WatchSpec("Pod")),
         until=lambda seen: condition(seen["Pod"]),
         timeout=120,
         what=what,

@@ -4,7 +4,7 @@ import pytest
 
 import kitlib as kit
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.watch import WatchSpec, watch_objects
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -18,7 +18,7 @@ def until(run, what, condition):
     told = {}
 
     def steps():
-        for _ in snapshots(run.kube, Selection("Pod")):
+        for _ in watch_objects(run.kube, WatchSpec("Pod")):
             for each in run.metrics("step").to_dict("records"):
                 told.setdefault(int(each["step"]), each)  # pods that are deleted tell no more
             yield told

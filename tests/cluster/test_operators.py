@@ -48,7 +48,7 @@ def test_a_pytorch_job_trains_with_two_processes_in_each_of_its_pods(
     launch, write_trainer, training_operator, local_cluster
 ):
     assert training_operator[0]["runs as"] == "Deployment/training-operator"
-    run = launch(kit.PyTorchJob(write_trainer(TRAINER), nodes=2, processes=2))
+    run = launch(kit.PyTorchJob(write_trainer(TRAINER), nodes=2, processes_per_node=2))
     assert run.wait(timeout=240).succeeded == 2
     written = said(run)
     assert written == [f"rank {rank} of 4 sum 4" for rank in range(4)]
@@ -100,7 +100,7 @@ def test_a_train_job_trains_by_a_runtime_and_a_job_set(launch, write_trainer, lo
     assert len(kit.install("trainer", cluster=local_cluster)) == 2
     try:
         assert "torch-distributed" in local_cluster.kubectl("get clustertrainingruntimes")
-        run = launch(kit.TrainJob(write_trainer(TRAINER), nodes=2, processes=2))
+        run = launch(kit.TrainJob(write_trainer(TRAINER), nodes=2, processes_per_node=2))
         assert run.wait(timeout=240).succeeded == 2
         written = said(run)
         assert written == [f"rank {rank} of 4 sum 4" for rank in range(4)]

@@ -15,7 +15,7 @@ from kitlib.cli import main
 from kitlib.clusters import cleanup
 from kitlib.errors import BadInput, FileMissing, Interrupted, TransferFailed, VolumeInUse, VolumeNotFound
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.storage.helper import Helper
 
 pytestmark = pytest.mark.cluster
@@ -65,7 +65,7 @@ def test_a_folder_comes_back_as_it_was_sent_and_nothing_else_is_left(volume, fol
     assert [each["name"] for each in volume.ls("pets/cats")] == ["big ones"]
     assert list((tmp_path / "back").iterdir()) == [back]
     gone = wait(
-        snapshots(local_cluster.kube, Selection("Pod", labels="trainyard/volume=files")),
+        watch_objects(local_cluster.kube, WatchSpec("Pod", labels="trainyard/volume=files")),
         until=lambda seen: not seen["Pod"],
         timeout=120,
         what="the helpers to go",

@@ -10,9 +10,9 @@ import yaml
 import kitlib as kit
 from kitlib import config
 from kitlib.k8s import pods
-from kitlib.k8s.quantities import number
+from kitlib.k8s.quantities import parse_quantity
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.metrics import events
 
 IMAGES = 960
@@ -35,7 +35,7 @@ def volume(local_cluster):
 @pytest.fixture
 def third(local_cluster):
     """How much CPU a worker asks for, so that a node has room for two, and for servers and a master."""
-    return 0.35 * min(number(each["cpu"]) for each in local_cluster.nodes())
+    return 0.35 * min(parse_quantity(each["cpu"]) for each in local_cluster.nodes())
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def until(local_cluster):
 
         return running(
             wait(
-                snapshots(local_cluster.kube, Selection("Pod")),
+                watch_objects(local_cluster.kube, WatchSpec("Pod")),
                 until=lambda seen: suits(running(seen)),
                 timeout=SECONDS,
                 what=what,
@@ -125,7 +125,7 @@ def test_workers_are_replaced_give_way_to_a_service_and_come_back_and_each_recor
     listed = json.loads(
         local_cluster.kubectl(f"get pods -o json -l elasticdl-job-name={NAME},elasticdl-replica-type=worker")
     )["items"]
-    waiting = [pods.seat(each) for each in listed if pods.phase(each) == "Pending"]
+    waiting = [pods.replica_id(each) for each in listed if pods.phase(each) == "Pending"]
     assert len(waiting) == 3
     assert not {f"worker-{n}" for n in range(5)} & set(waiting), "a relaunched worker has a new number"
     told(run, "epoch", after=told(run, "epoch", after=time.time()).time)  # one that a single worker has done

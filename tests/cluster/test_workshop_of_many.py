@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 import kitlib as kit
-from kitlib.k8s.quantities import number
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.quantities import parse_quantity
+from kitlib.k8s.watch import WatchSpec, watch_objects
 
 ROOT = Path(__file__).parents[2]
 ROOMS, AT_ONCE, LIMIT = 30, 10, 1500
@@ -56,7 +56,7 @@ class Watcher(threading.Thread):
 
     def run(self):
         sampled = 0.0
-        for seen in snapshots(self.kube, Selection("Pod"), Selection("ResourceQuota")):
+        for seen in watch_objects(self.kube, WatchSpec("Pod"), WatchSpec("ResourceQuota")):
             for key, pod in seen["Pod"].items():
                 if key.startswith("attendee-") and (began := started(pod)):
                     made = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
@@ -105,7 +105,8 @@ def is_over(quota):
     status = quota.get("status") or {}
     used = status.get("used") or {}
     return any(
-        number(used.get(what, "0")) > number(most) for what, most in (status.get("hard") or {}).items()
+        parse_quantity(used.get(what, "0")) > parse_quantity(most)
+        for what, most in (status.get("hard") or {}).items()
     )
 
 

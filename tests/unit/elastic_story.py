@@ -90,11 +90,11 @@ def lab():
     story.train(3.2, range(6, 9), one)  # to 3.6
     story.meet(4.5, 3, two, reason="join", step=9, pids={"lab-1": 40}, waited=0.8)
     story.train(4.7, range(9, 12), two)  # to 5.1
-    story.happen(5.25, "Stopped", "Pod", "lab-1", "SIGSTOP to rank 1, process 40")
+    story.happen(5.25, "Paused", "Pod", "lab-1", "SIGSTOP to rank 1, process 40")
     story.say(10.3, "lab-0", "lost", rank=0, world=2, epoch=0, step=12, reason="timed out")
     story.meet(11.0, 4, one, reason="peer silent", step=12, waited=0.7)
     story.train(11.2, range(12, 16), one)  # to 11.8
-    story.happen(11.85, "Continued", "Pod", "lab-1", "SIGCONT to rank 1, process 40")
+    story.happen(11.85, "Resumed", "Pod", "lab-1", "SIGCONT to rank 1, process 40")
     story.say(12.0, "lab-1", "lost", rank=1, world=2, epoch=0, step=12, reason="the others have gone on")
     story.meet(12.5, 5, two, reason="join", step=16, pids={"lab-1": 40}, waited=0.4)
     story.train(12.7, range(16, 19), two)  # to 13.1

@@ -13,7 +13,9 @@ def job(tmp_path):
     """An ElasticJob as it is in a cluster."""
     trainer = tmp_path / "mine.py"
     trainer.write_text("print('hello')\n")
-    item = kit.ElasticJob(trainer, name="digits", nodes=2, processes=3, args={"epochs": 1}).objects[-1]
+    item = kit.ElasticJob(trainer, name="digits", nodes=2, processes_per_node=3, args={"epochs": 1}).objects[
+        -1
+    ]
     item["metadata"] |= {"namespace": "default", "uid": "01234567-89ab"}
     return item
 

@@ -54,7 +54,7 @@ def test_a_rank_whose_node_is_gone_comes_before_those_that_were_deleted_for_it()
     lost["status"] = {"phase": "Running", "conditions": conditions}
     lost["metadata"]["deletionTimestamp"] = killed["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:04Z"
     lost["spec"]["nodeName"] = "node-1"
-    assert pods.unheard(lost)
+    assert pods.node_unreachable(lost)
     error = failures.explain(RunStatus("Failed", ""), [killed, lost], {}, about='run "digits"')
     assert error.rank == 1
 

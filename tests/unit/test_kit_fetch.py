@@ -188,7 +188,7 @@ def test_an_address_that_cannot_be_used_is_refused_before_anything_is_made(train
 @pytest.mark.parametrize("way", [kit.IndexedJob, kit.PyTorchJob, kit.ElasticJob, kit.TorchElastic])
 def test_every_pod_fetches_its_trainer_before_it_starts(way):
     job = way("volume://shared/code/main.py", nodes=2, volumes={"/data": "shared"})
-    text = job.manifest
+    text = job.manifest()
     fetching = text.count("- volume://shared/code/main.py")
     assert fetching == text.count("name: fetch\n") > 0
     assert text.count("claimName: shared") == 2 * fetching

@@ -94,7 +94,7 @@ def test_cpu_and_memory_are_asked_for_and_held_to(job_of):
 
 
 def test_processes_are_started_in_each_pod_with_a_core_each_at_most(job_of):
-    container = container_of(job_of(processes=3))
+    container = container_of(job_of(processes_per_node=3))
     assert "--nproc-per-node=3" in container["command"]
     assert container["resources"]["limits"]["cpu"] == "3"
     threads = {each["name"]: each.get("value") for each in container["env"]}["OMP_NUM_THREADS"]
@@ -175,8 +175,8 @@ def test_a_name_of_its_own_is_made_from_the_trainers(trainer):
 def test_a_patch_makes_another_job_and_leaves_this_one_alone(trainer):
     job = kit.IndexedJob(trainer)
     patched = job.patch({"spec": {"activeDeadlineSeconds": 60}}).patch({"spec": {"suspend": True}})
-    assert "suspend" not in job.manifest
-    spec = yaml.safe_load(patched.part("Job"))["spec"]
+    assert "suspend" not in job.manifest()
+    spec = yaml.safe_load(patched.manifest("Job"))["spec"]
     assert (spec["activeDeadlineSeconds"], spec["suspend"]) == (60, True)
 
 
@@ -184,9 +184,9 @@ def test_the_manifest_can_be_saved_and_seen_in_parts(trainer, tmp_path):
     job = kit.IndexedJob(trainer)
     saved = job.save(tmp_path / "job.yaml")
     assert [each["kind"] for each in yaml.safe_load_all(saved.read_text())] == ["ConfigMap", "Service", "Job"]
-    assert "hello" not in job.part("Job")
+    assert "hello" not in job.manifest("Job")
     with pytest.raises(BadInput, match="Pod"):
-        job.part("Pod")
+        job.manifest("Pod")
     with pytest.raises(BadInput, match="cannot be written"):
         job.save(tmp_path / "no" / "such" / "folder.yaml")
 
@@ -223,8 +223,8 @@ def test_a_trainer_that_is_not_there_is_named_with_the_places_that_were_searched
         {"nodes": 2.0},
         {"nodes": True},
         {"gpus": -1},
-        {"processes": 0},
-        {"processes": "2"},
+        {"processes_per_node": 0},
+        {"processes_per_node": "2"},
         {"volumes": "shared"},
         {"volumes": {"data": "shared"}},
         {"volumes": {"/dev/shm": "shared"}},

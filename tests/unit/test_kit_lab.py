@@ -8,7 +8,7 @@ import pytest
 
 from kitlib.display.progress import Progress, progress
 from kitlib.errors import BadInput
-from kitlib.metrics.disruptions import acts
+from kitlib.metrics.disruptions import disruptions
 from kitlib.metrics.timeline import build
 from kitlib.widgets.dashboard import Lab, rows_of, tables_of
 from kitlib.widgets.dashboard_buttons import Buttons
@@ -39,7 +39,7 @@ class Run:
         self.called.append(("kill", rank, threading.current_thread().name))
         return f"lab-{rank}: killed"
 
-    def stop(self, *, rank):
+    def pause(self, *, rank):
         raise BadInput(f"nobody trains as rank {rank}", about="run lab", fix="one of 0, 1")
 
     def scale(self, workers):
@@ -67,7 +67,7 @@ def made():
 
 
 def look(story, *, now):
-    done = acts(story.events, run="lab", workers=story.nodes)
+    done = disruptions(story.events, run="lab", workers=story.nodes)
     return build("lab", story.logs(), done, now=BEGAN + now)
 
 
@@ -101,15 +101,15 @@ NODES = {"stop node-0", "cut node-0", "stop node-1", "cut node-1"}
 def test_what_makes_no_sense_now_cannot_be_pressed(made):
     story = beginning()
     made.buttons.update(look(story, now=2.0), over=False)
-    workers = {"kill lab-0", "stop lab-0", "kill lab-1", "stop lab-1"}
+    workers = {"kill lab-0", "pause lab-0", "kill lab-1", "pause lab-1"}
     assert enabled(made.buttons) == workers | NODES | {"scale down", "scale up"}
 
-    story.happen(2.1, "Stopped", "Pod", "lab-1")
-    story.happen(2.2, "Cut", "Node", "node-0")
+    story.happen(2.1, "Paused", "Pod", "lab-1")
+    story.happen(2.2, "Isolated", "Node", "node-0")
     made.run.replicas = 3
     made.buttons.update(look(story, now=3.0), over=False)
     assert enabled(made.buttons) == {
-        *("kill lab-0", "stop lab-0", "kill lab-1", "go on lab-1", "scale down"),
+        *("kill lab-0", "pause lab-0", "kill lab-1", "resume lab-1", "scale down"),
         *("heal node-0", "stop node-1", "cut node-1"),
     }
     made.buttons.update(look(story, now=3.0), over=True)
@@ -131,8 +131,8 @@ def test_a_press_does_the_call_that_is_shown_in_a_thread_that_shows_nothing(made
 
 def test_an_error_is_shown_with_what_to_do(made):
     made.buttons.update(look(beginning(), now=2.0), over=False)
-    press(made.buttons, "stop lab-0")
-    assert "run.stop(rank=0)" in made.buttons.said.value
+    press(made.buttons, "pause lab-0")
+    assert "run.pause(rank=0)" in made.buttons.said.value
     assert "nobody trains as rank 0" in made.buttons.said.value
     assert "one of 0, 1" in made.buttons.said.value
 
@@ -140,10 +140,10 @@ def test_an_error_is_shown_with_what_to_do(made):
 def test_a_worker_that_hangs_keeps_its_button_when_the_others_have_gone_on():
     run = Run()
     buttons, story = Buttons(run, None, ipywidgets.HTML()), beginning()
-    story.happen(2.0, "Stopped", "Pod", "lab-1")
+    story.happen(2.0, "Paused", "Pod", "lab-1")
     story.meet(9.0, 2, ["lab-0"], reason="peer silent", step=3)
     buttons.update(look(story, now=9.5), over=False)
-    assert enabled(buttons) >= {"go on lab-1", "kill lab-0"}
+    assert enabled(buttons) >= {"resume lab-1", "kill lab-0"}
     assert "stop node-0" not in enabled(buttons)
 
 

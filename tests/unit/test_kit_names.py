@@ -10,20 +10,20 @@ from kitlib.k8s import names
 
 @pytest.mark.parametrize("name", ["a", "lab-1", "x" * 63])
 def test_a_dns_label_is_a_name(name):
-    assert names.check(name, kind="cluster") == name
+    assert names.validate_name(name, kind="cluster") == name
 
 
 @pytest.mark.parametrize("name", ["", "Lab", "a_b", "-a", "a-", "a.b", "ä", "x" * 64, "a b", "a\n", 7, None])
 def test_anything_else_is_refused_with_a_proposal(name):
     with pytest.raises(BadInput) as refused:
-        names.check(name, kind="cluster")
+        names.validate_name(name, kind="cluster")
     assert refused.value.fix.startswith('name="')
 
 
 @given(st.text())
 def test_a_unique_name_is_a_name_whatever_it_is_made_from(stem):
     name = names.unique(stem)
-    assert names.check(name, kind="run", longest=names.MAX_RUN_NAME) == name
+    assert names.validate_name(name, kind="run", longest=names.MAX_RUN_NAME) == name
 
 
 def test_two_unique_names_differ():

@@ -42,8 +42,8 @@ def test_the_first_node_is_the_master_and_the_others_are_workers(spec_of):
 
 
 def test_processes_of_a_node_are_text_to_one_operator_and_a_number_to_the_other(spec_of):
-    assert spec_of(kit.PyTorchJob, processes=2)["nprocPerNode"] == "2"
-    assert spec_of(kit.TrainJob, processes=2)["trainer"]["numProcPerNode"] == 2
+    assert spec_of(kit.PyTorchJob, processes_per_node=2)["nprocPerNode"] == "2"
+    assert spec_of(kit.TrainJob, processes_per_node=2)["trainer"]["numProcPerNode"] == 2
 
 
 def test_torchrun_is_told_by_the_operator_and_not_by_us(spec_of):
@@ -91,8 +91,8 @@ class GpuPool(Cluster):
 @pytest.mark.parametrize("way", [kit.IndexedJob, kit.PyTorchJob, kit.TrainJob])
 def test_what_a_provider_adds_to_the_pods_is_seen_in_the_manifest(way, trainer):
     job = way(trainer, gpus=1)
-    there = job.on(GpuPool("pool")).manifest
-    assert "nodeSelector" not in job.manifest
+    there = job.on(GpuPool("pool")).manifest()
+    assert "nodeSelector" not in job.manifest()
     found = [each for each in _dicts(list(yaml.safe_load_all(there))) if "nodeSelector" in each]
     assert found
     for pod in found:
@@ -106,9 +106,9 @@ class AtACloud(GpuPool):
 
 def test_a_train_job_is_without_the_affinity_that_its_operator_refuses(trainer):
     there = AtACloud("lab")
-    assert "affinity" in kit.PyTorchJob(trainer).on(there).manifest
+    assert "affinity" in kit.PyTorchJob(trainer).on(there).manifest()
     job = kit.TrainJob(trainer).on(there)
-    assert "affinity" not in job.manifest
+    assert "affinity" not in job.manifest()
     (pods,) = job.objects[-1]["spec"]["podSpecOverrides"]
     # https://github.com/kubeflow/trainer/blob/v2.0.0/pkg/apis/trainer/v1alpha1/trainjob_types.go
     known = {"targetJobs", "containers", "initContainers", "nodeSelector", "schedulingGates", "tolerations"}
@@ -127,8 +127,8 @@ def _dicts(value):
 def test_a_jobs_pods_have_the_priority_that_was_asked_for(trainer, way):
     job = way(trainer, name="digits", priority="low")
     assert job.priorities == ("low",)
-    assert job.manifest.count("priorityClassName: low") == (2 if way is kit.PyTorchJob else 1)
-    assert "priorityClassName" not in way(trainer, name="digits").manifest
+    assert job.manifest().count("priorityClassName: low") == (2 if way is kit.PyTorchJob else 1)
+    assert "priorityClassName" not in way(trainer, name="digits").manifest()
 
 
 def test_a_train_job_says_that_it_cannot_name_a_priority(trainer):
@@ -164,7 +164,9 @@ def test_an_autoscaler_has_to_know_of_how_much_cpu_it_is_a_percentage(trainer):
 
 def test_an_elastic_job_with_limits_is_started_by_the_elastic_launcher(trainer):
     trainer.write_text("import elastic\n")
-    spec = kit.ElasticJob(trainer, nodes=2, min_nodes=1, max_nodes=4, processes=2).objects[-1]["spec"]
+    spec = kit.ElasticJob(trainer, nodes=2, min_nodes=1, max_nodes=4, processes_per_node=2).objects[-1][
+        "spec"
+    ]
     assert (spec["minReplicas"], spec["maxReplicas"]) == (1, 4)
     pod = pod_of(spec["replicaSpecs"]["Worker"])
     (container,) = pod["containers"]
@@ -184,7 +186,7 @@ def test_limits_that_contradict_each_other_are_refused_before_anything_is_starte
 @pytest.mark.parametrize("way", [kit.PyTorchJob, kit.ElasticJob, kit.TorchElastic])
 def test_every_pod_with_an_image_of_ones_own_has_the_secret_for_it(trainer, way):
     job = way(trainer, nodes=2, image="registry.example/mine:1", pull_secret="mine")
-    text = str(job.manifest)
+    text = str(job.manifest())
     assert text.count("image: registry.example/mine:1") == text.count("- name: mine\n") > 0
 
 

@@ -54,11 +54,15 @@ def test_an_age_is_written_as_kubectl_writes_it(since, text):
     ("quantity", "number"), [("500m", 0.5), ("2Gi", 2**31), ("1.5", 1.5), (3, 3), ("1k", 1000)]
 )
 def test_a_quantity_stands_for_a_number(quantity, number):
-    assert quantities.number(quantity) == number
+    assert quantities.parse_quantity(quantity) == number
 
 
 def test_amounts_are_readable():
-    assert (quantities.readable("5536Mi"), quantities.readable(None), quantities.cores("500m")) == (
+    assert (
+        quantities.format_bytes("5536Mi"),
+        quantities.format_bytes(None),
+        quantities.format_cores("500m"),
+    ) == (
         "5.41 GiB",
         "-",
         "0.5",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kitlib.metrics.disruptions import acts
+from kitlib.metrics.disruptions import disruptions
 from kitlib.metrics.timeline import build
 from kitlib.widgets.timeline import Timeline
 from kitlib.widgets.timeline_marks import LEVELS, labelled, pauses
@@ -11,7 +11,7 @@ from .elastic_story import BEGAN, Story, lab
 
 
 def timeline(story, *, now=16.0, without=(), store=()):
-    done = acts(story.events, run="lab", workers=story.nodes, store=store)
+    done = disruptions(story.events, run="lab", workers=story.nodes, store=store)
     return build("lab", story.logs(without=without), done, now=BEGAN + now)
 
 
@@ -29,8 +29,8 @@ def test_each_change_has_a_row_that_says_who_and_which_round_followed(whole):
         ("start", "", None, 1, 0, 2),
         ("killed", "lab-1", 1, 2, 2, 1),
         ("joined", "lab-1", 1, 3, 1, 2),
-        ("stopped", "lab-1", 1, 4, 2, 1),
-        ("continued", "lab-1", None, 5, 1, 2),
+        ("paused", "lab-1", 1, 4, 2, 1),
+        ("resumed", "lab-1", None, 5, 1, 2),
         ("scaled 2 → 3", "", None, 6, 2, 3),
     ]
     assert whole.world_sizes == (2, 1, 2, 1, 2, 3)
@@ -46,8 +46,8 @@ def test_rows_say_how_long_the_next_step_took_and_where_the_state_came_from(whol
 
 
 def test_a_step_that_one_rank_alone_had_reached_is_lost_and_repeated(whole):
-    assert (whole.rows[1].lost, whole.rows[1].repeated) == (1, 1)
-    assert (whole.lost, whole.repeated) == (1, 1)
+    assert (whole.rows[1].steps_lost, whole.rows[1].steps_repeated) == (1, 1)
+    assert (whole.steps_lost, whole.steps_repeated) == (1, 1)
     assert [(step.number, step.repeated) for step in whole.steps if step.number == 6] == [
         (6, False),
         (6, True),
@@ -75,7 +75,7 @@ def test_workers_have_spans_of_training_waiting_and_hanging(whole):
         ("waiting", 14.0, 14.5),
         ("training", 14.5, 15.4),
     ]
-    assert whole.stopped == frozenset()
+    assert whole.paused == frozenset()
     assert not whole.gaps
 
 
@@ -86,9 +86,9 @@ def test_a_worker_that_hangs_is_known_until_somebody_lets_it_go_on():
         worker: [each for each in lines if "time" in each][:9] for worker, lines in story.written.items()
     }
     seen = timeline(story, now=8.0)
-    assert seen.stopped == {"lab-1"}
+    assert seen.paused == {"lab-1"}
     last = seen.rows[-1]
-    assert (last.what, last.round, last.after, last.seconds) == ("stopped", None, None, None)
+    assert (last.what, last.round, last.after, last.seconds) == ("paused", None, None, None)
 
 
 def test_a_log_that_is_gone_leaves_a_gap_that_is_told():
@@ -153,8 +153,8 @@ def test_what_kubernetes_does_is_told_once_and_what_it_calls_off_is_not():
     story.happen(4, "Killing", "Pod", "lab-1", "Stopping container pytorch")
     story.happen(5.0, "TaintManagerEviction", "Pod", "lab-1", "Cancelling deletion of Pod default/lab-1")
     story.happen(6.0, "Killing", "Pod", "other-0", "somebody else's")
-    told = [act.what for act in acts(story.events, run="lab", workers=story.nodes)]
-    assert told == ["killed", "preempted", "stopped", "continued", "scaled 2 → 3"]
+    told = [act.what for act in disruptions(story.events, run="lab", workers=story.nodes)]
+    assert told == ["killed", "preempted", "paused", "resumed", "scaled 2 → 3"]
 
 
 def test_a_trainer_that_knows_no_rendezvous_has_the_round_of_its_start():
@@ -184,7 +184,7 @@ def test_the_table_and_the_frame_say_the_same(whole):
     assert "2 → 1" in repr(whole)
     frame = whole.frame()
     assert list(frame.what) == [row.what for row in whole.rows]
-    assert frame.repeated.sum() == 1
+    assert frame.steps_repeated.sum() == 1
     assert "<table>" in whole._repr_html_()
 
 

@@ -8,7 +8,7 @@ from kitlib.jobs import sources
 from kitlib.k8s import job_kinds, names, plain_pods
 from kitlib.k8s.job_status import judge
 from kitlib.metrics import events
-from kitlib.metrics.rank_processes import whereabouts
+from kitlib.metrics.rank_processes import rank_processes
 from kitlib.runs import scaling
 
 
@@ -134,7 +134,7 @@ def test_a_rank_is_where_the_newest_rendezvous_has_put_it():
     second = [
         said("rendezvous", rank=each, world_size=2, at=2.0, round=1, pid=20 + each) for each in range(2)
     ]
-    found = whereabouts([*first, said("start", rank=1, at=3.0, pid=99), *second])
+    found = rank_processes([*first, said("start", rank=1, at=3.0, pid=99), *second])
     assert {rank: each.pid for rank, each in found.items()} == {0: 20, 1: 21}
     assert found[1].pod["metadata"]["name"] == "digits-1"
 
@@ -142,10 +142,10 @@ def test_a_rank_is_where_the_newest_rendezvous_has_put_it():
 def test_trainers_that_start_once_say_by_that_where_they_are():
     early = [said("start", rank=each, pid=each) for each in range(3)]
     again = [said("start", rank=each, world_size=2, at=2.0, pid=5 + each) for each in range(2)]
-    found = whereabouts([*early, *again, said("step", rank=0, at=3.0)])
+    found = rank_processes([*early, *again, said("step", rank=0, at=3.0)])
     assert {rank: each.pid for rank, each in found.items()} == {0: 5, 1: 6}
-    assert whereabouts([said("start", rank=0, host="digits-0")])[0].pid is None
-    assert whereabouts([said("step", rank=0)]) == {}
+    assert rank_processes([said("start", rank=0, host="digits-0")])[0].pid is None
+    assert rank_processes([said("step", rank=0)]) == {}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from kitlib.display.tracebacks import Line
 from kitlib.k8s.logs import Place
 from kitlib.metrics.events import Event
-from kitlib.metrics.training import MOST_BUCKETS, MOST_BYTES, MOST_ROWS, Training
+from kitlib.metrics.training import MOST_BUCKETS, MOST_BYTES, MOST_ROWS, TrainingMetrics
 from kitlib.widgets import loss, palette, run_picture
 from kitlib.widgets.log_tail import LONGEST, Journal
 
@@ -19,7 +19,7 @@ def step(number, *, rank=0, world=1, value=1.0, **fields):
 
 def test_each_rank_has_a_curve_and_throughput_is_their_sum():
     events = [step(n, rank=r, world=2, images_per_s=10.0 + r) for n in range(3) for r in range(2)]
-    frame = Training(events).frame()
+    frame = TrainingMetrics(events).frame()
     assert frame.ranks == (0, 1)
     assert frame.loss.shape == (2, 3)
     assert frame.rate.tolist() == [21, 21, 21]
@@ -30,7 +30,7 @@ def test_each_rank_has_a_curve_and_throughput_is_their_sum():
 def test_a_rank_that_left_counts_no_more_in_throughput_and_world_size():
     events = [step(n, rank=r, world=4, images_per_s=10) for n in range(3) for r in range(4)]
     events += [step(n, rank=r, world=2, images_per_s=12) for n in range(3, 6) for r in range(2)]
-    frame = Training(events).frame()
+    frame = TrainingMetrics(events).frame()
     assert frame.world.tolist() == [4, 4, 4, 2, 2, 2]
     assert frame.rate.tolist() == [40, 40, 40, 24, 24, 24]
     assert np.isnan(frame.loss[3, 3:]).all()
@@ -39,13 +39,13 @@ def test_a_rank_that_left_counts_no_more_in_throughput_and_world_size():
 def test_a_run_that_resumed_from_a_checkpoint_shows_the_later_attempt():
     events = [step(n, value=5.0) for n in range(10)]
     events += [Event("step", 100.0 + n, 0, 1, {"step": n, "loss": 1.0}) for n in range(4, 8)]
-    frame = Training(events).frame()
+    frame = TrainingMetrics(events).frame()
     assert frame.steps.tolist() == list(range(8))
     assert frame.loss[0].tolist() == [5.0] * 4 + [1.0] * 4
 
 
 def test_a_long_run_of_many_ranks_stays_small_and_no_peak_is_lost():
-    training = Training()
+    training = TrainingMetrics()
     for number in range(100_000):
         training.add(step(number, value=50.0 if number == 61_803 else 1.0, images_per_s=7))
     for rank in range(1, 64):
@@ -60,7 +60,7 @@ def test_a_long_run_of_many_ranks_stays_small_and_no_peak_is_lost():
 
 
 def test_old_points_stay_where_they_are_while_a_run_goes_on():
-    training = Training(step(number, value=math.sin(number)) for number in range(4 * MOST_BUCKETS))
+    training = TrainingMetrics(step(number, value=math.sin(number)) for number in range(4 * MOST_BUCKETS))
     before = training.frame()
     for number in range(4 * MOST_BUCKETS, 4 * MOST_BUCKETS + 40):
         training.add(step(number, value=math.sin(number)))
@@ -77,7 +77,7 @@ def test_a_loss_that_is_no_number_leaves_a_hole_and_the_rest():
         step(5, value=True),
         Event("step", 6.0, 0, 1, {"step": "six", "loss": 1.0}),
     ]
-    frame = Training(events).frame()
+    frame = TrainingMetrics(events).frame()
     assert frame.steps.tolist() == [0, 1, 2, 3]
     assert np.isfinite(frame.smooth).all()
     assert loss.picture(events, title="odd")._repr_png_()
@@ -87,7 +87,7 @@ def test_epochs_have_the_mean_over_the_ranks_and_the_accuracy_that_was_evaluated
     events = [
         Event("epoch", float(r), r, 2, {"epoch": 0, "loss": 1.0 + r, "seconds": 2.0 + r}) for r in range(2)
     ]
-    training = Training([*events, Event("eval", 9.0, 0, 2, {"accuracy": 0.75, "synthetic": True})])
+    training = TrainingMetrics([*events, Event("eval", 9.0, 0, 2, {"accuracy": 0.75, "synthetic": True})])
     assert training.epochs[0].mean_loss == 1.5
     assert training.epochs[0].seconds == 3.0
     assert training.epochs[0].accuracy == training.accuracy == 0.75
@@ -95,9 +95,9 @@ def test_epochs_have_the_mean_over_the_ranks_and_the_accuracy_that_was_evaluated
 
 
 def test_a_run_without_any_step_can_be_drawn():
-    frame = Training().frame()
+    frame = TrainingMetrics().frame()
     assert frame.loss.shape == (0, 0)
-    assert run_picture.draw(Training(), title="empty")
+    assert run_picture.draw(TrainingMetrics(), title="empty")
     assert "no steps" in repr(loss.picture([], title="empty"))
 
 

@@ -25,7 +25,7 @@ def test_as_many_things_are_done_as_asked_in_time_and_each_is_undone(seed, event
     assert all(0 <= each.pick < 1 for each in made)
     out = {"process": None, "node": None}
     for each in made:
-        which = "process" if each.what in ("stop", "go on") else "node"
+        which = "process" if each.what in ("pause", "resume") else "node"
         if each.what in soak.UNDO:
             assert out[which] is None, "one at a time"
             out[which] = each

@@ -21,7 +21,7 @@ from kitlib.k8s import names
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.operators.catalog import OPERATORS
 from kitlib.operators.install import OPERATOR
 from kitlib.runs.run import Run, known
@@ -217,7 +217,7 @@ def _taken(kube: Kube) -> KitError:
 def _wait_settled(kube: Kube) -> None:
     """Wait until pods are accepted in a new namespace: they need its ServiceAccount."""
     wait(
-        snapshots(kube, Selection("ServiceAccount", fields="metadata.name=default")),
+        watch_objects(kube, WatchSpec("ServiceAccount", fields="metadata.name=default")),
         until=lambda seen: bool(seen["ServiceAccount"]),
         what="the namespace to be ready",
         about=f'namespace "{kube.namespace}"',
@@ -231,7 +231,7 @@ def _delete_namespace(kube: Kube) -> None:
     with progress(f"namespace {name}") as line:
         kube.delete("Namespace", name)
         wait(
-            snapshots(kube, Selection("Namespace", fields=f"metadata.name={name}")),
+            watch_objects(kube, WatchSpec("Namespace", fields=f"metadata.name={name}")),
             until=lambda seen: not seen["Namespace"],
             what="the namespace to be gone",
             about=f'namespace "{name}"',
