@@ -110,7 +110,7 @@ def test_state_from_a_checkpoint_shows_what_was_lost():
     story.meet(9.0, 2, both, reason="start", step=6, source="checkpoint", pids={"lab-0": 2, "lab-1": 2})
     story.train(9.2, range(6, 14), both)
     seen = timeline(story)
-    assert columns(seen.rows[1:], "what", "node", "state", "lost", "repeated") == [
+    assert columns(seen.rows[1:], "what", "node", "state", "steps_lost", "steps_repeated") == [
         ("node stopped", "node-0", "checkpoint", 5, 5),
         ("node stopped", "node-1", "checkpoint", None, None),
     ]
@@ -128,7 +128,7 @@ def test_an_eviction_of_who_was_gone_already_does_not_explain_what_befell_the_ot
     story.happen(8.0, "Killed", "Pod", "lab-0")
     story.meet(9.0, 3, ["lab-0"], reason="start", step=11, source="checkpoint", pids={"lab-0": 2})
     story.train(9.2, range(11, 14), ["lab-0"])
-    assert columns(timeline(story).rows[1:], "what", "round", "state", "lost", "repeated") == [
+    assert columns(timeline(story).rows[1:], "what", "round", "state", "steps_lost", "steps_repeated") == [
         ("node stopped", 2, "live rank 0", 0, 0),
         ("evicted", None, "", None, None),
         ("killed", 3, "checkpoint", 3, 3),
