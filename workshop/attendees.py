@@ -23,10 +23,9 @@ from kitlib.errors import BadInput, Rejected
 from kitlib.k8s import manifests, names
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import check as check_quantity
-from kitlib.k8s.quantities import check_count
+from kitlib.k8s.quantities import check_count, check_quantity
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, Snapshot, snapshots
+from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 
 LABEL = "trainyard/attendee"
 ACCOUNT = "attendee"
@@ -177,7 +176,7 @@ def delete_volumes(kube: Kube, labels: str = LABEL) -> None:
 def _wait_gone(kube: Kube, name: str) -> None:
     namespace = namespace_of(name)
     wait(
-        snapshots(kube, Selection("Namespace", fields=f"metadata.name={namespace}")),
+        watch_objects(kube, WatchSpec("Namespace", fields=f"metadata.name={namespace}")),
         until=lambda seen: not seen["Namespace"],
         what="the namespace to be gone",
         about=f'attendee "{name}" in cluster "{kube.cluster}"',
@@ -199,7 +198,7 @@ def remaining(seen: Snapshot) -> str:
 
 def namespace_of(name: str) -> str:
     """Validate the name of an attendee and name their namespace."""
-    return f"attendee-{names.check(name, kind='attendee', longest=LONGEST_NAME)}"
+    return f"attendee-{names.validate_name(name, kind='attendee', longest=LONGEST_NAME)}"
 
 
 def _check_ours(kube: Kube, namespace: str) -> bool:
@@ -231,7 +230,7 @@ def _for(item: Object, namespace: str, *, labels: dict[str, str], quota: Quota) 
 def _wait_counted(kube: Kube, name: str) -> None:
     """Wait until the quota controller has counted the quota: pods are refused before."""
     wait(
-        snapshots(kube, Selection("ResourceQuota")),
+        watch_objects(kube, WatchSpec("ResourceQuota")),
         until=lambda seen: all(map(_is_counted, seen["ResourceQuota"].values())),
         what="the quota to be counted",
         about=f'attendee "{name}" in cluster "{kube.cluster}"',

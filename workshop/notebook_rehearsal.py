@@ -16,7 +16,7 @@ from kitlib import config
 from kitlib.clusters.local import machine
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, Interrupted
-from kitlib.k8s.quantities import readable
+from kitlib.k8s.quantities import format_bytes
 
 RUNNER = Path("tools", "run_notebooks.py")
 RESULT, KEPT = "result.json", "rehearsal.json"
@@ -155,7 +155,7 @@ def _place(options: Sequence[str]) -> dict[str, object]:
     return {
         "options": list(options),
         "cores": found["cores"],
-        "memory": readable(found["memory"]),
+        "memory": format_bytes(found["memory"]),
         "mode": found["mode"],
         "system": found["system"],
     }

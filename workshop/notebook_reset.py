@@ -17,7 +17,7 @@ from kitlib.errors import BadInput, ClusterNotFound, VolumeNotFound
 from kitlib.k8s import names
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.operators.catalog import OPERATORS
 from kitlib.operators.install import OPERATOR, uninstall
 from kitlib.runs import run
@@ -171,7 +171,7 @@ def _labels(item: Object) -> dict[str, str]:
 
 def _wait_gone(cluster: Cluster, kind: str, name: str) -> None:
     wait(
-        snapshots(cluster.kube, Selection(kind, fields=f"metadata.name={name}")),
+        watch_objects(cluster.kube, WatchSpec(kind, fields=f"metadata.name={name}")),
         until=lambda seen: not seen[kind],
         what="it to go",
         about=f'{kind} "{name}" in cluster "{cluster.name}"',

@@ -21,7 +21,7 @@ from kitlib.k8s import manifests, names
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count
 from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.watch import WatchSpec, watch_objects
 from workshop import attendees as namespaces
 from workshop import capacity, staging, workshop
 from workshop.attendees import Quota
@@ -120,7 +120,7 @@ def pull(on: Cluster, images: Sequence[str] | Mapping[str, object]) -> str:
     try:
         on.kube.apply(merge(item, own))
         seen = wait(
-            snapshots(on.kube, Selection(PULL, fields=f"metadata.name={name}")),
+            watch_objects(on.kube, WatchSpec(PULL, fields=f"metadata.name={name}")),
             until=lambda seen: any(map(_pulled, seen[PULL].values())),
             timeout=PULL_SECONDS,
             what="the images to be on every node",

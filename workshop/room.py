@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kitlib.clusters.nodes import GPU, is_ready
 from kitlib.k8s import pods
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import number, readable
+from kitlib.k8s.quantities import format_bytes, parse_quantity
 from workshop.attendees import Quota
 
 KINDS = ("cpu", "memory", GPU)
@@ -63,7 +63,7 @@ def count(attendees: int, quota: Quota, nodes: Sequence[Object], others: Iterabl
         nodes: Of the cluster.
         others: Pods that are not the attendees'.
     """
-    needed = {"cpu": number(quota.cpu), "memory": number(quota.memory), GPU: quota.gpus}
+    needed = {"cpu": parse_quantity(quota.cpu), "memory": parse_quantity(quota.memory), GPU: quota.gpus}
     needed = {kind: attendees * each for kind, each in needed.items()}
     ready = [each for each in nodes if is_ready(each) and not each["spec"].get("unschedulable")]
     has = [{kind: _allocatable(each, kind) for kind in KINDS} for each in ready]
@@ -94,15 +94,15 @@ def _missing(needed: Mapping, free: Mapping, pattern: Object | None) -> int | No
 
 
 def _allocatable(node: Object, kind: str) -> float:
-    return number(((node.get("status") or {}).get("allocatable") or {}).get(kind, "0"))
+    return parse_quantity(((node.get("status") or {}).get("allocatable") or {}).get(kind, "0"))
 
 
 def _asked(pod: Object, kind: str) -> float:
     every = ((each.get("resources") or {}).get("requests") or {} for each in pod["spec"]["containers"])
-    return sum(number(each.get(kind, "0")) for each in every)
+    return sum(parse_quantity(each.get(kind, "0")) for each in every)
 
 
 def _said(kind: str, amount: float) -> str:
     if kind == "memory":
-        return readable(amount)
+        return format_bytes(amount)
     return f"{amount:g} {'GPUs' if kind == GPU else 'cores'}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kitlib.errors import KitError
 from kitlib.k8s.client import Kube
-from kitlib.k8s.watch import Selection, snapshots
+from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.widgets.picture import Picture
 from kitlib.widgets.watch import Watch
 from workshop import attendee_status, progress_reporter
@@ -50,10 +50,10 @@ class WorkshopWatch(Watch):
         return {"attendees": self._follow, "draw": self._draw}
 
     def _follow(self) -> None:
-        places = Selection("ConfigMap", labels=self.label, fields=f"metadata.name={progress_reporter.PLACE}")
+        places = WatchSpec("ConfigMap", labels=self.label, fields=f"metadata.name={progress_reporter.PLACE}")
         try:
-            for seen in snapshots(
-                self.kube, Selection("Namespace", labels=self.label), places, Selection("Pod")
+            for seen in watch_objects(
+                self.kube, WatchSpec("Namespace", labels=self.label), places, WatchSpec("Pod")
             ):
                 every = (list(seen[kind].values()) for kind in ("Namespace", "ConfigMap", "Pod"))
                 with self.lock:

@@ -207,7 +207,7 @@ def _people(given: int | Sequence[str]) -> list[str]:
             "nobody is named", about="attendees=[]", fix='attendees=["ada", "bob"], or attendees=30'
         )
     for each in people:
-        names.check(each, kind="attendee", longest=attendees.LONGEST_NAME)
+        names.validate_name(each, kind="attendee", longest=attendees.LONGEST_NAME)
     return people
 
 
