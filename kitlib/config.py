@@ -15,7 +15,10 @@ from kitlib.errors import BadInput
 DEFAULT_CLUSTER = "trainyard"
 DEFAULT_IMAGE = "pytorch/pytorch:2.15.0"  # the local cluster runs its own Python environment in its stead
 EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
-REPOSITORY = Path(__file__).resolve().parent.parent
+PACKAGE = Path(__file__).resolve().parent
+ROOT = PACKAGE.parent  # of the packages: the checkout, or site-packages
+# The folder of manifests/, trainers/, datasets/, operators/ and images/: a wheel has them in the package.
+DATA = next(folder for folder in (PACKAGE / "data", ROOT) if folder.is_dir())
 
 
 @dataclass(frozen=True)
@@ -111,34 +114,30 @@ def state_folder() -> Path:
 
 
 def manifests(*parts: str) -> Path:
-    """Return a file of ``manifests/``, which lies beside the package in a clone.
+    """Locate a file or a folder of ``manifests/``.
 
     Raises:
-        BadInput: The package was copied away from its clone.
+        BadInput: The installation is incomplete.
     """
-    path = REPOSITORY.joinpath("manifests", *parts)
+    path = DATA.joinpath("manifests", *parts)
     if not path.exists():
-        raise BadInput(
-            "a file of the kit is missing",
-            about=str(path),
-            fix="install the kit from its clone: pip install -e .",
-        )
+        raise BadInput("a file of the kit is missing", about=str(path), fix="install the kit again")
     return path
 
 
 def find(path: str | os.PathLike) -> Path:
-    """Return an existing file: as seen from here, or else from the root of the repository.
+    """Locate an existing file: relative to the working directory, or else to `DATA`.
 
-    Notebooks run in their own folder under one tool and in the caller's under another.
+    So ``trainers/digits_ddp.py`` is found from any folder, and in an installed environment.
 
     Raises:
         BadInput: It is in neither place.
     """
     given = Path(path).expanduser()
-    for candidate in (given, REPOSITORY / given):
+    for candidate in (given, DATA / given):
         if candidate.is_file():
             return candidate.resolve()
-    places = f"{Path.cwd()} and {REPOSITORY}"
+    places = f"{Path.cwd()} and {DATA}"
     raise BadInput(
         "there is no such file",
         about=f"{given}, looked for in {places}",

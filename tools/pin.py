@@ -18,9 +18,10 @@ HEADER = "# Written by tools/pin.py: what the tests ran with. Ranges are in pypr
 
 
 def requirements(pyproject: Path = ROOT / "pyproject.toml") -> list[Requirement]:
-    """Return what the project declares, its ``dev`` extra included."""
+    """List what the project and its extras declare, but for ``compiler``, which not all machines install."""
     project = tomllib.loads(pyproject.read_text())["project"]
-    return [Requirement(line) for line in project["dependencies"] + project["optional-dependencies"]["dev"]]
+    extras = [lines for name, lines in project["optional-dependencies"].items() if name != "compiler"]
+    return [Requirement(line) for line in sum(extras, project["dependencies"])]
 
 
 def closure(wanted: Iterable[Requirement]) -> dict[str, str]:

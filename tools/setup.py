@@ -162,10 +162,10 @@ def packages_job(venv: Path, more: Sequence[str] = ()) -> Job:
         command = [*pip, "--no-deps", "--editable", ".", *more]
         return Job("packages", "this project, into the conda environment", [command], remedy)
     # Plain mode compiles a small library once; where there is no compiler, one comes as a package.
-    extras = "dev" if any(map(shutil.which, COMPILERS)) else "dev,compiler"
+    compiler = "" if any(map(shutil.which, COMPILERS)) else ",compiler"
     commands = [
         [*pip, *wheels.pip_options(), "--constraint", "constraints.txt", "uv"],
-        [python, "tools/install_packages.py", "--extras", extras, *more],
+        [python, "tools/install_packages.py", "--extras", f"clouds,workshop,dev{compiler}", *more],
     ]
     if not (venv / "bin/python").exists() or not (venv / "pyvenv.cfg").exists():
         commands.insert(0, [sys.executable, "-m", "venv", "--clear", str(venv)])

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from pin import closure  # noqa: E402
 
 TRAINERS = ROOT / "trainers"
-FETCH = ROOT / "kitlib" / "jobs" / "fetch.py"  # runs in the image as well, before a trainer that it fetches
+FETCH = TRAINERS / "fetch_trainer.py"  # no trainer: it brings one
 REQUIREMENTS = ROOT / "images" / "trainer" / "requirements.txt"
 # What the official image brings, with all that it needs.
 BASE = ("torch", "torchvision")
@@ -30,7 +30,8 @@ _BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 
 def trainers() -> list[Path]:
     """Return the trainers; what they import from beside them declares nothing of its own."""
-    return [path for path in sorted(TRAINERS.glob("*.py")) if _BLOCK.search(path.read_text(encoding="utf-8"))]
+    programs = (path for path in sorted(TRAINERS.glob("*.py")) if path != FETCH)
+    return [path for path in programs if _BLOCK.search(path.read_text(encoding="utf-8"))]
 
 
 def packages() -> list[Path]:

@@ -104,7 +104,7 @@ def token_of(kube: Kube) -> str:
 def _local() -> dict[str, str]:
     """Return where a local cluster's pods find the kit, and the programs that it has fetched: as we do."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return {"KIT": str(settings.REPOSITORY), "XDG_CACHE_HOME": cache}
+    return {"KIT": str(settings.ROOT), "XDG_CACHE_HOME": cache}
 
 
 def _inside(kube: Kube, attendee: Attendee) -> Object:

@@ -91,7 +91,7 @@ def rehearse(notebooks: Sequence[str] = (), *, folder: Path, options: Sequence[s
     Example:
         >>> rehearse(["05"], folder=Path("reports/rehearsal")).table
     """
-    runner = config.find(config.REPOSITORY / RUNNER)
+    runner = config.find(config.ROOT / RUNNER)
     before = read(folder / KEPT)
     (folder / RESULT).unlink(missing_ok=True)
     # One after the other, or each would be measured beside another one.

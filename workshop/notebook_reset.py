@@ -97,7 +97,7 @@ def plan(every: Mapping[str, Sequence[str]], chosen: Collection[str]) -> list[tu
 
 def _made() -> Iterator[tuple[str, list[str]]]:
     """Yield each notebook's number and what it makes."""
-    for path in sorted((config.REPOSITORY / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+    for path in sorted((config.ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         yield path.stem[:2], _makes(path)
 
 

@@ -189,7 +189,7 @@ def key(notebook: str) -> str:
 def cells() -> Course:
     """Return where each cell with code stands in the course."""
     found: dict[str, list[tuple[str, int, int]]] = {}
-    for path in sorted((config.REPOSITORY / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+    for path in sorted((config.ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         every = json.loads(path.read_text(encoding="utf-8"))["cells"]
         code = ["".join(each["source"]).strip() for each in every if each["cell_type"] == "code"]
         for number, source in enumerate(code, 1):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from clouds.aws.session import Session
 from clouds.aws.token import EXEC
-from kitlib.config import REPOSITORY
+from kitlib.config import ROOT
 
 
 def kubeconfig(session: Session, described: Mapping) -> dict:
@@ -21,7 +21,7 @@ def kubeconfig(session: Session, described: Mapping) -> dict:
         "apiVersion": EXEC,
         "command": sys.executable,
         "args": ["-m", "clouds.aws.token", "--cluster", name, "--region", session.region, *profile],
-        "env": [{"name": "PYTHONPATH", "value": str(REPOSITORY)}],
+        "env": [{"name": "PYTHONPATH", "value": str(ROOT)}],
         "interactiveMode": "Never",
     }
     server = {

@@ -5,7 +5,7 @@ import sys
 from google.cloud.container_v1 import types
 
 from clouds.google import token
-from kitlib.config import REPOSITORY
+from kitlib.config import ROOT
 
 
 def kubeconfig(cluster: types.Cluster) -> dict:
@@ -14,7 +14,7 @@ def kubeconfig(cluster: types.Cluster) -> dict:
         "apiVersion": "client.authentication.k8s.io/v1",
         "command": sys.executable,
         "args": ["-P", token.__file__],  # -P: what lies beside it is named as modules of Python's own are
-        "env": [{"name": "PYTHONPATH", "value": str(REPOSITORY)}],  # kubectl may be started anywhere
+        "env": [{"name": "PYTHONPATH", "value": str(ROOT)}],  # kubectl may be started anywhere
         "interactiveMode": "Never",
         "provideClusterInfo": False,
     }

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from kitlib.clusters.base import Cluster, Shape
-from kitlib.config import REPOSITORY
+from kitlib.config import ROOT
 from kitlib.display.progress import progress
 from kitlib.errors import (
     BadInput,
@@ -305,7 +305,7 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=REPOSITORY,
+        cwd=ROOT,
         start_new_session=True,  # a Ctrl-C comes to us alone, and is passed on below
     ) as process:
         try:

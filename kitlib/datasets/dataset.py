@@ -163,7 +163,7 @@ class DatasetJob(Job):
         own = {"metadata": {"name": self.name, "labels": self.labels}}
         (program,) = manifests.read(config.manifests("dataset", "configmap.yaml"))
         (job,) = manifests.read(config.manifests("dataset", "job.yaml"))
-        folder = config.manifests().parent / "datasets"
+        folder = config.DATA / "datasets"
         program["data"] = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.py"))}
         pod = {
             "containers": [merge(job["spec"]["template"]["spec"]["containers"][0], self._container())],

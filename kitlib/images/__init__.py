@@ -91,7 +91,7 @@ def build_image(
             fix='tag="0.1.0", or the commit; without it, the tag is made of the content',
         )
     file = config.find(dockerfile)
-    folder = config.REPOSITORY if file.is_relative_to(config.REPOSITORY) else file.parent
+    folder = config.DATA if file.is_relative_to(config.DATA) else file.parent
     context = Context(folder, file, dict(arguments or {}))
     home = cluster.registry if cluster is not None and not registry else None
     if home is not None:

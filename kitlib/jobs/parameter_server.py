@@ -191,7 +191,7 @@ class ParameterServer(TrainingJob):
         return merge(self.read(kind), {"metadata": {"name": self._called(suffix)}})
 
     def _package(self) -> Object:
-        folder = config.REPOSITORY / "trainers" / "parameter_server"
+        folder = config.DATA / "trainers" / "parameter_server"
         files = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.py"))}
         return self._own("package", "-package") | {"data": files}
 

@@ -22,7 +22,7 @@ from kitlib.k8s.quantities import check_count, check_quantity, parse_quantity
 MOST_NODES, MOST_PROCESSES, MOST_GPUS = 1000, 256, 16
 GPU = "nvidia.com/gpu"
 FOLDER = "/trainyard/trainer"
-FETCH = Path(__file__).with_name("fetch.py")
+FETCH = config.DATA / "trainers" / "fetch_trainer.py"
 SOURCE_VOLUME = "/trainyard/source"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # torch asks the second first
 OWN_PATHS = ("/trainyard", "/workspace", "/dev")

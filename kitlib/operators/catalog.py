@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).parent
+from kitlib import config
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ _ELASTIC_JOB = Part(
     "v1alpha1",
     ("Deployment", "elastic-job", "elastic-job-controller"),
     program="etcd-v2",
-    code=HERE / "elastic_job.py",
+    code=config.DATA / "operators" / "elastic_job" / "controller.py",
 )
 
 # In the order in which the parts are installed; they are removed the other way round.

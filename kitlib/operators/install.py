@@ -162,7 +162,7 @@ def _wait(kube: Kube, part: Part, report: Report, timeout: float | None) -> None
         describe=lambda seen: _holdup(seen, part),
         report=report,
     )
-    probe = config.REPOSITORY / "manifests" / "operators" / part.name / "probe.yaml"
+    probe = config.DATA / "manifests" / "operators" / part.name / "probe.yaml"
     if probe.exists():
         (item,) = manifests.read(probe)
         wait(

@@ -12,7 +12,7 @@ from clouds.aws.everything import clusters, discover, extend, there
 from clouds.aws.permissions import needed
 from clouds.aws.refusals import Refused
 from clouds.aws.roles import roles
-from kitlib.config import REPOSITORY
+from kitlib.config import ROOT
 from kitlib.errors import KitError
 
 from .eks_life import REGION, Life
@@ -62,7 +62,7 @@ def test_what_is_made_is_found_made_once_and_deleted_until_nothing_is_left(amazo
 
 
 def test_the_documented_policy_allows_what_is_needed_and_no_more():
-    text = (REPOSITORY / "docs" / "eks.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "eks.md").read_text(encoding="utf-8")
     (found,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     told = [action for each in json.loads(found)["Statement"] for action in each["Action"]]
     assert sorted(told) == sorted(needed())

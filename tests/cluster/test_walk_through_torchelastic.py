@@ -14,7 +14,7 @@ from .ranks import until
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "manifests" / "torch-elastic-eks"
 CARRIED = (
-    "kitlib/jobs/fetch",
+    "trainers/fetch_trainer",
     *(f"trainers/{name}" for name in ("checkpoints", "elastic", "elastic_state", "elastic_watch")),
     *(f"trainers/{name}" for name in ("elastic_launch", "elastic_rendezvous")),
 )

@@ -122,7 +122,7 @@ def test_a_budget_is_an_amount_of_dollars(budget):
 
 
 def test_the_page_on_prices_says_what_the_table_says():
-    page = (config.REPOSITORY / "docs" / "prices.md").read_text(encoding="utf-8")
+    page = (config.ROOT / "docs" / "prices.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| ([^|]+?) \| ([\d.]+)[^|]*\|", page, re.M))
     amazon, google = price_table("amazon"), price_table("google")
     hourly = {

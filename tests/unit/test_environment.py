@@ -23,9 +23,14 @@ def project():
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def requirements():
-    lines = project()["dependencies"] + project()["optional-dependencies"]["dev"]
+def requirements(*extras):
+    extras = extras or ("clouds", "workshop", "dev")
+    lines = sum((project()["optional-dependencies"][each] for each in extras), project()["dependencies"])
     return {canonicalize_name(Requirement(line).name): Requirement(line) for line in lines}
+
+
+def project_requirements():
+    return {canonicalize_name(Requirement(line).name) for line in project()["dependencies"]}
 
 
 def constraints():
@@ -77,10 +82,16 @@ def test_conda_users_get_the_control_plane_ready_made():
 
 def test_every_import_is_a_requirement():
     providers = metadata.packages_distributions()
-    declared = set(requirements())
-    ours = {"kitlib", "localkube", "bench"}
+    everything, core = set(requirements()), project_requirements()
+    needed = {"kitlib": core, "localkube": core, "operators": core, "clouds": set(requirements("clouds"))}
+    needed |= {
+        "workshop": set(requirements("clouds", "workshop")),
+        "trainers": everything,
+        "tools": everything,
+    }
+    ours = {"kitlib", "localkube", "clouds", "workshop", "bench"}
     ours |= {path.stem for folder in ("tools", "trainers") for path in (ROOT / folder).iterdir()}
-    for folder in ("kitlib", "localkube", "trainers", "tools"):
+    for folder, declared in needed.items():
         for path in (ROOT / folder).rglob("*.py"):
             for module in imported(path) - ours - set(sys.stdlib_module_names):
                 names = {canonicalize_name(name) for name in providers.get(module, [])}

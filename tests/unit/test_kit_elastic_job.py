@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from elastic_job import controller
 
 import kitlib as kit
-from kitlib.operators import elastic_job as controller
 
 
 @pytest.fixture

@@ -193,5 +193,5 @@ def test_every_pod_fetches_its_trainer_before_it_starts(way):
     assert fetching == text.count("name: fetch\n") > 0
     assert text.count("claimName: shared") == 2 * fetching
     assert job.claims == ("shared",)
-    assert "fetch.py" in job.objects[0]["data"]
+    assert "fetch_trainer.py" in job.objects[0]["data"]
     assert "/trainyard/trainer/main.py" in text

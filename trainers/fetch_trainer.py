@@ -4,9 +4,9 @@
 # ///
 """Bring a trainer's source from object storage, or from a volume, to where a pod runs it.
 
-Runs in an init container, from a ConfigMap, and so imports nothing of the kit:
+Runs in an init container, from a ConfigMap, so it imports nothing of ours:
 
-    python fetch.py s3://bucket/code/main.py /trainyard/trainer /trainyard/carried
+    python trainers/fetch_trainer.py s3://bucket/code/main.py /trainyard/trainer /trainyard/carried
 
 Modules that the trainer imports, that are not installed and lie beside it, come along. The third argument is
 a folder whose files are copied first. Credentials are the pod's own: its identity on a cloud, or variables
@@ -28,15 +28,15 @@ MOUNTED = "/trainyard/source"
 CONNECT_SECONDS, ANSWER_SECONDS, ATTEMPTS = 5, 20, 3
 
 
-class Failed(Exception):
+class FetchFailed(Exception):
     """It cannot be fetched: what is wrong, and what to do."""
 
 
-class Absent(Exception):
+class NotStored(Exception):
     """There is nothing of that name."""
 
 
-class Source(ABC):
+class TrainerSource(ABC):
     """Where a trainer lies.
 
     Args:
@@ -48,22 +48,22 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, key: str) -> bytes:
-        """Return what is stored under a name; raise Absent or Failed."""
+        """Return what is stored under a name; raise NotStored or FetchFailed."""
 
 
-class Volume(Source):
+class VolumeSource(TrainerSource):
     """A volume, which is mounted at :data:`MOUNTED`."""
 
     def read(self, key: str) -> bytes:
         try:
             return Path(MOUNTED, key).read_bytes()
         except FileNotFoundError as error:
-            raise Absent from error
+            raise NotStored from error
         except OSError as error:
-            raise Failed(f"it cannot be read: {error.strerror}; see who may read it") from error
+            raise FetchFailed(f"it cannot be read: {error.strerror}; see who may read it") from error
 
 
-class S3(Source):
+class S3Source(TrainerSource):
     """A bucket at S3, or at a server that speaks as S3 does."""
 
     def __init__(self, place: str) -> None:
@@ -88,22 +88,22 @@ class S3(Source):
         except wrong.ClientError as error:
             raise self._refused(error, key) from error
         except (wrong.NoCredentialsError, wrong.PartialCredentialsError) as error:
-            raise Failed(f"{error}; {IDENTITY}") from error
+            raise FetchFailed(f"{error}; {IDENTITY}") from error
         except wrong.BotoCoreError as error:  # no such host, no answer, a reading that broke off
-            raise Failed(f"{error}; see that pods reach it: {self.client.meta.endpoint_url}") from error
+            raise FetchFailed(f"{error}; see that pods reach it: {self.client.meta.endpoint_url}") from error
 
     def _refused(self, error, key: str) -> Exception:
         code, message = error.response["Error"].get("Code"), error.response["Error"].get("Message", "")
         if code == "NoSuchKey":
-            return Absent()
+            return NotStored()
         if code == "NoSuchBucket":
-            return Failed(f"there is no bucket {self.place}; correct its name")
+            return FetchFailed(f"there is no bucket {self.place}; correct its name")
         if code in ("AccessDenied", "403"):
-            return Failed(f"no right to read {key} in bucket {self.place}; allow s3:GetObject on it")
-        return Failed(f"{code}: {message}; {IDENTITY}")
+            return FetchFailed(f"no right to read {key} in bucket {self.place}; allow s3:GetObject on it")
+        return FetchFailed(f"{code}: {message}; {IDENTITY}")
 
 
-class GoogleStorage(Source):
+class GoogleStorageSource(TrainerSource):
     """A bucket at Google Cloud Storage."""
 
     def __init__(self, place: str) -> None:
@@ -115,7 +115,7 @@ class GoogleStorage(Source):
             # No request names a project: reading an object needs none.
             self.bucket = storage.Client(project="none").bucket(place)
         except GoogleAuthError as error:
-            raise Failed(f"{error}; {IDENTITY}") from error
+            raise FetchFailed(f"{error}; {IDENTITY}") from error
 
     def read(self, key: str) -> bytes:
         from google.api_core import exceptions as wrong
@@ -127,27 +127,27 @@ class GoogleStorage(Source):
             return self.bucket.blob(key).download_as_bytes(timeout=ANSWER_SECONDS, retry=retry)
         except wrong.NotFound as error:
             if "bucket" in str(error).lower().replace(self.place.lower(), ""):
-                raise Failed(f"there is no bucket {self.place}; correct its name") from error
-            raise Absent from error
+                raise FetchFailed(f"there is no bucket {self.place}; correct its name") from error
+            raise NotStored from error
         except (wrong.Forbidden, wrong.Unauthorized) as error:
-            raise Failed(
+            raise FetchFailed(
                 f"no right to read {key} in bucket {self.place}; allow storage.objects.get on it"
             ) from error
         except GoogleAuthError as error:
-            raise Failed(f"{error}; {IDENTITY}") from error
+            raise FetchFailed(f"{error}; {IDENTITY}") from error
         except (wrong.GoogleAPIError, OSError) as error:
-            raise Failed(f"{error}; see that pods reach the storage") from error
+            raise FetchFailed(f"{error}; see that pods reach the storage") from error
 
 
 IDENTITY = "give the pods an identity that may read it, or a Secret: source_secret="
-SOURCES = {"s3": S3, "gs": GoogleStorage, "volume": Volume}
+SOURCES = {"s3": S3Source, "gs": GoogleStorageSource, "volume": VolumeSource}
 
 
 def fetch(url: str, target: Path) -> list[str]:
     """Bring a trainer and what it imports from beside it into a folder, and return the files' names.
 
     Raises:
-        Failed: It is not there, or cannot be read.
+        FetchFailed: It is not there, or cannot be read.
     """
     scheme, _, rest = url.partition("://")
     place, key = rest.split("/", 1)
@@ -155,17 +155,19 @@ def fetch(url: str, target: Path) -> list[str]:
     try:
         source = SOURCES[scheme](place)
     except ImportError as error:
-        raise Failed(f"this image has no {error.name}; use the kit's, images/trainer") from error
+        raise FetchFailed(f"this image has no {error.name}; use the kit's, images/trainer") from error
     fetched, waiting = [], [name]
     while waiting:
         file = waiting.pop(0)
         try:
             content = source.read(f"{folder}/{file}" if folder else file)
-        except Absent:
+        except NotStored:
             if file == name:
-                raise Failed(f"there is no {key} in {place}; correct its name, or put it there") from None
+                raise FetchFailed(
+                    f"there is no {key} in {place}; correct its name, or put it there"
+                ) from None
             continue  # what imports it says so
-        except Failed:
+        except FetchFailed:
             if file == name:
                 raise
             continue  # who may not list a bucket is told "forbidden" of what is not there
@@ -181,7 +183,7 @@ def _imports(content: bytes, file: str) -> Iterator[str]:
     try:
         tree = ast.parse(content, filename=file)
     except (SyntaxError, ValueError) as error:
-        raise Failed(f"{file} is not valid Python: {error}; mend it") from error
+        raise FetchFailed(f"{file} is not valid Python: {error}; mend it") from error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
@@ -206,7 +208,7 @@ def main() -> None:
         shutil.copyfile(file, target / file.name)
     try:
         print(f"{url}: {', '.join(fetch(url, target))}", flush=True)
-    except Failed as error:
+    except FetchFailed as error:
         sys.exit(f"the trainer {url} could not be fetched: {error}")
 
 

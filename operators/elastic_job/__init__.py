@@ -1,0 +1,1 @@
+"""The operator of ElasticJobs: a controller that runs in a pod."""
