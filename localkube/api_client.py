@@ -26,6 +26,8 @@ PATCHES = {
 # The whole object is not worth writing when nobody reads it.
 BRIEF = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 CONNECTIONS = 12
+# Names of simulated nodes begin so.
+SIMULATED_PREFIX = "simulated-"
 WATCH_LINE = 16 * 1024 * 1024
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
@@ -213,8 +215,8 @@ class Watch:
         path: The resource's.
         field_selector: Which objects, for the API server.
         label_selector: The same by their labels.
-        apart_from: Pods of nodes whose names begin so are passed over unread, and there can be thousands;
-            no selector says that of a name. Only for pods that are bound.
+        skip_simulated: Skip the pods of simulated nodes before their JSON is parsed; there can be
+            thousands, and no selector matches a prefix. Only for bound pods.
     """
 
     def __init__(
@@ -224,7 +226,7 @@ class Watch:
         *,
         field_selector: str | None = None,
         label_selector: str | None = None,
-        apart_from: str = "",
+        skip_simulated: bool = False,
     ) -> None:
         self.store: dict[tuple[str, str], Object] = {}
         self.synced = asyncio.Event()
@@ -235,7 +237,7 @@ class Watch:
             for key, value in (("fieldSelector", field_selector), ("labelSelector", label_selector))
             if value
         }
-        self._apart_from = apart_from
+        self._skip_simulated = skip_simulated
         self._callbacks: list[Callback] = []
         self._version = ""
 
@@ -266,7 +268,7 @@ class Watch:
         kind, version = answer["kind"].removesuffix("List"), answer["apiVersion"]
         fresh = {}
         for item in answer.get("items") or []:
-            if self._apart_from and item["spec"]["nodeName"].startswith(self._apart_from):
+            if self._skip_simulated and item["spec"]["nodeName"].startswith(SIMULATED_PREFIX):
                 continue
             item["kind"], item["apiVersion"] = kind, version
             fresh[_key(item)] = item
@@ -289,7 +291,7 @@ class Watch:
                 if answer.status >= 400:
                     raise _error(answer.status, await answer.read())
                 async for line in answer.content:
-                    if not (self._apart_from and is_on(line, self._apart_from)):
+                    if not (self._skip_simulated and is_on_simulated_node(line)):
                         self._event(json.loads(line))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ApiError(
@@ -318,12 +320,12 @@ class Watch:
             callback(change, item, before)
 
 
-def is_on(line: bytes, prefix: str) -> bool:
-    """Tell, without reading the JSON of a bound pod, whether the name of its node begins so.
+def is_on_simulated_node(line: bytes) -> bool:
+    """Check, without parsing the JSON of a bound pod, whether its node is a simulated one.
 
-    No string in JSON has a bare quote; and where a label of that name exists as well, this says no.
+    No string in JSON has a bare quote; a pod with a label ``nodeName`` as well is parsed.
     """
-    return b'"nodeName":"' + prefix.encode() in line and line.count(b'"nodeName":') == 1
+    return b'"nodeName":"' + SIMULATED_PREFIX.encode() in line and line.count(b'"nodeName":') == 1
 
 
 def _key(item: Object) -> tuple[str, str]:

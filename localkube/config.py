@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from localkube.errors import LocalClusterError
 from localkube.host import Machine
-from localkube.kubelet.logs.segments import LogLimits
-from localkube.kubelet.nodes.node_pool import NodeSettings
+from localkube.kubelet.logs.container_log import LogLimits
+from localkube.kubelet.nodes.node import NodeSettings
 from localkube.kubelet.quantity import parse
 
 MOST_NODES = 100

@@ -37,6 +37,20 @@ def private_dir(path: Path) -> Path:
     return path
 
 
+def write_private(path: Path, content: str | bytes) -> None:
+    """Write a file of mode 0600, whole or not at all.
+
+    Raises:
+        OSError: The disk is full or read-only.
+    """
+    aside = path.with_name(f".{path.name}.new")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, 0o600)
+        file.write(content.encode() if isinstance(content, str) else content)
+    aside.rename(path)
+
+
 def unwritable(path: Path, error: OSError) -> LocalClusterError:
     """Return the error to raise when ``path`` could not be written."""
     return LocalClusterError(

@@ -22,6 +22,7 @@ from typing import Any
 from localkube.cluster import log_rotation
 from localkube.host import start_time
 from localkube.network.relay import carry
+from localkube.paths import write_private
 from localkube.runtime import plain, syscalls
 from localkube.runtime.client import RuntimeCallError, RuntimeClient, RuntimeExited, short_name
 from localkube.tasks import start_task
@@ -70,7 +71,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        _write(self._root / "deaths.json", self._deaths)
+        write_private(self._root / "deaths.json", json.dumps(self._deaths, indent=1))
         self._note("supervisor", os.getpid())
         if self._plan["runtime"]["mode"] == "plain":
             syscalls.adopt_orphans()
@@ -116,7 +117,7 @@ class Supervisor:
     def _note(self, name: str, pid: int) -> None:
         """Write down a process for ``delete``: by pid and start time, because pids are used again."""
         self._processes[name] = {"pid": pid, "start_time": start_time(pid)}
-        _write(self._root / "processes.json", self._processes)
+        write_private(self._root / "processes.json", json.dumps(self._processes, indent=1))
 
     # Components.
 
@@ -183,7 +184,7 @@ class Supervisor:
         count = self._deaths.get(name, {"count": 0})["count"] + 1
         self._deaths[name] = {"count": count, "code": code}
         with contextlib.suppress(OSError):  # a full disk; the component is started again all the same
-            _write(self._root / "deaths.json", self._deaths)
+            write_private(self._root / "deaths.json", json.dumps(self._deaths, indent=1))
 
     async def _keep_gateway(self) -> None:
         """Run the gateway in the host's network, and again when it dies."""
@@ -255,13 +256,6 @@ class Supervisor:
             client.close()
             return
         await carry(client, inside)
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    aside = path.with_suffix(".new")
-    aside.write_text(json.dumps(content, indent=1))
-    aside.chmod(0o600)
-    aside.replace(path)
 
 
 def main() -> None:

@@ -11,13 +11,12 @@ from urllib.parse import urlsplit
 
 from localkube.cluster.discovery import boot_id
 from localkube.config import Wanted
-from localkube.controlplane import certificates, components, kubeconfig
+from localkube.controlplane import certificates, components
 from localkube.controlplane.binaries import ControlPlane
 from localkube.host import Machine
-from localkube.kubelet.nodes.node_pool import NodeSettings
-from localkube.network.addresses import LoopbackAddresses, moved_ports
-from localkube.network.subnet import Site
-from localkube.paths import ClusterPaths, private_dir, state_dir
+from localkube.kubelet.nodes.node import NodeSettings
+from localkube.network.addresses import LoopbackAddresses, Site, moved_ports
+from localkube.paths import ClusterPaths, private_dir, state_dir, write_private
 
 # Set to "off", containers are held to their limits without control groups, as where there are none.
 CONTROL_GROUPS = "TRAINYARD_CGROUPS"
@@ -75,17 +74,16 @@ class Preparation:
             node_addresses=[each for node in nodes for each in (node.address, node.external_address) if each],
             api_names=loopback,
         )
-        kubeconfig.write(
+        certificates.write_kubeconfig(
             paths.kubeconfig,
             server=f"https://127.0.0.1:{self.port}",
-            ca=paths.pki / "ca.crt",
-            cert=paths.pki / "admin.crt",
-            key=paths.pki / "admin.key",
             name=paths.name,
+            pki=paths.pki,
+            user="admin",
         )
-        _write(paths.root / "agent.json", self._agent(nodes))
-        _write(paths.root / "plan.json", self._plan(nodes))
-        _write(paths.record, self._first_record(nodes))
+        write_private(paths.root / "agent.json", json.dumps(self._agent(nodes), indent=1))
+        write_private(paths.root / "plan.json", json.dumps(self._plan(nodes), indent=1))
+        write_private(paths.record, json.dumps(self._first_record(nodes), indent=1))
         return nodes
 
     def _agent(self, nodes: list[NodeSettings]) -> dict[str, Any]:
@@ -232,10 +230,3 @@ def _gateway(control_plane: ControlPlane, site: Site) -> list[str] | None:
     return control_plane.argv(
         "gateway", "--packet-fd", "{fd}", "--subnet", network, "--address", site.gateway
     )
-
-
-def _write(path: Path, content: Any) -> None:
-    aside = path.with_suffix(".new")
-    aside.write_text(json.dumps(content, indent=1))
-    os.chmod(aside, 0o600)
-    aside.replace(path)

@@ -5,9 +5,10 @@ P-256: they are made in a millisecond. `issue` may be called as often as one lik
 there and still serves. No key is ever written but 0600, and none is printed.
 """
 
+import base64
 import datetime
 import ipaddress
-import os
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from localkube.paths import private_dir, unwritable
+from localkube.paths import private_dir, unwritable, write_private
 
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 365
@@ -172,9 +173,9 @@ def _service_account_keys(pki: Path) -> None:
     if _load_key(private) and public.exists():
         return
     key = ec.generate_private_key(ec.SECP256R1())
-    _write(private, _key_bytes(key))
+    write_private(private, _key_bytes(key))
     form = serialization.PublicFormat.SubjectPublicKeyInfo
-    _write(public, key.public_key().public_bytes(serialization.Encoding.PEM, form))
+    write_private(public, key.public_key().public_bytes(serialization.Encoding.PEM, form))
 
 
 def _general_name(text: str) -> x509.GeneralName:
@@ -228,14 +229,46 @@ def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_pair(pki: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-    _write(pki / f"{name}.key", _key_bytes(key))
-    _write(pki / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM))
+    write_private(pki / f"{name}.key", _key_bytes(key))
+    write_private(pki / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def _write(path: Path, content: bytes) -> None:
-    aside = path.with_name(f".{path.name}.new")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(content)
-    aside.rename(path)
+def write_kubeconfig(path: Path, *, server: str, name: str, pki: Path, user: str) -> None:
+    """Write the kubeconfig of one user of one cluster, with the certificates embedded, for this user alone.
+
+    Args:
+        path: The file to write; ``~/.kube/config`` is never touched.
+        server: The API server's URL.
+        name: The cluster's name, also that of the context.
+        pki: The cluster's certificates.
+        user: The name of the user's certificate there.
+
+    Raises:
+        LocalClusterError: The file cannot be written.
+
+    Example:
+        >>> write_kubeconfig(
+        ...     paths.kubeconfig, server="https://127.0.0.1:6443", name="lab", pki=paths.pki, user="admin"
+        ... )  # doctest: +SKIP
+    """
+    certificate = {"client-certificate-data": _embedded(pki / f"{user}.crt")}
+    key = {"client-key-data": _embedded(pki / f"{user}.key")}
+    authority = {"server": server, "certificate-authority-data": _embedded(pki / "ca.crt")}
+    context = {"cluster": name, "user": f"{name}-{user}"}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": authority}],
+        "users": [{"name": f"{name}-{user}", "user": certificate | key}],
+        "contexts": [{"name": name, "context": context}],
+        "current-context": name,
+    }
+    try:
+        # JSON is YAML.
+        write_private(path, json.dumps(content, indent=2) + "\n")
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _embedded(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode("ascii")

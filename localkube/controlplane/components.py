@@ -6,14 +6,13 @@ only the names of files.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from localkube.controlplane import kubeconfig
+from localkube.controlplane import certificates
 from localkube.controlplane.binaries import ControlPlane
-from localkube.paths import ClusterPaths, private_dir, unwritable
+from localkube.paths import ClusterPaths, private_dir, unwritable, write_private
 
 # A garbage collector that runs twice as often costs little at rest and saves a third of the memory.
 # A hard limit, GOMEMLIMIT, ends in a spiral of collections.
@@ -304,14 +303,7 @@ def _write_configuration(paths: ClusterPaths, at: Addresses) -> dict[str, Path]:
         "metrics-server": folder / "metrics-server.kubeconfig",
     }
     for name in ("controller-manager", "scheduler", "metrics-server"):
-        kubeconfig.write(
-            files[name],
-            server=at.api,
-            ca=paths.pki / "ca.crt",
-            cert=paths.pki / f"{name}.crt",
-            key=paths.pki / f"{name}.key",
-            name=paths.name,
-        )
+        certificates.write_kubeconfig(files[name], server=at.api, name=paths.name, pki=paths.pki, user=name)
     if at.egress:
         files["egress"] = folder / "egress.json"
         _write_json(files["egress"], _egress_selector(at.egress))
@@ -361,8 +353,6 @@ def _token_webhook(url: str) -> dict[str, object]:
 
 def _write_json(path: Path, content: dict[str, object]) -> None:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2)
+        write_private(path, json.dumps(content, indent=2))
     except OSError as error:
         raise unwritable(path, error) from error

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from localkube.kubelet.logs.segments import LogLimits
-from localkube.kubelet.nodes.node_pool import NodeSettings
+from localkube.kubelet.logs.container_log import LogLimits
+from localkube.kubelet.nodes.node import NodeSettings
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from localkube.api_client import Api, ApiError
-from localkube.kubelet.nodes.node_pool import rfc3339
+from localkube.kubelet.nodes.node import rfc3339
 
 log = logging.getLogger(__name__)
 

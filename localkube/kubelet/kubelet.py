@@ -22,8 +22,7 @@ from localkube.kubelet.events import Events
 from localkube.kubelet.images.image_programs import Programs
 from localkube.kubelet.node_services import Network
 from localkube.kubelet.nodes.machines import CUT, STOPPED, Machines, States, VirtualNode
-from localkube.kubelet.nodes.simulated_status import MARK, PREFIX
-from localkube.kubelet.nodes.simulation import Simulation
+from localkube.kubelet.nodes.simulation import MARK, Simulation
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.plain_mode import PlainPods
 from localkube.kubelet.pods.pod import PodWorker
@@ -88,7 +87,7 @@ class Agent:
             heard = [node for node in self._nodes.values() if node.is_heard]
             await asyncio.gather(*(node.register() for node in heard))
             pods = self._pods = Watch(
-                api, "/api/v1/pods", field_selector="spec.nodeName!=", apart_from=PREFIX
+                api, "/api/v1/pods", field_selector="spec.nodeName!=", skip_simulated=True
             )
             addresses = _addresses(settings)
             network = await stack.enter_async_context(

@@ -7,21 +7,20 @@ from typing import Protocol
 
 from localkube.api_client import Api, Watch
 from localkube.kubelet.config import AgentSettings
-from localkube.kubelet.logs.container_log import LogFiles
-from localkube.kubelet.nodes.node_pool import KUBELET_PORT
+from localkube.kubelet.logs.log_reader import LogFiles
+from localkube.kubelet.nodes.node import KUBELET_PORT
 from localkube.kubelet.resources import metrics
 from localkube.kubelet.resources.metrics import Meter
 from localkube.kubelet.resources.metrics_api import publish_metrics_server
 from localkube.kubelet.server import KubeletServer, NodeView
 from localkube.kubelet.streaming.routes import Streams, StreamView
 from localkube.kubelet.volumes.provisioner import Provisioner
-from localkube.network.addresses import Addresses
+from localkube.network.addresses import Addresses, Site
 from localkube.network.apiserver_endpoints import publish_api_server
 from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
 from localkube.network.egress_proxy import EgressProxy
 from localkube.network.service_proxy import ServiceProxy
-from localkube.network.subnet import Site
 from localkube.tasks import start_task
 
 

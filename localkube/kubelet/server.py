@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from localkube.kubelet.logs.container_log import LogFiles, parse_timestamp, timestamp
-from localkube.kubelet.logs.log_reader import LogOptions, read_log
+from localkube.kubelet.logs.container_log import parse_timestamp, timestamp
+from localkube.kubelet.logs.log_reader import LogFiles, LogOptions, read_log
 from localkube.kubelet.resources.metrics import may_read
 
 log = logging.getLogger(__name__)

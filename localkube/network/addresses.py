@@ -6,7 +6,8 @@ each. Whoever connects to a pod, a node or a Service asks here first.
 """
 
 import socket
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 PODS, SERVICES = "10.244.", "10.96."
 LOW_PORTS, MOVED_BY = 1024, 64000
@@ -98,3 +99,24 @@ def moved_ports(octet: int) -> int:
         except PermissionError:
             return MOVED_BY
     return 0
+
+
+@dataclass(frozen=True)
+class Site:
+    """The addresses of a site's network."""
+
+    address: str = "10.244.0.1"
+    prefix: int = 16
+    gateway: str = "10.244.255.254"
+    services: str = "10.96.0.0"
+    services_prefix: int = 16
+
+    def pod_network(self) -> dict[str, Any]:
+        """Return what the spawner needs to connect a pod."""
+        return {
+            "prefix": self.prefix,
+            "router": self.address,
+            "gateway": self.gateway,
+            "services": self.services,
+            "services_prefix": self.services_prefix,
+        }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from localkube.kubelet.nodes.simulated_status import PREFIX
+from localkube.api_client import SIMULATED_PREFIX
 
 Object = Mapping[str, Any]
 Key = tuple[str, str]
@@ -146,7 +146,7 @@ def _known_ports(spec: Object) -> list[Object]:
 
 def _is_gone(namespace: str, endpoint: Object, pods: Mirror) -> bool:
     target = endpoint.get("targetRef") or {}
-    unknown = (endpoint.get("nodeName") or "").startswith(PREFIX)  # those pods are not watched
+    unknown = (endpoint.get("nodeName") or "").startswith(SIMULATED_PREFIX)  # those pods are not watched
     if target.get("kind") != "Pod" or unknown or not pods.synced.is_set():
         return False
     pod = pods.store.get((namespace, target["name"]))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localkube.api_client import Api
-from localkube.controlplane import certificates, kubeconfig
+from localkube.controlplane import certificates
 from localkube.controlplane.binaries import ControlPlane
 from localkube.controlplane.components import Addresses, Component, commands
 from localkube.paths import ClusterPaths, private_dir
@@ -93,14 +93,8 @@ def bare(
     certificates.issue(paths.pki, node_addresses=[])
     private_dir(paths.etcd)
     private_dir(paths.logs)
-    pki = paths.pki
-    kubeconfig.write(
-        paths.kubeconfig,
-        server=addresses.api,
-        ca=pki / "ca.crt",
-        cert=pki / "admin.crt",
-        key=pki / "admin.key",
-        name="bare",
+    certificates.write_kubeconfig(
+        paths.kubeconfig, server=addresses.api, name="bare", pki=paths.pki, user="admin"
     )
     wanted = [c for c in commands(paths, control_plane, addresses=addresses) if c.name in components]
     with contextlib.ExitStack() as stack:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube.kubelet.volumes.subpath import inside
+from localkube.kubelet.volumes.host_path import resolve_subpath
 from localkube.runtime.rootfs import _mount_entry, mount_point
 
 from .site import in_site
@@ -34,13 +34,13 @@ def entry(source, *, target="/data"):
 
 @in_site
 async def test_a_sub_path_is_mounted_as_it_was_checked(volume):
-    _mount_entry(entry(inside(volume, "sub", create=False)), str(volume.parent / "root"))
+    _mount_entry(entry(resolve_subpath(volume, "sub", create=False)), str(volume.parent / "root"))
     assert (volume.parent / "root" / "data" / "file").read_text() == "inside"
 
 
 @in_site
 async def test_a_sub_path_that_has_become_a_link_since_it_was_checked_is_refused(volume):
-    checked = inside(volume, "sub/file", create=False)
+    checked = resolve_subpath(volume, "sub/file", create=False)
     (volume / "sub").rename(volume / "was")
     (volume / "sub").symlink_to("../outside")
     (volume.parent / "outside" / "file").write_text("outside")

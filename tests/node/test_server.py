@@ -7,7 +7,7 @@ import ssl
 import aiohttp
 import pytest
 
-from localkube.kubelet.logs.container_log import LogFiles
+from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.server import KubeletServer
 
 from .tls import Authority

@@ -8,9 +8,8 @@ import re
 
 import pytest
 
-from localkube.kubelet.logs.container_log import LONGEST, LogFiles, parse_timestamp, timestamp
-from localkube.kubelet.logs.log_reader import LogOptions, read_log
-from localkube.kubelet.logs.segments import LogLimits, segments
+from localkube.kubelet.logs.container_log import LONGEST, LogLimits, parse_timestamp, segments, timestamp
+from localkube.kubelet.logs.log_reader import LogFiles, LogOptions, read_log
 
 SECOND = 1_000_000_000
 AWKWARD = (

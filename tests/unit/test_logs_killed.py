@@ -10,11 +10,9 @@ import time
 
 import pytest
 
-from localkube.kubelet.logs import container_log, segments
-from localkube.kubelet.logs.container_log import LogFiles
-from localkube.kubelet.logs.journal import HEADER, Journal
-from localkube.kubelet.logs.log_reader import LogOptions, read_log
-from localkube.kubelet.logs.segments import LogLimits
+from localkube.kubelet.logs import container_log
+from localkube.kubelet.logs.container_log import HEADER, Journal, LogLimits
+from localkube.kubelet.logs.log_reader import LogFiles, LogOptions, read_log
 
 SMALL = LogLimits(bytes=3000, files=1000)
 
@@ -87,17 +85,17 @@ def dies_after_the_write(writer, die):
 
 
 def dies_before_the_rotation(writer, die):
-    segments.rotate = die
+    container_log.rotate = die
 
 
 def dies_within_the_rotation(writer, die):
-    rename = segments.Path.rename
+    rename = container_log.Path.rename
 
     def and_die(path, target):
         rename(path, target)
         die()
 
-    segments.Path.rename = and_die
+    container_log.Path.rename = and_die
 
 
 AT_ROTATIONS = [dies_before_the_rotation, dies_within_the_rotation]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from localkube.api_client import is_on
+from localkube.api_client import is_on_simulated_node
 
 HERE, THERE = {"nodeName": "node-1"}, {"nodeName": "simulated-1"}
 SAID = {"name": "PATH", "value": json.dumps(THERE)}
@@ -28,4 +28,4 @@ def line(spec, **metadata):
     ],
 )
 def test_a_pod_of_a_simulated_node_is_known_without_reading_its_json(event, passed_over):
-    assert is_on(event, "simulated-") == passed_over
+    assert is_on_simulated_node(event) == passed_over

@@ -5,8 +5,7 @@ import stat
 
 import pytest
 
-from localkube.kubelet.volumes.atomic_writer import write
-from localkube.kubelet.volumes.projected import File
+from localkube.kubelet.volumes.projected import VolumeFile, write_atomically
 
 
 def names(directory):
@@ -20,7 +19,9 @@ def visible(directory):
 def test_files_appear_with_their_bytes_and_modes(tmp_path):
     previous = os.umask(0o077)
     try:
-        assert write(tmp_path / "v", {"a": File(b"1", 0o644), "deep/er/b": File(b"2", 0o755)})
+        assert write_atomically(
+            tmp_path / "v", {"a": VolumeFile(b"1", 0o644), "deep/er/b": VolumeFile(b"2", 0o755)}
+        )
     finally:
         os.umask(previous)
     assert (tmp_path / "v" / "a").read_bytes() == b"1"
@@ -33,16 +34,16 @@ def test_files_appear_with_their_bytes_and_modes(tmp_path):
 
 
 def test_every_name_is_a_link_through_one_pointer(tmp_path):
-    write(tmp_path, {"a": File(b"1"), "b/c": File(b"2")})
+    write_atomically(tmp_path, {"a": VolumeFile(b"1"), "b/c": VolumeFile(b"2")})
     assert str((tmp_path / "a").readlink()) == "..data/a"
     assert str((tmp_path / "b").readlink()) == "..data/b"
     assert str((tmp_path / "..data").readlink()).startswith("..20")
 
 
 def test_an_update_swaps_the_pointer_and_leaves_nothing_behind(tmp_path):
-    write(tmp_path, {"a": File(b"1"), "gone": File(b"x")})
+    write_atomically(tmp_path, {"a": VolumeFile(b"1"), "gone": VolumeFile(b"x")})
     before = str((tmp_path / "..data").readlink())
-    assert write(tmp_path, {"a": File(b"2"), "new": File(b"y")})
+    assert write_atomically(tmp_path, {"a": VolumeFile(b"2"), "new": VolumeFile(b"y")})
     assert (tmp_path / "a").read_bytes() == b"2"
     assert visible(tmp_path) == ["a", "new"]
     assert not (tmp_path / before).exists()
@@ -51,31 +52,36 @@ def test_an_update_swaps_the_pointer_and_leaves_nothing_behind(tmp_path):
 
 @pytest.mark.parametrize(
     "files",
-    [{"a": File(b"2")}, {"a": File(b"1", 0o600)}, {"a": File(b"1"), "b": File(b"")}, {}],
+    [
+        {"a": VolumeFile(b"2")},
+        {"a": VolumeFile(b"1", 0o600)},
+        {"a": VolumeFile(b"1"), "b": VolumeFile(b"")},
+        {},
+    ],
     ids=["bytes", "mode", "more", "fewer"],
 )
 def test_only_a_difference_is_written(tmp_path, files):
-    same = {"a": File(b"1")}
-    write(tmp_path, same)
+    same = {"a": VolumeFile(b"1")}
+    write_atomically(tmp_path, same)
     before = str((tmp_path / "..data").readlink())
-    assert not write(tmp_path, same)
+    assert not write_atomically(tmp_path, same)
     assert str((tmp_path / "..data").readlink()) == before
-    assert write(tmp_path, files)
+    assert write_atomically(tmp_path, files)
 
 
 def test_a_write_that_was_cut_short_is_repaired(tmp_path):
-    write(tmp_path, {"a": File(b"1")})
+    write_atomically(tmp_path, {"a": VolumeFile(b"1")})
     (tmp_path / "..2001_01_01_00_00_00.cut").mkdir()
     (tmp_path / "..data_tmp").symlink_to("..2001_01_01_00_00_00.cut")
-    write(tmp_path, {"a": File(b"2")})
+    write_atomically(tmp_path, {"a": VolumeFile(b"2")})
     assert (tmp_path / "a").read_bytes() == b"2"
     assert len(names(tmp_path)) == 3
 
 
 def test_a_reader_never_sees_a_mixture(tmp_path):
-    write(tmp_path, {"a": File(b"0"), "b": File(b"0")})
+    write_atomically(tmp_path, {"a": VolumeFile(b"0"), "b": VolumeFile(b"0")})
     directory = os.open(tmp_path / "..data", os.O_RDONLY)
-    write(tmp_path, {"a": File(b"1"), "b": File(b"1")})
+    write_atomically(tmp_path, {"a": VolumeFile(b"1"), "b": VolumeFile(b"1")})
     try:
         with pytest.raises(FileNotFoundError):
             os.open("a", os.O_RDONLY, dir_fd=directory)

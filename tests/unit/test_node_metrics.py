@@ -2,7 +2,7 @@
 
 import pytest
 
-from localkube.kubelet.nodes.node_pool import NodeSettings
+from localkube.kubelet.nodes.node import NodeSettings
 from localkube.kubelet.resources.metrics import Meter, Running, may_read
 from localkube.kubelet.resources.proc_usage import Usage
 

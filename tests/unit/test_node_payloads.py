@@ -5,8 +5,8 @@ import base64
 import pytest
 
 from localkube.kubelet.volumes.projected import (
-    File,
     PayloadError,
+    VolumeFile,
     configmap_files,
     downward_files,
     secret_files,
@@ -21,9 +21,9 @@ CONFIGMAP = {
 
 def test_all_keys_become_files():
     assert configmap_files({}, CONFIGMAP, mode=0o644) == {
-        "train.py": File("print('é')\n".encode()),
-        "empty": File(b""),
-        "weights.bin": File(BINARY),
+        "train.py": VolumeFile("print('é')\n".encode()),
+        "empty": VolumeFile(b""),
+        "weights.bin": VolumeFile(BINARY),
     }
 
 
@@ -64,7 +64,11 @@ def test_the_pod_describes_itself():
         {"path": "memory", "resourceFieldRef": {"containerName": "main", "resource": "limits.memory"}},
     ]
     files = downward_files({"items": items}, pod, mode=0o644, allocatable={"memory": "1Ki"})
-    assert files == {"labels": File(b'app="x"'), "cpu": File(b"2", 0o600), "memory": File(b"1024")}
+    assert files == {
+        "labels": VolumeFile(b'app="x"'),
+        "cpu": VolumeFile(b"2", 0o600),
+        "memory": VolumeFile(b"1024"),
+    }
     items[1]["resourceFieldRef"]["containerName"] = "other"
     with pytest.raises(PayloadError, match="container other not found"):
         downward_files({"items": items}, pod, mode=0o644, allocatable={})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from localkube.kubelet.nodes.node_pool import NodePool, NodeSettings
+from localkube.kubelet.nodes.node import NodePool, NodeSettings
 from localkube.runtime.client import RuntimeCallError
 
 

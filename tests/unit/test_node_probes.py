@@ -1,14 +1,14 @@
-"""Probes: when a container is asked, and after how many answers something follows."""
+"""Prober: when a container is asked, and after how many answers something follows."""
 
 import asyncio
 import time
 
 import pytest
 
-from localkube.kubelet.probes.handlers import Answer, HandlerError, port_number
-from localkube.kubelet.probes.prober import Probes
+from localkube.kubelet.probes.handlers import HandlerError, ProbeResult, port_number
+from localkube.kubelet.probes.prober import Prober
 
-FINE, BAD = Answer(True), Answer(False, "no good")
+FINE, BAD = ProbeResult(True), ProbeResult(False, "no good")
 QUICK = {"periodSeconds": 0.01}
 
 
@@ -19,7 +19,7 @@ class Watched:
         self.answers, self.asked = iter(answers), 0
         self.failed, self.events, self.seen = [], [], []
         self.over = asyncio.Event()
-        self.probes = Probes(
+        self.probes = Prober(
             container,
             ask=self.ask,
             began=time.time(),

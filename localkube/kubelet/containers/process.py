@@ -14,8 +14,8 @@ from typing import Any
 
 from localkube.kubelet.containers.async_io import write_all
 from localkube.kubelet.containers.attach import Attachments, Listener
-from localkube.kubelet.logs.container_log import LogFiles
-from localkube.kubelet.logs.journal import Journal
+from localkube.kubelet.logs.container_log import Journal
+from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.status.container_state import Exit
 from localkube.runtime.pty import resize
 

@@ -12,18 +12,121 @@ Not here: HTTP (``server.py``), when a pipe is read (``containers/processes.py``
 import contextlib
 import logging
 import os
+import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from localkube.kubelet.logs import segments
-from localkube.kubelet.logs.follower import Follower, Place
-from localkube.kubelet.logs.journal import PIPE_BLOCK, Journal
-from localkube.kubelet.logs.segments import LogLimits
+
+@dataclass(frozen=True)
+class LogLimits:
+    """How much of one run of a container is kept; the kubelet's containerLogMaxSize and containerLogMaxFiles.
+
+    Attributes:
+        bytes: Of one file, which ends at the next end of a line.
+        files: Of one run, the newest.
+    """
+
+    bytes: int = 10 * 1024 * 1024
+    files: int = 5
+
+
+def segments(path: Path) -> list[Path]:
+    """Return the files that there are of the log whose newest file is ``path``, the oldest first."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        found = [name for name in path.parent.iterdir() if name.name.startswith(path.name)]
+    return sorted(found, key=lambda name: (name == path, _number(name)))
+
+
+def rotate(path: Path, *, keep: int) -> None:
+    """Put the newest file aside, and remove the oldest so that ``keep`` of those put aside stay."""
+    aside = [name for name in segments(path) if name != path]
+    number = _number(aside[-1]) + 1 if aside else 1
+    path.rename(path.with_name(f"{path.name}.{number}"))
+    for name in aside[: max(0, len(aside) + 1 - keep)]:
+        name.unlink()
+
+
+def forget_runs_before(path: Path) -> None:
+    """Remove the logs of a container's runs older than the one before this."""
+    run = int(path.stem)
+    if run >= 2:
+        with contextlib.suppress(FileNotFoundError):
+            for name in list(path.parent.iterdir()):
+                if int(name.name.split(".")[0]) < run - 1:
+                    name.unlink()
+
+
+def _number(name: Path) -> int:
+    """Return how many files were put aside before this one; 0 for the newest."""
+    return 0 if name.suffix == ".log" else int(name.suffix[1:])
+
+
+HEADER = struct.Struct("=QQB")  # size of the log's newest file, nanoseconds, stream
+STREAMS = ("stdout", "stderr")
+PIPE_BLOCK = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Unwritten:
+    """What an agent took from a pipe and may not have written in full.
+
+    Attributes:
+        size: The log's newest file before it.
+        time: Nanoseconds since the epoch.
+        stream: stdout or stderr.
+        data: The bytes.
+    """
+
+    size: int
+    time: int
+    stream: str
+    data: bytes
+
+
+class Journal:
+    """The journal of one container.
+
+    Args:
+        descriptor: Its memory file, owned from here on.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._file = descriptor
+
+    def move(self, pipe: int, *, stream: str, size: int, time: int) -> bytes:
+        """Move what a pipe holds into the journal, which is empty, and return it; nothing at the pipe's end.
+
+        Raises:
+            BlockingIOError: The pipe holds nothing now.
+        """
+        os.pwrite(self._file, HEADER.pack(size, time, STREAMS.index(stream)), 0)
+        count = os.splice(pipe, self._file, PIPE_BLOCK, offset_dst=HEADER.size, flags=os.SPLICE_F_NONBLOCK)
+        return os.pread(self._file, count, HEADER.size)
+
+    def clear(self) -> None:
+        """Forget what was moved: it is in the log."""
+        os.ftruncate(self._file, 0)
+
+    def unwritten(self) -> Unwritten | None:
+        """Return what was moved and not cleared."""
+        count = os.fstat(self._file).st_size - HEADER.size
+        if count <= 0:
+            return None
+        size, time, stream = HEADER.unpack(os.pread(self._file, HEADER.size, 0))
+        return Unwritten(size, time, STREAMS[stream], os.pread(self._file, count, HEADER.size))
+
+    def close(self) -> None:
+        os.close(self._file)
+
 
 log = logging.getLogger(__name__)
 
+# A file's inode, and an offset in it.
+Place = tuple[int, int]
 LONGEST = 16 * 1024
 LONGEST_ENTRY = LONGEST + 64  # with its time, its stream and its tag
 DEFAULT_LIMITS = LogLimits()
@@ -216,7 +319,7 @@ class LogWriter:
 
     def _rotate(self) -> None:
         self._close_file()
-        segments.rotate(self._path, keep=self._limits.files - 1)
+        rotate(self._path, keep=self._limits.files - 1)
 
 
 def _fit(lines: bytes) -> bool:
@@ -237,65 +340,3 @@ def _cut(line: bytes, part: bytes, entries: list[bytes]) -> bytes:
         entries += (part, line[start : start + LONGEST], b"\n")
         start += LONGEST
     return line[start:]
-
-
-class LogFiles:
-    """The logs that are being written, and those who wait for more; one object for the whole agent.
-
-    Args:
-        limits: How much is kept of each.
-
-    Attributes:
-        on_loss: Called with a log's path and the error when output is lost for the first time.
-
-    Example:
-        >>> writer = files.open(pods / uid / "logs" / "trainer" / "0.log")
-        >>> writer.feed("stdout", b"step 1\\n")
-        >>> writer.close()
-    """
-
-    def __init__(self, limits: LogLimits = DEFAULT_LIMITS) -> None:
-        self.on_loss: Callable[[Path, OSError], None] = lambda path, error: None
-        self._limits = limits
-        self._writers: dict[Path, LogWriter] = {}
-        self._followers: dict[Path, set[Follower]] = {}
-
-    def open(self, path: Path) -> LogWriter:
-        """Return the writer of ``path``: a new one, or the one that is open already.
-
-        Open it before the container starts, or when a running one is adopted; close it when both its pipes
-        have ended. A log without an open writer counts as ended: its followers finish. Of a container's
-        runs, this one and the one before are kept.
-        """
-        if path not in self._writers:
-            segments.forget_runs_before(path)
-            self._writers[path] = LogWriter(
-                path,
-                limits=self._limits,
-                wrote=lambda text, end: self._tell(path, text, end),
-                lost=lambda error: self.on_loss(path, error),
-            )
-        return self._writers[path]
-
-    def is_open(self, path: Path) -> bool:
-        """Tell whether more can come."""
-        return path in self._writers
-
-    @contextlib.contextmanager
-    def follow(self, path: Path) -> Iterator[Follower]:
-        """Give what learns whenever ``path`` has grown or ended."""
-        follower = Follower()
-        self._followers.setdefault(path, set()).add(follower)
-        try:
-            yield follower
-        finally:
-            self._followers[path].discard(follower)
-            if not self._followers[path]:
-                del self._followers[path]
-
-    def _tell(self, path: Path, text: bytes, end: Place | None) -> None:
-        writer = self._writers.get(path)
-        if writer and writer.closed:
-            del self._writers[path]
-        for follower in self._followers.get(path, ()):
-            follower.hear(text, end)

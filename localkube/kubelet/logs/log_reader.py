@@ -4,16 +4,138 @@ Writing them is in ``files.py``. The agent reads in its own thread: logs are in 
 would cost more than the read. Writer and readers are therefore never in each other's midst.
 """
 
+import asyncio
+import contextlib
 import os
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from localkube.kubelet.logs.container_log import LogFiles
-from localkube.kubelet.logs.follower import Place
-from localkube.kubelet.logs.segments import segments
+from localkube.kubelet.logs.container_log import (
+    DEFAULT_LIMITS,
+    LogLimits,
+    LogWriter,
+    Place,
+    forget_runs_before,
+    segments,
+)
+
+MOST_BYTES = 1024 * 1024
+
+
+class Follower:
+    """One who follows a log; made by ``LogFiles.follow``."""
+
+    def __init__(self) -> None:
+        self.listens = False
+        self._behind = False
+        self._changed = asyncio.Event()
+        self._texts: list[bytes] = []
+        self._size = 0
+        self._end: Place | None = None
+
+    def listen(self) -> None:
+        """Take text from now on. The caller has read all that is in the file."""
+        self.listens, self._behind, self._end = True, False, None
+        self._changed.clear()
+
+    def hear(self, text: bytes, end: Place | None) -> None:
+        """Learn what was written; ``end`` is where it ends in the file, None if not all of it is there."""
+        self._changed.set()
+        if not self.listens or self._behind:
+            return
+        if end is None or self._size > MOST_BYTES:
+            self._behind = True
+        else:
+            self._texts.append(text)
+            self._size += len(text)
+            self._end = end
+
+    def take(self) -> tuple[bytes, Place | None]:
+        """Return what was handed over since the last time, and where it ends in the file.
+
+        The place is that of the last text since ``listen``, None before the first. ``listens`` tells
+        afterwards whether more will be handed over.
+        """
+        text = b"".join(self._texts)
+        self._texts.clear()
+        self._size = 0
+        self._changed.clear()
+        self.listens = not self._behind
+        return text, self._end
+
+    def clear(self) -> None:
+        """Let ``wait`` wait for what comes from now on."""
+        self._changed.clear()
+
+    async def wait(self) -> None:
+        """Return when the log has grown or ended since ``clear``, ``listen`` or ``take``."""
+        await self._changed.wait()
+
+
+class LogFiles:
+    """The logs that are being written, and those who wait for more; one object for the whole agent.
+
+    Args:
+        limits: How much is kept of each.
+
+    Attributes:
+        on_loss: Called with a log's path and the error when output is lost for the first time.
+
+    Example:
+        >>> writer = files.open(pods / uid / "logs" / "trainer" / "0.log")
+        >>> writer.feed("stdout", b"step 1\\n")
+        >>> writer.close()
+    """
+
+    def __init__(self, limits: LogLimits = DEFAULT_LIMITS) -> None:
+        self.on_loss: Callable[[Path, OSError], None] = lambda path, error: None
+        self._limits = limits
+        self._writers: dict[Path, LogWriter] = {}
+        self._followers: dict[Path, set[Follower]] = {}
+
+    def open(self, path: Path) -> LogWriter:
+        """Return the writer of ``path``: a new one, or the one that is open already.
+
+        Open it before the container starts, or when a running one is adopted; close it when both its pipes
+        have ended. A log without an open writer counts as ended: its followers finish. Of a container's
+        runs, this one and the one before are kept.
+        """
+        if path not in self._writers:
+            forget_runs_before(path)
+            self._writers[path] = LogWriter(
+                path,
+                limits=self._limits,
+                wrote=lambda text, end: self._tell(path, text, end),
+                lost=lambda error: self.on_loss(path, error),
+            )
+        return self._writers[path]
+
+    def is_open(self, path: Path) -> bool:
+        """Tell whether more can come."""
+        return path in self._writers
+
+    @contextlib.contextmanager
+    def follow(self, path: Path) -> Iterator[Follower]:
+        """Give what learns whenever ``path`` has grown or ended."""
+        follower = Follower()
+        self._followers.setdefault(path, set()).add(follower)
+        try:
+            yield follower
+        finally:
+            self._followers[path].discard(follower)
+            if not self._followers[path]:
+                del self._followers[path]
+
+    def _tell(self, path: Path, text: bytes, end: Place | None) -> None:
+        writer = self._writers.get(path)
+        if writer and writer.closed:
+            del self._writers[path]
+        for follower in self._followers.get(path, ()):
+            follower.hear(text, end)
+
 
 BLOCK = 256 * 1024
 # ``<30 characters of time> <stdout|stderr> <F|P> ``: what comes before the content is always as long.

@@ -18,9 +18,9 @@ from typing import Protocol
 from localkube.api_client import Api, ApiError, NodeApi
 from localkube.errors import LocalClusterError
 from localkube.kubelet.events import Events
-from localkube.kubelet.nodes import lease
-from localkube.kubelet.nodes.node_pool import NodePool, NodeSettings
+from localkube.kubelet.nodes.node import NodePool, NodeSettings, keep_alive, register_node
 from localkube.kubelet.pods.context import Runtime
+from localkube.paths import write_private
 from localkube.runtime.client import RuntimeCallError, RuntimeClient
 from localkube.tasks import start_task
 
@@ -70,7 +70,7 @@ class VirtualNode:
             try:
                 # A young API server may take a request and forget it; a busy one takes longer to answer.
                 async with asyncio.timeout(patience):
-                    await lease.register(self.api, self.settings, version=self._version)
+                    await register_node(self.api, self.settings, version=self._version)
                 return
             except TimeoutError:
                 log.warning("the API server has not answered the registration of %s; again", self.name)
@@ -82,7 +82,7 @@ class VirtualNode:
 
     def beat(self) -> None:
         """Begin to show life."""
-        work = lease.keep_alive(self.api, self.settings, version=self._version, seen=self.runtime.nodes)
+        work = keep_alive(self.api, self.settings, version=self._version, seen=self.runtime.nodes)
         self._beating = start_task(work, name=f"heartbeat {self.name}")
 
     def fall_silent(self, state: str) -> None:
@@ -126,10 +126,7 @@ class States:
         self._states = {name: kept for name, kept in self._states.items() if name != node}
         if state != RUNNING:
             self._states[node] = state
-        aside = self._path.with_suffix(".new")
-        aside.write_text(json.dumps(self._states))
-        aside.chmod(0o600)
-        aside.replace(self._path)
+        write_private(self._path, json.dumps(self._states))
 
 
 class Machines:

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from localkube.errors import LocalClusterError
+from localkube.paths import write_private
 from localkube.runtime.syscalls import die_with_parent
 from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
 
+# Label and taint of a simulated node.
+MARK = "trainyard/simulated"
 MOST_NODES = 5000
 RESTART_SECONDS, READY_SECONDS = 1.0, 600
 
@@ -51,8 +54,7 @@ class Simulation:
             raise LocalClusterError(
                 f"there can be 0 to {MOST_NODES} simulated nodes", about=str(count), fix="ask for fewer"
             )
-        self._state.write_text(json.dumps({"nodes": count}))
-        self._state.chmod(0o600)
+        write_private(self._state, json.dumps({"nodes": count}))
         if self._keeper:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])

@@ -18,18 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Api, ApiError
+from localkube.api_client import SIMULATED_PREFIX, Api, ApiError
 from localkube.kubelet.config import AgentSettings
-from localkube.kubelet.nodes import lease
-from localkube.kubelet.nodes.node_pool import is_ready, rfc3339
-from localkube.kubelet.nodes.simulated_status import (
-    MARK,
-    PREFIX,
-    node_object,
-    node_status,
-    running,
-    succeeded,
-)
+from localkube.kubelet.nodes.node import is_ready, renew, rfc3339
+from localkube.kubelet.nodes.simulation import MARK
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +49,7 @@ class Simulator:
 
     def __init__(self, api: Api, *, count: int, version: str) -> None:
         self._api, self._count, self._kubernetes = api, count, version
-        self._names = {f"{PREFIX}{index}" for index in range(count)}
+        self._names = {f"{SIMULATED_PREFIX}{index}" for index in range(count)}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task] = set()
         self._begun: set[str] = set()
@@ -111,7 +103,7 @@ class Simulator:
         """Have the nodes that are wanted, and no others."""
         answer = await self._api.get("/api/v1/nodes", labelSelector=MARK)
         there = {each["metadata"]["name"] for each in answer.get("items") or []}
-        missing = [index for index in range(self._count) if f"{PREFIX}{index}" not in there]
+        missing = [index for index in range(self._count) if f"{SIMULATED_PREFIX}{index}" not in there]
         await asyncio.gather(*(self._create(index) for index in missing))
         await asyncio.gather(*(self._revive(name) for name in there & self._names))
         await asyncio.gather(*(self._delete(f"/api/v1/nodes/{name}") for name in there - self._names))
@@ -128,7 +120,7 @@ class Simulator:
 
     async def _lease(self, name: str) -> None:
         try:
-            await lease.renew(self._api, name, seconds=LEASE_SECONDS)
+            await renew(self._api, name, seconds=LEASE_SECONDS)
         except ApiError as error:
             log.warning("lease of %s: %s", name, error)
 
@@ -168,7 +160,7 @@ class Simulator:
 
     def _see(self, pod: dict[str, Any]) -> None:
         node, meta = pod["spec"].get("nodeName", ""), pod["metadata"]
-        if not node.startswith(PREFIX):
+        if not node.startswith(SIMULATED_PREFIX):
             return
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
         if node not in self._names or meta.get("deletionTimestamp"):
@@ -248,3 +240,117 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+SIZE = {"cpu": "32", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"}
+OURS = ("Initialized", "ContainersReady", "Ready")
+
+
+def node_object(index: int, *, version: str) -> dict[str, Any]:
+    """Return a simulated Node, Ready."""
+    name = f"{SIMULATED_PREFIX}{index}"
+    labels = {
+        MARK: "true",
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "node.kubernetes.io/instance-type": "simulated",
+        "topology.kubernetes.io/region": "local",
+        "topology.kubernetes.io/zone": f"simulated-{'abc'[index % 3]}",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": [{"key": MARK, "value": "true", "effect": "NoSchedule"}]},
+        "status": node_status(name, version=version),
+    }
+
+
+def node_status(name: str, *, version: str) -> dict[str, Any]:
+    now = rfc3339()
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Simulated",
+        "message": "nothing runs on this node, it is only said so",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }
+    return {
+        "addresses": [{"type": "Hostname", "address": name}],
+        "capacity": SIZE,
+        "allocatable": SIZE,
+        "conditions": [ready],
+        "nodeInfo": {
+            "architecture": "amd64",
+            "bootID": "",
+            "containerRuntimeVersion": "simulated://0.1.0",
+            "kernelVersion": "",
+            "kubeProxyVersion": "",
+            "kubeletVersion": version,
+            "machineID": name,
+            "operatingSystem": "linux",
+            "osImage": "simulated",
+            "systemUUID": name,
+        },
+    }
+
+
+def running(pod: dict[str, Any], address: str, now: str) -> dict[str, Any]:
+    """Return the status of a pod whose containers all run."""
+    spec = pod["spec"]
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}}
+    status: dict[str, Any] = {
+        "phase": "Running",
+        "startTime": now,
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": [
+            *_others(pod),
+            *(
+                {"type": kind, "status": "True", "lastTransitionTime": now}
+                for kind in ("Initialized", "ContainersReady", "Ready")
+            ),
+        ],
+        "containerStatuses": [
+            _container(each, {"running": {"startedAt": now}}, ready=True) for each in spec["containers"]
+        ],
+    }
+    if init := spec.get("initContainers"):
+        status["initContainerStatuses"] = [_container(each, ended, ready=True) for each in init]
+    return status
+
+
+def succeeded(pod: dict[str, Any], began: str, now: str) -> dict[str, Any]:
+    """Return the status of a pod whose containers have all ended well."""
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": began, "finishedAt": now}}
+    return {
+        "phase": "Succeeded",
+        "conditions": [
+            *_others(pod),
+            {"type": "Initialized", "status": "True", "lastTransitionTime": began},
+            *(
+                {"type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": now}
+                for kind in ("ContainersReady", "Ready")
+            ),
+        ],
+        "containerStatuses": [_container(each, ended, ready=False) for each in pod["spec"]["containers"]],
+    }
+
+
+def _others(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the conditions that are not the kubelet's: a merge patch replaces the list."""
+    return [each for each in pod["status"].get("conditions") or [] if each["type"] not in OURS]
+
+
+def _container(container: dict[str, Any], state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
+    return {
+        "name": container["name"],
+        "image": container["image"],
+        "imageID": "",
+        "ready": ready,
+        "started": ready,
+        "restartCount": 0,
+        "state": state,
+    }

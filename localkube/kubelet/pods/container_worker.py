@@ -19,8 +19,8 @@ from localkube.kubelet.containers.environment import ConfigError
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.pods.image_pull import IMAGE_BACK_OFF, IMAGE_REASONS
 from localkube.kubelet.pods.launching import LaunchingPod, container_order
-from localkube.kubelet.probes.handlers import Answer, HandlerError, Target
-from localkube.kubelet.probes.prober import Probes
+from localkube.kubelet.probes.handlers import HandlerError, ProbeResult, ProbeTarget
+from localkube.kubelet.probes.prober import Prober
 from localkube.kubelet.status import container_state as records
 from localkube.kubelet.status.container_state import ContainerRecord, Exit
 from localkube.kubelet.status.restart_policy import (
@@ -63,7 +63,7 @@ class ContainerWorker:
         self.started = asyncio.Event()
         self._pod, self._init = pod, init
         self._crashes = 0
-        self._probes: Probes | None = None
+        self._probes: Prober | None = None
         self._ending: Process | None = None
         self._probe_ended_it = False
 
@@ -199,7 +199,7 @@ class ContainerWorker:
         pod = self._pod
         pod.records[self.name] = record
         if hook_done and not pod.stopping.is_set():
-            self._probes = Probes(
+            self._probes = Prober(
                 self.container,
                 ask=lambda spec: self._ask(spec, process),
                 began=process.started,
@@ -243,7 +243,7 @@ class ContainerWorker:
 
     # What its probes find.
 
-    def _ask(self, spec: Mapping[str, Any], process: Process) -> Coroutine[Any, Any, Answer]:
+    def _ask(self, spec: Mapping[str, Any], process: Process) -> Coroutine[Any, Any, ProbeResult]:
         timeout = spec.get("timeoutSeconds", 1)
         return self._pod.runtime.handlers.probe(spec, self._target(process), timeout=timeout)
 
@@ -308,8 +308,8 @@ class ContainerWorker:
     def sidecar(self) -> bool:
         return self._init and is_sidecar(self.container)
 
-    def _target(self, process: Process) -> Target:
-        return Target(process.identity, self.container, self._pod.address)
+    def _target(self, process: Process) -> ProbeTarget:
+        return ProbeTarget(process.identity, self.container, self._pod.address)
 
     def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
         field = "initContainers" if self._init else "containers"

@@ -13,15 +13,14 @@ from localkube.kubelet.containers.container_spec import Host
 from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.events import Events
 from localkube.kubelet.images.image_programs import Programs
-from localkube.kubelet.logs.container_log import LogFiles
-from localkube.kubelet.logs.segments import segments
+from localkube.kubelet.logs.container_log import segments
+from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.pods.plain_mode import PlainPods
 from localkube.kubelet.probes.handlers import Handlers
 from localkube.kubelet.resources.limits import Limits
 from localkube.kubelet.volumes.object_cache import Objects
 from localkube.kubelet.volumes.volume_manager import Volumes
-from localkube.network.addresses import Addresses, SiteAddresses
-from localkube.network.subnet import Site
+from localkube.network.addresses import Addresses, Site, SiteAddresses
 from localkube.runtime.client import RuntimeClient
 
 REPORTS_AT_ONCE = 6

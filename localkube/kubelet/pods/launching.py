@@ -11,7 +11,7 @@ from localkube.kubelet.containers.environment import (
     service_environment,
 )
 from localkube.kubelet.images.image_table import command_line
-from localkube.kubelet.nodes.node_pool import NodePool
+from localkube.kubelet.nodes.node import NodePool
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.image_pull import program_mounts, pull
 from localkube.kubelet.status.container_state import ContainerRecord

@@ -16,7 +16,7 @@ from typing import Any
 from localkube.api_client import ApiError
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.containers.termination import waits_for
-from localkube.kubelet.nodes.node_pool import NodePool, is_ready
+from localkube.kubelet.nodes.node import NodePool, is_ready
 from localkube.kubelet.pods.container_worker import ContainerWorker
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.pod_sandbox import prepare, release

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from localkube.api_client import ApiError
 from localkube.kubelet.containers.container_spec import network_files
-from localkube.kubelet.nodes.node_pool import NodePool
+from localkube.kubelet.nodes.node import NodePool
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.volumes.volume_manager import Volume, VolumeError
 from localkube.runtime.client import RuntimeCallError

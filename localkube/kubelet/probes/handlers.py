@@ -1,36 +1,39 @@
-"""What a probe or a hook does once: a command in the container, an HTTP request, a connection, a gRPC call.
+"""Run a probe's or a lifecycle hook's handler once: exec, httpGet, tcpSocket, grpc or sleep.
 
-The kubelet's handlers, in its words, since people search for its sentences. When to ask, and what follows
-from the answer, is in ``probes.py`` and ``hooks.py``.
+Outputs use the kubelet's sentences, because people search for them. When to probe, and what follows from the
+result, is in ``prober.py``.
 
 Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#probe-check-methods
 """
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import aiohttp
+from yarl import URL
 
 from localkube.kubelet.containers.environment import expand
 from localkube.network.addresses import Addresses
 from localkube.runtime.client import RuntimeCallError
 
-log = logging.getLogger(__name__)
-
 OUTPUT_BYTES = 10 * 1024
+REDIRECTS = 10
 # Runs a command in a container, known by its identity, within so many seconds; None is without a limit.
 # Returns the exit code and the output; raises TimeoutError, or RuntimeCallError if the container has ended.
 Execute = Callable[[str, list[str], float | None], Awaitable[tuple[int, bytes]]]
+Headers = Sequence[tuple[str, str]]
 
 
 class HandlerError(Exception):
-    """The handler could not be carried out, which says nothing of the container."""
+    """The handler could not be run, which says nothing about the container."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a container answered; ``warning`` for a success that somebody should hear of."""
+class ProbeResult:
+    """The result of one probe; ``warning`` marks a success that deserves an Event."""
 
     healthy: bool
     output: str = ""
@@ -38,8 +41,8 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Target:
-    """Which run of which container is asked, and where its pod is."""
+class ProbeTarget:
+    """One run of a container, and its pod's address."""
 
     identity: str
     container: Mapping[str, Any]
@@ -47,118 +50,179 @@ class Target:
 
 
 class Handlers:
-    """Carries out the actions of probes and hooks.
+    """Runs the handlers of probes and hooks.
 
     Args:
         addresses: Where the cluster's addresses are found.
-        execute: How a command is run in a container.
+        execute: Runs a command in a container.
         version: Kubernetes' version, ``v1.36.3``, for the user agent.
     """
 
     def __init__(self, addresses: Addresses, *, execute: Execute, version: str) -> None:
         self._addresses = addresses
         self._execute = execute
-        self._agent = ".".join(version.removeprefix("v").split(".")[:2])
+        self._version = ".".join(version.removeprefix("v").split(".")[:2])
 
-    async def probe(self, action: Mapping[str, Any], target: Target, *, timeout: float) -> Answer:
-        """Ask once and return the answer.
-
-        Args:
-            action: A v1.Probe, of which one handler is set.
-            target: Who is asked.
-            timeout: Seconds.
+    async def probe(self, action: Mapping[str, Any], target: ProbeTarget, *, timeout: float) -> ProbeResult:
+        """Run the handler of a v1.Probe once, within ``timeout`` seconds.
 
         Raises:
-            HandlerError: It could not be asked.
+            HandlerError: It could not be run.
         """
         if action.get("exec"):
-            return await self._command(action["exec"].get("command") or [], target, timeout)
+            return await self._exec(action["exec"].get("command") or [], target, timeout)
         if action.get("httpGet"):
-            return await self._http(action["httpGet"], target, timeout=timeout, purpose="probe")
+            return await self._http_probe(action["httpGet"], target, timeout)
         if action.get("tcpSocket"):
             host = action["tcpSocket"].get("host") or target.address
             return await self._tcp(host, port_number(action["tcpSocket"]["port"], target.container), timeout)
         if action.get("grpc"):
-            # Only here: the library is large, and hardly anybody needs it.
-            from localkube.kubelet.probes.grpc_handler import check
-
             port, service = int(action["grpc"]["port"]), action["grpc"].get("service") or ""
-            reached = self._addresses.reach(target.address, port)
-            named = f"{target.address}:{port}"
-            healthy, output = await check(
-                *reached, named=named, service=service, timeout=timeout, agent=f"kube-probe/{self._agent}"
-            )
-            return Answer(healthy, output)
+            return await self._grpc(target.address, port, service=service, timeout=timeout)
         raise HandlerError("missing probe handler")
 
-    async def hook(self, action: Mapping[str, Any], target: Target) -> None:
-        """Carry out a lifecycle hook; it may take as long as it likes.
+    async def hook(self, action: Mapping[str, Any], target: ProbeTarget) -> None:
+        """Run a lifecycle hook, without a time limit.
 
         Raises:
             HandlerError: It failed.
         """
         if action.get("exec"):
-            answer = await self._command(action["exec"].get("command") or [], target, None)
+            result = await self._exec(action["exec"].get("command") or [], target, None)
         elif action.get("httpGet"):
-            answer = await self._http(action["httpGet"], target, timeout=None, purpose="lifecycle")
+            # Any response counts as success.
+            status, output = await self._http_get(action["httpGet"], target, None, "kube-lifecycle")
+            result = ProbeResult(status is not None, output)
         elif action.get("sleep"):
             await asyncio.sleep(action["sleep"].get("seconds", 0))
             return
         else:
             raise HandlerError("invalid handler")
-        if not answer.healthy:
-            raise HandlerError(answer.output)
+        if not result.healthy:
+            raise HandlerError(result.output)
 
-    async def _command(self, command: list[str], target: Target, timeout: float | None) -> Answer:
+    async def _exec(self, command: list[str], target: ProbeTarget, timeout: float | None) -> ProbeResult:
         static = {e["name"]: e["value"] for e in target.container.get("env") or [] if e.get("value")}
         argv = [expand(word, static) for word in command]
         try:
             code, output = await self._execute(target.identity, argv, timeout)
         except TimeoutError:
-            return Answer(False, f'command timed out: "{" ".join(argv)}" timed out after {timeout:g}s')
+            return ProbeResult(False, f'command timed out: "{" ".join(argv)}" timed out after {timeout:g}s')
         except RuntimeCallError as error:
             raise HandlerError(error.message) from error
-        return Answer(code == 0, output[:OUTPUT_BYTES].decode(errors="replace"))
+        return ProbeResult(code == 0, output[:OUTPUT_BYTES].decode(errors="replace"))
 
-    async def _http(
-        self, action: Mapping[str, Any], target: Target, *, timeout: float | None, purpose: str
-    ) -> Answer:
-        from localkube.kubelet.probes.http_handler import get
-
-        host = action.get("host") or target.address
-        status, output = await get(
-            scheme=(action.get("scheme") or "http").lower(),
-            host=host,
-            port=port_number(action["port"], target.container),
-            path=action.get("path") or "/",
-            headers=[(h["name"], h.get("value", "")) for h in action.get("httpHeaders") or []],
-            agent=f"kube-{purpose}/{self._agent}",
-            timeout=timeout,
-            reach=self._addresses.reach,
-        )
+    async def _http_probe(
+        self, action: Mapping[str, Any], target: ProbeTarget, timeout: float
+    ) -> ProbeResult:
+        status, output = await self._http_get(action, target, timeout, "kube-probe")
         if status is None:
-            return Answer(False, output)
-        if purpose == "lifecycle":
-            # A hook is heard, whatever is answered to it.
-            return Answer(True)
+            return ProbeResult(False, output)
         if 300 <= status < 400:
-            return Answer(True, f"Probe terminated redirects, Response body: {output}", warning=True)
+            return ProbeResult(True, f"Probe terminated redirects, Response body: {output}", warning=True)
         if 200 <= status < 300:
-            return Answer(True, output)
-        return Answer(False, f"HTTP probe failed with statuscode: {status}")
+            return ProbeResult(True, output)
+        return ProbeResult(False, f"HTTP probe failed with statuscode: {status}")
 
-    async def _tcp(self, host: str, port: int, timeout: float) -> Answer:
+    async def _http_get(
+        self, action: Mapping[str, Any], target: ProbeTarget, timeout: float | None, agent: str
+    ) -> tuple[int | None, str]:
+        """GET without certificate checks or proxies, following redirects on the same host only.
+
+        Returns:
+            Status and beginning of the body; None and the reason when there was no response.
+
+        Source: https://kubernetes.io/docs/tasks/configure-pod-container/configure-liveness-readiness-startup-probes/#http-probes
+        """
+        scheme = (action.get("scheme") or "http").lower()
+        host, port = action.get("host") or target.address, port_number(action["port"], target.container)
+        path = action.get("path") or "/"
+        url = f"{scheme}://{host}:{port}{path if path.startswith('/') else '/' + path}"
+        given = [(h["name"], h.get("value", "")) for h in action.get("httpHeaders") or []]
+        headers = _with_defaults(given, f"{agent}/{self._version}")
+        try:
+            async with asyncio.timeout(timeout), _http_session() as session:
+                for _ in range(REDIRECTS):
+                    status, body, location = await self._get_once(session, url, headers)
+                    following = urljoin(url, location) if location else ""
+                    if not following or urlsplit(following).hostname != urlsplit(url).hostname:
+                        return status, body
+                    url = following
+                return None, f'Get "{url}": stopped after {REDIRECTS} redirects'
+        except TimeoutError:
+            late = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+            return None, f'Get "{url}": {late}'
+        except aiohttp.ClientConnectorError as error:
+            at = urlsplit(url)
+            return None, f'Get "{url}": {_dial_error(at.hostname, at.port or port, error.os_error)}'
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            is_eof = isinstance(error, aiohttp.ServerDisconnectedError)
+            return None, f'Get "{url}": {"EOF" if is_eof else error}'
+
+    async def _get_once(
+        self, session: aiohttp.ClientSession, url: str, headers: Headers
+    ) -> tuple[int, str, str]:
+        """GET one URL; return status, beginning of the body, and the target of a redirect."""
+        at = urlsplit(url)
+        port = at.port or (443 if at.scheme == "https" else 80)
+        netloc = "{}:{}".format(*self._addresses.reach(at.hostname, port))
+        if not any(name.lower() == "host" for name, _ in headers):
+            headers = [("Host", at.netloc), *headers]
+        target = URL(at._replace(netloc=netloc, fragment="").geturl(), encoded=True)
+        async with session.get(target, headers=headers, allow_redirects=False) as answer:
+            body = b""
+            while len(body) < OUTPUT_BYTES and (piece := await answer.content.read(OUTPUT_BYTES - len(body))):
+                body += piece
+            location = answer.headers.get("Location", "") if 300 <= answer.status < 400 else ""
+            return answer.status, body.decode(errors="replace"), location
+
+    async def _tcp(self, host: str, port: int, timeout: float) -> ProbeResult:
         try:
             async with asyncio.timeout(timeout):
                 _, writer = await asyncio.open_connection(*self._addresses.reach(host, port))
         except (TimeoutError, OSError) as error:
-            return Answer(False, dial_error(host, port, error))
+            return ProbeResult(False, _dial_error(host, port, error))
         writer.close()
-        return Answer(True)
+        return ProbeResult(True)
+
+    async def _grpc(self, host: str, port: int, *, service: str, timeout: float) -> ProbeResult:
+        """Call the health service once; ``service`` empty is the whole server.
+
+        Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
+        """
+        import grpc.aio  # large, and few pods need it
+        from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+        # No channel pool: the probe also checks that new connections are accepted.
+        options = [
+            ("grpc.primary_user_agent", f"kube-probe/{self._version}"),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
+        place = "{}:{}".format(*self._addresses.reach(host, port))
+        async with grpc.aio.insecure_channel(place, options=options) as channel:
+            try:
+                async with asyncio.timeout_at(end):
+                    await channel.channel_ready()
+            except TimeoutError:
+                failed = f'failed to connect service "{host}:{port}" within {timeout:g}s'
+                return ProbeResult(False, f"timeout: {failed}: context deadline exceeded")
+            request = health_pb2.HealthCheckRequest(service=service)
+            try:
+                left = max(0.001, end - loop.time())
+                answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=left)
+            except grpc.aio.AioRpcError as error:
+                return ProbeResult(False, _grpc_error(error.code().name, error.details(), timeout))
+        state = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+        if state != "SERVING":
+            return ProbeResult(False, f'service unhealthy (responded with "{state}")')
+        return ProbeResult(True, "service healthy")
 
 
 def port_number(port: int | str, container: Mapping[str, Any]) -> int:
-    """Return the number of a port that may be given by its name.
+    """Resolve a port that may be given by its name.
 
     Raises:
         HandlerError: The container has no port of that name.
@@ -177,8 +241,24 @@ def port_number(port: int | str, container: Mapping[str, Any]) -> int:
     return number
 
 
-def dial_error(host: str, port: int, error: BaseException) -> str:
-    """Return why a connection could not be made, as the kubelet says it."""
+def _with_defaults(headers: Headers, agent: str) -> Headers:
+    names = {name.lower() for name, _ in headers}
+    sent = [(name, value) for name, value in headers if not (name.lower() == "accept" and not value)]
+    defaults = (("User-Agent", agent), ("Accept", "*/*"))
+    return sent + [(name, value) for name, value in defaults if name.lower() not in names]
+
+
+def _http_session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=False, force_close=True, use_dns_cache=False),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),
+        auto_decompress=False,
+        skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
+    )
+
+
+def _dial_error(host: str, port: int, error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         reason = "i/o timeout"
     elif isinstance(error, ConnectionRefusedError):
@@ -186,3 +266,13 @@ def dial_error(host: str, port: int, error: BaseException) -> str:
     else:
         reason = f"connect: {getattr(error, 'strerror', None) or error}".lower()
     return f"dial tcp {host}:{port}: {reason}"
+
+
+def _grpc_error(code: str, details: str, timeout: float) -> str:
+    if code == "UNIMPLEMENTED":
+        missing = "error: this server does not implement the grpc health protocol (grpc.health.v1.Health)"
+        return f"{missing}: {details}"
+    if code == "DEADLINE_EXCEEDED":
+        return f"timeout: health rpc did not complete within {timeout:g}s"
+    name = code.title().replace("_", "")
+    return f"error: health rpc probe failed: rpc error: code = {name} desc = {details}"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from localkube.kubelet.probes.handlers import Answer, HandlerError
+from localkube.kubelet.probes.handlers import HandlerError, ProbeResult
 from localkube.tasks import start_task
 
 Object = Mapping[str, Any]
@@ -22,7 +22,7 @@ SECOND_LOOK = 1.0
 KINDS = {"startup": "startupProbe", "readiness": "readinessProbe", "liveness": "livenessProbe"}
 
 
-class Probes:
+class Prober:
     """The probes of one run.
 
     Args:
@@ -40,7 +40,7 @@ class Probes:
         self,
         container: Object,
         *,
-        ask: Callable[[Object], Awaitable[Answer]],
+        ask: Callable[[Object], Awaitable[ProbeResult]],
         began: float,
         started: bool = False,
         ready: bool = False,

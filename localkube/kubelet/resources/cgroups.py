@@ -17,11 +17,12 @@ import logging
 import os
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from localkube.kubelet.resources.cgroup_places import NEEDED, separate, unified
 from localkube.kubelet.resources.proc_usage import Usage
+from localkube.paths import write_private
 
 log = logging.getLogger(__name__)
 
@@ -264,9 +265,7 @@ def _gone(group: Path) -> bool:
 
 
 def _record(root: Path, directories: list[Path]) -> None:
-    aside = root / f".{RECORD}.new"
-    aside.write_text(json.dumps([str(directory) for directory in directories]))
-    aside.replace(root / RECORD)
+    write_private(root / RECORD, json.dumps([str(directory) for directory in directories]))
 
 
 def _fields(path: Path) -> dict[str, int]:
@@ -277,3 +276,60 @@ def _fields(path: Path) -> dict[str, int]:
 def _write(path: Path, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
+
+
+NEEDED = ("cpu", "memory")
+CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
+
+
+def unified() -> dict[str, Path]:
+    """Return the nearest group of version 2 in which controllers can be used, for each controller."""
+    own = _own_groups().get("", "/")
+    for place, inside, _ in _mounts("cgroup2"):
+        group = _below(place, inside, own)
+        while True:
+            try:
+                offered = (group / "cgroup.subtree_control").read_text().split()
+            except OSError:
+                break
+            if set(NEEDED) <= set(offered) and os.access(group, os.W_OK):
+                return {name: group for name in CONTROLLERS if name in offered}
+            if group == place:
+                break
+            group = group.parent
+    return {}
+
+
+def separate() -> dict[str, Path]:
+    """Return this process's own group of version 1, for each controller."""
+    own = _own_groups()
+    found = {}
+    for place, inside, options in _mounts("cgroup"):
+        for controller in set(CONTROLLERS) & set(options):
+            group = _below(place, inside, own.get(controller, "/"))
+            if os.access(group, os.W_OK):
+                found[controller] = group
+    return found
+
+
+def _own_groups() -> dict[str, str]:
+    """Return the path of this process's group by controller; version 2 has the empty name."""
+    lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
+    return {controller: path for _, names, path in lines for controller in names.split(",")}
+
+
+def _mounts(kind: str) -> Iterator[tuple[Path, str, list[str]]]:
+    """Yield place, root and options of the mounted file systems of a kind (proc(5), mountinfo)."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        fields, (what, _, options) = before.split(), after.split(" ", 2)
+        if what == kind:
+            yield Path(fields[4]), fields[3], options.split(",")
+
+
+def _below(place: Path, inside: str, path: str) -> Path:
+    """Return where a group is seen, when ``inside`` of the tree is mounted at ``place``."""
+    if inside != "/" and path.startswith(inside):
+        path = path[len(inside) :]
+    found = place / path.strip("/")
+    return found if found.is_dir() else place

@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from localkube.kubelet.nodes.node_pool import NodeSettings
+from localkube.kubelet.nodes.node import NodeSettings
 from localkube.kubelet.resources.proc_usage import Counter, Processes, Usage
 from localkube.network.addresses import Addresses
 

@@ -4,8 +4,14 @@ Pure: objects in, files out. Writing them is in ``atomic``, fetching the objects
 """
 
 import base64
+import os
+import secrets
+import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from localkube.kubelet.containers import downward_api
@@ -15,14 +21,14 @@ DEFAULT_MODE = 0o644
 
 
 @dataclass(frozen=True)
-class File:
+class VolumeFile:
     """One file of a volume: its bytes and permission bits."""
 
     content: bytes
     mode: int = DEFAULT_MODE
 
 
-Files = dict[str, File]
+Files = dict[str, VolumeFile]
 
 
 class PayloadError(Exception):
@@ -70,7 +76,7 @@ def downward_files(source: Object, pod: Object, *, mode: int, allocatable: Mappi
             text = _field(item, pod, allocatable)
         except downward_api.FieldError as error:
             raise PayloadError(str(error)) from error
-        files[_checked(item["path"])] = File(text.encode(), item.get("mode", mode))
+        files[_checked(item["path"])] = VolumeFile(text.encode(), item.get("mode", mode))
     return files
 
 
@@ -86,11 +92,11 @@ def _field(item: Object, pod: Object, allocatable: Mapping[str, str]) -> str:
 
 def _chosen(source: Object, data: dict[str, bytes], mode: int, complaint: str) -> Files:
     if not source.get("items"):
-        return {_checked(key): File(content, mode) for key, content in data.items()}
+        return {_checked(key): VolumeFile(content, mode) for key, content in data.items()}
     files = {}
     for item in source["items"]:
         if item["key"] in data:
-            files[_checked(item["path"])] = File(data[item["key"]], item.get("mode", mode))
+            files[_checked(item["path"])] = VolumeFile(data[item["key"]], item.get("mode", mode))
         elif not source.get("optional"):
             raise PayloadError(f"{complaint}: {item['key']}")
     return files
@@ -102,3 +108,84 @@ def _checked(path: str) -> str:
     if path.startswith("/") or ".." in parts or parts[0].startswith("..") or not all(parts):
         raise PayloadError(f"the path {path!r} leads out of the volume")
     return path
+
+
+DATA, NEXT = "..data", "..data_tmp"
+
+
+def write_atomically(directory: Path, files: Mapping[str, VolumeFile]) -> bool:
+    """Make ``directory`` hold exactly ``files``; return whether anything had to change.
+
+    Args:
+        directory: Made when missing; holds nothing else.
+        files: By path relative to the directory; parents are made.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    _make_directory(directory)
+    current = _current(directory)
+    if current is not None and _same(current, files):
+        return False
+    now = datetime.now(UTC).strftime("..%Y_%m_%d_%H_%M_%S.")
+    fresh = directory / (now + secrets.token_hex(5))
+    _make_directory(fresh)
+    for path, file in files.items():
+        if "/" in path:
+            for parent in reversed(Path(path).parents):
+                _make_directory(fresh / parent)
+        _write_file(fresh / path, file)
+    pointer = directory / NEXT
+    pointer.unlink(missing_ok=True)
+    pointer.symlink_to(fresh.name)
+    pointer.rename(directory / DATA)
+    _publish(directory, {path.partition("/")[0] for path in files}, keep=fresh.name)
+    return True
+
+
+def _current(directory: Path) -> Path | None:
+    try:
+        return directory / (directory / DATA).readlink()
+    except FileNotFoundError:
+        return None
+
+
+def _same(current: Path, files: Mapping[str, VolumeFile]) -> bool:
+    present = {path for path in current.rglob("*") if not path.is_dir()}
+    if present != {current / path for path in files}:
+        return False
+    return all(_unchanged(current / path, file) for path, file in files.items())
+
+
+def _unchanged(path: Path, file: VolumeFile) -> bool:
+    status = path.stat()
+    if stat.S_IMODE(status.st_mode) != file.mode or status.st_size != len(file.content):
+        return False
+    return path.read_bytes() == file.content
+
+
+def _make_directory(path: Path) -> None:
+    """The mode is set apart from making it, because the agent's own files are private by its umask."""
+    path.mkdir(exist_ok=True)
+    path.chmod(0o755)
+
+
+def _write_file(path: Path, file: VolumeFile) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as target:
+        target.write(file.content)
+        os.fchmod(descriptor, file.mode)
+
+
+def _publish(directory: Path, names: set[str], *, keep: str) -> None:
+    """Link each visible name into ``..data``, and drop what belongs to earlier writes."""
+    present = {path.name for path in directory.iterdir()} - {DATA, keep}
+    for name in names - present:
+        (directory / name).symlink_to(f"{DATA}/{name}")
+    for name in present - names:
+        path = directory / name
+        if name.startswith("..") and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

@@ -21,10 +21,10 @@ from typing import Any
 from localkube.api_client import Api, ApiError
 from localkube.kubelet.containers.environment import expand
 from localkube.kubelet.quantity import whole
-from localkube.kubelet.volumes import atomic_writer, host_path, projected
+from localkube.kubelet.volumes import host_path, projected
+from localkube.kubelet.volumes.host_path import SubPathError, resolve_subpath
 from localkube.kubelet.volumes.object_cache import Objects, Tokens
 from localkube.kubelet.volumes.persistent_volume import ClaimError, Claims
-from localkube.kubelet.volumes.subpath import SubPathError, inside
 from localkube.runtime import syscalls
 
 Object = Mapping[str, Any]
@@ -198,7 +198,7 @@ class Volumes:
 
     async def _write(self, pod: Object, spec: Object) -> bool:
         files = await self._files(pod, spec)
-        return atomic_writer.write(self._directory(pod, spec), files)
+        return projected.write_atomically(self._directory(pod, spec), files)
 
     async def _files(self, pod: Object, spec: Object) -> projected.Files:
         kind = _kind(spec)
@@ -226,7 +226,7 @@ class Volumes:
         if kind == "serviceAccountToken":
             seconds = source.get("expirationSeconds") or TOKEN_SECONDS
             text = await self._tokens.get(pod, audience=source.get("audience") or "", seconds=seconds)
-            return {source["path"]: projected.File(text.encode(), mode)}
+            return {source["path"]: projected.VolumeFile(text.encode(), mode)}
         raise _MissingError(f"projections of kind {kind} are not available in a local cluster")
 
 
@@ -291,7 +291,7 @@ def _mount_source(wish: Object, volume: Volume, environment: Mapping[str, str]) 
     if not path:
         return volume.source
     try:
-        return inside(volume.source, path, create=not volume.managed)
+        return resolve_subpath(volume.source, path, create=not volume.managed)
     except SubPathError as error:
         message = f'failed to prepare subPath for volumeMount "{wish["name"]}": {error}'
         raise VolumeError(message, reason="CreateContainerConfigError") from error
