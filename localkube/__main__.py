@@ -78,19 +78,15 @@ def _delete(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _node(options: argparse.Namespace) -> dict[str, Any]:
-    from localkube.cluster import control
-
-    return control.ask(options.name, {"verb": options.switch, "node": options.node})
+    return discovery.request(options.name, {"verb": options.switch, "node": options.node})
 
 
 def _simulate(options: argparse.Namespace) -> dict[str, Any]:
-    from localkube.cluster import control
-
-    return control.ask(options.name, {"verb": "simulate", "count": options.count})
+    return discovery.request(options.name, {"verb": "simulate", "count": options.count})
 
 
 def _cache(options: argparse.Namespace) -> list[dict[str, Any]]:
-    from localkube import cache
+    from localkube.cluster import cache
 
     entries = cache.clear(options.what) if options.clear else cache.contents()
     return [each.as_dict() for each in entries]

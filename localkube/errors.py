@@ -1,7 +1,4 @@
-"""The one error that the local cluster raises for something that a user can cause or mend.
-
-Everything else is a bug of ours and keeps its traceback.
-"""
+"""``LocalClusterError``, for what a user can cause or fix; other exceptions are bugs."""
 
 
 class LocalClusterError(Exception):
@@ -26,3 +23,7 @@ class LocalClusterError(Exception):
     def as_dict(self) -> dict[str, str]:
         """Return the three parts, for a JSON line."""
         return {"what": self.what, "about": self.about, "fix": self.fix}
+
+
+class Skipped(Exception):
+    """One source of a program cannot be used; the text says why, and the next source is tried."""

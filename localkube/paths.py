@@ -3,13 +3,19 @@
 Directories are 0700 and files 0600, because certificates are among them.
 """
 
+import importlib.util
+import json
 import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from localkube.errors import LocalClusterError
+from localkube.errors import LocalClusterError, Skipped
 
 APPLICATION = "trainyard"
+# The Python package of built programs that ``make wheel`` makes (``tools/wheel.py``).
+PACKAGE, CONTENTS = "trainyard_controlplane", "contents.json"
+_ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
 def cache_dir() -> Path:
@@ -58,6 +64,42 @@ def unwritable(path: Path, error: OSError) -> LocalClusterError:
         about=str(path),
         fix="free space there, or point XDG_STATE_HOME and XDG_CACHE_HOME at a directory that you can write",
     )
+
+
+def target() -> tuple[str, str]:
+    """Name this machine's operating system and architecture as Go does."""
+    machine = platform.machine().lower()
+    return platform.system().lower(), _ARCHITECTURES.get(machine, machine)
+
+
+def packaged_program(program: str, fingerprint: str) -> Path:
+    """Find a program in the Python package ``trainyard-controlplane``.
+
+    Args:
+        program: Its file's name.
+        fingerprint: Of the sources that it must have been built from: a cluster runs what was tested with it.
+
+    Raises:
+        Skipped: The package is not installed, or has another program than this.
+    """
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.origin:
+        raise Skipped("the Python package trainyard-controlplane is not installed")
+    folder = Path(spec.origin).parent / "binaries"
+    try:
+        contents = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Skipped(f"{folder / CONTENTS} cannot be read: {error}") from error
+    if program not in contents:
+        raise Skipped(f"the package trainyard-controlplane has no {program}")
+    if contents[program] != fingerprint:
+        raise Skipped(
+            f"{program} of the package trainyard-controlplane was built from other sources "
+            f"({contents[program]}) than these ({fingerprint}): install the wheel of this version"
+        )
+    if not os.access(folder / program, os.X_OK):
+        raise Skipped(f"{folder / program} cannot be executed")
+    return folder / program
 
 
 def _xdg(variable: str, default: str) -> Path:

@@ -11,6 +11,7 @@ import fcntl
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from localkube.cluster import log_rotation
 from localkube.host import start_time
 from localkube.network.relay import carry
 from localkube.paths import write_private
@@ -35,6 +35,7 @@ STEADY_SECONDS = 60.0
 # Some components wait so long for the API server, and end: that is no fault of theirs on a slow machine.
 AT_ONCE_SECONDS = 10.0
 ANSWER_POLL_SECONDS = 0.02
+MOST_LOG_BYTES, ROTATE_SECONDS = 10 * 2**20, 60
 
 
 @dataclass
@@ -88,7 +89,7 @@ class Supervisor:
                 start_task(self._let_out(**self._plan["token_webhook"]), name="token webhook")
             start_task(self._start_late(), name="late components")
             start_task(self._serve(listener), name="forwarder")
-            start_task(log_rotation.keep_small(self._root / "logs"), name="logs")
+            start_task(rotate_logs(self._root / "logs"), name="logs")
             stop = asyncio.create_task(self._stopping.wait())
             await asyncio.wait([stop, self._client.gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -256,6 +257,37 @@ class Supervisor:
             client.close()
             return
         await carry(client, inside)
+
+
+async def rotate_logs(folder: Path, *, most: int = MOST_LOG_BYTES, every: float = ROTATE_SECONDS) -> None:
+    """Rotate the logs of a folder now and then, for ever."""
+    while True:
+        rotate(folder, most=most)
+        await asyncio.sleep(every)
+
+
+def rotate(folder: Path, *, most: int = MOST_LOG_BYTES) -> None:
+    """Keep the last part of each log larger than ``most`` bytes as ``NAME.log.1``, and truncate the log.
+
+    Its writer has it open for appending, and cannot be asked to open another. Lines written meanwhile are
+    lost.
+    """
+    for path in folder.glob("*.log"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_size <= most:
+                continue
+            with contextlib.suppress(OSError):  # a full disk: the log is truncated all the same
+                _copy_end(path, path.with_name(path.name + ".1"), most)
+            os.truncate(path, 0)
+
+
+def _copy_end(source: Path, goal: Path, most: int) -> None:
+    with (
+        source.open("rb") as read,
+        open(goal, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as write,
+    ):
+        read.seek(-min(most, source.stat().st_size), os.SEEK_END)
+        shutil.copyfileobj(read, write)
 
 
 def main() -> None:

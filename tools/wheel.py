@@ -21,10 +21,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from localkube.controlplane import binaries, build, packaged, programs  # noqa: E402
+from localkube.controlplane import binaries, build, programs  # noqa: E402
 from localkube.controlplane.recipes import RECIPES  # noqa: E402
-from localkube.controlplane.steps import target  # noqa: E402
 from localkube.errors import LocalClusterError  # noqa: E402
+from localkube.paths import CONTENTS, PACKAGE, target  # noqa: E402
 from localkube.runtime import preload  # noqa: E402
 
 PROJECT = ROOT / "packaging" / "controlplane"
@@ -85,13 +85,13 @@ def make(architecture: str, output: Path, *, report: Report) -> Path:
     with tempfile.TemporaryDirectory() as scratch:
         found = parts(architecture, Path(scratch), report)
         project = shutil.copytree(PROJECT, Path(scratch) / "project")
-        folder = project / packaged.PACKAGE / "binaries"
+        folder = project / PACKAGE / "binaries"
         folder.mkdir()
         for path in found:
             shutil.copyfile(path, folder / path.name)
             (folder / path.name).chmod(0o755)
         contents = {path.name: fingerprint for path, fingerprint in found.items()}
-        (folder / packaged.CONTENTS).write_text(json.dumps(contents, indent=1) + "\n")
+        (folder / CONTENTS).write_text(json.dumps(contents, indent=1) + "\n")
         (project / "VERSION").write_text(version())
         report(f"Packing {', '.join(contents)} for {architecture}")
         _pack(project, Path(scratch), architecture)

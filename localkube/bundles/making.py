@@ -14,10 +14,10 @@ from pathlib import Path
 
 from localkube.bundles import wheels
 from localkube.bundles.manifest import NAME, File, Manifest
-from localkube.controlplane import binaries
+from localkube.controlplane import binaries, duration
 from localkube.controlplane.recipes import RECIPES
-from localkube.controlplane.steps import Report, duration
 from localkube.errors import LocalClusterError
+from localkube.lock import Report
 from localkube.paths import cache_dir, private_dir, unwritable
 from localkube.runtime import preload
 

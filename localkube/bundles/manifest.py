@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from localkube.controlplane.steps import KUBERNETES, target
+from localkube.controlplane import KUBERNETES
 from localkube.errors import LocalClusterError
+from localkube.paths import target
 
 FORMAT = 1
 NAME = "manifest.json"

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO
 
 from localkube.bundles.manifest import AGAIN, NAME, File, Manifest, python_tag
-from localkube.controlplane.steps import Report, duration
+from localkube.controlplane import duration
 from localkube.errors import LocalClusterError
-from localkube.lock import alone
+from localkube.lock import Report, alone
 from localkube.paths import cache_dir, private_dir, unwritable
 
 CHUNK = 1 << 20

@@ -14,8 +14,8 @@ from collections import deque
 from pathlib import Path
 
 from localkube.bundles.manifest import python_tag
-from localkube.controlplane.steps import Report
 from localkube.errors import LocalClusterError
+from localkube.lock import Report
 from localkube.paths import cache_dir
 
 NOTE = "wheels.json"

@@ -1,6 +1,6 @@
-"""Which clusters there are and how they are: by record, by lock, by port; and how to end their processes.
+"""Find clusters, report their status, send requests to their kubelet, and end their processes.
 
-Imports little, because every command asks. Creating and deleting are in ``cluster.py``.
+Imports little, because every command needs it. Creating and deleting are in ``lifecycle.py``.
 """
 
 import fcntl
@@ -21,6 +21,8 @@ from localkube.paths import ClusterPaths, state_dir
 # To end by themselves, and once they were killed: a machine that is busy takes its time.
 STOP_SECONDS, KILL_SECONDS = 10, 60
 POLL_SECONDS = 0.02
+# A kubelet takes a while to start on a busy machine, and its own waits are shorter than this.
+CONNECT_SECONDS, ANSWER_SECONDS = 60, 900
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
@@ -151,3 +153,50 @@ def check_name(name: str) -> None:
             about=repr(name),
             fix="choose a name such as lab-1",
         )
+
+
+def request(name: str, message: dict[str, Any]) -> Any:
+    """Send a request to the control socket of a cluster's kubelet and return its result.
+
+    Raises:
+        LocalClusterError: The cluster does not run, or the kubelet refused.
+    """
+    check_name(name)
+    paths = ClusterPaths(name)
+    now = status(name)
+    if now["state"] != "running":
+        raise LocalClusterError(
+            f"the cluster is {now['state']}: {now['reason']}", about=name, fix=f"kit cluster start {name}"
+        )
+    with _connected(paths) as sock:
+        sock.sendall(json.dumps(message).encode() + b"\n")
+        line = sock.makefile().readline()
+    if not line:
+        raise LocalClusterError("the kubelet ended before it answered", about=name, fix="try again")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise LocalClusterError(**answer["error"])
+    return answer["result"]
+
+
+def _connected(paths: ClusterPaths) -> socket.socket:
+    """Connect to the kubelet, which may be restarting just now."""
+    from localkube.runtime.client import short_name
+
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while True:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(ANSWER_SECONDS)
+        try:
+            with short_name(paths.control) as name:
+                sock.connect(name)
+            return sock
+        except OSError as error:
+            sock.close()
+            if time.monotonic() > deadline:
+                raise LocalClusterError(
+                    f"the kubelet does not answer: {error.strerror}",
+                    about=paths.name,
+                    fix=f"look into {paths.logs / 'kubelet.log'}",
+                ) from error
+        time.sleep(POLL_SECONDS)

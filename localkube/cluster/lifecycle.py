@@ -15,19 +15,19 @@ import sys
 from typing import Any
 
 from localkube import host
-from localkube.cluster import control, progress_deadline
 from localkube.cluster.discovery import (
     STOP_SECONDS,
     check_name,
     end_processes,
     note_stop,
     read_record,
+    request,
     status,
 )
 from localkube.cluster.preparation import Preparation, python_environment
 from localkube.cluster.startup import Startup
 from localkube.config import Wanted
-from localkube.controlplane import binaries, etcd_snapshot
+from localkube.controlplane import binaries, etcd_snapshot, progress_deadline
 from localkube.errors import LocalClusterError
 from localkube.lock import Report, lock_path, locked, nobody
 from localkube.network.addresses import choose_octet
@@ -246,5 +246,5 @@ def _whole(paths: ClusterPaths, now: dict[str, Any]) -> dict[str, Any]:
     except FileNotFoundError:
         return now
     for node, state in states.items():
-        control.ask(paths.name, {"verb": BRING_BACK[state], "node": node})
+        request(paths.name, {"verb": BRING_BACK[state], "node": node})
     return now

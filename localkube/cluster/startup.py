@@ -17,7 +17,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from localkube.cluster.progress_deadline import Activity, Death, ProgressDeadline, Standstill, machine_load
+from localkube.controlplane.progress_deadline import (
+    Activity,
+    Death,
+    ProgressDeadline,
+    Standstill,
+    machine_load,
+)
 from localkube.errors import LocalClusterError
 from localkube.kubelet.resources.proc_usage import Processes
 from localkube.paths import ClusterPaths

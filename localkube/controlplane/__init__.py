@@ -1,4 +1,18 @@
-"""The control plane: obtain its binaries, issue its certificates, and say how its components are started.
+"""The control plane: its programs, its certificates, and the command line of each component.
 
-Starting, watching and restarting them is the supervisor's work, not this package's.
+Starting and restarting them is the supervisor's work, not this package's.
 """
+
+KUBERNETES = "v1.36.3"
+ETCD = "v3.6.8"
+
+
+def duration(seconds: float) -> str:
+    """Format a length of time for people.
+
+    Example:
+        >>> duration(330)
+        '5 min 30 s'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -17,11 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localkube.controlplane import build, download, packaged
-from localkube.controlplane.steps import KUBERNETES, Report, Skipped, target
-from localkube.errors import LocalClusterError
-from localkube.lock import alone
-from localkube.paths import cache_dir
+from localkube.controlplane import KUBERNETES, build, download
+from localkube.errors import LocalClusterError, Skipped
+from localkube.lock import Report, alone
+from localkube.paths import cache_dir, packaged_program, target
 
 VERSION = KUBERNETES
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -217,7 +216,7 @@ def _output(command: list[str]) -> str:
 
 
 def _from_package(report: Report) -> ControlPlane:
-    return _linked(packaged.find(LINKED, build.fingerprint()), "package")
+    return _linked(packaged_program(LINKED, build.fingerprint()), "package")
 
 
 def _from_cache(report: Report) -> ControlPlane:

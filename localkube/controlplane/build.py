@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from localkube.controlplane import overlay
-from localkube.controlplane.steps import KUBERNETES, Report, Skipped, duration
-from localkube.errors import LocalClusterError
+from localkube.controlplane import KUBERNETES, duration, overlay
+from localkube.errors import LocalClusterError, Skipped
+from localkube.lock import Report
 from localkube.paths import private_dir, unwritable
 
 SOURCES = Path(__file__).parent

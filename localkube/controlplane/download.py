@@ -19,9 +19,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from localkube.controlplane.steps import ETCD, KUBERNETES, Report, Skipped, duration, target
-from localkube.errors import LocalClusterError
-from localkube.paths import private_dir, unwritable
+from localkube.controlplane import ETCD, KUBERNETES, duration
+from localkube.errors import LocalClusterError, Skipped
+from localkube.lock import Report
+from localkube.paths import private_dir, target, unwritable
 
 KUBERNETES_URL = "https://dl.k8s.io"
 ETCD_URL = "https://github.com/etcd-io/etcd/releases/download"

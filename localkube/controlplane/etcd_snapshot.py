@@ -26,13 +26,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localkube.cluster.progress_deadline import Activity, ProgressDeadline
 from localkube.controlplane import certificates
 from localkube.controlplane.binaries import ControlPlane
 from localkube.controlplane.components import Addresses, Component, commands
-from localkube.controlplane.steps import Report
+from localkube.controlplane.progress_deadline import Activity, ProgressDeadline
 from localkube.errors import LocalClusterError
-from localkube.lock import alone
+from localkube.lock import Report, alone
 from localkube.paths import ClusterPaths, cache_dir, private_dir, unwritable
 from localkube.runtime.syscalls import die_with_parent, reserve
 

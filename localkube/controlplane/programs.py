@@ -18,12 +18,11 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from localkube.controlplane import build, packaged
+from localkube.controlplane import build
 from localkube.controlplane.recipes import RECIPES, Recipe
-from localkube.controlplane.steps import Report, Skipped
-from localkube.errors import LocalClusterError
-from localkube.lock import alone
-from localkube.paths import cache_dir, private_dir, unwritable
+from localkube.errors import LocalClusterError, Skipped
+from localkube.lock import Report, alone
+from localkube.paths import PACKAGE, cache_dir, packaged_program, private_dir, unwritable
 
 MODULES = Path(__file__).parent / "modules"
 FLAGS = (*build.COMPILING, "-ldflags=-s -w")
@@ -87,8 +86,8 @@ def _obtain(recipe: Recipe, report: Report) -> None:
 
 
 def _from_package(recipe: Recipe, report: Report) -> None:
-    archive = packaged.find(f"{recipe.name}.tar", fingerprint(recipe))
-    report(f"{recipe.name}: from the Python package {packaged.PACKAGE}")
+    archive = packaged_program(f"{recipe.name}.tar", fingerprint(recipe))
+    report(f"{recipe.name}: from the Python package {PACKAGE}")
     parent = private_dir(cache_dir() / "programs")
     try:
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=parent) as scratch:

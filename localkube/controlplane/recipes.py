@@ -8,8 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from localkube.controlplane.steps import target
-from localkube.paths import cache_dir
+from localkube.paths import cache_dir, target
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from localkube.controlplane.steps import ETCD, KUBERNETES, target
+from localkube.controlplane import ETCD, KUBERNETES
+from localkube.paths import target
 
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube import cache
+from localkube.cluster import cache
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths
 

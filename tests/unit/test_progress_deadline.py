@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from localkube.cluster.progress_deadline import LONGEST, MOST_DEATHS, Activity, Death, ProgressDeadline
+from localkube.controlplane.progress_deadline import LONGEST, MOST_DEATHS, Activity, Death, ProgressDeadline
 
 BUSY = "while True: pass"
 

@@ -2,7 +2,7 @@
 
 import stat
 
-from localkube.cluster.log_rotation import rotate
+from localkube.supervisor import rotate
 
 
 def test_a_log_that_has_grown_is_put_aside_and_its_writer_goes_on_at_the_beginning(tmp_path):

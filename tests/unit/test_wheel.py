@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from localkube.controlplane import binaries, build, packaged
-from localkube.controlplane.steps import target
+from localkube.controlplane import binaries, build
+from localkube.paths import CONTENTS, PACKAGE, target
 from localkube.runtime import preload
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +107,7 @@ def test_operators_come_from_the_package_with_their_manifests(installed, tmp_pat
 
 
 def test_a_package_of_other_sources_is_passed_over(installed, tmp_path):
-    contents = installed / packaged.PACKAGE / "binaries" / packaged.CONTENTS
+    contents = installed / PACKAGE / "binaries" / CONTENTS
     before = contents.read_text()
     contents.write_text(json.dumps({build.PROGRAM: "0123456789ab"}))
     try:
@@ -127,4 +127,4 @@ def test_plain_modes_library_is_in_the_wheel_and_is_found_without_a_compiler(ins
         "XDG_CACHE_HOME": str(tmp_path),
     }
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-    assert done.stdout == f"{installed / packaged.PACKAGE / 'binaries' / preload.NAME}\n", done.stderr
+    assert done.stdout == f"{installed / PACKAGE / 'binaries' / preload.NAME}\n", done.stderr

@@ -16,10 +16,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from localkube.controlplane import packaged
-from localkube.controlplane.steps import Skipped
-from localkube.errors import LocalClusterError
-from localkube.paths import cache_dir, private_dir, unwritable
+from localkube.errors import LocalClusterError, Skipped
+from localkube.paths import cache_dir, packaged_program, private_dir, unwritable
 
 SOURCES = Path(__file__).parent
 FLAGS = ("-O2", "-fPIC", "-shared", "-fno-lto", "-Wno-nonnull-compare", "-Wno-unknown-warning-option")
@@ -35,7 +33,7 @@ def obtain(report: Callable[[str], None]) -> Path:
         LocalClusterError: There is no compiler, or it failed; or the cache cannot be written.
     """
     with contextlib.suppress(Skipped):
-        return packaged.find(NAME, key())
+        return packaged_program(NAME, key())
     built = cache_dir() / "preload" / key() / NAME
     if built.exists():
         return built
