@@ -56,7 +56,7 @@ class RuntimeClient:
             sock.connect(name)
         return cls(sock, on_exit)
 
-    async def ask(
+    async def call(
         self, op: str, *, fds: tuple[int, ...] = (), **order: Any
     ) -> tuple[dict[str, Any], list[int]]:
         """Send an order and return its answer and the descriptors that came with it.
