@@ -221,11 +221,11 @@ class CloudCluster(CloudContract):
         self._scale(nodes)
         return self.nodes()
 
-    def grow(self, nodes: int, *, confirm: bool = False) -> Table:
+    def scale_up_to(self, nodes: int, *, confirm: bool = False) -> Table:
         """Have at least so many training machines: as `scale`, but what it has, or may grow to, stays."""
         return self.scale(max(nodes, self._machines()), confirm=confirm)
 
-    def headroom(self, nodes: int, *, there: int) -> Report:
+    def check_quota(self, nodes: int, *, there: int) -> Report:
         """Look whether the account's quotas allow so many training machines; nothing changes.
 
         Args:
@@ -233,7 +233,7 @@ class CloudCluster(CloudContract):
             there: How many there are.
 
         Example:
-            >>> cluster.headroom(30, there=4)
+            >>> cluster.check_quota(30, there=4)
         """
         about = f"{nodes} training machines of {self._title}"
         return run([Probe("quotas", lambda: self._quotas(nodes, nodes - there))], about=about)

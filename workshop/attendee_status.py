@@ -1,7 +1,6 @@
-"""Who is where in a workshop, and whose pods fail and why: a row for each attendee. Pure.
+"""The status of each attendee: the notebook and cell that they are at, and pods that fail and why. Pure.
 
-What is read here was written by notebooks (`presence`) and by Kubernetes; how it is shown, and followed, is
-in `widgets.workshop_watch`.
+It comes from what notebooks report (`progress_reporter`) and from Kubernetes; the live table is in `widget`.
 """
 
 import json
@@ -12,110 +11,113 @@ from datetime import datetime
 from kitlib.display.tables import Table, age
 from kitlib.k8s import names, pods
 from kitlib.k8s.manifests import Object
-from workshop.progress_reporter import DONE, FAILED, RUNNING, Whereabouts
+from workshop.progress_reporter import DONE, FAILED, RUNNING, NotebookProgress
 
 COLUMNS = ("attendee", "notebook", "cell", "doing", "finished", "pods", "trouble")
-SAID = {RUNNING: "runs for", DONE: "idle for", FAILED: "failed, for"}
+STATE_WORDS = {RUNNING: "runs for", DONE: "idle for", FAILED: "failed, for"}
 MOST_TROUBLES = 2  # in a row
 
 
 @dataclass(frozen=True)
-class Seat:
-    """One attendee, as far as anything is known.
+class AttendeeStatus:
+    """The status of one attendee.
 
     Attributes:
-        name: Theirs.
-        places: Where their notebooks are, the newest first; none if none was seen.
+        name: Of the attendee.
+        notebooks: The progress of their notebooks, the newest first.
         pods: Those of their namespace.
     """
 
     name: str
-    places: tuple[Whereabouts, ...]
+    notebooks: tuple[NotebookProgress, ...]
     pods: tuple[Object, ...]
 
     @property
     def finished(self) -> list[str]:
-        """The notebooks that came to their last cell."""
-        return sorted(each.notebook for each in self.places if ended(each))
+        """Notebooks of which the last cell has run."""
+        return sorted(each.notebook for each in self.notebooks if ended(each))
 
     @property
     def troubles(self) -> list[str]:
-        """What does not go well: the error of the last cell, pods that failed, pods that wait."""
-        place = self.places[0] if self.places else None
-        cell = [place.error] if place and place.error else []
+        """The error of the last cell, pods that failed, and pods that wait."""
+        progress = self.notebooks[0] if self.notebooks else None
+        cell = [progress.error] if progress and progress.error else []
         failed = [each for each in self.pods if pods.phase(each) == "Failed"]
         waiting = [each for each in self.pods if pods.phase(each) == "Pending" and pods.why(each)]
         return [*cell, *(f"{_name(each)}: {pods.why(each) or pods.word(each)}" for each in failed + waiting)]
 
 
-def seats(
-    namespaces: Iterable[Object], places: Iterable[Object], every: Iterable[Object], *, label: str
-) -> list[Seat]:
-    """Return the attendees in the order of their names.
+def statuses(
+    namespaces: Iterable[Object], notebooks: Iterable[Object], every: Iterable[Object], *, label: str
+) -> list[AttendeeStatus]:
+    """Join namespaces, reported progress and pods to a status for each attendee, sorted by name.
 
     Args:
-        namespaces: With the label by which each tells whose it is.
-        places: The ConfigMaps in which notebooks tell where they are.
+        namespaces: With the attendee's name as the value of ``label``.
+        notebooks: The ConfigMaps that notebooks report to.
         every: Pods; those of other namespaces are left out.
-        label: The label.
+        label: Of the namespaces.
     """
     whose = {each["metadata"]["name"]: each["metadata"]["labels"][label] for each in namespaces}
-    told = {each["metadata"]["namespace"]: each.get("data") or {} for each in places}
+    data = {each["metadata"]["namespace"]: each.get("data") or {} for each in notebooks}
     theirs: dict[str, list[Object]] = {each: [] for each in whose}
     for pod in every:
         if pod["metadata"]["namespace"] in theirs:
             theirs[pod["metadata"]["namespace"]].append(pod)
-    found = [Seat(whose[each], read(told.get(each, {})), tuple(theirs[each])) for each in whose]
-    return sorted(found, key=lambda seat: seat.name)
+    found = [AttendeeStatus(whose[each], read(data.get(each, {})), tuple(theirs[each])) for each in whose]
+    return sorted(found, key=lambda status: status.name)
 
 
-def read(data: Mapping[str, str]) -> tuple[Whereabouts, ...]:
-    """Return what a ConfigMap tells, the newest first; what somebody has spoiled is left out."""
+def read(data: Mapping[str, str]) -> tuple[NotebookProgress, ...]:
+    """Parse a ConfigMap's data, the newest first; entries that are not valid are skipped."""
     found = []
     for notebook, text in data.items():
         try:
             said = json.loads(text)
             known = {name: said[name] for name in ("cell", "of", "state", "error", "at") if name in said}
-            place = Whereabouts(notebook, **known)
-            datetime.fromisoformat(place.at)
-            if isinstance(place.cell, int) and isinstance(place.of, int) and place.state in SAID:
-                found.append(place)
+            progress = NotebookProgress(notebook, **known)
+            datetime.fromisoformat(progress.at)
+            if (
+                isinstance(progress.cell, int)
+                and isinstance(progress.of, int)
+                and progress.state in STATE_WORDS
+            ):
+                found.append(progress)
         except (ValueError, TypeError):
             continue
     return tuple(sorted(found, key=lambda each: each.at, reverse=True))
 
 
-def ended(place: Whereabouts) -> bool:
-    """Return whether a notebook came to its last cell."""
-    return place.cell == place.of > 0 and place.state == DONE
+def ended(progress: NotebookProgress) -> bool:
+    """Whether the last cell of a notebook has run."""
+    return progress.cell == progress.of > 0 and progress.state == DONE
 
 
-def table(found: Iterable[Seat], now: datetime | None = None) -> Table:
-    """Return a row for each attendee, in the columns of :data:`COLUMNS`."""
+def table(found: Iterable[AttendeeStatus], now: datetime | None = None) -> Table:
+    """A row for each attendee, in the columns of :data:`COLUMNS`."""
     return Table(COLUMNS, [row(each, now) for each in found], empty="no attendees")
 
 
-def row(seat: Seat, now: datetime | None = None) -> tuple:
-    """Return name, notebook, cell, what it does, notebooks finished, pods, and what does not go well."""
-    place = seat.places[0] if seat.places else None
-    cell = f"{place.cell} of {place.of}" if place and place.cell else None
-    doing = f"{SAID[place.state]} {age(place.at, now)}" if place else "not seen yet"
-    more = len(seat.troubles) - MOST_TROUBLES
-    troubles = seat.troubles[:MOST_TROUBLES] + ([f"and {more} more"] if more > 0 else [])
-    finished = " ".join(each.partition("_")[0] for each in seat.finished)
+def row(status: AttendeeStatus, now: datetime | None = None) -> tuple:
+    progress = status.notebooks[0] if status.notebooks else None
+    cell = f"{progress.cell} of {progress.of}" if progress and progress.cell else None
+    doing = f"{STATE_WORDS[progress.state]} {age(progress.at, now)}" if progress else "not seen yet"
+    more = len(status.troubles) - MOST_TROUBLES
+    troubles = status.troubles[:MOST_TROUBLES] + ([f"and {more} more"] if more > 0 else [])
+    finished = " ".join(each.partition("_")[0] for each in status.finished)
     return (
-        seat.name,
-        place.notebook if place else None,
+        status.name,
+        progress.notebook if progress else None,
         cell,
         doing,
         finished,
-        counted(seat.pods),
+        counted(status.pods),
         "; ".join(troubles),
     )
 
 
 def counted(every: Iterable[Object]) -> str:
-    """Return how many pods are in each phase, in words."""
+    """Count the pods in each phase, in words."""
     words = {"Running": "run", "Pending": "wait", "Failed": "failed"}
     phases = [pods.phase(each) for each in every]
     return ", ".join(f"{phases.count(each)} {word}" for each, word in words.items() if each in phases)

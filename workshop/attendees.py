@@ -56,7 +56,7 @@ On a machine of your own, with kubectl and a clone of the kit:
 In the second cell of each notebook write: provider = "existing"
 
 While you work, your notebooks tell the instructor which cell runs, and the first line of an error; neither
-your code nor its output. If you would rather not: kubectl delete configmap whereabouts
+your code nor its output. If you would rather not: kubectl delete configmap notebook-progress
 """
 
 

@@ -1,20 +1,131 @@
-"""What an instructor has to know of a cluster before it is full: room, networks, where notebooks run.
+"""Checks of a cluster before a workshop: capacity for all quotas, network isolation, where notebooks run.
 
-Each answer is a pair: what there is, and what follows from it. How room is counted is in `room`, how
-enforcers of policies are known in `policies`.
+Quotas that fit keep attendees out of each other's way: no pod ever waits for another's to end. Where they do
+not fit, the scheduler takes pods in the order in which they came; and since the ranks of one run come one by
+one, two runs may each hold half of what they need and wait for one another. Kubernetes does not know that
+ranks belong together.
 """
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from kitlib.clusters import Cluster
 from kitlib.clusters.local import LocalCluster
+from kitlib.clusters.nodes import GPU, is_ready
 from kitlib.errors import Rejected
-from workshop import network_policies, room
+from kitlib.k8s import pods
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.quantities import format_bytes, parse_quantity
 from workshop.attendees import LABEL, Quota
 from workshop.jupyter import Jupyter
-from workshop.room import Room
+
+KINDS = ("cpu", "memory", GPU)
+POOL, TRAINING = "trainyard/pool", ("train", "training")  # of the kit's clusters at clouds
+# Amazon's agent is there on every cluster, and does it only when it is told to.
+AMAZON, AMAZON_AGENT, AMAZON_WORD = "aws-node", "aws-eks-nodeagent", "--enable-network-policy=true"
+ENFORCERS = {
+    "calico-node": "Calico",
+    "canal": "Calico",
+    "cilium": "Cilium",
+    "anetd": "Google's dataplane V2",
+    "antrea-agent": "Antrea",
+    "weave-net": "Weave Net",
+    "kube-router": "kube-router",
+    "ovnkube-node": "OVN-Kubernetes",
+}
 
 
-def survey(on: Cluster, people: int, quota: Quota) -> Room | None:
-    """Return whether the quotas of so many fit at once; None if this user may not see nodes."""
+@dataclass(frozen=True)
+class Capacity:
+    """What attendees may request together, and what the nodes have free.
+
+    Attributes:
+        needed: By kind: cores, bytes, GPUs.
+        free: The same, of what the nodes have less what others ask for.
+        nodes: How many are Ready.
+        training: How many of them are there for training: by their label, or else those with most cores.
+        missing: How many more nodes like these it takes; None if there is none to go by.
+        pattern: One of these nodes, or None.
+    """
+
+    needed: Mapping[str, float]
+    free: Mapping[str, float]
+    nodes: int
+    training: int
+    missing: int | None
+    pattern: Object | None
+
+    @property
+    def enough(self) -> bool:
+        """Whether all quotas fit at once."""
+        return all(self.free[kind] >= self.needed[kind] for kind in KINDS)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{_said(kind, self.free[kind])} free for {_said(kind, self.needed[kind])} of quotas"
+            for kind in KINDS
+            if self.needed[kind]
+        ]
+        return f"{self.nodes} nodes: " + ", ".join(parts)
+
+
+def count(attendees: int, quota: Quota, nodes: Sequence[Object], others: Iterable[Object]) -> Capacity:
+    """Compare what so many attendees may request with what the nodes have free. Pure.
+
+    Args:
+        attendees: How many.
+        quota: Of each.
+        nodes: Of the cluster.
+        others: Pods that are not the attendees'.
+    """
+    needed = {"cpu": parse_quantity(quota.cpu), "memory": parse_quantity(quota.memory), GPU: quota.gpus}
+    needed = {kind: attendees * each for kind, each in needed.items()}
+    ready = [each for each in nodes if is_ready(each) and not each["spec"].get("unschedulable")]
+    has = [{kind: _allocatable(each, kind) for kind in KINDS} for each in ready]
+    running = [each for each in others if not pods.finished(each)]
+    taken = {kind: sum(_asked(each, kind) for each in running) for kind in KINDS}
+    free = {kind: max(0.0, sum(each[kind] for each in has) - taken[kind]) for kind in KINDS}
+    training = _training(ready)
+    pattern = next(iter(training), None)
+    return Capacity(needed, free, len(ready), len(training), _missing(needed, free, pattern), pattern)
+
+
+def _training(ready: Sequence[Object]) -> list[Object]:
+    """Select the training nodes, which are those that a provider can add more of."""
+    pools = [(each["metadata"].get("labels") or {}).get(POOL) for each in ready]
+    if any(pools):
+        return [each for each, pool in zip(ready, pools, strict=True) if pool in TRAINING]
+    most = max((_allocatable(each, "cpu") for each in ready), default=0)
+    return [each for each in ready if _allocatable(each, "cpu") == most]
+
+
+def _missing(needed: Mapping, free: Mapping, pattern: Object | None) -> int | None:
+    """Count the nodes to add; None where no number of such nodes would do."""
+    short = {kind: needed[kind] - free[kind] for kind in KINDS if needed[kind] > free[kind]}
+    if not short:
+        return 0
+    each = {kind: _allocatable(pattern, kind) if pattern else 0 for kind in short}
+    return max(math.ceil(short[kind] / each[kind]) for kind in short) if all(each.values()) else None
+
+
+def _allocatable(node: Object, kind: str) -> float:
+    return parse_quantity(((node.get("status") or {}).get("allocatable") or {}).get(kind, "0"))
+
+
+def _asked(pod: Object, kind: str) -> float:
+    every = ((each.get("resources") or {}).get("requests") or {} for each in pod["spec"]["containers"])
+    return sum(parse_quantity(each.get(kind, "0")) for each in every)
+
+
+def _said(kind: str, amount: float) -> str:
+    if kind == "memory":
+        return format_bytes(amount)
+    return f"{amount:g} {'GPUs' if kind == GPU else 'cores'}"
+
+
+def survey(on: Cluster, people: int, quota: Quota) -> Capacity | None:
+    """Compare the quotas of so many with the cluster's nodes; None if this user may not see nodes."""
     try:
         nodes, pods = on.kube.get_all("Node"), on.kube.within("").get_all("Pod")
     except Rejected as error:
@@ -22,47 +133,50 @@ def survey(on: Cluster, people: int, quota: Quota) -> Room | None:
             raise
         return None
     theirs = {each["metadata"]["name"] for each in on.kube.get_all("Namespace", labels=LABEL)}
-    return room.count(people, quota, nodes, [p for p in pods if p["metadata"]["namespace"] not in theirs])
+    return count(people, quota, nodes, [p for p in pods if p["metadata"]["namespace"] not in theirs])
 
 
-def room_for_all(
-    on: Cluster, found: Room | None, *, scale: bool = False, confirm: bool = False
+def ensure(
+    on: Cluster, found: Capacity | None, *, scale: bool = False, confirm: bool = False
 ) -> tuple[str, str]:
-    """Say what the room is, and what to do about it; or do it, where that is asked for and possible.
+    """Describe the capacity and how to get enough of it; with ``scale``, add the missing nodes.
 
     Args:
         on: The cluster.
-        found: What `survey` found.
-        scale: Add what is missing, if the cluster can: its price is shown, and has to be agreed to.
-        confirm: It is agreed to beforehand.
+        found: The result of `survey`.
+        scale: Add the missing nodes, if the provider can: their price is shown, and asked for.
+        confirm: Agree to that price beforehand.
+
+    Returns:
+        What there is, and what follows from it.
     """
     if found is None:
         return "not known", "this kubeconfig may not see nodes"
     if found.enough:
         return str(found), "enough for all at once"
-    grow = getattr(on, "grow", None)
+    scale_up_to = getattr(on, "scale_up_to", None)
     if found.missing is None:
-        first = "" if grow is None or found.training else "; begin with cluster.scale(1), to go by it"
+        first = "" if scale_up_to is None or found.training else "; begin with cluster.scale(1), to go by it"
         return str(found), f"no node has what the quotas allow: pods that ask for it wait for ever{first}"
-    if grow is None:
+    if scale_up_to is None:
         local = "a local cluster may declare more than the machine has: recreate it with cpus= and memory="
         how = local if isinstance(on, LocalCluster) else f"add {found.missing} nodes, or give smaller quotas"
         return str(found), f"not enough for all at once: pods will wait for each other; {how}"
     wanted = found.training + found.missing
-    report = on.headroom(wanted, there=found.training)
+    report = on.check_quota(wanted, there=found.training)
     if not scale:
         may = "" if report.ok else "; " + "; ".join(f"{each.name}: {each.words}" for each in report.failures)
         how = f"{found.missing} nodes are missing: scale=True shows their price, and adds them{may}"
         return str(found), how
     report.raise_failures()
-    grow(wanted, confirm=confirm)
+    scale_up_to(wanted, confirm=confirm)
     return str(found), f"{found.missing} nodes are on their way"
 
 
 def network(on: Cluster) -> tuple[str, str]:
-    """Say whether attendees are kept out of each other's pods."""
+    """Describe whether attendees are kept out of each other's pods."""
     try:
-        who = network_policies.enforcer(on.kube.within("").get_all("DaemonSet"))
+        who = enforcer(on.kube.within("").get_all("DaemonSet"))
     except Rejected as error:
         if error.status != 403:
             raise
@@ -73,10 +187,34 @@ def network(on: Cluster) -> tuple[str, str]:
 
 
 def place_of_notebooks(on: Cluster, jupyter: Jupyter | None) -> tuple[str, str]:
-    """Say where attendees' notebooks run, and how they are reached."""
+    """Describe where attendees' notebooks run, and how they are reached."""
     if jupyter is not None:
         way = f"https://{jupyter.host}/NAME/" if jupyter.host else "kubectl port-forward"
         return "a pod for each", f"behind a token, by {way}: start.txt in the handout says how"
     if isinstance(on, LocalCluster):
         return "on this machine", "a local cluster is reached from 127.0.0.1 alone: a JupyterHub here will do"
     return "on attendees' own machines", "with kubectl, a clone of the kit, and their kubeconfig"
+
+
+def enforcer(daemonsets: Iterable[Object]) -> str:
+    """Name the network plugin that enforces NetworkPolicies; empty where none is known to. Pure.
+
+    The API server accepts the policies either way, so it is told by the DaemonSets of those plugins.
+
+    Args:
+        daemonsets: All of the cluster.
+    """
+    for each in daemonsets:
+        name = each["metadata"]["name"]
+        if name in ENFORCERS:
+            return ENFORCERS[name]
+        if name == AMAZON and _switched_on(each):
+            return "Amazon VPC CNI"
+    return ""
+
+
+def _switched_on(daemonset: Object) -> bool:
+    containers = daemonset["spec"]["template"]["spec"]["containers"]
+    return any(
+        each["name"] == AMAZON_AGENT and AMAZON_WORD in (each.get("args") or []) for each in containers
+    )

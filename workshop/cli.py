@@ -99,8 +99,8 @@ def rehearse(
 ) -> None:
     """Run NOTEBOOKS once, by default all, and print how long each took; exit status 1 if one did not pass.
 
-    With --attendees, see instead that a cluster is ready for a workshop of many: room for all, images on
-    the nodes, data, one training, and the price.
+    With --attendees, see instead that a cluster is ready for a workshop of many: capacity for all,
+    images on the nodes, data, one training, and the price.
     """
     if attendees is not None:
         tried = rehearsal.rehearse(attendees, **for_many)

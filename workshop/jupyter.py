@@ -1,9 +1,9 @@
-"""A JupyterLab in a pod for each attendee who has no machine of their own: behind a token, in a namespace.
+"""JupyterLab in a pod of their namespace, behind a token, for attendees who have no machine of their own.
 
-They come to it by ``kubectl port-forward``, which needs no more than their kubeconfig, or through an Ingress
-where the cluster has a controller for it. TLS is the controller's, with its default certificate: a key in
-each namespace would be everybody's to read. A local cluster's pods have the kit and its Python anyway;
-elsewhere it takes an image with the course's environment and a clone of the kit in ``/kit``.
+They reach it by ``kubectl port-forward``, which needs no more than their kubeconfig, or through an Ingress
+where the cluster has a controller for it. TLS ends at the controller, with its default certificate: a private
+key in each namespace could be read by its attendee. Pods of a local cluster have the kit and its Python;
+other clusters need an image with the course's environment and a clone of the kit in ``/kit``.
 """
 
 import base64
@@ -24,24 +24,24 @@ from kitlib.k8s.manifests import Object, merge
 from workshop.attendees import Attendee
 
 NAME, PORT = "jupyter", 8888
-INSIDE = "https://kubernetes.default.svc"  # the API server, as pods call it
-AUTHORITY = "kube-root-ca.crt"  # a ConfigMap of every namespace
+INSIDE = "https://kubernetes.default.svc"  # the API server, from inside the cluster
+AUTHORITY = "kube-root-ca.crt"  # a ConfigMap in every namespace
 
 
 @dataclass(frozen=True)
 class Jupyter:
-    """How everybody's JupyterLab is run on the cluster.
+    """JupyterLab in a pod for each attendee.
 
     Attributes:
-        image: Has the course's environment, and a clone of the kit in ``/kit``; a local cluster needs none.
-        host: A name that leads to the cluster's Ingress controller; without it, kubectl forwards a port.
+        image: With the course's environment, and a clone of the kit in ``/kit``; a local cluster needs none.
+        host: DNS name of the cluster's Ingress controller; without it, kubectl forwards a port.
     """
 
     image: str | None = None
     host: str | None = None
 
     def check(self, cluster: Cluster) -> None:
-        """Refuse a cluster on which there would be nothing to run."""
+        """Raise BadInput for a cluster that needs an image where none is given."""
         if self.image is None and not isinstance(cluster, LocalCluster):
             raise BadInput(
                 "JupyterLab in pods takes an image that has it, with the kit",
@@ -50,12 +50,12 @@ class Jupyter:
             )
 
     def apply(self, kube: Kube, attendee: Attendee) -> None:
-        """Have the JupyterLab of one attendee; repeated, it keeps its token."""
+        """Create the JupyterLab of one attendee; idempotent, and keeps the token."""
         for item in self.objects(kube, attendee):
             kube.apply(item)
 
     def objects(self, kube: Kube, attendee: Attendee) -> list[Object]:
-        """Return Secret, Service, Deployment; and where there is a host, the Ingress, and that it gets in."""
+        """Build Secret, Service and Deployment; with a host also Ingress and NetworkPolicy."""
         files = ("secret", "service", "deployment", *(["ingress", "networkpolicy"] if self.host else []))
         every = [manifests.read(settings.manifests("attendee", NAME, f"{each}.yaml"))[0] for each in files]
         secret, _, deployment = every[:3]
@@ -80,11 +80,11 @@ class Jupyter:
         return every
 
     def base(self, attendee: Attendee) -> str:
-        """Return the path under which the JupyterLab of an attendee is, with a slash at its end."""
+        """The base URL of an attendee's JupyterLab, with a trailing slash."""
         return f"/{attendee.name}/" if self.host else "/"
 
     def lines(self, kube: Kube, attendee: Attendee) -> str:
-        """Return what an attendee has to do to see it."""
+        """Instructions for an attendee to open it."""
         query = f"lab?token={token_of(kube)}"
         if self.host:
             return f"\nYour JupyterLab: https://{self.host}{self.base(attendee)}{query}\n"
@@ -96,19 +96,19 @@ class Jupyter:
 
 
 def token_of(kube: Kube) -> str:
-    """Return the token that opens the JupyterLab of a namespace; empty if there is none yet."""
+    """Read the token of the JupyterLab in a namespace; empty if there is none yet."""
     found = kube.find("Secret", NAME)
     return base64.b64decode(found["data"]["token"]).decode() if found else ""
 
 
 def _local() -> dict[str, str]:
-    """Return where a local cluster's pods find the kit, and the programs that it has fetched: as we do."""
+    """Environment variables for pods of a local cluster: the kit, and the cache of fetched programs."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return {"KIT": str(settings.ROOT), "XDG_CACHE_HOME": cache}
 
 
 def _inside(kube: Kube, attendee: Attendee) -> Object:
-    """Return the attendee's kubeconfig, with the API server as pods reach it."""
+    """The attendee's kubeconfig, with the API server's address inside the cluster."""
     config = yaml.safe_load(attendee.kubeconfig.read_text(encoding="utf-8"))
     authority = kube.get("ConfigMap", AUTHORITY)["data"]["ca.crt"].encode()
     server = {"server": INSIDE, "certificate-authority-data": base64.b64encode(authority).decode()}

@@ -1,7 +1,7 @@
-"""The day before a workshop: every notebook once, on the machine or cluster of the day, with its times.
+"""Rehearsal of the notebooks: each runs once on the machine or cluster of the workshop, and is timed.
 
-The notebooks are run by what ``make run`` runs them with, as a process of its own; here are the times that it
-leaves, beside those of the rehearsal before. What a time should be is in ``docs/instructors-guide.md``.
+``tools/run_notebooks.py``, the runner of ``make run``, executes them in a process of its own; this compares
+its times with those of the last rehearsal. Reference times are in ``docs/instructors-guide.md``.
 """
 
 import json
@@ -20,20 +20,20 @@ from kitlib.k8s.quantities import format_bytes
 
 RUNNER = Path("tools", "run_notebooks.py")
 RESULT, KEPT = "result.json", "rehearsal.json"
-AROUND = "cluster"  # making it and deleting it, and starting kernels
+AROUND = "cluster"  # creating and deleting it, and starting kernels
 PASSED = "passed"
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a rehearsal found out.
+    """The result of a rehearsal.
 
     Attributes:
         when: In UTC, as ISO 8601.
         place: What it ran on: provider, cores, memory, mode.
-        seconds: Of each notebook that was executed, and of all that was around them.
+        seconds: Of each notebook that was executed, and of the cluster.
         verdicts: Of each notebook: ``passed``, ``failed``, ``not finished`` or ``not executed``.
-        before: Seconds of the rehearsal before, if there was one.
+        before: Seconds of the last rehearsal, if there was one.
     """
 
     when: str
@@ -44,17 +44,17 @@ class Rehearsal:
 
     @property
     def passed(self) -> bool:
-        """Whether every notebook came to its end without an error."""
+        """Whether every notebook passed."""
         return all(verdict == PASSED for verdict in self.verdicts.values())
 
     @property
     def whole(self) -> bool:
-        """Whether every notebook was executed: times of half a rehearsal are no measure for the next one."""
+        """Whether every notebook was executed; only then are the times kept."""
         return "not executed" not in self.verdicts.values()
 
     @property
     def table(self) -> Table:
-        """The times as a table, a row a notebook, and the sum."""
+        """A row for each notebook, and the sum."""
         names = [*self.verdicts, AROUND]
         rows = [
             (name, _seconds(self.seconds, name), _seconds(self.before, name), self.verdicts.get(name, ""))
@@ -67,7 +67,7 @@ class Rehearsal:
         return Table(("notebook", "seconds", "last time", "verdict"), rows)
 
     def as_dict(self) -> dict[str, object]:
-        """Return it for the file that is kept."""
+        """Convert to JSON for the file that is kept."""
         return {
             "when": self.when,
             "place": dict(self.place),
@@ -77,12 +77,12 @@ class Rehearsal:
 
 
 def rehearse(notebooks: Sequence[str] = (), *, folder: Path, options: Sequence[str] = ()) -> Rehearsal:
-    """Run notebooks once; if all were executed, keep their times in ``folder/rehearsal.json``. Return them.
+    """Run notebooks once; if all were executed, keep their times in ``folder/rehearsal.json``.
 
     Args:
         notebooks: Numbers or names; by default all.
         folder: Where the report and the times are written.
-        options: More for ``tools/run_notebooks.py``, such as ``--provider existing``.
+        options: Of ``tools/run_notebooks.py``, such as ``--provider existing``.
 
     Raises:
         BadInput: The runner would not begin; it has said why.
@@ -94,7 +94,7 @@ def rehearse(notebooks: Sequence[str] = (), *, folder: Path, options: Sequence[s
     runner = config.find(config.ROOT / RUNNER)
     before = read(folder / KEPT)
     (folder / RESULT).unlink(missing_ok=True)
-    # One after the other, or each would be measured beside another one.
+    # In one lane, so that notebooks do not slow each other down.
     command = [sys.executable, str(runner), "--output", str(folder), "--lanes", "1", *options, *notebooks]
     status = _run(command)
     if not (folder / RESULT).exists():
@@ -115,12 +115,12 @@ def rehearse(notebooks: Sequence[str] = (), *, folder: Path, options: Sequence[s
 
 
 def judge(result: Mapping, *, place: Mapping[str, object], before: Mapping[str, float]) -> Rehearsal:
-    """Return what a ``result.json`` comes to. Pure.
+    """Evaluate a ``result.json``. Pure.
 
     Args:
         result: Its content.
         place: What it ran on.
-        before: Seconds of the rehearsal before, by notebook.
+        before: Seconds of the last rehearsal, by notebook.
     """
     executed = {each["name"]: each["seconds"] for each in result["notebooks"] if each["seconds"]}
     around = max(0.0, round(result["seconds"] - sum(executed.values()), 1))
@@ -134,7 +134,7 @@ def judge(result: Mapping, *, place: Mapping[str, object], before: Mapping[str, 
 
 
 def read(path: Path) -> dict[str, float]:
-    """Return the seconds of an earlier rehearsal by notebook; nothing where there was none."""
+    """Read the seconds of an earlier rehearsal by notebook; empty where there was none."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8"))["seconds"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -142,7 +142,7 @@ def read(path: Path) -> dict[str, float]:
 
 
 def _run(command: list[str]) -> int:
-    # In this process's group: Ctrl-C reaches the runner as well, which cleans up, and this waits for it.
+    # In this process's group: Ctrl-C reaches the runner as well, which cleans up.
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr) as process:
         try:
             return process.wait()

@@ -1,7 +1,7 @@
-"""Undoing a notebook: each lists in its metadata what it makes, and that is deleted, whoever else is there.
+"""Reset of a notebook: delete the objects that its metadata lists under ``trainyard.makes``.
 
-A thing that several notebooks make or find belongs to the first of them, so undoing a later one keeps it.
-What was made by kubectl is the course's only if its label says so; clusters are never deleted here.
+An object that several notebooks create belongs to the first of them, so resetting a later one keeps it.
+Objects created with kubectl are deleted only if their label names the notebook; clusters are never deleted.
 """
 
 import json
@@ -22,7 +22,7 @@ from kitlib.operators.catalog import OPERATORS
 from kitlib.operators.install import OPERATOR, uninstall
 from kitlib.runs import run
 
-# What notebooks make by kubectl, by the first part of "pod/hello"; the order is that of deletion.
+# What notebooks create with kubectl, by the first part of "pod/hello", in the order of deletion.
 BY_KUBECTL = {
     "deployment": "Deployment",
     "job": "Job",
@@ -34,21 +34,19 @@ BY_KUBECTL = {
     "storageclass": "StorageClass",
 }
 ORDER = (*BY_KUBECTL, "run", "dataset", "volume", "operator")
-COURSE_VOLUME = "shared"  # where notebooks have their datasets
+COURSE_VOLUME = "shared"  # with the datasets of the notebooks
 DELETED, ABSENT = "deleted", "was not there"
 
 
 def reset(notebook: str = "", *, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
-    """Delete what a notebook has made in a cluster, or what all of them have; the cluster itself stays.
-
-    Safe to call again.
+    """Delete what a notebook, or all of them, created in a cluster; idempotent. The cluster itself stays.
 
     Args:
         notebook: Its number, ``"05"``, or name; by default all.
         cluster: The cluster, or its name.
 
     Returns:
-        A row for each thing: notebook, what it made, what became of it.
+        A row for each object: notebook, object, result.
 
     Raises:
         BadInput: There is no such notebook.
@@ -60,7 +58,7 @@ def reset(notebook: str = "", *, cluster: Cluster | str = config.DEFAULT_CLUSTER
     chosen = _choose(notebook, every)
     try:
         found = connect(cluster) if isinstance(cluster, str) else cluster
-    except ClusterNotFound:  # and so is all that was in it
+    except ClusterNotFound:  # and nothing to delete
         found = None
     rows = []
     with progress("reset") as line:
@@ -76,11 +74,11 @@ def reset(notebook: str = "", *, cluster: Cluster | str = config.DEFAULT_CLUSTER
 
 
 def plan(every: Mapping[str, Sequence[str]], chosen: Collection[str]) -> list[tuple[str, str, str]]:
-    """Return what undoing some notebooks comes to: number, thing and owner, in the order of deletion.
+    """List number, object and owning notebook of what a reset deletes, in the order of deletion. Pure.
 
     Args:
-        every: What each notebook makes, by its number.
-        chosen: The notebooks to undo.
+        every: What each notebook creates, by its number.
+        chosen: The notebooks to reset.
     """
     owners: dict[str, str] = {}
     for number in sorted(every):
@@ -96,7 +94,7 @@ def plan(every: Mapping[str, Sequence[str]], chosen: Collection[str]) -> list[tu
 
 
 def _made() -> Iterator[tuple[str, list[str]]]:
-    """Yield each notebook's number and what it makes."""
+    """Yield each notebook's number and the objects that it creates."""
     for path in sorted((config.ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         yield path.stem[:2], _makes(path)
 
@@ -118,7 +116,7 @@ def _choose(notebook: str, every: dict[str, list[str]]) -> list[str]:
 
 
 def _delete(cluster: Cluster, number: str, made: str) -> str:
-    """Delete one thing and wait until it is gone; return what became of it."""
+    """Delete one object and wait until it is gone; the result in words."""
     kind, _, name = made.partition("/")
     if kind == "run":
         if run.main(cluster.kube, name) is None:
@@ -140,7 +138,7 @@ def _delete(cluster: Cluster, number: str, made: str) -> str:
 
 
 def _delete_stored(cluster: Cluster, kind: str, name: str) -> str:
-    """Delete a volume, or a dataset's folder on that of the course."""
+    """Delete a volume, or a dataset's folder on the course's volume."""
     try:
         volume = cluster.volume(name if kind == "volume" else COURSE_VOLUME)
     except VolumeNotFound:

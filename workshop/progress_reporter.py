@@ -1,9 +1,9 @@
-"""Where a notebook is, told to the instructor of a workshop: which cell runs, which failed, in a few words.
+"""The progress of an attendee's notebook, reported to the instructor: which cell runs, which failed.
 
-The kernel of an attendee's notebook writes it into the ConfigMap ``whereabouts`` of the attendee's namespace,
-which the workshop has put there; where there is none, or it was deleted, nothing is told. Neither code nor
-output is: the notebook's name, the number of the cell, and the first line of an error. A thread writes, once
-a second at most; what goes wrong with it is nobody's trouble. What the instructor sees is in `roster`.
+The kernel writes it to the ConfigMap ``notebook-progress`` of the attendee's namespace, which the workshop
+has created; without that ConfigMap nothing is reported. It holds the notebook's name, the number of the cell
+and the first line of an error, and neither code nor output. A thread writes at most once a second; its errors
+never reach the notebook. The instructor's table of it is in `attendee_status`.
 """
 
 import atexit
@@ -24,25 +24,25 @@ from kitlib.display.progress import in_notebook
 from kitlib.errors import KitError, Rejected
 from kitlib.k8s.client import Kube
 
-PLACE = "whereabouts"
-NAMESPACES = "attendee-"  # how those begin in which there may be the place
-SESSION = "JPY_SESSION_NAME"  # Jupyter says by it which file a kernel serves
+CONFIG_MAP = "notebook-progress"
+NAMESPACES = "attendee-"  # the prefix of attendees' namespaces
+SESSION = "JPY_SESSION_NAME"  # Jupyter's variable for the file that a kernel serves
 RUNNING, DONE, FAILED = "running", "done", "failed"
 PAUSE_SECONDS, LAST_SECONDS = 1.0, 1.0
 LONGEST = 200  # characters of an error
-UNKNOWN = "another"  # a notebook that is none of the course's
+UNKNOWN = "another"  # a notebook outside the course
 log = logging.getLogger("trainyard")
 
 Course = Mapping[str, list[tuple[str, int, int]]]  # a cell's source -> notebook, number, how many it has
 
 
 @dataclass(frozen=True)
-class Whereabouts:
-    """Where a notebook is.
+class NotebookProgress:
+    """The progress of one notebook.
 
     Attributes:
         notebook: Its name, without the ending.
-        cell: The number of the cell among those with code, from 1; 0 if it is none of the course's.
+        cell: The number of the cell among those with code, from 1; 0 outside the course.
         of: How many the notebook has.
         state: ``running``, ``done`` or ``failed``.
         error: The first line of it.
@@ -58,26 +58,26 @@ class Whereabouts:
 
 
 def follow(kube: Kube) -> None:
-    """Tell from now on where this notebook is, if it is an attendee's; anywhere else do nothing."""
+    """Report the progress of this notebook from now on, if it is an attendee's."""
     if not kube.namespace.startswith(NAMESPACES) or not in_notebook():
         return
     from IPython import get_ipython
 
     events = get_ipython().events
     for call in list(events.callbacks["post_run_cell"]):
-        teller = getattr(call, "__self__", None)
-        if isinstance(teller, Teller):
-            if teller.kube.namespace == kube.namespace and not teller.ended:
+        reporter = getattr(call, "__self__", None)
+        if isinstance(reporter, ProgressReporter):
+            if reporter.kube.namespace == kube.namespace and not reporter.ended:
                 return
-            teller.leave(events)
-    Teller(kube).join(events)
+            reporter.unregister(events)
+    ProgressReporter(kube).register(events)
 
 
-class Teller:
-    """Tells where one kernel is, each time a cell begins or ends.
+class ProgressReporter:
+    """Reports the progress of one kernel each time a cell starts or finishes.
 
     Args:
-        kube: The attendee's.
+        kube: The attendee's API client.
         course: Returns the cells of the course.
     """
 
@@ -85,68 +85,68 @@ class Teller:
         self.kube = kube
         self.ended = False
         self._course = course or cells
-        self._last = Whereabouts(Path(os.environ.get(SESSION, "")).stem or UNKNOWN)
-        self._told: deque[tuple[str, str, str]] = deque()
-        self._something, self._stopping = threading.Event(), threading.Event()
+        self._last = NotebookProgress(Path(os.environ.get(SESSION, "")).stem or UNKNOWN)
+        self._queue: deque[tuple[str, str, str]] = deque()
+        self._wakeup, self._stopping = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
-    def join(self, events) -> None:
-        """Be called by IPython at the begin and the end of each cell."""
-        events.register("pre_run_cell", self.begins)
-        events.register("post_run_cell", self.ends)
+    def register(self, events) -> None:
+        """Register with IPython for the start and the end of each cell."""
+        events.register("pre_run_cell", self.cell_started)
+        events.register("post_run_cell", self.cell_finished)
         atexit.register(self.close)
 
-    def leave(self, events) -> None:
-        """Be called no more."""
-        events.unregister("pre_run_cell", self.begins)
-        events.unregister("post_run_cell", self.ends)
+    def unregister(self, events) -> None:
+        """Undo `register`, and close."""
+        events.unregister("pre_run_cell", self.cell_started)
+        events.unregister("post_run_cell", self.cell_finished)
         self.close()
 
-    def begins(self, info) -> None:
-        """Note that a cell begins."""
+    def cell_started(self, info) -> None:
+        """Queue that a cell has started."""
         self._note(info.raw_cell, RUNNING, "")
 
-    def ends(self, result) -> None:
-        """Note how a cell has ended."""
+    def cell_finished(self, result) -> None:
+        """Queue the result of a cell."""
         error = result.error_before_exec or result.error_in_exec
         failed = error is not None and not isinstance(error, KeyboardInterrupt)
         source = getattr(result.info, "raw_cell", None)
         self._note(source, FAILED if failed else DONE, first_line(error) if failed else "")
 
     def close(self) -> None:
-        """Tell what is left to be told, for a moment at most."""
+        """Write what is queued, for a second at most."""
         self._stopping.set()
-        self._something.set()
+        self._wakeup.set()
         if self._thread is not None:
             self._thread.join(LAST_SECONDS)
 
     def _note(self, source: object, state: str, error: str) -> None:
         if self.ended or not isinstance(source, str):
             return
-        self._told.append((source, state, error))
-        self._something.set()
+        self._queue.append((source, state, error))
+        self._wakeup.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="progress-reporter", daemon=True)
             self._thread.start()
 
     def _run(self) -> None:
         try:
             while not self.ended:
-                self._something.wait()
-                self._something.clear()
+                self._wakeup.wait()
+                self._wakeup.clear()
                 self._write()
                 if self._stopping.wait(PAUSE_SECONDS):
                     self._write()
                     return
-        except Exception:  # noqa: BLE001 - nobody's notebook shall end for this
-            log.debug("where this notebook is cannot be told", exc_info=True)
+        except Exception:  # noqa: BLE001 - it must not end somebody's notebook
+            log.debug("the progress of this notebook cannot be reported", exc_info=True)
         self.ended = True
 
     def _write(self) -> None:
-        """Write where each notebook is of which something is new; the last word on each."""
-        told = [self._told.popleft() for _ in range(len(self._told))]
+        """Write the last queued state of each notebook."""
+        queued = [self._queue.popleft() for _ in range(len(self._queue))]
         new: dict[str, str] = {}
-        for source, state, error in told:
+        for source, state, error in queued:
             found = locate(source, self._last, self._course())
             now = datetime.now(UTC).isoformat(timespec="seconds")
             self._last = replace(found, state=state, error=error, at=now)
@@ -155,39 +155,39 @@ class Teller:
         if not new:
             return
         try:
-            self.kube.patch("ConfigMap", PLACE, {"data": new})
+            self.kube.patch("ConfigMap", CONFIG_MAP, {"data": new})
         except Rejected as error:
-            self.ended = error.status in (403, 404)  # nobody wants to know
+            self.ended = error.status in (403, 404)  # the ConfigMap is not there
         except KitError as error:
-            log.debug("where this notebook is was not told: %s", error.what)
+            log.debug("the progress of this notebook was not reported: %s", error.what)
 
 
-def locate(source: str, last: Whereabouts, course: Course) -> Whereabouts:
-    """Return which cell of the course this is; one that is none of it leaves the notebook where it was. Pure.
+def locate(source: str, last: NotebookProgress, course: Course) -> NotebookProgress:
+    """Find a cell of the course by its source; any other cell leaves the progress as it was. Pure.
 
-    Cells such as ``import kitlib as kit`` are in many notebooks: then it is the one that was there before.
+    Cells such as ``import kitlib as kit`` are in many notebooks: the notebook of the previous cell wins.
     """
     found = course.get(source.strip(), [])
     here = [each for each in found if each[0] == last.notebook]
     if here or len(found) == 1:
-        return Whereabouts(*(here or found)[0])
+        return NotebookProgress(*(here or found)[0])
     return last
 
 
 def first_line(error: BaseException) -> str:
-    """Return an error's class and the first line of its words."""
+    """Format an error as its class and the first line of its message."""
     words = error.what if isinstance(error, KitError) else str(error)
     return f"{type(error).__name__}: {words.strip().partition(chr(10))[0]}"[:LONGEST]
 
 
 def key(notebook: str) -> str:
-    """Return a notebook's name as a ConfigMap can have it."""
+    """Convert a notebook's name to a key of a ConfigMap."""
     return re.sub(r"[^-._a-zA-Z0-9]+", "-", notebook)[:100].strip("-.") or UNKNOWN
 
 
 @cache
 def cells() -> Course:
-    """Return where each cell with code stands in the course."""
+    """Index the code cells of the course by their source."""
     found: dict[str, list[tuple[str, int, int]]] = {}
     for path in sorted((config.ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         every = json.loads(path.read_text(encoding="utf-8"))["cells"]

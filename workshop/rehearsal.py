@@ -1,8 +1,8 @@
-"""The day before a workshop of many: room for all, images on the nodes, data, one training, time and price.
+"""Rehearsal of a workshop on its cluster: capacity, images on the nodes, datasets, one training run, price.
 
-What it finds is a row each, with the seconds that it took; a row that is not ready says what to do. The
-images stay on the nodes and the data where they are, so the day itself begins with both. That the notebooks
-pass is for `workshop.notebook_rehearsal`.
+Each check is a row with the seconds that it took; a row that is not ready says what to do. The images stay on
+the nodes and the datasets on their volume, so the workshop starts with both. Whether the notebooks pass is
+checked by `notebook_rehearsal`.
 """
 
 import time
@@ -26,12 +26,12 @@ from workshop import attendees as namespaces
 from workshop import capacity, staging, workshop
 from workshop.attendees import Quota
 
-SOMEBODY = "rehearsal"  # an attendee who is gone afterwards
+SOMEBODY = "rehearsal"  # an attendee who is deleted afterwards
 PULL, PULL_SECONDS = "DaemonSet", 1800
 READY, NOT_READY = "ready", "NOT READY"
 COLUMNS = ("what", "seconds", "verdict", "found")
 AMAZON, GOOGLE = ("amazon", "EKS control plane"), ("google", "GKE control plane")
-CLOUDS = {"aws": AMAZON, "eks": AMAZON, "gce": GOOGLE, "gke": GOOGLE}  # by the word of its nodes, and the kit
+CLOUDS = {"aws": AMAZON, "eks": AMAZON, "gce": GOOGLE, "gke": GOOGLE}  # by providerID and by kit provider
 INSTANCE, ACCELERATOR = "node.kubernetes.io/instance-type", "cloud.google.com/gke-accelerator"
 
 
@@ -44,7 +44,7 @@ def rehearse(
     hours: float = 4,
     **quota: object,
 ) -> Table:
-    """See that a cluster is ready for so many, as `create` would have it, and leave nothing but what helps.
+    """Check that a cluster is ready for so many attendees; only images and datasets stay behind.
 
     Args:
         attendees: How many will come.
@@ -66,9 +66,9 @@ def rehearse(
     wanted = datasets if isinstance(datasets, Mapping) else {each: {} for each in datasets}
     rows: list[tuple] = []
     with progress("rehearsal") as line:
-        with _step(rows, "room for all", line) as found:
+        with _step(rows, "capacity for all", line) as found:
             seen = capacity.survey(on, people, limits)
-            found += ["; ".join(capacity.room_for_all(on, seen)), seen is not None and seen.enough]
+            found += ["; ".join(capacity.ensure(on, seen)), seen is not None and seen.enough]
         with _step(rows, "images on the nodes", line) as found:
             found.append(pull(on, dict.fromkeys([config.read().image, *images])))
         if wanted:
@@ -84,13 +84,13 @@ def rehearse(
 
 
 def ready(table: Table) -> bool:
-    """Return whether every step of a rehearsal was ready."""
+    """Whether every step of a rehearsal was ready."""
     return all(row["verdict"] == READY for row in table)
 
 
 @contextmanager
 def _step(rows: list[tuple], what: str, line: Progress) -> Iterator[list]:
-    """Time a step; what it finds is put into the list, and an error of the kit's is its verdict."""
+    """Time a step; it appends its result to the list, and a KitError makes it NOT READY."""
     line.update(what)
     began, found = time.monotonic(), []
     try:
@@ -104,7 +104,7 @@ def _step(rows: list[tuple], what: str, line: Progress) -> Iterator[list]:
 
 
 def pull(on: Cluster, images: Sequence[str] | Mapping[str, object]) -> str:
-    """Have images on every node, and return how many nodes that were.
+    """Pull images to every node with a DaemonSet.
 
     Raises:
         WaitTimeout: One is not there yet; the error has what the nodes say.
@@ -146,7 +146,7 @@ def _pulling(item: Object) -> str:
 
 
 def _train(on: Cluster, limits: Quota) -> str:
-    """Train once with an attendee's kubeconfig, and return what came of it."""
+    """Train once with an attendee's kubeconfig, and describe the result."""
     somebody = namespaces.create(on.kube, SOMEBODY, quota=limits, hours=1)
     try:
         theirs = ExistingCluster(f"{SOMEBODY}-of-{on.name}"[:40].rstrip("-"), kubeconfig=somebody.kubeconfig)
@@ -159,13 +159,13 @@ def _train(on: Cluster, limits: Quota) -> str:
 
 
 def price(nodes: Sequence[Object], hours: float, *, at: str = "", more: int = 0) -> str:
-    """Return what nodes and their control plane cost, by the kit's dated tables. Pure.
+    """Estimate the price of nodes and control plane, by the kit's dated price tables. Pure.
 
     Args:
-        nodes: Of the cluster; whose they are stands in their ``providerID``, too.
+        nodes: Of the cluster; their ``providerID`` names the cloud.
         hours: How long.
         at: The cluster's provider.
-        more: How many of the nodes are missing as yet.
+        more: How many of the nodes are still to be added.
     """
     found = next((each["spec"].get("providerID", "").partition(":")[0] for each in nodes), "")
     cloud = at if at in CLOUDS else found

@@ -1,7 +1,7 @@
-"""The data of a workshop: prepared once on a volume of the instructor's, and read by everybody.
+"""Datasets of a workshop: prepared once on the instructor's volume, and shared read-only with all attendees.
 
-Each attendee's namespace gets a claim that leads to the same place and is read-only. What is on it stands in
-the claim's annotations, so that `prepare_dataset` finds it there without starting anything.
+Each attendee's namespace gets a read-only PersistentVolumeClaim to the same volume. The claim's annotations
+list the datasets, so that `prepare_dataset` finds them without starting a pod.
 """
 
 import json
@@ -21,12 +21,12 @@ SIZE = "10Gi"
 
 @dataclass(frozen=True)
 class Staged:
-    """Data that everybody may read.
+    """Datasets that all attendees may read.
 
     Attributes:
-        source: Where they are, as a PersistentVolume says it.
+        source: The volume source, as in the spec of a PersistentVolume.
         size: Of the volume.
-        found: What is said of each dataset, by name.
+        found: The description of each dataset, by name.
     """
 
     source: Object
@@ -35,25 +35,25 @@ class Staged:
 
     @property
     def said(self) -> str:
-        """Which they are, in words."""
+        """Their names, in words."""
         drawn = ", ".join(each for each, about in self.found.items() if about["synthetic"])
         return ", ".join(self.found) + (f" (stand-ins: {drawn})" if drawn else "")
 
     def share(self, kube: Kube, *, labels: Mapping[str, str]) -> None:
-        """Have them in a namespace."""
+        """Create the read-only claim in a namespace."""
         notes = {SHARED_NOTE: json.dumps(self.found)}
         sharing.share(kube, SHARED, source=self.source, size=self.size, labels=labels, notes=notes)
 
 
 def stage(cluster: Cluster, wanted: Mapping[str, Mapping]) -> Staged:
-    """Prepare datasets on the volume from which all read; those that are there are taken as they are.
+    """Prepare datasets on the shared volume; those that are there already are kept.
 
     Args:
         cluster: Where.
         wanted: Options of `prepare_dataset`, by the dataset's name.
     """
     volume = cluster.create_volume(SHARED, size=SIZE)
-    sharing.read_only(volume.source)  # whether it can be shared at all, before anything is fetched
+    sharing.read_only(volume.source)  # raises if the volume cannot be shared, before anything is fetched
     for name, options in wanted.items():
         dataset.prepare_dataset(name, volume=volume, **options)
     said = {name: dataset.said_of(volume, name) for name in wanted}
@@ -64,7 +64,7 @@ def stage(cluster: Cluster, wanted: Mapping[str, Mapping]) -> Staged:
 
 
 def staged(cluster: Cluster) -> Staged | None:
-    """Return what was staged in a cluster before, or None."""
+    """Find the datasets that were staged in a cluster, or None."""
     found = _noted(cluster.kube)
     if not found:
         return None
@@ -74,7 +74,7 @@ def staged(cluster: Cluster) -> Staged | None:
 
 
 def delete(cluster: Cluster) -> None:
-    """Delete what was staged; nothing to delete is fine."""
+    """Delete the staged datasets; idempotent."""
     if not _noted(cluster.kube):
         return
     try:

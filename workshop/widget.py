@@ -1,36 +1,42 @@
-"""A workshop, watched: who is at which notebook, whose cells and pods fail and why, and how far everybody is.
+"""The live view of a workshop: the status of each attendee, and a picture of their progress by notebook.
 
-One thread follows the attendees' namespaces, what their notebooks tell, and all pods; another draws. What a
-row says is in `roster`, the static picture in `workshop_picture`.
+One thread watches the attendees' namespaces, the ConfigMaps of their progress, and all pods; another draws.
+The rows are those of `attendee_status`.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from kitlib.errors import KitError
 from kitlib.k8s.client import Kube
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.widgets.picture import Picture
+from kitlib.widgets.run_picture import THEME
 from kitlib.widgets.watch import Watch
 from workshop import attendee_status, progress_reporter
-from workshop import picture as workshop_picture
-from workshop.attendee_status import Seat
+from workshop.attendee_status import AttendeeStatus, ended
+from workshop.progress_reporter import FAILED
 
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
 
+ROW = 0.24  # inches
+
 
 class WorkshopWatch(Watch):
-    """A workshop as it goes; made by :func:`workshop.watch`.
+    """A live view of a workshop; created by :func:`workshop.watch`.
 
     Args:
-        kube: The instructor's.
-        label: By which the attendees' namespaces are known.
+        kube: The instructor's API client.
+        label: Of the attendees' namespaces.
         minutes: How long at most.
 
     Attributes:
-        rows: Of the table, in the columns of `roster.COLUMNS`.
+        rows: Of the table, in the columns of `attendee_status.COLUMNS`.
     """
 
     kind = "workshop"
@@ -39,25 +45,27 @@ class WorkshopWatch(Watch):
         super().__init__(kube.cluster)
         self.kube, self.label = kube.within(""), label
         self.until = time.monotonic() + 60 * minutes
-        self.seats: list[Seat] = []
+        self.statuses: list[AttendeeStatus] = []
 
     @property
     def rows(self) -> list[list[object]]:
         with self.lock:
-            return [list(each) for each in attendee_status.table(self.seats).rows]
+            return [list(each) for each in attendee_status.table(self.statuses).rows]
 
     def work(self) -> dict[str, Callable[[], None]]:
         return {"attendees": self._follow, "draw": self._draw}
 
     def _follow(self) -> None:
-        places = WatchSpec("ConfigMap", labels=self.label, fields=f"metadata.name={progress_reporter.PLACE}")
+        notebooks = WatchSpec(
+            "ConfigMap", labels=self.label, fields=f"metadata.name={progress_reporter.CONFIG_MAP}"
+        )
         try:
             for seen in watch_objects(
-                self.kube, WatchSpec("Namespace", labels=self.label), places, WatchSpec("Pod")
+                self.kube, WatchSpec("Namespace", labels=self.label), notebooks, WatchSpec("Pod")
             ):
                 every = (list(seen[kind].values()) for kind in ("Namespace", "ConfigMap", "Pod"))
                 with self.lock:
-                    self.seats = attendee_status.seats(*every, label=self.label)
+                    self.statuses = attendee_status.statuses(*every, label=self.label)
                 if self.stopping.is_set() or time.monotonic() > self.until:
                     break
         except KitError as error:
@@ -69,40 +77,40 @@ class WorkshopWatch(Watch):
         return view.show(facts=self.facts(), tables={"attendees": self.rows}, summary=repr(self))
 
     def facts(self) -> dict[str, object]:
-        """Return what is said in words: title, figures, how far each is in each notebook."""
+        """Facts for the view: title, figures, and the progress of each attendee by notebook."""
         with self.lock:
-            seats = self.seats
+            statuses = self.statuses
         gone = self.finished or self.stopping.is_set()
-        columns, shares = workshop_picture.shares(seats)
+        columns, progress = shares(statuses)
         return {
             "title": self.title,
             "about": f'workshop on cluster "{self.title}"',
             "phase": "Ended" if gone else "Live",
-            "figures": [[name, str(count)] for name, count in self.counted(seats).items()],
+            "figures": [[name, str(count)] for name, count in self.counted(statuses).items()],
             "notes": [self.trouble] * bool(self.trouble),
             "columns": [each.partition("_")[0] for each in columns],
-            "progress": [[seat.name, *row] for seat, row in zip(seats, shares, strict=True)],
+            "progress": [[status.name, *row] for status, row in zip(statuses, progress, strict=True)],
             "finished": gone,
         }
 
     @staticmethod
-    def counted(seats: list[Seat]) -> dict[str, int]:
-        """Return how many attendees there are, were seen, run a cell, and have some trouble."""
-        now = [each.places[0].state for each in seats if each.places]
+    def counted(statuses: list[AttendeeStatus]) -> dict[str, int]:
+        """Count the attendees, those seen, those running a cell, and those with a problem."""
+        now = [each.notebooks[0].state for each in statuses if each.notebooks]
         return {
-            "attendees": len(seats),
+            "attendees": len(statuses),
             "seen": len(now),
             "run a cell": now.count(progress_reporter.RUNNING),
-            "in trouble": sum(bool(each.troubles) for each in seats),
+            "in trouble": sum(bool(each.troubles) for each in statuses),
         }
 
     def picture(self) -> Picture:
         with self.lock:
-            return Picture(workshop_picture.draw(self.seats, title=self.title), repr(self))
+            return Picture(draw(self.statuses, title=self.title), repr(self))
 
     def still(self) -> list[dict[str, str]]:
         with self.lock:
-            table = attendee_status.table(self.seats)
+            table = attendee_status.table(self.statuses)
         return [self.picture().bundle(), {"text/plain": repr(table), "text/html": table._repr_html_()}]
 
     def state(self) -> object:
@@ -110,5 +118,54 @@ class WorkshopWatch(Watch):
 
     def __repr__(self) -> str:
         with self.lock:
-            figures = ", ".join(f"{name}: {count}" for name, count in self.counted(self.seats).items())
+            figures = ", ".join(f"{name}: {count}" for name, count in self.counted(self.statuses).items())
         return f"Workshop on cluster {self.title}: {figures}" + (f"; {self.trouble}" if self.trouble else "")
+
+
+def shares(statuses: Sequence[AttendeeStatus]) -> tuple[list[str], list[list[float]]]:
+    """Tabulate the progress of each attendee by notebook.
+
+    Returns:
+        Names of notebooks, and a row for each attendee: shares of cells from 0 to 1, negative
+        where a cell has failed.
+    """
+    columns = sorted(
+        {progress.notebook for status in statuses for progress in status.notebooks if progress.of}
+    )
+    rows = []
+    for status in statuses:
+        by_name = {progress.notebook: progress for progress in status.notebooks}
+        rows.append([_share(by_name.get(each)) for each in columns])
+    return columns, rows
+
+
+def _share(progress) -> float:
+    if progress is None or not progress.of:
+        return 0.0
+    share = 1.0 if ended(progress) else round(min(0.99, progress.cell / progress.of), 2)
+    return -share if progress.state == FAILED else share
+
+
+def draw(statuses: Sequence[AttendeeStatus], *, title: str) -> Figure:
+    """Draw a row for each attendee and a box for each notebook, filled as far as they are."""
+    columns, rows = shares(statuses)
+    size = (2.2 + 0.75 * max(1, len(columns)), 0.8 + ROW * max(1, len(statuses)))
+    figure = Figure(figsize=size, layout="constrained", facecolor=THEME.ground)
+    axes = figure.subplots()
+    for across, _ in enumerate(columns):
+        for down, row in enumerate(rows):
+            colour = THEME.bad if row[across] < 0 else THEME.good if row[across] == 1 else THEME.busy
+            axes.add_patch(Rectangle((across, down + 0.15), 0.9, 0.7, facecolor=THEME.grid))
+            axes.add_patch(Rectangle((across, down + 0.15), 0.9 * abs(row[across]), 0.7, facecolor=colour))
+    axes.set(xlim=(0, max(1, len(columns))), ylim=(max(1, len(statuses)), 0))
+    axes.set_xticks(
+        [each + 0.45 for each in range(len(columns))], [each.partition("_")[0] for each in columns]
+    )
+    axes.set_yticks([each + 0.5 for each in range(len(statuses))], [each.name for each in statuses])
+    axes.tick_params(length=0, labelsize="small", colors=THEME.text)
+    axes.xaxis.tick_top()
+    axes.spines[:].set_visible(False)
+    words = "green: finished, blue: on the way, red: a cell has failed"
+    axes.set_xlabel(words if columns else "no notebook was seen yet", fontsize="x-small", color=THEME.text)
+    axes.set_title(title, loc="left", color=THEME.text)
+    return figure

@@ -19,7 +19,7 @@ from kitlib.k8s.quantities import check_count
 from workshop import attendee_status, attendees, capacity, staging
 from workshop.attendees import LABEL, Attendee, Quota, write_handout
 from workshop.jupyter import Jupyter
-from workshop.progress_reporter import PLACE
+from workshop.progress_reporter import CONFIG_MAP
 from workshop.staging import Staged
 
 MOST, AT_ONCE = 500, 8
@@ -86,7 +86,7 @@ def create(
     if jupyter is not None:
         jupyter.check(on)
     found = capacity.survey(on, len(people), each_may)
-    said = capacity.room_for_all(on, found, scale=scale, confirm=confirm)
+    said = capacity.ensure(on, found, scale=scale, confirm=confirm)
     wanted = datasets if isinstance(datasets, Mapping) else {each: {} for each in datasets}
     staged = staging.stage(on, wanted) if wanted else None
     made = _add_all(on, people, each_may, hours, staged, jupyter)
@@ -100,7 +100,7 @@ def create(
         ),
         ("kubeconfigs", str(path), f"a key for each, until {min(each.expires for each in made)}"),
         ("quota of each", ", ".join(f"{key} {value}" for key, value in vars(each_may).items()), ""),
-        ("room", *said),
+        ("capacity", *said),
         ("network", *capacity.network(on)),
         ("data", *((staged.said, "read-only") if staged else ("none", 'datasets=["mnist"] stages them'))),
         ("jupyter", *capacity.place_of_notebooks(on, jupyter)),
@@ -156,9 +156,9 @@ def status(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
     """
     on = connect(cluster) if isinstance(cluster, str) else cluster
     everywhere = on.kube.within("")
-    found = attendee_status.seats(
+    found = attendee_status.statuses(
         everywhere.get_all("Namespace", labels=LABEL),
-        everywhere.get_all("ConfigMap", labels=LABEL, fields=f"metadata.name={PLACE}"),
+        everywhere.get_all("ConfigMap", labels=LABEL, fields=f"metadata.name={CONFIG_MAP}"),
         everywhere.get_all("Pod"),
         label=LABEL,
     )

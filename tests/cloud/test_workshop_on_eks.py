@@ -40,8 +40,8 @@ def test_a_workshop_is_rehearsed_scaled_held_and_deleted(amazon, there):
     cluster.wait_ready(timeout=120)
     told = kit.workshop.rehearse(3, cluster=cluster, datasets=["digits"], hours=8, **QUOTA)
     rows = {each["what"]: each for each in told}
-    assert "1 nodes are missing" in rows["room for all"]["found"]
-    assert [each["what"] for each in told if each["verdict"] != rehearsal.READY] == ["room for all"]
+    assert "1 nodes are missing" in rows["capacity for all"]["found"]
+    assert [each["what"] for each in told if each["verdict"] != rehearsal.READY] == ["capacity for all"]
     assert "with 1 nodes more" in rows["price of 8 hours"]["found"]
 
     amazon.quota("L-1216C47A", 2 + 4, region=REGION)  # the vCPUs of the two machines that it has
@@ -56,7 +56,7 @@ def test_a_workshop_is_rehearsed_scaled_held_and_deleted(amazon, there):
     given = {"datasets": ["digits"], "scale": True, "confirm": True, **QUOTA}
     made = kit.workshop.create(PEOPLE, cluster=cluster, **given)
     facts = {each["what"]: each for each in made.facts}
-    assert "1 nodes are on their way" in facts["room"]["note"]
+    assert "1 nodes are on their way" in facts["capacity"]["note"]
     assert facts["data"]["is"] == "digits"
     amazon.clock.advance(600)  # nobody waits for them: they are on their way
     there.settled()

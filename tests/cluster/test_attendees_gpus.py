@@ -27,9 +27,9 @@ def cluster(state_home):
 
 def test_each_has_a_gpu_and_nobody_has_two(cluster, plain):
     made = kit.workshop.create(["ada", "bob"], cluster=cluster, cpu="1", memory="1Gi", gpus=1)
-    room = next(each for each in made.facts if each["what"] == "room")
-    assert "2 GPUs free for 2 GPUs of quotas" in room["is"]
-    assert room["note"] == "enough for all at once"
+    found = next(each for each in made.facts if each["what"] == "capacity")
+    assert "2 GPUs free for 2 GPUs of quotas" in found["is"]
+    assert found["note"] == "enough for all at once"
     assert capacity.survey(cluster, 3, Quota(cpu="1", memory="1Gi", gpus=1)).missing == 1
     clusters = [kit.connect(f"of-{each.name}", kubeconfig=each.kubeconfig) for each in made.attendees]
     job = plain("print('trained')", nodes=1, gpus=1, name="uses")

@@ -57,7 +57,7 @@ def test_everybody_has_a_room_with_what_belongs_into_it_and_it_is_said_what_does
         kinds = local_cluster.kubectl(
             f"get networkpolicy,resourcequota,limitrange,role,pvc,configmap -n {each.namespace} -o name"
         )
-        for kind in ("networkpolicy", "resourcequota", "limitrange", "role", "datasets", "whereabouts"):
+        for kind in ("networkpolicy", "resourcequota", "limitrange", "role", "datasets", "notebook-progress"):
             assert kind in kinds
     late = CliRunner().invoke(main.main, ["workshop", "add", "late-lena", "-c", local_cluster.name])
     assert late.exit_code == 0, late.output

@@ -10,7 +10,7 @@ from kitlib.display.progress import Progress
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput
 from kitlib.storage.sharing import read_only
-from workshop import network_policies, rehearsal, room
+from workshop import capacity, rehearsal
 from workshop.attendees import Attendee, Quota, write_handout
 
 
@@ -40,7 +40,7 @@ def pod(cpu, phase="Running"):
     ids=str,
 )
 def test_room_is_what_the_quotas_of_all_come_to(people, quota, nodes, others, enough, missing):
-    found = room.count(people, quota, nodes, others)
+    found = capacity.count(people, quota, nodes, others)
     assert (found.enough, found.missing) == (enough, missing)
     assert "of quotas" in str(found)
 
@@ -63,7 +63,7 @@ def of_pool(pool, **more):
     ids=str,
 )
 def test_nodes_are_added_to_those_that_are_there_for_training(nodes, training, missing):
-    found = room.count(20, Quota(cpu="1", memory="1Gi"), nodes, [])
+    found = capacity.count(20, Quota(cpu="1", memory="1Gi"), nodes, [])
     assert (found.training, found.missing) == (training, missing)
 
 
@@ -86,7 +86,7 @@ def daemonset(name, *arguments):
     ids=str,
 )
 def test_it_is_said_who_enforces_network_policies(found, who):
-    assert network_policies.enforcer(found) == who
+    assert capacity.enforcer(found) == who
 
 
 @pytest.mark.parametrize(

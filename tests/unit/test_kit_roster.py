@@ -10,7 +10,7 @@ import pytest
 from kitlib.errors import ClusterUnreachable, KitError, Rejected
 from kitlib.widgets.widget import LiveView
 from workshop import attendee_status, progress_reporter
-from workshop.progress_reporter import Teller, Whereabouts, locate
+from workshop.progress_reporter import NotebookProgress, ProgressReporter, locate
 from workshop.widget import WorkshopWatch
 
 COURSE = {
@@ -22,7 +22,7 @@ NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 
 
 class Recorder:
-    """Takes what a teller writes, or fails as it is told to."""
+    """Takes what a reporter writes, or fails as it is told to."""
 
     namespace = "attendee-ada"
 
@@ -44,11 +44,11 @@ def cell(source, error=None):
 
 
 def test_a_cell_is_found_in_the_course_and_one_of_several_notebooks_by_where_it_was_before():
-    assert locate("run.plot()\n", Whereabouts("another"), COURSE).cell == 4
-    assert locate("import kitlib as kit", Whereabouts("06_data_parallel"), COURSE).of == 5
-    unknown = locate("import kitlib as kit", Whereabouts("another"), COURSE)
+    assert locate("run.plot()\n", NotebookProgress("another"), COURSE).cell == 4
+    assert locate("import kitlib as kit", NotebookProgress("06_data_parallel"), COURSE).of == 5
+    unknown = locate("import kitlib as kit", NotebookProgress("another"), COURSE)
     assert (unknown.notebook, unknown.cell) == ("another", 0)
-    stays = Whereabouts("05_indexed_job", 3, 4)
+    stays = NotebookProgress("05_indexed_job", 3, 4)
     assert locate("my_own = 1", stays, COURSE) == stays
 
 
@@ -60,11 +60,11 @@ def test_every_cell_of_the_course_is_known():
 
 def test_a_teller_writes_the_last_word_and_an_errors_first_line():
     kube = Recorder()
-    teller = Teller(kube, course=lambda: COURSE)
-    teller.begins(cell("run.plot()"))
+    reporter = ProgressReporter(kube, course=lambda: COURSE)
+    reporter.cell_started(cell("run.plot()"))
     assert kube.wrote.wait(30)
-    teller.ends(cell("run.plot()", error=KitError("no such run\nmore", about="run", fix="none")))
-    teller.close()
+    reporter.cell_finished(cell("run.plot()", error=KitError("no such run\nmore", about="run", fix="none")))
+    reporter.close()
     (said,) = [json.loads(each) for each in kube.written.values()]
     assert list(kube.written) == ["05_indexed_job"]
     assert (said["cell"], said["of"], said["state"]) == (4, 4, "failed")
@@ -73,13 +73,13 @@ def test_a_teller_writes_the_last_word_and_an_errors_first_line():
 
 @pytest.mark.parametrize("status", [403, 404])
 def test_where_nobody_wants_to_know_a_teller_asks_once(status):
-    kube = Recorder(Rejected("no", about="whereabouts", fix="none", status=status))
-    teller = Teller(kube, course=lambda: COURSE)
-    teller.begins(cell("run.plot()"))
+    kube = Recorder(Rejected("no", about="notebook-progress", fix="none", status=status))
+    reporter = ProgressReporter(kube, course=lambda: COURSE)
+    reporter.cell_started(cell("run.plot()"))
     assert kube.wrote.wait(30)
-    teller.close()
-    teller.ends(cell("run.plot()"))
-    assert teller.ended
+    reporter.close()
+    reporter.cell_finished(cell("run.plot()"))
+    assert reporter.ended
     assert kube.asked == 1
 
 
@@ -88,12 +88,12 @@ def test_where_nobody_wants_to_know_a_teller_asks_once(status):
 )
 def test_what_goes_wrong_with_telling_is_nobodys_trouble(error):
     kube = Recorder(error)
-    teller = Teller(kube, course=lambda: COURSE)
-    teller.begins(cell("run.plot()"))
+    reporter = ProgressReporter(kube, course=lambda: COURSE)
+    reporter.cell_started(cell("run.plot()"))
     assert kube.wrote.wait(30)
-    teller.ends(cell("run.plot()"))
-    teller.close()
-    teller.ends(SimpleNamespace(info=None, error_in_exec=None, error_before_exec=None))
+    reporter.cell_finished(cell("run.plot()"))
+    reporter.close()
+    reporter.cell_finished(SimpleNamespace(info=None, error_in_exec=None, error_before_exec=None))
 
 
 def test_only_an_attendees_notebook_tells_anything():
@@ -130,7 +130,7 @@ def test_the_table_says_where_everybody_is_and_whose_pods_fail_and_why():
         pod("well", "attendee-bob", phase="Running"),
         pod("others", "default", phase="Failed"),
     ]
-    found = attendee_status.seats(namespaces, places, pods, label=LABEL)
+    found = attendee_status.statuses(namespaces, places, pods, label=LABEL)
     ada, bob = list(attendee_status.table(found, NOW))
     assert (ada["attendee"], ada["doing"]) == ("ada", "not seen yet")
     assert (bob["notebook"], bob["cell"], bob["doing"]) == ("05_indexed_job", "3 of 4", "failed, for 30s")
@@ -158,7 +158,7 @@ def test_the_live_table_has_a_row_for_each_and_how_far_they_are():
     ada = {"00_start": told(9, 9), "05_indexed_job": told(2, 4)}
     bob = {"05_indexed_job": told(3, 4, "failed", "Oh: no")}
     namespaces, places = zip(room("ada", **ada), room("bob", **bob), room("eve"), strict=True)
-    watch.seats = attendee_status.seats(namespaces, places, [], label=LABEL)
+    watch.statuses = attendee_status.statuses(namespaces, places, [], label=LABEL)
     view = LiveView(kind="workshop")
     assert watch.push(view) > 0
     assert [row[0] for row in view.tables["attendees"]] == ["ada", "bob", "eve"]
