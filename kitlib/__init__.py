@@ -13,10 +13,11 @@ These are all the names that notebooks need. ``kit.list_resources``, ``kit.delet
 
 from kitlib.clusters import Cluster, clean_up, connect, create_cluster, list_clusters, plugins, preflight
 from kitlib.clusters.credentials import providers
-from kitlib.clusters.doctor import machine
-from kitlib.datasets.dataset import Dataset, image_folder, prepare_dataset
+from kitlib.clusters.doctor import doctor
+from kitlib.clusters.local import images
+from kitlib.container_images import build_image
+from kitlib.datasets import DatasetJob, prepare_dataset, upload_image_folder
 from kitlib.errors import ClusterNotFound, KitError, RunFailed
-from kitlib.images import build_image
 from kitlib.jobs import ElasticJob, IndexedJob, ParameterServer, PyTorchJob, TorchElastic, TrainJob, launch
 from kitlib.operators import install, uninstall
 from kitlib.runs.run import Run
@@ -26,7 +27,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Cluster",
     "ClusterNotFound",
-    "Dataset",
+    "DatasetJob",
     "ElasticJob",
     "IndexedJob",
     "KitError",
@@ -42,16 +43,17 @@ __all__ = [
     "connect",
     "create_cluster",
     "delete_resources",
-    "image_folder",
+    "doctor",
+    "images",
     "install",
     "launch",
     "list_clusters",
     "list_resources",
-    "machine",
     "preflight",
     "prepare_dataset",
     "providers",
     "uninstall",
+    "upload_image_folder",
     "workshop",
 ]
 

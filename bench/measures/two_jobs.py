@@ -15,6 +15,7 @@ import kitlib as kit
 from bench.lab import Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
+from kitlib.datasets import Dataset
 from kitlib.k8s.quantities import parse_quantity
 
 PLACES, GANG = 4, 3
@@ -65,7 +66,7 @@ def measure(lab: Lab) -> list[Result]:
     ]
 
 
-def _both(lab: Lab, data: kit.Dataset, pace: float, second: int) -> float:
+def _both(lab: Lab, data: Dataset, pace: float, second: int) -> float:
     """Return the makespan; ``second`` is how many workers the second job takes at most, 0 to wait first."""
     cpu = 0.65 * min(parse_quantity(each["cpu"]) for each in lab.ours.nodes())  # one worker a node
     lab.report("two jobs, elastic" if second else "two jobs, gang-scheduled")

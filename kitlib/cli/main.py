@@ -15,7 +15,6 @@ from kitlib.cli.options import OPTION, options_of
 from kitlib.cli.run import launch, run
 from kitlib.cli.volume import CLUSTER, volume
 from kitlib.clusters import plugins
-from kitlib.display.tables import Table
 from kitlib.display.text import printable
 from kitlib.errors import KitError
 
@@ -220,9 +219,7 @@ def use_bundle(file: str) -> None:
 def images(context: click.Context, wide: bool) -> None:
     """Show what stands in for container images on local nodes."""
     if context.invoked_subcommand is None:
-        columns = ("image", "tags", "stand_in", "state") + (("cannot",) if wide else ())
-        rows = [tuple(each[column] for column in columns) for each in clusters.local.images()]
-        click.echo(Table(tuple(column.replace("_", " ") for column in columns), rows))
+        click.echo(clusters.local.images(wide=wide))
 
 
 @images.command("get")
@@ -262,13 +259,13 @@ def doctor(
     context: click.Context, provider: str | None, nodes: int, name: str, option: tuple[str, ...]
 ) -> None:
     """Say what this machine can do, and which credentials each provider would use."""
+    from kitlib.clusters import doctor as machine
     from kitlib.clusters.credentials import providers
-    from kitlib.clusters.doctor import machine
 
     if provider is not None:
         report = clusters.preflight(provider, name=name, nodes=nodes, **options_of(option))
         click.echo(report)
         context.exit(0 if report.ok else 1)
-    click.echo(machine())
+    click.echo(machine.doctor())
     click.echo()
     click.echo(providers())

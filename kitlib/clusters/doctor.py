@@ -1,19 +1,19 @@
 """What this machine can do for a cluster of its own, as a table; nothing is changed by asking."""
 
-from kitlib.clusters.local import machine as facts
+from kitlib.clusters.local import machine
 from kitlib.display.tables import Table
 from kitlib.k8s.quantities import format_bytes
 
 LITTLE_DISK, LITTLE_MEMORY = 2 * 2**30, 3 * 2**30
 
 
-def machine() -> Table:
+def doctor() -> Table:
     """Return the cores, memory, disk, GPUs and rights of this machine, each with a word on what follows.
 
     Example:
-        >>> machine()
+        >>> doctor()
     """
-    found = facts()
+    found = machine()
     cores, memory, disk = found["cores"], found["memory"], found["disk_free"]
     rows = [
         ("system", found["system"], ""),

@@ -17,6 +17,7 @@ from pathlib import Path
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.config import ROOT
 from kitlib.display.progress import progress
+from kitlib.display.tables import Table
 from kitlib.errors import (
     BadInput,
     ClusterBroken,
@@ -222,9 +223,15 @@ def not_found(name: str) -> ClusterNotFound:
     )
 
 
-def images() -> list[dict[str, str]]:
-    """Return a row for each known image: what stands in for it on local nodes, and whether it is here."""
-    return ask("images")
+def images(*, wide: bool = False) -> Table:
+    """List the known container images: what stands in for each on local nodes, and whether it is here.
+
+    Args:
+        wide: Add what each stand-in cannot do.
+    """
+    columns = ("image", "tags", "stand_in", "state") + (("cannot",) if wide else ())
+    rows = [tuple(each[column] for column in columns) for each in ask("images")]
+    return Table(tuple(column.replace("_", " ") for column in columns), rows)
 
 
 def get_images(*names: str) -> list[dict[str, str]]:

@@ -1,7 +1,7 @@
 """Where the images of a cluster at a cloud are, and how one gets there without an engine on this machine: the
 contract.
 
-`aws.images` and `google.images` fulfil it; `kitlib.images` builds with what there is, and asks.
+`aws.images` and `google.images` fulfil it; `kitlib.container_images` builds with what there is, and asks.
 """
 
 from abc import ABC, abstractmethod

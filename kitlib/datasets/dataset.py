@@ -84,7 +84,7 @@ class Dataset:
         """
         return {SHARED_MOUNT if self.volume.name == SHARED else MOUNT: self.volume}
 
-    def sample(self) -> "Picture":
+    def preview(self) -> "Picture":
         """Return a picture of some of its images, each under its class."""
         import numpy  # half a second with what follows
 
@@ -239,7 +239,7 @@ def prepare_dataset(
     return found
 
 
-def image_folder(path: str | Path, *, volume: Volume, name: str | None = None) -> Dataset:
+def upload_image_folder(path: str | Path, *, volume: Volume, name: str | None = None) -> Dataset:
     """Upload one's own images, a folder for each class, and return them as a dataset.
 
     Either the folder has a folder for each class, or it has ``train`` and ``val`` (or ``test``) with those
@@ -254,7 +254,7 @@ def image_folder(path: str | Path, *, volume: Volume, name: str | None = None) -
         BadInput: It has no images in folders of classes, or one that cannot be read.
 
     Example:
-        >>> kit.image_folder("my-pictures", volume=volume, name="pets")
+        >>> kit.upload_image_folder("my-pictures", volume=volume, name="pets")
     """
     folder = image_folders.read(Path(path).expanduser())
     name = names.validate_name(name or names.slug(folder.path.name), kind="dataset")

@@ -10,7 +10,7 @@ import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import Any
 
 from kitlib import config
 from kitlib.errors import BadInput
@@ -19,9 +19,6 @@ from kitlib.k8s import job_kinds, names
 from kitlib.k8s import plain_pods as workers
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count, check_quantity
-
-if TYPE_CHECKING:
-    from kitlib.datasets.dataset import Dataset
 
 ROLES = ("master", "ps", "worker")
 NEEDED = {
@@ -40,7 +37,7 @@ class ParameterServer(TrainingJob):
     Args:
         trainer: Path of a Python file that defines ``model()``, ``loss(outputs, labels)``,
             ``optimizer(parameters)`` and ``dataset(record)``.
-        data: Where the records are: what ``kit.prepare_dataset(…, records=True)`` returned, or its path.
+        data: Where the records are: the `kitlib.datasets.Dataset` that ``kit.prepare_dataset(…, records=True)`` returned, or its path.
         workers: How many compute gradients; ``run.scale(n)`` changes it.
         servers: How many hold a part of the model each.
         epochs: How often each record counts.
@@ -72,7 +69,7 @@ class ParameterServer(TrainingJob):
         self,
         trainer: str | Path,
         *,
-        data: "Dataset | str",
+        data: Any,
         workers: int = 4,
         servers: int = 2,
         epochs: int = 1,

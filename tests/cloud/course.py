@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from kitlib.images import engines
+from kitlib.container_images import engines
 
 from ..unit.container_registry import PASSWORD, serve_registry
 

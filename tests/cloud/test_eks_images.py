@@ -14,8 +14,8 @@ from clouds.aws.plan import Plan
 from clouds.aws.session import Session
 from clouds.reconciler.resource import State
 from clouds.tags import Tags
+from kitlib.container_images import engine_missing
 from kitlib.errors import CommandFailed, Interrupted
-from kitlib.images import engine_missing
 
 from ..unit.container_registry import PASSWORD, serve_registry
 from .simulated_clock import SimulatedClock

@@ -19,8 +19,8 @@ from clouds.google.storage import BuildsFiles, bucket_name
 from clouds.reconciler import reconcile
 from clouds.reconciler.resource import State
 from clouds.tags import Tags
+from kitlib.container_images import engine_missing
 from kitlib.errors import CommandFailed, Interrupted
-from kitlib.images import engine_missing
 
 from ..unit.container_registry import PASSWORD, serve_registry
 from .google.fake import PROJECT

@@ -67,8 +67,8 @@ def test_a_job_fetches_verifies_and_unpacks_and_the_second_call_finds_it(server,
     again = kit.prepare_dataset("cifar10", volume=volume)
     assert repr(again) == repr(made)
     assert len(server.requests) == 2
-    assert "synthetic" not in repr(made.sample())
-    assert "cat" in repr(made.sample())
+    assert "synthetic" not in repr(made.preview())
+    assert "cat" in repr(made.preview())
 
 
 def test_a_wrong_checksum_reaches_the_learner_and_leaves_nothing(server, volume, content):
@@ -121,7 +121,7 @@ def test_where_nothing_answers_stand_ins_are_drawn_and_every_view_says_so(volume
     assert made.synthetic
     assert "SYNTHETIC" in repr(made)
     assert "synthetic" in made._repr_html_().lower()
-    assert "synthetic" in repr(made.sample())
+    assert "synthetic" in repr(made.preview())
     assert made.train_images == 100
     with pytest.raises(DatasetFailed, match="no source could be reached"):
         kit.prepare_dataset("mnist", volume=volume, synthetic=False)
@@ -137,15 +137,15 @@ def test_a_folder_of_ones_own_images_becomes_a_dataset(volume, tmp_path):
             for index in range(count):
                 colour = (200 * number, 100, 50 * index)
                 Image.new("RGB", (40 + index, 30), colour).save(folder / f"{index}.png")
-    made = kit.image_folder(tmp_path / "My pets", volume=volume)
+    made = kit.upload_image_folder(tmp_path / "My pets", volume=volume)
     assert (made.name, made.classes, made.train_images, made.test_images) == ("my-pets", ("cat", "dog"), 6, 2)
     assert listed(volume, "my-pets") == ["dataset.json", "sample.npz", "train", "val"]
-    assert repr(made.sample()) == "my-pets; 6 of them, of the classes cat, dog"
+    assert repr(made.preview()) == "my-pets; 6 of them, of the classes cat, dog"
     (tmp_path / "My pets" / "train" / "cat" / "0.png").write_text("no image")
     with pytest.raises(BadInput, match="no image"):
-        kit.image_folder(tmp_path / "My pets", volume=volume)
+        kit.upload_image_folder(tmp_path / "My pets", volume=volume)
     with pytest.raises(BadInput, match="no images in folders"):
-        kit.image_folder(tmp_path / "My pets" / "train" / "cat", volume=volume)
+        kit.upload_image_folder(tmp_path / "My pets" / "train" / "cat", volume=volume)
 
 
 def test_a_dataset_that_nobody_knows_is_refused(volume):

@@ -18,9 +18,9 @@ import pytest
 
 import kitlib as kit
 from kitlib.clusters.registry import Login, Registry, Stored
+from kitlib.container_images import engine_missing
+from kitlib.container_images.build_context import Context
 from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
-from kitlib.images import engine_missing
-from kitlib.images.context import Context
 
 from .container_registry import PASSWORD, serve_registry
 

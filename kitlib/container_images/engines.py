@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kitlib.clusters.registry import Login
+from kitlib.container_images.build_context import Context
 from kitlib.display.progress import progress
 from kitlib.errors import CommandFailed
-from kitlib.images.context import Context
 
 PROGRAMS = ("docker", "podman")
 SAME = {"x86_64": "linux/amd64", "AMD64": "linux/amd64", "aarch64": "linux/arm64", "arm64": "linux/arm64"}

@@ -15,11 +15,11 @@ from pathlib import Path
 from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.clusters.registry import Order, Registry
+from kitlib.container_images import engines
+from kitlib.container_images.build_context import Context
+from kitlib.container_images.engines import missing as engine_missing
 from kitlib.display.progress import progress
 from kitlib.errors import BadInput, NoContainerEngine
-from kitlib.images import engines
-from kitlib.images.context import Context
-from kitlib.images.engines import missing as engine_missing
 from kitlib.k8s.quantities import format_bytes
 
 
