@@ -37,7 +37,8 @@ class ParameterServer(TrainingJob):
     Args:
         trainer: Path of a Python file that defines ``model()``, ``loss(outputs, labels)``,
             ``optimizer(parameters)`` and ``dataset(record)``.
-        data: Where the records are: the `kitlib.datasets.Dataset` that ``kit.prepare_dataset(…, records=True)`` returned, or its path.
+        data: Where the records are: a `kitlib.datasets.Dataset`, by ``kit.prepare_dataset(…, records=True)``,
+            or its path.
         workers: How many compute gradients; ``run.scale(n)`` changes it.
         servers: How many hold a part of the model each.
         epochs: How often each record counts.
