@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from localkube.cluster import discovery, progress_deadline
+from localkube.cluster import discovery
+from localkube.controlplane import progress_deadline
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths
 

@@ -1,7 +1,7 @@
-"""The Kubernetes API as the node agent needs it: requests, and one watch a resource.
+"""The Kubernetes API as the kubelet needs it: requests, and one watch a resource.
 
-Hand-written on aiohttp because the agent's memory is part of every cluster: the generated clients cost
-more than the agent itself. Notebooks and the command line use the official client.
+Hand-written on aiohttp because the kubelet's memory is part of every cluster: the generated clients cost
+more than the kubelet itself. Notebooks and the command line use the official client.
 """
 
 import asyncio
@@ -173,7 +173,7 @@ class Api:
 
 
 class NodeApi(Api):
-    """The API as one node's part of the agent sees it: while ``silent``, nothing gets through.
+    """The API as one node's part of the kubelet sees it: while ``silent``, nothing gets through.
 
     Args:
         shared: What the requests go through.

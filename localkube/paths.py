@@ -162,8 +162,8 @@ class ClusterPaths:
 
     @property
     def control(self) -> Path:
-        """The agent's socket for the cluster's owner."""
-        return self.root / "agent.sock"
+        """The kubelet's socket for the cluster's owner."""
+        return self.root / "kubelet.sock"
 
     @property
     def deaths(self) -> Path:

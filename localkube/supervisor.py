@@ -1,6 +1,6 @@
 """The process that owns one cluster: it outlives the kernel that asked, and ends everything with itself.
 
-It starts the site, the control plane and the node agent, starts again what dies, lets the host reach the
+It starts the site, the control plane and the kubelet, starts again what dies, lets the host reach the
 API on 127.0.0.1, and runs the gateway through which pods reach the outside. It is started by ``cluster.py``
 and holds the cluster's lock for as long as it lives; the kernel sees to it that the site ends with it.
 """

@@ -1,7 +1,7 @@
 """What a cluster of four nodes takes while nothing runs in it, without the forkserver.
 
 All processes are counted: the supervisor and what descends from it (the site with the control plane and the
-agent, and the gateway). Memory is the proportional set size, in which a page that several processes map is
+kubelet, and the gateway). Memory is the proportional set size, in which a page that several processes map is
 shared out among them. kwok's figures stand beside; there is no limit on the ratio.
 """
 

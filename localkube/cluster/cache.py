@@ -111,7 +111,7 @@ def _settings_of(name: str) -> str:
     root = ClusterPaths(name).root
     return "".join(
         (root / file).read_text()
-        for file in ("plan.json", "agent.json", "cluster.json")
+        for file in ("plan.json", "kubelet.json", "cluster.json")
         if (root / file).exists()
     )
 

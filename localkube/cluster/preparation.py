@@ -25,8 +25,8 @@ DELAYS = {"metrics-server": 3.0, "forkserver": 4.0}
 EGRESS_SOCKET = "egress.sock"
 # Of a site's loopback: from there the supervisor carries to the server on the host that judges tokens.
 TOKEN_WEBHOOK_PORT = 6444
-# The agent trusts its cluster's authority alone: reading the machine's takes aiohttp a sixth of a second.
-AGENT_ENVIRONMENT = {"SSL_CERT_FILE": "/dev/null", "SSL_CERT_DIR": "/dev/null", "MALLOC_ARENA_MAX": "1"}
+# The kubelet trusts its cluster's authority alone: reading the machine's takes aiohttp a sixth of a second.
+KUBELET_ENVIRONMENT = {"SSL_CERT_FILE": "/dev/null", "SSL_CERT_DIR": "/dev/null", "MALLOC_ARENA_MAX": "1"}
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ class Preparation:
             pki=paths.pki,
             user="admin",
         )
-        write_private(paths.root / "agent.json", json.dumps(self._agent(nodes), indent=1))
+        write_private(paths.root / "kubelet.json", json.dumps(self._kubelet(nodes), indent=1))
         write_private(paths.root / "plan.json", json.dumps(self._plan(nodes), indent=1))
         write_private(paths.record, json.dumps(self._first_record(nodes), indent=1))
         return nodes
 
-    def _agent(self, nodes: list[NodeSettings]) -> dict[str, Any]:
-        """Return what ``localkube.kubelet.config.AgentSettings`` reads."""
+    def _kubelet(self, nodes: list[NodeSettings]) -> dict[str, Any]:
+        """Return what ``localkube.kubelet.config.KubeletConfig`` reads."""
         paths = self.paths
         return {
             "server": f"https://{self._on_loopback(Site().address)}:6443",
@@ -172,8 +172,8 @@ class Preparation:
             entry = _component(paths, component.name, argv, env, late=late)
             found.append(entry | {"delay": DELAYS.get(component.name, 0.0)})
         environment = python_environment()
-        agent = [sys.executable, "-m", "localkube.kubelet", str(paths.root / "agent.json")]
-        found.append(_component(paths, "agent", agent, environment | AGENT_ENVIRONMENT, late=False))
+        kubelet = [sys.executable, "-m", "localkube.kubelet", str(paths.root / "kubelet.json")]
+        found.append(_component(paths, "kubelet", kubelet, environment | KUBELET_ENVIRONMENT, late=False))
         if self.wanted.warm:
             forkserver = [sys.executable, "-m", "localkube.runtime.forkserver.server"]
             if plain:

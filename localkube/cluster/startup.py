@@ -33,8 +33,8 @@ LOOK_SECONDS = 0.5
 REPORT_SECONDS = 5.0
 LEAST_FREE_BYTES = 1 << 20
 # What a cluster cannot do without; the scheduler and the others are not waited for.
-NEEDED = ("supervisor", "etcd", "kube-apiserver", "kube-controller-manager", "agent")
-NEVER_IDLE = ("etcd", "kube-apiserver", "agent")
+NEEDED = ("supervisor", "etcd", "kube-apiserver", "kube-controller-manager", "kubelet")
+NEVER_IDLE = ("etcd", "kube-apiserver", "kubelet")
 AT_WORK_SHARE = 0.1
 
 
@@ -105,7 +105,7 @@ class Startup:
     async def _is_ready(self, api: Any) -> bool:
         items = (await api.get("/api/v1/nodes"))["items"]
         ready = sum(_heard(node, since=int(self._begun)) for node in items)
-        self._await(f"{ready} of {self._nodes} nodes are Ready", of="agent", far=1 + ready)
+        self._await(f"{ready} of {self._nodes} nodes are Ready", of="kubelet", far=1 + ready)
         if ready != self._nodes:
             return False
         # Pods are refused until the controller manager has made this one.
@@ -163,7 +163,7 @@ class Startup:
 
 
 def _heard(node: dict[str, Any], *, since: float) -> bool:
-    """Tell whether a node is Ready by the word of an agent that runs now: the API remembers older ones."""
+    """Tell whether a node is Ready by the word of a kubelet that runs now: the API remembers older ones."""
     for condition in node["status"].get("conditions", []):
         if condition["type"] == "Ready" and condition["status"] == "True":
             return datetime.fromisoformat(condition["lastHeartbeatTime"]).timestamp() >= since

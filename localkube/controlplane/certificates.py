@@ -34,7 +34,7 @@ API_NAMES = (
     "10.96.0.1",
     "10.244.0.1",
 )
-# metrics-server's own name, which the agent admits and RBAC knows, and those under which it is called.
+# metrics-server's own name, which the kubelet admits and RBAC knows, and those under which it is called.
 METRICS_USER = "system:metrics-server"
 METRICS_NAMES = ("metrics-server.kube-system.svc", "10.244.0.1", "127.0.0.1")
 
@@ -64,7 +64,7 @@ def leaves(*, node_addresses: Sequence[str], api_names: Sequence[str] = ()) -> l
         Leaf("apiserver", "ca", "kube-apiserver", client=False, server_names=api),
         Leaf("apiserver-kubelet-client", "ca", "kube-apiserver-kubelet-client", masters),
         Leaf("admin", "ca", "kubernetes-admin", masters),
-        Leaf("agent", "ca", "trainyard:node-agent", masters),
+        Leaf("kubelet", "ca", "trainyard:kubelet", masters),
         Leaf("controller-manager", "ca", "system:kube-controller-manager"),
         Leaf("scheduler", "ca", "system:kube-scheduler"),
         Leaf(

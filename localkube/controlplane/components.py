@@ -20,7 +20,7 @@ GO_ENVIRONMENT = {"GOGC": "50"}
 ANONYMOUS_PATHS = ("/livez", "/readyz", "/healthz")
 QPS, BURST = 2000, 4000
 # Kubernetes waits 50 s before it calls a silent node NotReady. That is long for a lesson in which one is
-# switched off; three renewals of the agent's leases (``node.heartbeat``) must fit in.
+# switched off; three renewals of the kubelet's leases (``node.heartbeat``) must fit in.
 NODE_GRACE, NODE_LOOK = "16s", "2s"
 # The shortest that metrics-server takes: it answers after its second look at the nodes.
 METRICS_RESOLUTION, METRICS_TIMEOUT = "10s", "9s"
@@ -201,7 +201,7 @@ def _api_server(paths: ClusterPaths, at: Addresses, files: Mapping[str, Path]) -
         "bind-address": at.api_bind,
         "secure-port": at.api_port,
         "advertise-address": at.advertise,
-        # The agent writes the endpoints of the Service `kubernetes`.
+        # The kubelet writes the endpoints of the Service `kubernetes`.
         "endpoint-reconciler-type": "none",
         "service-cluster-ip-range": at.services,
         "allow-privileged": "true",

@@ -1,6 +1,6 @@
 """The programs that known images run and no control plane has: which there are, and where they are kept.
 
-Only facts and a look at the disk, so that the node agent can ask at every start of a container. How they are
+Only facts and a look at the disk, so that the kubelet can ask at every start of a container. How they are
 obtained is in ``programs.py``.
 """
 

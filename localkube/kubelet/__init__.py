@@ -1,1 +1,1 @@
-"""The node agent: one process that serves every virtual node of a local cluster."""
+"""The kubelet: one process that serves every virtual node of a local cluster."""

@@ -1,4 +1,4 @@
-"""``python -m localkube.kubelet SETTINGS.json``: run the node agent; the supervisor starts it in the site.
+"""``python -m localkube.kubelet SETTINGS.json``: run the kubelet; the supervisor starts it in the site.
 
 ``TRAINYARD_LOG_LEVEL=DEBUG``, in the environment of whoever creates the cluster, makes its log say more.
 """
@@ -9,14 +9,14 @@ import os
 import sys
 from pathlib import Path
 
-from localkube.kubelet.config import AgentSettings
-from localkube.kubelet.kubelet import Agent
+from localkube.kubelet.config import KubeletConfig
+from localkube.kubelet.kubelet import Kubelet
 
 
 def main() -> None:
     wanted = logging.getLevelNamesMapping().get(os.environ.get("TRAINYARD_LOG_LEVEL", "INFO"), logging.INFO)
     logging.basicConfig(level=wanted, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    asyncio.run(Agent(AgentSettings.read(Path(sys.argv[1]))).run())
+    asyncio.run(Kubelet(KubeletConfig.read(Path(sys.argv[1]))).run())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the supervisor tells the node agent; written by ``localkube.cluster.preparation``."""
+"""What the supervisor tells the kubelet; written by ``localkube.cluster.preparation``."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ class PlainSettings:
 
 
 @dataclass(frozen=True)
-class AgentSettings:
-    """What the supervisor tells the agent, as a JSON file."""
+class KubeletConfig:
+    """What the supervisor tells the kubelet, as a JSON file."""
 
     server: str
     pki: Path
@@ -46,10 +46,10 @@ class AgentSettings:
     @property
     def file(self) -> Path:
         """Where this was read."""
-        return self.control.with_name("agent.json")
+        return self.control.with_name("kubelet.json")
 
     @classmethod
-    def read(cls, path: Path) -> "AgentSettings":
+    def read(cls, path: Path) -> "KubeletConfig":
         raw = json.loads(path.read_text())
         names = ("pki", "socket", "pods", "tmpfs", "volumes", "control", "node_states", "simulated")
         places = {name: Path(raw[name]) for name in names}

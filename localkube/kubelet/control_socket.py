@@ -1,4 +1,4 @@
-"""The agent's door for the cluster's owner: a Unix socket in the cluster's directory, JSON lines.
+"""The kubelet's door for the cluster's owner: a Unix socket in the cluster's directory, JSON lines.
 
 Only what Kubernetes itself has no verb for comes in here: the power and the network of nodes.
 """
@@ -28,7 +28,7 @@ async def serve(path: Path, handle: Handler) -> asyncio.Server:
             said = {"error": error.as_dict()}
         except Exception as error:  # the one who asks must not wait for an answer that never comes
             log.exception("a request failed")
-            fix = "look into the agent's log"
+            fix = "look into the kubelet's log"
             said = {"error": LocalClusterError(repr(error), about=str(path), fix=fix).as_dict()}
         writer.write(json.dumps(said).encode() + b"\n")
         writer.close()

@@ -1,4 +1,4 @@
-"""Events on pods: what the agent did, in the kubelet's reasons, for ``kubectl describe``.
+"""Events on pods: what the kubelet did, in the kubelet's reasons, for ``kubectl describe``.
 
 They are posted one after the other behind everything else, and after a burst at a pace, as the kubelet's are:
 many pods at once would otherwise wait for what is told of them.
@@ -83,7 +83,7 @@ class Events:
             "type": "Warning" if warning else "Normal",
             "reason": reason,
             "message": message[:1024],
-            "source": {"component": "node-agent", "host": pod["spec"].get("nodeName", "")},
+            "source": {"component": "kubelet", "host": pod["spec"].get("nodeName", "")},
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,

@@ -1,4 +1,4 @@
-"""The node agent: one asyncio process behind every virtual node of a cluster.
+"""The kubelet: one asyncio process behind every virtual node of a cluster.
 
 It registers the nodes, turns pods that are bound to them into processes, and serves what a node serves:
 logs, names, Services, volumes. Killed at any moment, it goes on where it was when it is started again.
@@ -15,7 +15,7 @@ from typing import Any
 
 from localkube.api_client import Api, Watch
 from localkube.kubelet import control_socket
-from localkube.kubelet.config import AgentSettings
+from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.containers.container_spec import Host
 from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.events import Events
@@ -27,7 +27,7 @@ from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.plain_mode import PlainPods
 from localkube.kubelet.pods.pod import PodWorker
 from localkube.kubelet.pods.reattach import adopt
-from localkube.kubelet.queries import AgentView
+from localkube.kubelet.queries import PodQueries
 from localkube.kubelet.resources.cgroups import ControlGroups
 from localkube.kubelet.resources.eviction import StorageWatch
 from localkube.kubelet.resources.limits import Limits
@@ -45,14 +45,14 @@ REFRESH_SECONDS, SECRET_SECONDS = 60, 2
 DEATH_POLL_SECONDS = 0.01
 
 
-class Agent:
+class Kubelet:
     """Serves the nodes of ``settings`` until the site ends."""
 
-    def __init__(self, settings: AgentSettings) -> None:
+    def __init__(self, settings: KubeletConfig) -> None:
         self._settings = settings
         self._nodes: dict[str, VirtualNode] = {}
         self._workers: dict[str, PodWorker] = {}
-        self._view = AgentView(self._workers)
+        self._view = PodQueries(self._workers)
         self._leaving: dict[str, PodWorker] = {}
         self._limits = Limits(
             groups=ControlGroups.claim(settings.socket.parent) if settings.control_groups else None,
@@ -75,8 +75,8 @@ class Agent:
         api = Api(
             settings.server,
             ca_file=settings.pki / "ca.crt",
-            cert_file=settings.pki / "agent.crt",
-            key_file=settings.pki / "agent.key",
+            cert_file=settings.pki / "kubelet.crt",
+            key_file=settings.pki / "kubelet.key",
         )
         async with api, contextlib.AsyncExitStack() as stack:
             states = States(settings.node_states)
@@ -210,7 +210,7 @@ class Agent:
     async def _sweep(
         self, client: RuntimeClient, entries: list[dict[str, Any]], sandboxes: set[str], known: set[str]
     ) -> None:
-        """End what belongs to pods that were deleted while no agent ran."""
+        """End what belongs to pods that were deleted while no kubelet ran."""
         for entry in entries:
             if entry["id"].split(".")[0] not in known:
                 await client.call("kill", id=entry["id"], signal=9)
@@ -326,6 +326,6 @@ class Agent:
         ]
 
 
-def _addresses(settings: AgentSettings) -> Addresses:
+def _addresses(settings: KubeletConfig) -> Addresses:
     plain = settings.plain
     return LoopbackAddresses(plain.octet, low=plain.low) if plain else SiteAddresses()

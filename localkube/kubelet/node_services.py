@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from localkube.api_client import Api, Watch
-from localkube.kubelet.config import AgentSettings
+from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.nodes.node import KUBELET_PORT
 from localkube.kubelet.resources import metrics
@@ -25,16 +25,16 @@ from localkube.tasks import start_task
 
 
 class View(NodeView, StreamView, Protocol):
-    """What the kubelet's API needs to know; the agent answers."""
+    """What the kubelet's API needs to know; the kubelet answers."""
 
 
 class Network:
-    """The agent's servers and controllers, started and stopped together; an async context manager."""
+    """The kubelet's servers and controllers, started and stopped together; an async context manager."""
 
     def __init__(
         self,
         api: Api,
-        settings: AgentSettings,
+        settings: KubeletConfig,
         *,
         pods: Watch,
         view: View,

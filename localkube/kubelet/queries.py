@@ -1,4 +1,4 @@
-"""What the kubelet's API asks about pods and containers, answered by the agent's pods."""
+"""What the kubelet's API asks about pods and containers, answered by the kubelet's pods."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +13,11 @@ from localkube.kubelet.streaming import port_forward
 from localkube.tasks import start_task
 
 
-class AgentView:
+class PodQueries:
     """The pods of all nodes, as ``network.View`` wants them seen.
 
     Args:
-        workers: The agent's own, by uid.
+        workers: The kubelet's own, by uid.
     """
 
     def __init__(self, workers: Mapping[str, PodWorker]) -> None:
@@ -25,7 +25,7 @@ class AgentView:
         self._runtime: Runtime | None = None
 
     def set_runtime(self, runtime: Runtime) -> None:
-        """Take the agent's parts; there are no pods before."""
+        """Take the kubelet's parts; there are no pods before."""
         self._runtime = runtime
         runtime.logs.on_loss = self._log_lost
 

@@ -48,7 +48,7 @@ class KubeletServer:
 
     Args:
         view: The pods.
-        files: The registry of log files, the agent's own.
+        files: The registry of log files, the kubelet's own.
         cert_file: The serving certificate, valid for every node's address.
         key_file: Its key.
         client_ca_file: The CA that signs the API server's client certificate.
@@ -114,7 +114,7 @@ class KubeletServer:
 
     async def _not_yet(self, request: web.Request) -> web.Response:
         verb = request.path.split("/")[1]
-        return _refuse(501, f"this node agent does not offer {verb}; kubectl exec and kubectl logs work")
+        return _refuse(501, f"this kubelet does not offer {verb}; kubectl exec and kubectl logs work")
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         namespace, name, container = (request.match_info[key] for key in ("namespace", "pod", "container"))

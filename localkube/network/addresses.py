@@ -16,7 +16,7 @@ OCTETS = range(2, 253, 2)
 
 
 class Addresses(Protocol):
-    """How to reach the cluster's network from the agent."""
+    """How to reach the cluster's network from the kubelet."""
 
     def reach(self, host: str, port: int) -> tuple[str, int]:
         """Return the address to connect to, or to listen on, for one of the cluster's."""
@@ -26,7 +26,7 @@ class Addresses(Protocol):
 
 
 class SiteAddresses:
-    """The agent is in the cluster's network."""
+    """The kubelet is in the cluster's network."""
 
     def reach(self, host: str, port: int) -> tuple[str, int]:
         return host, port

@@ -1,7 +1,7 @@
 """The API server's way to nodes, pods and Services in plain mode: a proxy for HTTP CONNECT on a Unix socket.
 
 The API server is told of it as its egress selector for the cluster, and asks for the addresses that the API
-knows; only the agent knows where those are on this machine.
+knows; only the kubelet knows where those are on this machine.
 
 Source: https://kubernetes.io/docs/tasks/extend-kubernetes/setup-konnectivity/
 """
@@ -25,7 +25,7 @@ class EgressProxy:
     """Serve CONNECT; an async context manager.
 
     Args:
-        path: The socket; whoever can open it reaches what the agent reaches, so its directory is private.
+        path: The socket; whoever can open it reaches what the kubelet reaches, so its directory is private.
         addresses: Where the cluster's addresses are.
     """
 
@@ -35,7 +35,7 @@ class EgressProxy:
 
     async def __aenter__(self) -> "EgressProxy":
         self._path.unlink(missing_ok=True)
-        # A relative name, because the kernel allows 107 bytes; the agent works in the cluster's directory.
+        # A relative name, because the kernel allows 107 bytes; the kubelet works in the cluster's directory.
         self._server = await asyncio.start_unix_server(self._serve, os.path.relpath(self._path))
         self._path.chmod(0o600)
         return self

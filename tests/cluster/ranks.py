@@ -34,7 +34,7 @@ for step in range(steps):
 
 def component(cluster, name):
     """Return the process of a component, by the file that it is told about."""
-    word = "localkube.kubelet" if name == "agent" else name
+    word = "localkube.kubelet" if name == "kubelet" else name
     mine = f"/{cluster.name}/"
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []

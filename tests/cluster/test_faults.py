@@ -23,7 +23,7 @@ from .ranks import STEPS, at_step, component, containers, until
 
 pytestmark = pytest.mark.cluster
 
-COMPONENTS = ("agent", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+COMPONENTS = ("kubelet", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
 @pytest.fixture(scope="module")
@@ -51,20 +51,20 @@ def test_a_run_outlives_the_death_of(victim, train, name):
 
 @pytest.mark.slow
 def test_the_digits_train_on_while_the_agent_is_killed(local_cluster, launch):
-    """The same with torch: two ranks that average their gradients, and the shared cluster's agent."""
+    """The same with torch: two ranks that average their gradients, and the shared cluster's kubelet."""
     trainer = Path(__file__).parents[2] / "trainers" / "digits_ddp.py"
     run = launch(kit.IndexedJob(trainer, nodes=2, args=["--epochs", "12"]))
     lines = iter(run.logs(rank=0, follow=True))
     for line in lines:
         if '"event":"epoch"' in line:
             break
-    before = component(local_cluster, "agent")
+    before = component(local_cluster, "kubelet")
     before.kill()
     assert run.wait(timeout=120).phase == "Succeeded"
     assert [each["restarts"] for each in run.pods()] == [0, 0]
     epochs = run.metrics("epoch")
     assert sorted(epochs[epochs["rank"] == 0]["epoch"]) == list(range(12))
-    until(lambda: (now := component(local_cluster, "agent")) and now.pid != before.pid, "another agent")
+    until(lambda: (now := component(local_cluster, "kubelet")) and now.pid != before.pid, "another kubelet")
     assert run.metrics("eval")["accuracy"].iloc[-1] > 0.9
 
 

@@ -1,6 +1,6 @@
 """Keys, tokens and the words of Secrets: in no log, command line, notebook, report or output of the kit.
 
-A cluster of its own, whose agent logs at the level DEBUG, with a pod that has all of them.
+A cluster of its own, whose kubelet logs at the level DEBUG, with a pod that has all of them.
 """
 
 import base64
@@ -129,8 +129,8 @@ def test_no_secret_is_in_the_logs_of_the_agent_and_the_components(cluster, hidde
         path.name: path.read_text(errors="replace")
         for path in (folder(state_home, cluster) / "logs").glob("*.log")
     }
-    assert {"agent.log", "kube-apiserver.log", "etcd.log", "supervisor.log"} <= set(told)
-    assert " DEBUG " in told["agent.log"]
+    assert {"kubelet.log", "kube-apiserver.log", "etcd.log", "supervisor.log"} <= set(told)
+    assert " DEBUG " in told["kubelet.log"]
     assert shown(told, hidden) == []
 
 

@@ -147,7 +147,7 @@ def cut(watch):
 
 
 @pytest.mark.parametrize(
-    "name", ["connection", "agent", pytest.param("kube-apiserver", marks=pytest.mark.slow)]
+    "name", ["connection", "kubelet", pytest.param("kube-apiserver", marks=pytest.mark.slow)]
 )
 def test_a_log_that_is_cut_comes_without_a_gap_and_without_a_double(own_cluster, train, name):
     """Lines come faster than the API's seconds, many in one piece and so with one time."""

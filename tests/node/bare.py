@@ -1,6 +1,6 @@
-"""A control plane without nodes on this machine's loopback: the real servers, for tests of the agent's parts.
+"""A control plane without nodes on this machine's loopback: the real servers, for tests of the kubelet's parts.
 
-Nothing of the site is here: no namespaces, no agent, no scheduler.
+Nothing of the site is here: no namespaces, no kubelet, no scheduler.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the node agent's parts.
+"""Fixtures of the tests of the kubelet's parts.
 
 What runs ends with the last test of this folder: an idle control plane takes a thirtieth of a core.
 """

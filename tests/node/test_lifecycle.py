@@ -231,9 +231,9 @@ def test_what_probes_have_found_survives_the_agent(lab, pods):
     main = python(LISTENER) | {"readinessProbe": ready, "startupProbe": startup, "livenessProbe": live}
     name = pods.running(pod(main=main, **ALWAYS))["metadata"]["name"]
     before = pods.until(name, is_ready)
-    agent = lab.process("localkube.kubelet")
-    agent.kill()
-    eventually(lambda: agent_of(lab) not in (None, agent.pid))
+    kubelet = lab.process("localkube.kubelet")
+    kubelet.kill()
+    eventually(lambda: kubelet_of(lab) not in (None, kubelet.pid))
     process = [p for p in lab.processes() if LISTENER in words(p)][0]
     process.kill()
     after = pods.until(name, lambda pod: container(pod)["restartCount"] == 1 and is_ready(pod))
@@ -247,6 +247,6 @@ def words(process):
         return []
 
 
-def agent_of(lab):
+def kubelet_of(lab):
     found = [p.pid for p in lab.processes() if "localkube.kubelet" in " ".join(words(p))]
     return found[0] if len(found) == 1 else None

@@ -174,9 +174,9 @@ def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when
 
 def test_what_was_switched_off_stays_off_when_the_agent_is_killed(lab, switch):
     switch("stop", "node-2")
-    agent = lab.process("localkube.kubelet")
-    agent.kill()
-    agent.wait()
+    kubelet = lab.process("localkube.kubelet")
+    kubelet.kill()
+    kubelet.wait()
     eventually(lambda: running_with(lab, "localkube.kubelet"))
     with pytest.raises(Refused, match="switched off"):
         localkube("node", "cut", lab.name, "node-2", home=lab.home)

@@ -98,13 +98,13 @@ def test_nobody_but_metrics_server_and_the_api_server_may_ask(lab):
     )
     script += "link = http.client.HTTPSConnection(sys.argv[4], 10250, context=context)\n"
     script += "link.request('GET', sys.argv[3])\nprint(link.getresponse().status)\n"
-    agent = lab.process("localkube.kubelet")
-    # In plain mode the agent is in this network, and node-0's address on the loopback interface.
-    listening = [each.laddr.ip for each in agent.net_connections() if each.laddr.port == 10250]
+    kubelet = lab.process("localkube.kubelet")
+    # In plain mode the kubelet is in this network, and node-0's address on the loopback interface.
+    listening = [each.laddr.ip for each in kubelet.net_connections() if each.laddr.port == 10250]
     address = next((each for each in listening if each.endswith(".254.1")), "10.244.254.1")
 
     def ask(who, path):
-        command = ["nsenter", "-t", str(agent.pid), "-n", "python3", "-c", script]
+        command = ["nsenter", "-t", str(kubelet.pid), "-n", "python3", "-c", script]
         command += [str(pki), who, path, address]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 

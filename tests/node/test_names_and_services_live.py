@@ -20,7 +20,7 @@ READY = [
 
 
 class Live:
-    """An API client, and what the agent would run on it."""
+    """An API client, and what the kubelet would run on it."""
 
     def __init__(self, api):
         self.api = api
@@ -50,7 +50,7 @@ class Live:
         await self.create(PODS, f"ddp-{rank}-x", spec, labels=LABELS)
 
     async def report(self, rank, address):
-        """Report it as running and ready, as the node agent does."""
+        """Report it as running and ready, as the kubelet does."""
         status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": READY}
         await self.api.patch(f"{PODS}/ddp-{rank}-x/status", {"status": status}, kind="merge")
 

@@ -51,7 +51,7 @@ def test_describe_tells_what_the_agent_did(lab, pods):
     text = lab.kubectl("describe", "pod", made["metadata"]["name"])
     assert "Exit Code:    3" in text
     events = text[text.index("Events:") :]
-    for word in ("Scheduled", "Started", "node-agent"):
+    for word in ("Scheduled", "Started", "kubelet"):
         assert word in events
 
 

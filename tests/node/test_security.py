@@ -150,8 +150,10 @@ def test_a_pod_cannot_act_on_the_api_by_itself(pods, mounted):
 
 def test_no_key_of_the_cluster_is_readable_in_a_pod(pods, lab):
     names = [path.name for path in (lab.root / "pki").glob("*.key")]
-    assert "agent.key" in names
-    search = f"find / -xdev -name '*.key' -path '*{lab.name}*' 2>/dev/null; cat {lab.root}/pki/agent.key 2>&1"
+    assert "kubelet.key" in names
+    search = (
+        f"find / -xdev -name '*.key' -path '*{lab.name}*' 2>/dev/null; cat {lab.root}/pki/kubelet.key 2>&1"
+    )
     said = pods.output(pod(f"({search}) | grep -v '^cat' ; ls /proc/1/root/proc | grep -c '^[0-9]'"))
     assert "PRIVATE KEY" not in said
     assert not [name for name in names if name in said]

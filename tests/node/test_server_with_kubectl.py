@@ -1,4 +1,4 @@
-"""``kubectl logs`` reaches the agent through the real API server."""
+"""``kubectl logs`` reaches the kubelet through the real API server."""
 
 import asyncio
 import signal

@@ -70,7 +70,7 @@ def refused(starting):
 
 @pytest.mark.parametrize(
     ("program", "name"),
-    [("etcd", "etcd"), ("kube-apiserver", "kube-apiserver"), ("localkube.kubelet", "agent")],
+    [("etcd", "etcd"), ("kube-apiserver", "kube-apiserver"), ("localkube.kubelet", "kubelet")],
 )
 def test_a_part_that_is_stopped_while_the_cluster_starts_is_named(start, program, name):
     starting = start("--progress-deadline", "5")

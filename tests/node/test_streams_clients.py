@@ -255,16 +255,16 @@ async def test_a_message_may_have_megabytes_but_not_fill_the_nodes_memory(lab, t
 
 
 async def test_what_is_sent_to_a_port_without_a_server_is_not_kept(lab, target):
-    agent = lab.process("localkube.kubelet")
+    kubelet = lab.process("localkube.kubelet")
     async with bare(lab, target, V4, path="portforward", ports="7999,7001") as sock:
         while b"refused" not in await sock.receive_bytes():
             pass
-        before = agent.memory_info().rss
+        before = kubelet.memory_info().rss
         for _ in range(200):
             await sock.send_bytes(b"\x00" + bytes(1_000_000))
         await sock.send_bytes(b"\x02GET /hello HTTP/1.0\r\n\r\n")
         assert (await heard(sock))[b"\x02"].endswith(b"7001 hello")
-        assert agent.memory_info().rss - before < 100_000_000
+        assert kubelet.memory_info().rss - before < 100_000_000
 
 
 async def test_texts_and_base64_are_forwarded_to_a_port(lab, target):

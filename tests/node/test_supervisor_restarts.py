@@ -1,6 +1,6 @@
 """Processes of a cluster killed with -9: each comes back, what ran runs on, and what was stored is there.
 
-A cluster of these tests' own, because others would notice. A second one loses its agent at the beginning and
+A cluster of these tests' own, because others would notice. A second one loses its kubelet at the beginning and
 is looked at in the end, when its nodes have been silent for long enough.
 """
 
@@ -27,16 +27,16 @@ def homes(request):
 
 @pytest.fixture(scope="module", autouse=True)
 def silent(homes):
-    """A cluster with a pod, whose agent no longer says anything."""
+    """A cluster with a pod, whose kubelet no longer says anything."""
     with running_lab("--nodes", "1", name="silent", home=homes) as running:
         # It stays, however long the other tests take: others are evicted after five minutes.
         stays = [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}]
         Pods(running).running(pod("sleep 600", name="steady", tolerations=stays))
-        agent = running.process("localkube.kubelet")
-        agent.suspend()
+        kubelet = running.process("localkube.kubelet")
+        kubelet.suspend()
         yield running
-        if agent.is_running():
-            agent.resume()
+        if kubelet.is_running():
+            kubelet.resume()
 
 
 @pytest.fixture(scope="module")
@@ -135,11 +135,11 @@ def test_a_new_agent_adopts_what_runs_and_reports_what_has_ended_meanwhile(victi
     processes = {name: victim.process("sh", name) for name in ("ends", "stays")}
     supervisor = psutil.Process(victim.status["processes"]["supervisor"]["pid"])
 
-    supervisor.suspend()  # or it would start another agent at once
+    supervisor.suspend()  # or it would start another kubelet at once
     try:
-        agent = victim.process("localkube.kubelet")
-        agent.kill()
-        eventually(lambda: agent.is_running() and agent.status() != psutil.STATUS_ZOMBIE, wanted=False)
+        kubelet = victim.process("localkube.kubelet")
+        kubelet.kill()
+        eventually(lambda: kubelet.is_running() and kubelet.status() != psutil.STATUS_ZOMBIE, wanted=False)
         (place / "ends").touch()
         assert psutil.wait_procs([processes["ends"]], timeout=PATIENCE)[1] == []
     finally:
@@ -161,8 +161,8 @@ def test_a_new_agent_adopts_what_runs_and_reports_what_has_ended_meanwhile(victi
 
 
 def test_a_new_agent_serves_names_logs_and_new_pods_on_every_node(victim, pods):
-    agent = victim.process("localkube.kubelet")
-    agent.kill()
+    kubelet = victim.process("localkube.kubelet")
+    kubelet.kill()
     for index in range(2):
         script = "getent hosts kubernetes.default.svc.cluster.local | cut -d' ' -f1"
         assert (

@@ -90,7 +90,7 @@ def test_a_stateful_set_starts_in_order_and_keeps_names_and_volumes(lab, made):
 
 
 def test_a_daemon_set_has_a_pod_on_every_node_and_updates_them_one_by_one(lab, made):
-    name = made(workload("DaemonSet", named("agent")))
+    name = made(workload("DaemonSet", named("kubelet")))
     rolled_out(lab, "daemonset", name)
     before = pods_of(lab, name)
     assert sorted(nodes(before)) == ["node-0", "node-1"]

@@ -14,7 +14,7 @@ class Weight:
     """What must be the same again after any number of pods.
 
     Attributes:
-        descriptors: By process; without the connections of agent and supervisor, which clients keep a while.
+        descriptors: By process; without the connections of kubelet and supervisor, which clients keep a while.
         mounts: By process; the supervisor has the machine's, in which others come and go.
         pod_directories: What is in the directories of pods, on disk and in memory.
     """
@@ -31,14 +31,14 @@ class Weight:
     def of(cls, lab: Lab) -> "Weight":
         found = lab.processes()
         runtime_init = runtime_init_of(lab)
-        kept = {"runtime": runtime_init, "agent": lab.process("localkube.kubelet"), "supervisor": found[0]}
+        kept = {"runtime": runtime_init, "kubelet": lab.process("localkube.kubelet"), "supervisor": found[0]}
         in_memory = Path(f"/proc/{runtime_init.pid}/root") / lab.root.relative_to("/") / "tmpfs"
         return cls(
             processes=len(found),
             zombies=sum(process.status() == psutil.STATUS_ZOMBIE for process in found),
             namespaces=len(set().union(*(namespaces(process.pid) for process in found))),
             interfaces=Path(f"/proc/{runtime_init.pid}/net/dev").read_text().count(":"),
-            mounts={name: _mounts(kept[name]) for name in ("runtime", "agent")},
+            mounts={name: _mounts(kept[name]) for name in ("runtime", "kubelet")},
             descriptors={
                 name: _descriptors(process, sockets=name == "runtime") for name, process in kept.items()
             },

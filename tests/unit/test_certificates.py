@@ -12,7 +12,7 @@ from localkube.errors import LocalClusterError
 NODES = ["10.244.254.1", "10.244.254.2"]
 CLIENTS = {
     "admin": ("kubernetes-admin", "system:masters"),
-    "agent": ("trainyard:node-agent", "system:masters"),
+    "kubelet": ("trainyard:kubelet", "system:masters"),
     "apiserver-kubelet-client": ("kube-apiserver-kubelet-client", "system:masters"),
     "controller-manager": ("system:kube-controller-manager", None),
     "scheduler": ("system:kube-scheduler", None),
@@ -96,9 +96,9 @@ def test_a_damaged_certificate_is_issued_anew(pki, damage):
 
 
 def test_a_key_that_does_not_fit_its_certificate_is_replaced_with_it(pki):
-    (pki / "admin.key").write_bytes((pki / "agent.key").read_bytes())
+    (pki / "admin.key").write_bytes((pki / "kubelet.key").read_bytes())
     certificates.issue(pki, node_addresses=NODES)
-    assert (pki / "admin.key").read_bytes() != (pki / "agent.key").read_bytes()
+    assert (pki / "admin.key").read_bytes() != (pki / "kubelet.key").read_bytes()
 
 
 def test_a_lost_authority_takes_its_certificates_with_it(pki):

@@ -1,4 +1,4 @@
-"""A pod's output, followed over streams that end too early, as they do when a node's agent dies."""
+"""A pod's output, followed over streams that end too early, as they do when a node's kubelet dies."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""An agent that is killed, wherever it is, loses nothing of what containers write and doubles nothing."""
+"""A kubelet that is killed, wherever it is, loses nothing of what containers write and doubles nothing."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ SMALL = LogLimits(bytes=3000, files=1000)
 
 
 class Container:
-    """Pipes and a journal, as the runtime keeps them for agents that come and go."""
+    """Pipes and a journal, as the runtime keeps them for kubelets that come and go."""
 
     def __init__(self, path):
         self.path = path
@@ -26,8 +26,8 @@ class Container:
         os.set_blocking(self.reader, False)
         self.journal = os.memfd_create("journal")
 
-    def agent(self, limits=SMALL):
-        """Return the writer of an agent that has just started."""
+    def kubelet(self, limits=SMALL):
+        """Return the writer of a kubelet that has just started."""
         writer = LogFiles(limits).open(self.path)
         writer.resume(Journal(os.dup(self.journal)))
         return writer
@@ -118,54 +118,54 @@ def drain(writer, pipe):
 @pytest.mark.parametrize("die_at", POINTS)
 @pytest.mark.parametrize("second", [b"second\n", b"no end", b"x" * 40_000 + b"\n", b"first\n"])
 def test_an_agent_that_dies_loses_nothing_and_writes_nothing_twice(container, die_at, second):
-    container.agent().feed("stdout", b"first\n")
+    container.kubelet().feed("stdout", b"first\n")
 
-    def agent(die):
-        writer = container.agent()
+    def kubelet(die):
+        writer = container.kubelet()
         os.write(container.writer, second)
         die_at(writer, die)
         writer.take("stdout", container.reader)
 
     rotates = len(second) > SMALL.bytes
-    died = killed_at(agent) == -signal.SIGKILL
+    died = killed_at(kubelet) == -signal.SIGKILL
     assert died == (rotates or die_at not in AT_ROTATIONS)
-    drain(container.agent(), container.reader)
+    drain(container.kubelet(), container.reader)
     assert container.log() == b"first\n" + second
     os.write(container.writer, b"third\n")
-    drain(container.agent(), container.reader)
+    drain(container.kubelet(), container.reader)
     assert container.log() == b"first\n" + second + b"third\n"
 
 
 def test_what_was_seen_before_an_agent_died_is_written_again_with_the_same_time(container):
     """Followers know by the times of lines what they have had."""
 
-    def agent(die):
-        writer = container.agent()
+    def kubelet(die):
+        writer = container.kubelet()
         os.write(container.writer, b"one\ntwo\n")
         dies_after_the_write(writer, die)
         writer.take("stdout", container.reader)
 
-    killed_at(agent)
+    killed_at(kubelet)
     seen = container.log(timestamps=True)
-    container.agent()
+    container.kubelet()
     assert container.log(timestamps=True) == seen
     assert seen.count(b"\n") == 2
 
 
 def test_each_stream_keeps_its_name(container):
-    def agent(die):
-        writer = container.agent()
+    def kubelet(die):
+        writer = container.kubelet()
         os.write(container.writer, b"error\n")
         dies_within_a_write(writer, die)
         writer.take("stderr", container.reader)
 
-    killed_at(agent)
-    container.agent()
+    killed_at(kubelet)
+    container.kubelet()
     assert b" stderr F error\n" in container.path.read_bytes()
 
 
 def test_a_journal_that_holds_a_head_alone_is_empty(container):
-    """An agent dies after it has noted where it would write, and before the pipe is emptied."""
+    """A kubelet dies after it has noted where it would write, and before the pipe is emptied."""
     os.pwrite(container.journal, b"\xff" * HEADER.size, 0)
     assert Journal(os.dup(container.journal)).unwritten() is None
 
@@ -183,23 +183,23 @@ def test_agents_that_are_killed_at_any_moment_lose_nothing(container, seed):
         os._exit(0)
 
     def follow():
-        writer = container.agent()
+        writer = container.kubelet()
         while select.select([container.reader], [], []):
             writer.take("stdout", container.reader)
 
     kills = 0
     ended = False
     while not ended:
-        agent = os.fork()
-        if not agent:
+        kubelet = os.fork()
+        if not kubelet:
             try:
                 follow()
             finally:
                 os._exit(1)
         time.sleep(dice.uniform(0.0005, 0.02))
         ended = os.waitpid(source, os.WNOHANG)[0] == source
-        os.kill(agent, signal.SIGKILL)
-        os.waitpid(agent, 0)
+        os.kill(kubelet, signal.SIGKILL)
+        os.waitpid(kubelet, 0)
         kills += 1
-    drain(container.agent(), container.reader)
+    drain(container.kubelet(), container.reader)
     assert container.log() == b"".join(lines), f"{kills} kills"

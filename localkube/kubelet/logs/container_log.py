@@ -2,7 +2,7 @@
 
 ``LogWriter`` turns the bytes of a pipe into entries ``<RFC3339Nano> <stdout|stderr> <F|P> <content>``: F ends
 a line, P is a part of one. A part is written the moment it arrives, so that a progress bar without newlines
-is seen. What a killed agent had taken from a pipe, the next one writes (``journal.py``). A log that has grown
+is seen. What a killed kubelet had taken from a pipe, the next one writes (``journal.py``). A log that has grown
 goes on in a new file (``segments.py``). ``LogFiles`` knows which logs are still written, and who follows them
 (``following.py``).
 
@@ -72,7 +72,7 @@ PIPE_BLOCK = 256 * 1024
 
 @dataclass(frozen=True)
 class Unwritten:
-    """What an agent took from a pipe and may not have written in full.
+    """What a kubelet took from a pipe and may not have written in full.
 
     Attributes:
         size: The log's newest file before it.
@@ -188,7 +188,7 @@ class LogWriter:
         self._journal: Journal | None = None
 
     def resume(self, journal: Journal) -> None:
-        """Take a container's journal, and write what an agent that was killed has left in it."""
+        """Take a container's journal, and write what a kubelet that was killed has left in it."""
         self._journal = journal
         left = journal.unwritten()
         if left is None:
@@ -300,7 +300,7 @@ class LogWriter:
             self._file = os.open(self._path, flags, 0o600)
         status = os.fstat(self._file)
         self._inode, self._size = status.st_ino, status.st_size
-        # An agent that was killed may have left a part of an entry, which nobody has read.
+        # A kubelet that was killed may have left a part of an entry, which nobody has read.
         start = max(0, self._size - LONGEST_ENTRY)
         tail = os.pread(self._file, LONGEST_ENTRY, start)
         if tail and not tail.endswith(b"\n"):

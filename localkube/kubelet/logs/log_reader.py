@@ -1,6 +1,6 @@
 """Logs read back exactly as they were written: the whole, the end, what is newer, what comes.
 
-Writing them is in ``files.py``. The agent reads in its own thread: logs are in the page cache, and a thread
+Writing them is in ``files.py``. The kubelet reads in its own thread: logs are in the page cache, and a thread
 would cost more than the read. Writer and readers are therefore never in each other's midst.
 """
 
@@ -76,7 +76,7 @@ class Follower:
 
 
 class LogFiles:
-    """The logs that are being written, and those who wait for more; one object for the whole agent.
+    """The logs that are being written, and those who wait for more; one object for the whole kubelet.
 
     Args:
         limits: How much is kept of each.
@@ -329,7 +329,7 @@ class _Output:
 
 
 def _part(entry: bytes) -> bytes:
-    """Return the content of a part of a line, nothing for what a killed agent has torn."""
+    """Return the content of a part of a line, nothing for what a killed kubelet has torn."""
     return entry[CONTENT:] if entry[TAG] == PART else b""
 
 

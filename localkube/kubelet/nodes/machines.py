@@ -2,9 +2,9 @@
 
 What each is set to is kept in a file of the cluster, so that it outlives this process. A stopped node runs
 nothing and says nothing. One that is cut off goes on with what it runs, hears nothing, and is not heard:
-its pods are on a bridge of their own, and its part of the agent gets no answer from the API.
+its pods are on a bridge of their own, and its part of the kubelet gets no answer from the API.
 
-What happens to the pods is the agent's business (`Tenants`). Who may ask is in ``control.py``.
+What happens to the pods is the kubelet's business (`Tenants`). Who may ask is in ``control.py``.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class VirtualNode:
         return f"10.244.{self.settings.index + 1}."
 
     def set_runtime(self, runtime: Runtime) -> None:
-        """Give its pods the agent's parts, with its own way to the API."""
+        """Give its pods the kubelet's parts, with its own way to the API."""
         self.runtime = replace(runtime, api=self.api, events=Events(self.api))
         start_task(self.runtime.events.run(), name=f"events {self.name}")
 
@@ -100,7 +100,7 @@ class VirtualNode:
 
 
 class Tenants(Protocol):
-    """What the agent does with a node's pods."""
+    """What the kubelet does with a node's pods."""
 
     async def lose(self, node: VirtualNode) -> None:
         """End every process of the node's pods at once, and report nothing."""
@@ -146,7 +146,7 @@ class Machines:
         self._lock = asyncio.Lock()
 
     async def restore(self) -> None:
-        """Carry out again what an earlier agent may not have finished."""
+        """Carry out again what a previous kubelet may not have finished."""
         for node in self._nodes.values():
             if not node.is_heard:
                 await self._client.call("unplug", **node.plug())

@@ -63,7 +63,7 @@ class NodePool:
         self._next = 2
 
     def address(self, uid: str, *, wanted: str | None = None) -> str:
-        """Return the pod's address; ``wanted`` is one that it had before an agent's restart.
+        """Return the pod's address; ``wanted`` is one that it had before a kubelet's restart.
 
         Raises:
             RuntimeCallError: All addresses of the node are taken.
@@ -130,7 +130,7 @@ def node_status(settings: NodeSettings, *, version: str) -> dict[str, Any]:
     problems = ("MemoryPressure", "DiskPressure", "PIDPressure")
     conditions = [_condition(kind, "False", f"No{kind}", "the machine has room", now) for kind in problems]
     conditions.append(
-        _condition("Ready", "True", "AgentReady", "the node agent runs containers as processes", now)
+        _condition("Ready", "True", "KubeletReady", "the kubelet runs containers as processes", now)
     )
     external = [{"type": "ExternalIP", "address": settings.external_address}]
     return {

@@ -1,6 +1,6 @@
-"""The agent's simulated nodes: how many there are, and the process that serves them (``simulator.py``).
+"""The kubelet's simulated nodes: how many there are, and the process that serves them (``simulator.py``).
 
-The number is kept in a file of the cluster, so that they are there again after the agent, or the cluster.
+The number is kept in a file of the cluster, so that they are there again after the kubelet, or the cluster.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class Simulation:
     """Keeps the simulator running while there is a simulated node.
 
     Args:
-        settings: The file of the agent's settings, which the simulator reads as well.
+        settings: The file of the kubelet's settings, which the simulator reads as well.
         state: The file with the number.
     """
 

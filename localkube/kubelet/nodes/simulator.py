@@ -1,6 +1,6 @@
 """Nodes that are only said to be there: their pods report that they run, and nothing does.
 
-A program of its own, started by the agent (``nodes/simulation.py``), so that ten thousand pretended pods take
+A program of its own, started by the kubelet (``nodes/simulation.py``), so that ten thousand pretended pods take
 neither time nor memory from the real ones. A simulated node has the label and the taint
 ``trainyard/simulated``: nothing lands on it that does not tolerate that. Pods run as soon as they are bound,
 those of Jobs succeed after the seconds in their annotation ``trainyard/simulated-seconds`` (at once without),
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_client import SIMULATED_PREFIX, Api, ApiError
-from localkube.kubelet.config import AgentSettings
+from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.nodes.node import is_ready, renew, rfc3339
 from localkube.kubelet.nodes.simulation import MARK
 
@@ -220,12 +220,12 @@ def _seconds(pod: dict[str, Any]) -> float:
         return 0.0
 
 
-async def _main(settings: AgentSettings, count: int) -> None:
+async def _main(settings: KubeletConfig, count: int) -> None:
     api = Api(
         settings.server,
         ca_file=settings.pki / "ca.crt",
-        cert_file=settings.pki / "agent.crt",
-        key_file=settings.pki / "agent.key",
+        cert_file=settings.pki / "kubelet.crt",
+        key_file=settings.pki / "kubelet.key",
         connections=AT_ONCE + HEARTBEATS_AT_ONCE,
     )
     async with api:
@@ -233,9 +233,9 @@ async def _main(settings: AgentSettings, count: int) -> None:
 
 
 def main() -> None:
-    """``python -m localkube.kubelet.nodes.simulator AGENT.JSON COUNT``."""
+    """``python -m localkube.kubelet.nodes.simulator KUBELET.JSON COUNT``."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s simulator %(levelname)s %(message)s")
-    asyncio.run(_main(AgentSettings.read(Path(sys.argv[1])), int(sys.argv[2])))
+    asyncio.run(_main(KubeletConfig.read(Path(sys.argv[1])), int(sys.argv[2])))
 
 
 if __name__ == "__main__":

@@ -187,7 +187,7 @@ class ContainerWorker:
         last: ContainerRecord | None,
         before: ContainerRecord | None,
     ) -> None:
-        """Take over a process of an earlier agent, with what that had found out by its probes."""
+        """Take over a process of a previous kubelet, with what that had found out by its probes."""
         process = self.take(entry, descriptors, count=count)
         known = before if before and before.container_id == process.identity else None
         record = records.running(self.name, process.identity, process.started, count, last)

@@ -1,7 +1,7 @@
 """The life of one pod on a virtual node: sandbox, volumes, containers in their order, end, deletion.
 
 One task a pod walks through it. What survives this process is elsewhere: the containers at the runtime, the
-rest in the API. Not here: the life of each container (``container_worker.py``), going on after an agent's end
+rest in the API. Not here: the life of each container (``container_worker.py``), going on after a kubelet's end
 (``adoption.py``).
 """
 
@@ -66,10 +66,10 @@ class PodWorker:
         self._is_new = not reported
         self._start_time = datetime.fromisoformat(reported).timestamp() if reported else time.time()
 
-    # What the agent calls.
+    # What the kubelet calls.
 
     def start(self) -> None:
-        """Begin, or go on where an earlier agent was."""
+        """Begin, or go on where a previous kubelet was."""
         self._task = start_task(self._run(), name=f"pod {self._path}")
 
     def changed(self, pod: Mapping[str, Any]) -> None:
@@ -193,7 +193,7 @@ class PodWorker:
         if self._sidecars:
             await self.stop(grace=self.grace)
             await asyncio.gather(*self._sidecars)
-        # Those of an earlier agent, where the pod was stopped before it could be gone on with.
+        # Those of a previous kubelet, where the pod was stopped before it could be gone on with.
         await _together(self.containers[name].keep() for name in list(self.processes))
 
     async def _initialise(self) -> bool:

@@ -1,4 +1,4 @@
-"""Going on after an agent's end: which containers still run, and how the others ended meanwhile.
+"""Going on after a kubelet's end: which containers still run, and how the others ended meanwhile.
 
 The runtime knows each process that it started, by pid and start time, and keeps the ends that nobody has
 acknowledged; the API has what was reported before. Together they give the records of a pod.
@@ -28,7 +28,7 @@ async def adopt(
     """Give a worker its pod's past, before it is started.
 
     Args:
-        worker: New, of a pod that an earlier agent may have begun.
+        worker: New, of a pod that a previous kubelet may have begun.
         entries: The runtime's descriptions of this pod's processes.
         client: The connection to the runtime, which hands out their pipes.
         address: The pod's address, if its sandbox still stands.

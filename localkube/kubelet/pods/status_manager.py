@@ -1,7 +1,7 @@
 """Telling the API how a pod is: soon, together, and until it has been heard.
 
 A container's end is acknowledged to the runtime only after the API has it, so that no exit is lost with the
-agent.
+kubelet.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class StatusReports:
     """The reports on one pod.
 
     Args:
-        runtime: The agent's shared parts.
+        runtime: The kubelet's shared parts.
         path: The pod's path in the API.
         pod: Returns the newest object known.
         status: Returns the PodStatus of this moment.

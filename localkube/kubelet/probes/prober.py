@@ -29,7 +29,7 @@ class Prober:
         container: Its specification.
         ask: Carries out a v1.Probe's action once.
         began: When the run began, in seconds since the epoch.
-        started: It has passed its startup probe already, under an earlier agent.
+        started: It has passed its startup probe already, under a previous kubelet.
         ready: The same of its readiness probe.
         changed: Called when ``started`` or ``ready`` has changed.
         failed: Called with ``liveness`` or ``startup`` when the container must end.

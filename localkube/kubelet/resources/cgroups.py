@@ -187,7 +187,7 @@ class ControlGroups:
                 self._late.discard(each)
 
     def keep_only(self, identities: set[str]) -> None:
-        """Remove the groups of all other containers: those that ended while no agent ran."""
+        """Remove the groups of all other containers: those that ended while no kubelet ran."""
         for root in self.directories:
             for directory in root.iterdir():
                 if directory.is_dir() and directory.name not in identities | {BEST_EFFORT}:
@@ -232,7 +232,7 @@ class ControlGroups:
 
 
 def remove_recorded(root: Path) -> None:
-    """Remove the groups that a cluster's agent wrote down in ``root``, once its processes have ended."""
+    """Remove the groups that a cluster's kubelet wrote down in ``root``, once its processes have ended."""
     try:
         found = [Path(path) for path in json.loads((root / RECORD).read_text())]
     except (OSError, ValueError):

@@ -69,7 +69,7 @@ class Limits:
         return {"cores": cores} if cores else {}
 
     def started(self, pod: Mapping[str, Any], name: str, *, identity: str, pid: int) -> None:
-        """Take note of a container's first process; also of one that an earlier agent started."""
+        """Take note of a container's first process; also of one that a previous kubelet started."""
         spec = pod["spec"]
         every = [*spec["containers"], *(spec.get("initContainers") or [])]
         found = [container for container in every if container["name"] == name]
@@ -89,7 +89,7 @@ class Limits:
         return over
 
     def keep_only(self, identities: set[str]) -> None:
-        """Forget all other containers: those that ended while no agent ran."""
+        """Forget all other containers: those that ended while no kubelet ran."""
         if self._groups is not None:
             self._groups.keep_only(identities)
 

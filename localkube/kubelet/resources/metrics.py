@@ -1,8 +1,8 @@
 """What the kubelet says of its node's use of resources: ``/metrics/resource`` and ``/stats/summary``.
 
 metrics-server asks each node for the first one every few seconds; ``kubectl top`` and autoscalers live of it.
-One agent serves all nodes, and tells by the address that it is called on for which one it is asked. A node
-uses what its pods use, and its share of the agent itself.
+One kubelet serves all nodes, and tells by the address that it is called on for which one it is asked. A node
+uses what its pods use, and its share of the kubelet itself.
 
 Source: https://kubernetes.io/docs/reference/instrumentation/node-metrics/
 """
@@ -66,14 +66,14 @@ class Look:
 
     when: float = 0.0
     usage: dict[str, Usage] = field(default_factory=dict)
-    agent: Usage = field(default_factory=lambda: Usage(0.0, 0))
+    kubelet: Usage = field(default_factory=lambda: Usage(0.0, 0))
 
 
 class Meter:
     """Measures the containers of all nodes, when asked.
 
     Args:
-        nodes: The nodes that this agent serves.
+        nodes: The nodes that this kubelet serves.
         running: Returns the containers that run on a node, by its name.
         storage: Returns the bytes that a pod takes on disk, by its uid, when they are known.
         control_groups: Returns what a control group says of a container, None where it has none.
@@ -184,12 +184,12 @@ class Meter:
         return found if stored is None else found | {"ephemeral-storage": {"usedBytes": stored}}
 
     def _whole(self, node: NodeSettings, look: Look) -> Usage:
-        """Return what a node uses: its pods, and its share of the agent."""
+        """Return what a node uses: its pods, and its share of the kubelet."""
         share = len(self._nodes)
         used = [look.usage[identity] for identity in self._last[node.name] if identity in look.usage]
         pods = _sum(used)
-        cpu = self._ended[node.name] + pods.cpu + look.agent.cpu / share
-        return Usage(cpu, pods.memory + look.agent.memory // share)
+        cpu = self._ended[node.name] + pods.cpu + look.kubelet.cpu / share
+        return Usage(cpu, pods.memory + look.kubelet.memory // share)
 
 
 def routes(meter: Meter, addresses: Addresses) -> list[web.RouteDef]:
@@ -199,7 +199,7 @@ def routes(meter: Meter, addresses: Addresses) -> list[web.RouteDef]:
         address = request.transport.get_extra_info("sockname")[0] if request.transport else ""
         if node := meter.node(addresses.seen(address)):
             return node
-        raise web.HTTPNotFound(text=f"no node of this agent has the address {address}")
+        raise web.HTTPNotFound(text=f"no node of this kubelet has the address {address}")
 
     async def resource(request: web.Request) -> web.Response:
         content_type = "text/plain; version=0.0.4; charset=utf-8"

@@ -19,7 +19,7 @@ class Exit:
 
 @dataclass(frozen=True)
 class ContainerRecord:
-    """What the agent knows of one container; the latest run of it.
+    """What the kubelet knows of one container; the latest run of it.
 
     Attributes:
         name: The container's name in the pod.

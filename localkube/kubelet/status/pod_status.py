@@ -58,7 +58,7 @@ def pod_status(
         init_records: The same for ``spec.initContainers``.
         pod_ip: None before the pod's network exists and after it is gone; a known address is kept.
         host_ip: The node's address.
-        start_time: When the agent first saw the pod.
+        start_time: When the kubelet first saw the pod.
         now: The time of this report.
         override: Phase, reason and message that replace the computed ones: ``("Failed", "Evicted", "…")``;
             for ``activeDeadlineSeconds``, ``DEADLINE_EXCEEDED``.
@@ -107,7 +107,7 @@ def status_patch(pod: Object, status: Object) -> dict[str, Any] | None:
     """Return the strategic merge patch that makes the pod's status ``status``, or None if it is already.
 
     Send it to ``…/pods/<name>/status``. It carries the uid, so a pod of the same name that came later is not
-    touched; fields and conditions that the agent does not own stay as they are on the server.
+    touched; fields and conditions that the kubelet does not own stay as they are on the server.
     """
     before = pod.get("status") or {}
     changes: dict[str, Any] = {}

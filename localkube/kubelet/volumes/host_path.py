@@ -157,7 +157,7 @@ class _Walk:
                 raise
         with contextlib.suppress(FileExistsError):  # another container of the volume was faster
             os.mkdir(part, dir_fd=parent)
-            os.chmod(part, 0o755, dir_fd=parent)  # apart, because the agent's umask is private
+            os.chmod(part, 0o755, dir_fd=parent)  # apart, because the kubelet's umask is private
         return os.open(part, _NO_FOLLOW, dir_fd=parent)
 
     def _outside(self) -> SubPathError:

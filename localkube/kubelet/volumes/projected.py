@@ -103,7 +103,7 @@ def _chosen(source: Object, data: dict[str, bytes], mode: int, complaint: str) -
 
 
 def _checked(path: str) -> str:
-    """The API server has checked it too, but a file that escapes would be written as the agent."""
+    """The API server has checked it too, but a file that escapes would be written as the kubelet."""
     parts = path.split("/")
     if path.startswith("/") or ".." in parts or parts[0].startswith("..") or not all(parts):
         raise PayloadError(f"the path {path!r} leads out of the volume")
@@ -166,7 +166,7 @@ def _unchanged(path: Path, file: VolumeFile) -> bool:
 
 
 def _make_directory(path: Path) -> None:
-    """The mode is set apart from making it, because the agent's own files are private by its umask."""
+    """The mode is set apart from making it, because the kubelet's own files are private by its umask."""
     path.mkdir(exist_ok=True)
     path.chmod(0o755)
 

@@ -60,7 +60,7 @@ class VolumeError(Exception):
 
 
 class Volumes:
-    """The volumes of all pods of the agent.
+    """The volumes of all pods of the kubelet.
 
     Args:
         api: The API server.
