@@ -1,10 +1,10 @@
 """How fast a running container's lines arrive: ``kubectl logs -f`` beside ``tail -f`` of the file on disk.
 
 The follower is there before the container writes, as fast as its lines are taken; the clock runs from the
-first of them to the last. So the kubelet's writing of the log is in both figures, and reading it, TLS, the API
-server and kubectl in ours. The log stays below the size at which a new file is begun, where tail would end.
-Time for a line is shown, because less is better in this table: the goal of half as many lines per second is
-twice as much time.
+first of them to the last. So the kubelet's writing of the log is in both figures, and reading it, TLS, the
+API server and kubectl in ours. The log stays below the size at which a new file is begun, where tail would
+end. Time for a line is shown, because less is better in this table: the goal of half as many lines per second
+is twice as much time.
 
 kubectl reads, allocates and writes each line by itself: it alone takes more than 1 µs of processor time for
 one, kubelet, API server and the way to it about as much together, and tail's whole figure is 0.3 µs on two

@@ -6,10 +6,10 @@ needs nothing but a listener, and one without endpoints refuses connections by h
 own Service, 10.96.0.1, is one among the others.
 
 Known limits: an endpoint sees the proxy's address, not the client's; a connection whose endpoints all refuse
-is accepted and then reset; connections through a Service end when the kubelet does (those between pods do not);
-NodePort, LoadBalancer, external IPs and SCTP are not offered; traffic policies make no difference, as all
-nodes share one site. Headless and ExternalName Services need names only (``zone.py``). Carrying the bytes is
-``relay.py``.
+is accepted and then reset; connections through a Service end when the kubelet does (those between pods do
+not); NodePort, LoadBalancer, external IPs and SCTP are not offered; traffic policies make no difference, as
+all nodes share one site. Headless and ExternalName Services need names only (``zone.py``). Carrying the bytes
+is ``relay.py``.
 """
 
 import asyncio

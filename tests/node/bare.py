@@ -1,4 +1,5 @@
-"""A control plane without nodes on this machine's loopback: the real servers, for tests of the kubelet's parts.
+"""A control plane without nodes on loopback: the real servers, for tests of the parts of the kubelet.
+parts.
 
 Nothing of the site is here: no namespaces, no kubelet, no scheduler.
 """

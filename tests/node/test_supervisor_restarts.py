@@ -1,7 +1,7 @@
 """Processes of a cluster killed with -9: each comes back, what ran runs on, and what was stored is there.
 
-A cluster of these tests' own, because others would notice. A second one loses its kubelet at the beginning and
-is looked at in the end, when its nodes have been silent for long enough.
+A cluster of these tests' own, because others would notice. A second one loses its kubelet at the beginning
+and is looked at in the end, when its nodes have been silent for long enough.
 """
 
 import os

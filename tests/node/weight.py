@@ -14,8 +14,8 @@ class Weight:
     """What must be the same again after any number of pods.
 
     Attributes:
-        descriptors: By process; without the connections of kubelet and supervisor, which clients keep a while.
-        mounts: By process; the supervisor has the machine's, in which others come and go.
+        descriptors: By process; without the connections of kubelet and supervisor, which clients keep a
+        while. mounts: By process; the supervisor has the machine's, in which others come and go.
         pod_directories: What is in the directories of pods, on disk and in memory.
     """
 

@@ -2,9 +2,9 @@
 
 ``LogWriter`` turns the bytes of a pipe into entries ``<RFC3339Nano> <stdout|stderr> <F|P> <content>``: F ends
 a line, P is a part of one. A part is written the moment it arrives, so that a progress bar without newlines
-is seen. What a killed kubelet had taken from a pipe, the next one writes (``journal.py``). A log that has grown
-goes on in a new file (``segments.py``). ``LogFiles`` knows which logs are still written, and who follows them
-(``following.py``).
+is seen. What a killed kubelet had taken from a pipe, the next one writes (``journal.py``). A log that has
+grown goes on in a new file (``segments.py``). ``LogFiles`` knows which logs are still written, and who
+follows them (``following.py``).
 
 Not here: HTTP (``server.py``), when a pipe is read (``containers/processes.py``), reading (``reading.py``).
 """

@@ -1,7 +1,7 @@
 """Nodes that are only said to be there: their pods report that they run, and nothing does.
 
-A program of its own, started by the kubelet (``nodes/simulation.py``), so that ten thousand pretended pods take
-neither time nor memory from the real ones. A simulated node has the label and the taint
+A program of its own, started by the kubelet (``nodes/simulation.py``), so that ten thousand pretended pods
+take neither time nor memory from the real ones. A simulated node has the label and the taint
 ``trainyard/simulated``: nothing lands on it that does not tolerate that. Pods run as soon as they are bound,
 those of Jobs succeed after the seconds in their annotation ``trainyard/simulated-seconds`` (at once without),
 deleted ones are gone at once. After kwok (https://kwok.sigs.k8s.io), whose choices for leases are taken over.

@@ -1,8 +1,8 @@
 """The life of one pod on a virtual node: sandbox, volumes, containers in their order, end, deletion.
 
 One task a pod walks through it. What survives this process is elsewhere: the containers at the runtime, the
-rest in the API. Not here: the life of each container (``container_worker.py``), going on after a kubelet's end
-(``adoption.py``).
+rest in the API. Not here: the life of each container (``container_worker.py``), going on after a kubelet's
+end (``adoption.py``).
 """
 
 import asyncio
