@@ -1,7 +1,6 @@
-"""What a cluster is to the kit, whoever provides it: the contract, and all that goes by the Kubernetes API
-alone.
+"""The contract between the kit and a provider of clusters, and all that works through the Kubernetes API.
 
-How a provider makes, finds and deletes a cluster is in the modules beside this.
+A provider is a class that `plugins` names: `local` and `existing` here, EKS and GKE in ``clouds``.
 """
 
 import os
@@ -11,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -20,15 +20,14 @@ from kitlib import config
 from kitlib.clusters import nodes
 from kitlib.clusters.preflight import Report, ok
 from kitlib.clusters.registry import Registry
-from kitlib.clusters.switches import NodeSwitches
-from kitlib.clusters.volumes import Volumes
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table, Text
-from kitlib.errors import BadInput, CommandFailed, KitError, Rejected, RunNotFound
+from kitlib.errors import BadInput, CommandFailed, KitError, Rejected, RunNotFound, VolumeNotFound
 from kitlib.k8s import manifests, pods, rbac
 from kitlib.k8s.api_errors import launch_rejected, rbac_hint
 from kitlib.k8s.client import Kube
 from kitlib.k8s.event_table import events_table
+from kitlib.k8s.events import make_event, write_event
 from kitlib.k8s.manifests import title
 from kitlib.k8s.quantities import check_count, check_quantity
 from kitlib.k8s.usage import node_usage, pod_usage
@@ -37,21 +36,25 @@ from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.runs import run as runs
 from kitlib.runs.run import Run
 from kitlib.runs.runs_table import runs_table
+from kitlib.storage import Volume, pvc
 
-MOST_NODES = 100
+MOST_NODES, MOST_SIMULATED = 100, 5000
 METRICS = {"nodes": "NodeMetrics", "pods": "PodMetrics"}
+
+
+NODE_EVENTS = {"stop": "Stopped", "start": "Started", "cut": "Isolated", "heal": "Reconnected"}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a new cluster is; checked before anything is started.
+    """The size of a new cluster; validated before anything is started.
 
     Attributes:
         nodes: How many.
         cpus: Cores of each; None lets the provider choose.
         memory: Of each, as "4Gi"; None lets the provider choose.
         gpus: Of each; None takes those that there are.
-        options: What only one provider understands.
+        options: Of this provider alone.
     """
 
     nodes: int
@@ -68,7 +71,7 @@ class Shape:
             check_count(self.gpus, what="gpus", least=0, most=64)
 
     def check_options(self, known: Mapping[str, str], provider: str) -> None:
-        """Refuse options that the provider does not know; ``known`` says what each is."""
+        """Raise BadInput for options that are not among ``known``, which describes each."""
         unknown = sorted(set(self.options) - set(known))
         if unknown:
             raise BadInput(
@@ -78,14 +81,17 @@ class Shape:
             )
 
 
-class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
-    """A Kubernetes cluster.
+class Cluster(AbstractContextManager, ABC):
+    """A Kubernetes cluster; as a context manager it is deleted at the end.
 
-    Contract for providers: `create` is idempotent (a healthy cluster of this name and shape is returned as
-    it is); `find` returns None for a name it does not have; `delete` is idempotent and touches only what the
-    provider made for this cluster; nobody's ``~/.kube/config`` is written.
+    This is all that the kit knows of a provider. The contract:
 
-    As a context manager it is deleted at the end.
+    - The abstract methods say how a cluster is created, found, listed, reached, and deleted. `create` is
+      idempotent: it returns a healthy cluster of this name and shape as it is. `find` returns None for a name
+      that the provider does not have. `delete` is idempotent and deletes only what the provider created for
+      this cluster. Nobody's ``~/.kube/config`` is written. Every error is a `KitError` that says what to do.
+    - The methods under "What a provider may add" have defaults that suit most clusters.
+    - All other methods use the Kubernetes API alone, and a provider leaves them as they are.
     """
 
     provider: ClassVar[str]
@@ -96,65 +102,114 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
     @classmethod
     @abstractmethod
     def create(cls, name: str, shape: Shape, *, recreate: bool) -> "Cluster":
-        """Make a cluster, or return the one that is there."""
+        """Create a cluster, or return the one that is there."""
 
     @classmethod
     @abstractmethod
     def find(cls, name: str) -> "Cluster | None":
-        """Return an existing cluster, in whatever state, or None."""
+        """Find a cluster, in whatever state; its keyword arguments are where to look, as ``region``."""
 
     @classmethod
     @abstractmethod
     def existing(cls) -> list[dict[str, object]]:
-        """Return a row for each cluster of this provider: name, provider, state, nodes, version."""
-
-    @classmethod
-    def preflight(cls, name: str, shape: Shape) -> Report:
-        """Look at what may stand in the way of a new cluster; nothing is made, and nothing costs."""
-        words = f"the provider {cls.provider} needs no account and costs nothing"
-        return Report(f'cluster "{name}"', (ok("account", words),))
+        """List the clusters: cluster, provider, state, nodes, version and why of each."""
 
     @property
     @abstractmethod
     def kubeconfig(self) -> Path:
-        """The file with which kubectl and the kit reach it."""
+        """The kubeconfig file of the cluster."""
 
     @abstractmethod
     def kubectl_command(self) -> list[str]:
-        """Return how kubectl is started for it, without arguments."""
+        """The kubectl command line for the cluster, without arguments."""
 
     @abstractmethod
     def delete(self) -> None:
-        """Delete it and wait until it is gone; one that is gone is fine."""
+        """Delete the cluster and wait until it is gone; idempotent."""
 
     @abstractmethod
     def explain(self, words: str) -> KitError:
-        """Return the error to raise when its API server does not answer; ``words`` are the connection's."""
+        """Build the error for an API server that does not answer; ``words`` are the connection's."""
 
-    @cached_property
-    def kube(self) -> Kube:
-        """Its API."""
-        return Kube(self.kubeconfig, cluster=self.name, explain=self.explain)
+    # What a provider may add
+
+    @classmethod
+    def preflight(cls, name: str, shape: Shape) -> Report:
+        """Check what may prevent a new cluster; nothing is created, and nothing costs."""
+        words = f"the provider {cls.provider} needs no account and costs nothing"
+        return Report(f'cluster "{name}"', (ok("account", words),))
+
+    @property
+    def registry(self) -> Registry | None:
+        """The provider's container registry for the cluster's images, if it has one."""
+        return None
+
+    def brings(self, operator: str) -> str:
+        """Describe how the provider's clusters already have an operator; empty if they do not."""
+        return ""
+
+    def operator_manifests(self, program: str) -> Path | None:
+        """Folder of an operator's own manifests, if the provider runs that program without an image."""
+        return None
+
+    def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
+        """Fields of a pod's spec that the provider's nodes need: a selector, a toleration.
+
+        `launch` merges them into each training pod; ``job.on(cluster).manifest()`` shows them.
+
+        Args:
+            gpus: How many the pod has.
+        """
+        return {}
+
+    def pod_annotations(self, mounted: Iterable[str]) -> Mapping[str, str]:
+        """Annotations that the provider needs on a pod that mounts these PersistentVolumeClaims."""
+        return {}
+
+    def grant_pod_access(self, namespace: str) -> None:  # noqa: B027 most providers have nothing to do
+        """Let the pods of an attendee's namespace use what the provider gives to pods, such as its bucket."""
+
+    def revoke_pod_access(self, namespace: str) -> None:  # noqa: B027
+        """Undo `grant_pod_access`; idempotent."""
+
+    def _switch(self, verb: str, node: str) -> None:
+        """Stop, start, cut or heal a node."""
+        raise self._not_ours(verb, f'node "{node}"')
+
+    def _simulate(self, count: int) -> None:
+        raise self._not_ours("simulate", f"{count} nodes")
+
+    def _not_ours(self, verb: str, about: str) -> BadInput:
+        return BadInput(
+            f"the nodes of a cluster of the provider {self.provider} are not the kit's to {verb}",
+            about=f'{about} of cluster "{self.name}"',
+            fix='use a local cluster: kit.create_cluster("local")',
+        )
 
     # Looking
 
+    @cached_property
+    def kube(self) -> Kube:
+        """The client of its API server."""
+        return Kube(self.kubeconfig, cluster=self.name, explain=self.explain)
+
     def nodes(self) -> Table:
-        """Return its nodes, with what is allocatable on each.
+        """List the nodes, with what is allocatable on each.
 
         Raises:
-            Rejected: This user may not see them, as attendees may not.
+            Rejected: This user may not list nodes; attendees may not.
         """
         return nodes.table(nodes.seen(self.kube))
 
     def pods(self) -> Table:
-        """Return the pods of its namespace."""
+        """List the pods of its namespace."""
         return pods.table(self.kube.get_all("Pod"))
 
     def top(self, of: str = "nodes") -> Table:
-        """Return what its nodes use, or with ``"pods"`` the pods of its namespace, by metrics-server.
+        """Resource usage of its nodes, or with ``"pods"`` of the pods in its namespace, by metrics-server.
 
         Raises:
-            Rejected: It has no metrics-server, or one that has no figures yet.
+            Rejected: There is no metrics-server, or it has no figures yet.
         """
         if of not in METRICS:
             raise BadInput("top tells of nodes and of pods", about=f"top({of!r})", fix='top("pods")')
@@ -173,17 +228,17 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
         return pod_usage(figures) if of == "pods" else node_usage(figures, nodes.seen(self.kube))
 
     def watch(self, *, minutes: float = 60):
-        """Return a live picture of it: CPU, memory and GPUs of every node over time, and its pods.
+        """Show CPU, memory and GPUs of every node over time, and the pods, live.
 
-        It asks in the background until it is stopped, its view is closed, the minutes are over or the cluster
-        is gone. Where nobody looks, as under papermill, the output is a picture and a table, renewed
+        It polls in the background until it is stopped, its view is closed, the minutes are over or the
+        cluster is gone. Without a frontend, as under papermill, the output is a picture and a table, updated
         after each cell.
 
         Args:
             minutes: How long at most.
 
         Returns:
-            A watch, which shows itself; ``stop()`` ends it, ``save("cluster.png")`` writes its picture.
+            A watch, which displays itself; ``stop()`` ends it, ``save("cluster.png")`` writes its picture.
 
         Example:
             >>> cluster.watch()
@@ -194,17 +249,14 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
         return ClusterWatch(self.kube, minutes=minutes).start()
 
     def watch_placement(self, *, minutes: float = 60):
-        """Return a record of who runs where from now on: nodes × time, who waits, and the runs' losses.
-
-        It looks on in the background until it is stopped or the minutes are over. In a notebook its output is
-        a picture and a table, renewed after each cell.
+        """Record pod placement from now on: nodes × time, pending pods, and the runs' losses.
 
         Args:
             minutes: How long at most.
 
         Returns:
-            A watch, which shows itself; ``stop()`` ends it, ``table()`` has a row a pod,
-            ``save("where.png")`` writes its picture.
+            A watch, which displays itself; ``stop()`` ends it, ``table()`` has a row for each pod,
+            ``save("placement.png")`` writes its picture.
 
         Example:
             >>> with cluster.watch_placement() as placement:
@@ -217,15 +269,15 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
         return PlacementWatch(self.kube, minutes=minutes).start()
 
     def events(self) -> Table:
-        """Return what Kubernetes has said of late, oldest first."""
+        """List the Events of its namespace, oldest first."""
         return events_table(self.kube.get_all("Event"))
 
     def runs(self) -> Table:
-        """Return the kit's runs, whoever launched them."""
+        """List the kit's runs, whoever launched them."""
         return runs_table(self.kube)
 
     def run(self, name: str) -> Run:
-        """Return a run that was launched before, perhaps elsewhere.
+        """Get a run that was launched before, perhaps from another machine.
 
         Raises:
             RunNotFound: There is none of this name.
@@ -239,39 +291,8 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
             )
         return Run(self.kube, name)
 
-    def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
-        """Return what this provider's nodes ask of a pod's spec: a selector, a toleration.
-
-        `launch` merges it into each training pod; ``job.on(cluster).manifest()`` shows it.
-
-        Args:
-            gpus: How many the pod has.
-        """
-        return {}
-
-    def pod_annotations(self, mounted: Iterable[str]) -> Mapping[str, str]:
-        """Return what this provider wants to read on a pod that mounts these claims."""
-        return {}
-
-    # What only a provider knows
-
-    def brings(self, operator: str) -> str:
-        """Return in what form a cluster of this provider has an operator anyway; empty if it has not."""
-        return ""
-
-    @property
-    def registry(self) -> Registry | None:
-        """Where its images are, if its provider brings a registry; None if it does not."""
-        return None
-
-    def operator_manifests(self, program: str) -> Path | None:
-        """Return the folder with an operator's own manifests, if the provider runs that program by itself."""
-        return None
-
-    # Sharing
-
     def allowed(self) -> Table:
-        """Return what this user may do here, asked of the API server: a row for each thing the course does.
+        """Check what this user may do, with a SelfSubjectAccessReview for each step of the course.
 
         Example:
             >>> cluster.allowed()
@@ -281,19 +302,58 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
         """
         return rbac.table(self.kube)
 
-    def grant_pod_access(self, namespace: str) -> None:  # noqa: B027 most providers have nothing to do
-        """Let the pods of an attendee's namespace use what the provider gives to pods, such as its bucket."""
+    def volumes(self) -> Table:
+        """List the volumes of its namespace."""
+        return pvc.table(self.kube)
 
-    def revoke_pod_access(self, namespace: str) -> None:  # noqa: B027
-        """Undo `grant_pod_access`; idempotent."""
+    def volume(self, name: str) -> Volume:
+        """Get a volume.
+
+        Raises:
+            VolumeNotFound: There is none of this name.
+        """
+        if self.kube.find(pvc.CLAIM, name) is None:
+            known = ", ".join(str(each["volume"]) for each in self.volumes()) or "none"
+            raise VolumeNotFound(
+                "there is no such volume",
+                about=pvc.about(self.kube, name),
+                fix=f'take one of those that there are: {known}; or cluster.create_volume("{name}")',
+            )
+        return Volume(self, name)
 
     # Acting
 
-    def kubectl(self, command: str) -> Text:
-        """Run kubectl on this cluster and return what it prints.
+    def create_volume(
+        self,
+        name: str,
+        *,
+        size: str = "5Gi",
+        storage_class: str | None = None,
+        source: Mapping | None = None,
+    ) -> Volume:
+        """Create a volume that pods on all nodes can write to, or return the one of this name.
+
+        Args:
+            name: By which pods mount it.
+            size: At least so much.
+            storage_class: By default that of the settings, or else the cluster's default.
+            source: Of an existing volume: ``{"nfs": {"server": "10.0.0.2", "path": "/share"}}``.
 
         Raises:
-            CommandFailed: kubectl ended with an error; the error has its words.
+            BadInput: There is no such class, or the volume is there and smaller.
+            WaitTimeout: It was not provisioned; the error has the last event.
+
+        Example:
+            >>> cluster.create_volume("shared", size="5Gi")
+        """
+        pvc.create(self.kube, name, size=size, storage_class=storage_class, source=source)
+        return Volume(self, name)
+
+    def kubectl(self, command: str) -> Text:
+        """Run kubectl on this cluster and return its output.
+
+        Raises:
+            CommandFailed: kubectl failed; the error has its message.
 
         Example:
             >>> cluster.kubectl("get pods -o wide")
@@ -325,10 +385,10 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
         return Text(done.stdout or done.stderr)
 
     def apply(self, path: str | Path) -> Table:
-        """Create the objects of a YAML file, or bring them to its shape.
+        """Apply the objects of a YAML file.
 
         Raises:
-            LaunchRejected: The API server refused one; the error has its words and the line.
+            LaunchRejected: The API server rejected one; the error has its message and the line.
         """
         path = config.find(path)
         text = manifests.read_text(path)
@@ -348,7 +408,7 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
         """Wait until every node is Ready.
 
         Args:
-            timeout: Seconds; by default as long as anything changes, and three minutes more.
+            timeout: Seconds; by default until nothing has changed for three minutes.
 
         Raises:
             WaitTimeout: One is not; the error says how many are.
@@ -366,6 +426,54 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
             )
         return self
 
+    def stop_node(self, node: str) -> Table:
+        """Switch a node off: its processes are killed at once, as in a power failure. Return the nodes.
+
+        Kubernetes notices after about 16 seconds without a heartbeat, and evicts its pods when their
+        toleration of ``node.kubernetes.io/unreachable`` has passed: 300 seconds by default.
+
+        Raises:
+            BadInput: The provider's nodes cannot be switched off.
+            ProviderFailed: There is no such node.
+
+        Example:
+            >>> cluster.stop_node("node-3")
+        """
+        return self._switched("stop", node)
+
+    def start_node(self, node: str) -> Table:
+        """Switch a node on again: it removes pods that were deleted meanwhile, and restarts the others."""
+        return self._switched("start", node)
+
+    def cut(self, node: str) -> Table:
+        """Cut a node off the network: its processes go on, and nobody reaches it. Return the nodes."""
+        return self._switched("cut", node)
+
+    def heal(self, node: str) -> Table:
+        """Reconnect a node to the network: pods that were evicted meanwhile end there."""
+        return self._switched("heal", node)
+
+    def _switched(self, verb: str, node: str) -> Table:
+        now = datetime.now(UTC)
+        self._switch(verb, node)
+        found = {"metadata": {"name": node, "uid": node}}  # kubelets write the name for both
+        reason = NODE_EVENTS[verb]
+        words = f"node {node} was {reason.lower()} on purpose"
+        write_event(self.kube, make_event(found, "Node", reason, words, at=now))
+        return self.nodes()
+
+    def simulate_nodes(self, count: int) -> None:
+        """Simulate nodes whose pods only report that they run; 0 removes them.
+
+        They have the label and the taint ``trainyard/simulated``: only pods that tolerate it are scheduled
+        there, which shows scheduling at a scale that no machine has.
+
+        Example:
+            >>> cluster.simulate_nodes(100)
+        """
+        check_count(count, what="count", least=0, most=MOST_SIMULATED)
+        self._simulate(count)
+
     # Showing
 
     def __repr__(self) -> str:
@@ -377,7 +485,7 @@ class Cluster(NodeSwitches, Volumes, AbstractContextManager, ABC):
     def _summary(self) -> str:
         try:
             return f"{self._shown_nodes()}, Kubernetes {self.kube.version()}"
-        except KitError as error:  # showing an object never fails
+        except KitError as error:  # a repr never fails
             return error.what
 
     def _shown_nodes(self) -> str:
