@@ -23,7 +23,7 @@ from clouds.steps_table import StepsTable
 from clouds.tags import Tags
 from kitlib import config as settings
 from kitlib.clusters.base import Shape
-from kitlib.clusters.kubectl import kubectl
+from kitlib.clusters.kubectl import find_kubectl
 from kitlib.clusters.preflight import Probe, Report, run
 from kitlib.display.tables import Table, Text
 from kitlib.errors import ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
@@ -185,7 +185,7 @@ class CloudCluster(CloudContract):
 
     def kubectl_command(self) -> list[str]:
         """Return the kubectl on PATH, or else the kit's own."""
-        return kubectl()
+        return find_kubectl()
 
     def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
         """Return what has training pods take the training machines if they can."""

@@ -12,9 +12,8 @@ These are all the names that notebooks need. ``kit.list_resources``, ``kit.delet
 """
 
 from kitlib.clusters import Cluster, clean_up, connect, create_cluster, list_clusters, plugins, preflight
-from kitlib.clusters.credentials import providers
-from kitlib.clusters.doctor import doctor
-from kitlib.clusters.local import images
+from kitlib.clusters.credentials import credentials
+from kitlib.clusters.machine import doctor, images
 from kitlib.container_images import build_image
 from kitlib.datasets import DatasetJob, prepare_dataset, upload_image_folder
 from kitlib.errors import ClusterNotFound, KitError, RunFailed
@@ -42,6 +41,7 @@ __all__ = [
     "clean_up",
     "connect",
     "create_cluster",
+    "credentials",
     "delete_resources",
     "doctor",
     "images",
@@ -51,7 +51,6 @@ __all__ = [
     "list_resources",
     "preflight",
     "prepare_dataset",
-    "providers",
     "uninstall",
     "upload_image_folder",
     "workshop",

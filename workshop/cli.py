@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 import workshop as verbs
-from kitlib.cli.volume import CLUSTER
+from kitlib.cli.options import CLUSTER
 from workshop import notebook_rehearsal, rehearsal
 
 QUOTA = (

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kitlib import config
-from kitlib.clusters.local import machine
+from kitlib.clusters.machine import ask
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, Interrupted
 from kitlib.k8s.quantities import format_bytes
@@ -151,7 +151,7 @@ def _run(command: list[str]) -> int:
 
 
 def _place(options: Sequence[str]) -> dict[str, object]:
-    found = machine()
+    found = ask("doctor")
     return {
         "options": list(options),
         "cores": found["cores"],

@@ -199,13 +199,13 @@ def _unanswered(error: Exception, about: str, service: str, region: str, profile
         return BadInput(
             f'no file has the profile "{profile}"',
             about=about,
-            fix="kit.providers() lists; or: aws configure sso",
+            fix="kit.credentials() lists; or: aws configure sso",
         )
     if isinstance(error, boto.NoCredentialsError | boto.NoAuthTokenError):
         return Refused(
             "there are no credentials for AWS",
             about=about,
-            fix="aws configure sso; kit.providers() says where it looks",
+            fix="aws configure sso; kit.credentials() says where it looks",
         )
     if isinstance(error, boto.SSOError | boto.LoginError):
         return Refused(f"the sign-in has expired: {error}", about=about, fix=_renew(profile))
@@ -231,7 +231,7 @@ def _unanswered(error: Exception, about: str, service: str, region: str, profile
 def _renew(profile: str | None) -> str:
     if profile:
         return f"aws sso login --profile {profile}, or renew the keys of the profile"
-    return "renew them where they come from; kit.providers() says which win"
+    return "renew them where they come from; kit.credentials() says which win"
 
 
 def _names(parameters: Mapping) -> str:

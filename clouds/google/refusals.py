@@ -40,7 +40,7 @@ class Why(StrEnum):
 
 
 PASSING = {Why.BUSY, Why.NETWORK, Why.FAULT}
-LOGIN = "gcloud auth application-default login; kit.providers() says which credentials win"
+LOGIN = "gcloud auth application-default login; kit.credentials() says which credentials win"
 _STOCKOUT = re.compile(
     r"STOCKOUT|RESOURCE_POOL_EXHAUSTED|does not have enough resources|resource pool exhausted", re.I
 )

@@ -11,10 +11,11 @@ import sys
 import click
 
 from kitlib import clusters, config
-from kitlib.cli.options import OPTION, options_of
+from kitlib.cli.options import CLUSTER, OPTION, options_of
 from kitlib.cli.run import launch, run
-from kitlib.cli.volume import CLUSTER, volume
-from kitlib.clusters import plugins
+from kitlib.cli.volume import volume
+from kitlib.clusters import machine, plugins
+from kitlib.clusters.credentials import credentials
 from kitlib.display.text import printable
 from kitlib.errors import KitError
 
@@ -201,7 +202,7 @@ def bundle() -> None:
 @click.option("--without-wheels", is_flag=True, help="Leave the Python packages out: a small file.")
 def create_bundle(file: str, without_wheels: bool) -> None:
     """Make FILE from what this machine has, and from the Python packages that it fetches."""
-    made = clusters.local.create_bundle(file, wheels=not without_wheels)
+    made = machine.create_bundle(file, wheels=not without_wheels)
     click.echo(f"{made['file']}: {made['bytes'] / 1e6:,.0f} MB, {', '.join(made['holds'])}")
 
 
@@ -209,7 +210,7 @@ def create_bundle(file: str, without_wheels: bool) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 def use_bundle(file: str) -> None:
     """Unpack FILE, so that this machine needs no network."""
-    used = clusters.local.use_bundle(file)
+    used = machine.use_bundle(file)
     click.echo(f"{used['cache']} has {', '.join(used['holds'])}")
 
 
@@ -219,14 +220,14 @@ def use_bundle(file: str) -> None:
 def images(context: click.Context, wide: bool) -> None:
     """Show what stands in for container images on local nodes."""
     if context.invoked_subcommand is None:
-        click.echo(clusters.local.images(wide=wide))
+        click.echo(machine.images(wide=wide))
 
 
 @images.command("get")
 @click.argument("names", nargs=-1, required=True)
 def get_images(names: tuple[str, ...]) -> None:
     """Obtain the programs NAMES that images run: operators are built, which takes a minute or two each."""
-    for each in clusters.local.get_images(*names):
+    for each in machine.get_images(*names):
         click.echo(f"{each['name']} {each['version']} is in {each['folder']}")
 
 
@@ -235,18 +236,14 @@ def get_images(names: tuple[str, ...]) -> None:
 def cache(context: click.Context) -> None:
     """Show what the kit keeps on this machine, and how large it is."""
     if context.invoked_subcommand is None:
-        from kitlib.clusters.cache import contents
-
-        click.echo(contents())
+        click.echo(machine.cache_contents())
 
 
 @cache.command("clear")
 @click.option("--what", help="All of one kind that no cluster uses, such as bench.")
 def clear_cache(what: str | None) -> None:
     """Remove what neither a cluster nor this version of the kit uses; it can all be had again."""
-    from kitlib.clusters.cache import clear
-
-    click.echo(clear(what))
+    click.echo(machine.clear_cache(what))
 
 
 @main.command()
@@ -259,13 +256,10 @@ def doctor(
     context: click.Context, provider: str | None, nodes: int, name: str, option: tuple[str, ...]
 ) -> None:
     """Say what this machine can do, and which credentials each provider would use."""
-    from kitlib.clusters import doctor as machine
-    from kitlib.clusters.credentials import providers
-
     if provider is not None:
         report = clusters.preflight(provider, name=name, nodes=nodes, **options_of(option))
         click.echo(report)
         context.exit(0 if report.ok else 1)
     click.echo(machine.doctor())
     click.echo()
-    click.echo(providers())
+    click.echo(credentials())

@@ -1,19 +1,21 @@
-"""Options of commands, as a provider takes them: ``--option region=eu-central-1``."""
+"""Options that commands share: ``--cluster``, and ``--option`` for those of a provider."""
 
 import ast
 from collections.abc import Sequence
 
 import click
 
+from kitlib import config
 from kitlib.errors import BadInput
 
+CLUSTER = click.option("--cluster", "-c", default=config.DEFAULT_CLUSTER, show_default=True, help="Its name.")
 OPTION = click.option(
     "--option", "-o", multiple=True, metavar="KEY=VALUE", help="The provider's own; repeat it."
 )
 
 
 def options_of(given: Sequence[str]) -> dict[str, object]:
-    """Return options as Python has them: ``spot=true`` is True, ``hours=4`` is 4, all else is text.
+    """Parse options to Python values: ``spot=true`` is True, ``hours=4`` is 4, all else is text.
 
     Raises:
         BadInput: One has no equals sign.

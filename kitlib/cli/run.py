@@ -3,7 +3,7 @@
 import click
 
 from kitlib import clusters
-from kitlib.cli.volume import CLUSTER
+from kitlib.cli.options import CLUSTER
 
 OUTPUT = click.option(
     "--output",

@@ -1,15 +1,15 @@
-"""``kit volume``: shared volumes, and files to and from them, for a terminal."""
+"""``kit volume``: shared volumes, and copying files to and from them."""
 
 import click
 
-from kitlib import clusters, config
-
-CLUSTER = click.option("--cluster", "-c", default=config.DEFAULT_CLUSTER, show_default=True, help="Its name.")
+from kitlib import clusters
+from kitlib.cli.options import CLUSTER
+from kitlib.storage import Volume
 
 
 @click.group()
 def volume() -> None:
-    """Have volumes that all pods share, and copy files to and from them."""
+    """Create volumes that all pods share, and copy files to and from them."""
 
 
 @volume.command()
@@ -64,7 +64,5 @@ def download(name: str, path: str, to: str, cluster: str) -> None:
 @CLUSTER
 def delete(name: str, cluster: str) -> None:
     """Delete the volume NAME with all that is on it; harmless when there is none."""
-    from kitlib.storage import Volume
-
     Volume(clusters.connect(cluster), name).delete()
     click.echo(f"volume {name} is deleted")

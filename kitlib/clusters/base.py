@@ -3,9 +3,6 @@
 A provider is a class that `plugins` names: `local` and `existing` here, EKS and GKE in ``clouds``.
 """
 
-import os
-import shlex
-import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -18,19 +15,19 @@ from typing import ClassVar
 
 from kitlib import config
 from kitlib.clusters import nodes
+from kitlib.clusters.kubectl import run_kubectl
 from kitlib.clusters.preflight import Report, ok
 from kitlib.clusters.registry import Registry
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table, Text
-from kitlib.errors import BadInput, CommandFailed, KitError, Rejected, RunNotFound, VolumeNotFound
+from kitlib.errors import BadInput, KitError, Rejected, RunNotFound, VolumeNotFound
 from kitlib.k8s import manifests, pods, rbac
-from kitlib.k8s.api_errors import launch_rejected, rbac_hint
+from kitlib.k8s.api_errors import launch_rejected
 from kitlib.k8s.client import Kube
 from kitlib.k8s.event_table import events_table
 from kitlib.k8s.events import make_event, write_event
 from kitlib.k8s.manifests import title
 from kitlib.k8s.quantities import check_count, check_quantity
-from kitlib.k8s.usage import node_usage, pod_usage
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.runs import run as runs
@@ -39,7 +36,6 @@ from kitlib.runs.runs_table import runs_table
 from kitlib.storage import Volume, pvc
 
 MOST_NODES, MOST_SIMULATED = 100, 5000
-METRICS = {"nodes": "NodeMetrics", "pods": "PodMetrics"}
 
 
 NODE_EVENTS = {"stop": "Stopped", "start": "Started", "cut": "Isolated", "heal": "Reconnected"}
@@ -199,7 +195,7 @@ class Cluster(AbstractContextManager, ABC):
         Raises:
             Rejected: This user may not list nodes; attendees may not.
         """
-        return nodes.table(nodes.seen(self.kube))
+        return nodes.table(nodes.list_nodes(self.kube))
 
     def pods(self) -> Table:
         """List the pods of its namespace."""
@@ -211,21 +207,7 @@ class Cluster(AbstractContextManager, ABC):
         Raises:
             Rejected: There is no metrics-server, or it has no figures yet.
         """
-        if of not in METRICS:
-            raise BadInput("top tells of nodes and of pods", about=f"top({of!r})", fix='top("pods")')
-        try:
-            figures = nodes.seen(self.kube, METRICS[of]) if of == "nodes" else self.kube.get_all(METRICS[of])
-        except Rejected as error:
-            if error.status not in (404, 503):
-                raise
-            raise Rejected(
-                f"nobody tells what {of} use",
-                about=f'metrics-server of cluster "{self.name}"',
-                fix="ask again in half a minute if the cluster is new; otherwise install metrics-server",
-                status=error.status,
-                reason=error.reason,
-            ) from error
-        return pod_usage(figures) if of == "pods" else node_usage(figures, nodes.seen(self.kube))
+        return nodes.usage(self.kube, of)
 
     def watch(self, *, minutes: float = 60):
         """Show CPU, memory and GPUs of every node over time, and the pods, live.
@@ -358,31 +340,7 @@ class Cluster(AbstractContextManager, ABC):
         Example:
             >>> cluster.kubectl("get pods -o wide")
         """
-        try:
-            words = shlex.split(command)
-        except ValueError as error:
-            raise BadInput(
-                f"the command cannot be split into words: {error}", about=command, fix="close its quotes"
-            ) from error
-        words = words[1:] if words[:1] == ["kubectl"] else words
-        done = subprocess.run(
-            [*self.kubectl_command(), *words],
-            env=os.environ | {"KUBECONFIG": str(self.kubeconfig)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        if done.returncode:
-            said = (done.stderr or done.stdout).strip()
-            helps = f"read what it says; kubectl {words[0] if words else ''} --help lists the options"
-            raise CommandFailed(
-                said or f"exit status {done.returncode}",
-                about=f'kubectl {shlex.join(words)}, in cluster "{self.name}"',
-                fix=rbac_hint(said) if "forbidden" in said else helps,
-            )
-        return Text(done.stdout or done.stderr)
+        return run_kubectl(self.kubectl_command(), command, kubeconfig=self.kubeconfig, cluster=self.name)
 
     def apply(self, path: str | Path) -> Table:
         """Apply the objects of a YAML file.

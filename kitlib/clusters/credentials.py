@@ -1,7 +1,7 @@
-"""Which credentials each provider would use, found by looking at variables and files, and never shown.
+"""The credentials that each provider would use, found in variables and files, and never shown.
 
-Nothing is asked of a cloud, so a credential that is found may have expired. The order is that of the clouds'
-own libraries: https://docs.aws.amazon.com/boto3/latest/guide/credentials.html and
+No cloud is contacted, so a credential may have expired. The order is that of the clouds' own libraries:
+https://docs.aws.amazon.com/boto3/latest/guide/credentials.html and
 https://cloud.google.com/docs/authentication/application-default-credentials.
 """
 
@@ -16,15 +16,15 @@ WHOSE = "aws sts get-caller-identity says whose it is"
 COLUMNS = ("provider", "would use", "next")
 
 
-def providers(*, environment: Mapping[str, str] | None = None, home: Path | None = None) -> Table:
-    """Return for each provider which credentials win, and what to do next.
+def credentials(*, environment: Mapping[str, str] | None = None, home: Path | None = None) -> Table:
+    """List the credentials that each provider would use, and what to do next.
 
     Args:
         environment: By default this process's variables.
         home: By default the user's.
 
     Example:
-        >>> providers()
+        >>> credentials()
     """
     env = dict(os.environ if environment is None else environment)
     folder = home or Path.home()
@@ -102,7 +102,7 @@ def _sections(file: Path) -> list[str]:
 
 
 def _read(file: Path) -> configparser.RawConfigParser:
-    """Return a file's sections; none where it is not there, or no such file."""
+    """Parse an INI file; empty where it is missing or invalid."""
     read = configparser.RawConfigParser(strict=False)
     try:
         read.read_string(file.read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ import yaml
 from kitlib import config
 from kitlib.clusters import cleanup
 from kitlib.clusters.base import Cluster, Shape
-from kitlib.clusters.kubectl import kubectl
+from kitlib.clusters.kubectl import find_kubectl
 from kitlib.clusters.nodes import GPU
 from kitlib.clusters.plugins import ON_CONNECT, is_installed, load
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
@@ -124,7 +124,7 @@ class ExistingCluster(Cluster):
         They come from a second kubeconfig, which has no credentials: with ``--namespace`` kubectl would
         refuse objects that name another one, as those of an operator do.
         """
-        found = kubectl()
+        found = find_kubectl()
         choice = _memory(self.name).with_suffix(".context")
         choice.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         aside = choice.with_suffix(f".{secrets.token_hex(4)}")  # threads of one kernel ask at the same moment

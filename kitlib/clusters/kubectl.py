@@ -1,19 +1,66 @@
-"""Which kubectl is started for clusters that bring none of their own: that on PATH, or else the kit's."""
+"""kubectl: where it is, and running it."""
 
+import os
+import shlex
 import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 
-from kitlib.clusters import local
+from kitlib.clusters.machine import ask
 from kitlib.display.progress import progress
+from kitlib.display.tables import Text
+from kitlib.errors import BadInput, CommandFailed
+from kitlib.k8s.api_errors import rbac_hint
 
 
-def kubectl() -> list[str]:
-    """Return how kubectl is started, without arguments; the kit's own is obtained if need be.
+def find_kubectl() -> list[str]:
+    """The kubectl on PATH, or else the kit's own, which is obtained first.
 
     Raises:
-        ProviderFailed: There is none on PATH, and the kit's own cannot be had either.
+        ProviderFailed: There is none on PATH, and the kit's own cannot be obtained.
     """
     found = shutil.which("kubectl")
     if found is not None:
         return [found]
     with progress("kubectl") as line:
-        return local.ask("kubectl", report=line.update)
+        return ask("kubectl", report=line.update)
+
+
+def run_kubectl(kubectl: Sequence[str], command: str, *, kubeconfig: Path, cluster: str) -> Text:
+    """Run a kubectl command and return its output.
+
+    Args:
+        kubectl: Its command line, without arguments.
+        command: The arguments, as typed in a shell, with or without ``kubectl``.
+        kubeconfig: Of the cluster.
+        cluster: Its name, for errors.
+
+    Raises:
+        CommandFailed: kubectl failed; the error has its message.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise BadInput(
+            f"the command cannot be split into words: {error}", about=command, fix="close its quotes"
+        ) from error
+    words = words[1:] if words[:1] == ["kubectl"] else words
+    done = subprocess.run(
+        [*kubectl, *words],
+        env=os.environ | {"KUBECONFIG": str(kubeconfig)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()
+        helps = f"read what it says; kubectl {words[0] if words else ''} --help lists the options"
+        raise CommandFailed(
+            said or f"exit status {done.returncode}",
+            about=f'kubectl {shlex.join(words)}, in cluster "{cluster}"',
+            fix=rbac_hint(said) if "forbidden" in said else helps,
+        )
+    return Text(done.stdout or done.stderr)

@@ -1,26 +1,28 @@
-"""The nodes of a cluster, for those who may see them; others are told what they may see in their stead."""
+"""The nodes of a cluster as tables; the error for users who may not list nodes says what to use instead."""
 
 from collections.abc import Iterable
 
 from kitlib.display.tables import Table, age
-from kitlib.errors import Rejected
+from kitlib.errors import BadInput, Rejected
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import format_bytes, format_cores
+from kitlib.k8s.usage import node_usage, pod_usage
 
 GPU = "nvidia.com/gpu"
+METRICS = {"nodes": "NodeMetrics", "pods": "PodMetrics"}
 COLUMNS = ("node", "status", "cpu", "memory", "gpus", "version", "age")
 
 
-def seen(kube: Kube, kind: str = "Node") -> list[Object]:
-    """Return what the API tells of nodes.
+def list_nodes(kube: Kube, kind: str = "Node") -> list[Object]:
+    """List the nodes, or their metrics.
 
     Args:
         kube: The cluster's API.
         kind: ``Node``, or ``NodeMetrics``.
 
     Raises:
-        Rejected: This user may not see nodes.
+        Rejected: This user may not list nodes.
     """
     try:
         return kube.get_all(kind)
@@ -38,7 +40,7 @@ def seen(kube: Kube, kind: str = "Node") -> list[Object]:
 
 
 def is_ready(node: Object) -> bool:
-    """Return whether a node takes pods."""
+    """Whether a node has the condition Ready."""
     return any(
         each["type"] == "Ready" and each["status"] == "True"
         for each in (node.get("status") or {}).get("conditions") or []
@@ -46,13 +48,13 @@ def is_ready(node: Object) -> bool:
 
 
 def readiness(nodes: Iterable[Object]) -> str:
-    """Return how many are Ready, in words."""
+    """Count the Ready nodes, in words."""
     ready = [is_ready(each) for each in nodes]
     return f"{sum(ready)} of {len(ready)} nodes are Ready"
 
 
 def table(nodes: Iterable[Object]) -> Table:
-    """Return them with what is allocatable on each."""
+    """A row for each node, with what is allocatable on it."""
     rows = []
     for node in sorted(nodes, key=lambda each: each["metadata"]["name"]):
         has = node["status"].get("allocatable") or {}
@@ -68,3 +70,22 @@ def table(nodes: Iterable[Object]) -> Table:
             )
         )
     return Table(COLUMNS, rows, empty="no nodes")
+
+
+def usage(kube: Kube, of: str) -> Table:
+    """Resource usage of nodes or of pods, as `Cluster.top` has it."""
+    if of not in METRICS:
+        raise BadInput("top is for nodes and for pods", about=f"top({of!r})", fix='top("pods")')
+    try:
+        figures = list_nodes(kube, METRICS[of]) if of == "nodes" else kube.get_all(METRICS[of])
+    except Rejected as error:
+        if error.status not in (404, 503):
+            raise
+        raise Rejected(
+            f"nobody tells what {of} use",
+            about=f'metrics-server of cluster "{kube.cluster}"',
+            fix="ask again in half a minute if the cluster is new; otherwise install metrics-server",
+            status=error.status,
+            reason=error.reason,
+        ) from error
+    return pod_usage(figures) if of == "pods" else node_usage(figures, list_nodes(kube))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from kitlib.clusters.local import manifests_here
+from kitlib.clusters.machine import manifests_here
 from kitlib.errors import InstallFailed
 from kitlib.operators.catalog import Source
 

@@ -223,5 +223,5 @@ def test_top_tells_what_nodes_and_pods_use(local_cluster):
         time.sleep(0.5)  # what metrics-server knows cannot be watched
     assert local_cluster.top()[0]["of memory"].endswith("%")
     assert local_cluster.top("pods").columns == ("pod", "cpu", "memory")
-    with pytest.raises(kit.errors.BadInput, match="top tells of nodes and of pods"):
+    with pytest.raises(kit.errors.BadInput, match="top is for nodes and for pods"):
         local_cluster.top("jobs")

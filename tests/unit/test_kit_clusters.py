@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import kitlib as kit
 from kitlib.cli import main
-from kitlib.clusters import existing, local
+from kitlib.clusters import existing, machine
 from kitlib.errors import BadInput, ClusterUnreachable, ProviderFailed
 from kitlib.k8s.client import Kube
 
@@ -30,7 +30,7 @@ def no_process(monkeypatch):
     def refuse(*command, **options):
         raise AssertionError(f"started {command}")
 
-    monkeypatch.setattr(local.subprocess, "Popen", refuse)
+    monkeypatch.setattr(machine.subprocess, "Popen", refuse)
 
 
 @pytest.fixture
@@ -79,9 +79,9 @@ def test_a_cluster_that_is_not_there_is_refused_with_the_way_to_make_it(monkeypa
 
 
 def test_the_words_of_the_local_clusters_program_are_kept(monkeypatch):
-    monkeypatch.setattr(local.sys, "executable", "/bin/false")
+    monkeypatch.setattr(machine.sys, "executable", "/bin/false")
     with pytest.raises(ProviderFailed, match="ended with status 1"):
-        local.ask("list")
+        machine.ask("list")
 
 
 def test_a_cluster_that_does_not_answer_is_named(kubeconfig):
@@ -110,7 +110,7 @@ def test_a_kubeconfig_or_context_that_is_not_there_is_named(kubeconfig, tmp_path
 
 def test_threads_of_one_kernel_may_ask_for_kubectl_at_the_same_moment(kubeconfig, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(existing, "kubectl", lambda: ["kubectl"])
+    monkeypatch.setattr(existing, "find_kubectl", lambda: ["kubectl"])
     cluster = existing.ExistingCluster("lab", kubeconfig=kubeconfig)
     with ThreadPoolExecutor(8) as pool:
         told = list(pool.map(lambda _: cluster.kubectl_command(), range(100)))

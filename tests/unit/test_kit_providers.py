@@ -2,7 +2,7 @@
 
 import pytest
 
-from kitlib.clusters.credentials import providers
+from kitlib.clusters.credentials import credentials
 
 KEY = {"AWS_ACCESS_KEY_ID": "AKIATHEID", "AWS_SECRET_ACCESS_KEY": "the-secret"}
 
@@ -16,7 +16,7 @@ def ask(tmp_path):
             path = tmp_path / name.replace("__", "/").replace("dot_", ".")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
-        rows = providers(environment=environment or {}, home=tmp_path)
+        rows = credentials(environment=environment or {}, home=tmp_path)
         return next(f"{each['would use']} | {each['next']}" for each in rows if each["provider"] == provider)
 
     return say
@@ -67,5 +67,7 @@ def test_googles_variable_wins_over_gclouds_file_and_must_name_a_file(ask, tmp_p
 
 def test_no_secret_is_shown(ask, tmp_path):
     ask("eks", dot_aws__credentials="[default]\naws_secret_access_key = hidden-1\n")
-    shown = repr(providers(environment=KEY, home=tmp_path)) + repr(providers(environment={}, home=tmp_path))
+    shown = repr(credentials(environment=KEY, home=tmp_path)) + repr(
+        credentials(environment={}, home=tmp_path)
+    )
     assert not any(secret in shown for secret in ("hidden-1", "the-secret", "AKIATHEID"))

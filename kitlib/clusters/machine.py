@@ -1,0 +1,231 @@
+"""This machine: the program of the local cluster, and what the machine can do, keeps, and has images of.
+
+The package `localkube` is started as a program that answers in JSON lines, and never imported: the kit would
+work with another one that has the same verbs.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from kitlib.config import ROOT
+from kitlib.display.progress import progress
+from kitlib.display.tables import Table
+from kitlib.errors import KitError, ProviderFailed
+from kitlib.k8s.quantities import format_bytes
+
+STOP_SECONDS = 90  # the program ends what it has begun, and kills what does not end
+LITTLE_DISK, LITTLE_MEMORY = 2 * 2**30, 3 * 2**30
+
+
+def ask(*arguments: str, report: Callable[[str], None] = lambda text: None):
+    """Run one verb of ``python -m localkube`` and return its result.
+
+    Args:
+        arguments: The verb and its arguments.
+        report: Called with each line of progress.
+
+    Raises:
+        ProviderFailed: It failed; the error has its message.
+    """
+    command = [sys.executable, "-m", "localkube", *arguments]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,  # a Ctrl-C comes to us alone, and is passed on below
+    ) as process:
+        try:
+            answer = {}
+            for line in process.stdout:
+                answer = _message(line)
+                if "progress" in answer:
+                    report(answer["progress"])
+            said = process.stderr.read()
+        except BaseException:
+            _interrupt(process)
+            raise
+    if "error" in answer:
+        error = answer["error"]
+        raise ProviderFailed(error["what"], about=error["about"], fix=error["fix"])
+    if "result" not in answer:
+        raise ProviderFailed(
+            f"the local cluster's program ended with status {process.returncode}, without an answer\n"
+            + said[-2000:].strip(),
+            about=f"python -m localkube {' '.join(arguments)}",
+            fix="try again; if it stays, run: kit doctor",
+        )
+    return answer["result"]
+
+
+def _interrupt(process: subprocess.Popen) -> None:
+    """Send SIGINT to the program and its children, and give it time to clean up."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.communicate(timeout=STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _message(line: str) -> dict:
+    try:
+        message = json.loads(line)
+    except json.JSONDecodeError:
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+def doctor() -> Table:
+    """List cores, memory, disk, GPUs and rights of this machine, with what each means for a cluster.
+
+    Example:
+        >>> doctor()
+    """
+    found = ask("doctor")
+    cores, memory, disk = found["cores"], found["memory"], found["disk_free"]
+    rows = [
+        ("system", found["system"], ""),
+        ("python", found["python"], ""),
+        ("cores", cores, "pods take turns: speed-ups will not show" if cores < 2 else ""),
+        ("memory", format_bytes(memory), "too little for four nodes" if memory < LITTLE_MEMORY else ""),
+        (
+            "disk",
+            f"{format_bytes(disk)} free in {found['disk_path']}",
+            "too little" if disk < LITTLE_DISK else "",
+        ),
+        (
+            "gpus",
+            ", ".join(each["name"] for each in found["gpus"]) or "none",
+            "" if found["gpus"] else "training runs on the CPU",
+        ),
+        _namespaces(found["namespaces"]),
+        _mode(found["mode"]),
+    ]
+    return Table(("what", "found", "note"), rows)
+
+
+def _namespaces(found: dict) -> tuple[str, str, str]:
+    if found["allowed"]:
+        return (
+            "namespaces",
+            "allowed",
+            "pods are separated" + (", without root" if found["user_namespace"] else ""),
+        )
+    return "namespaces", f"refused: {found['reason']}", found["fix"]
+
+
+def _mode(mode: str) -> tuple[str, str, str]:
+    if mode == "namespaces":
+        return ("mode", "namespaces", "each pod has a network, processes and a file tree of its own")
+    return (
+        "mode",
+        "plain: pods are processes of this machine",
+        "pods see its files and its processes with your rights; nodes cannot be cut off from the network; "
+        "the row above says how an administrator allows more",
+    )
+
+
+def images(*, wide: bool = False) -> Table:
+    """List the known container images: what stands in for each on local nodes, and whether it is here.
+
+    Args:
+        wide: Add what each stand-in cannot do.
+    """
+    columns = ("image", "tags", "stand_in", "state") + (("cannot",) if wide else ())
+    rows = [tuple(each[column] for column in columns) for each in ask("images")]
+    return Table(tuple(column.replace("_", " ") for column in columns), rows)
+
+
+def get_images(*names: str) -> list[dict[str, str]]:
+    """Obtain the programs that images run on this machine's nodes, such as ``training-operator``.
+
+    Returns:
+        For each its name, version and folder; the folder has the program and, for an operator, ``manifests``.
+
+    Raises:
+        ProviderFailed: There is no such program, or it cannot be obtained; the error says why.
+    """
+    with progress("images") as line:
+        found = ask("get-images", *names, report=line.update)
+        line.done(", ".join(f"{each['name']} {each['version']}" for each in found))
+    return found
+
+
+def manifests_here(program: str) -> Path | None:
+    """Folder of the manifests beside an operator's program, if that is on this machine already."""
+    with contextlib.suppress(KitError):  # no machine for local clusters, and so without their programs
+        for found in ask("get-images", "--here", program):
+            return Path(found["folder"]) / "manifests"
+    return None
+
+
+def create_bundle(file: str, *, wheels: bool = True) -> dict:
+    """Put all that is fetched or built for local clusters into one file.
+
+    Args:
+        file: Where.
+        wheels: With the Python packages of the course, about 3 GB.
+
+    Returns:
+        The ``file``, its ``bytes``, and what it ``holds``.
+
+    Raises:
+        ProviderFailed: Something cannot be obtained, or the disk is full.
+    """
+    with progress("bundle") as line:
+        made = ask(
+            "bundle",
+            "create",
+            str(Path(file).absolute()),
+            *([] if wheels else ["--without-wheels"]),
+            report=line.update,
+        )
+        line.done(f"{made['bytes'] / 1e6:,.0f} MB")
+    return made
+
+
+def use_bundle(file: str) -> dict:
+    """Unpack a bundle, so that this machine makes clusters without a network.
+
+    Raises:
+        ProviderFailed: It is cut, damaged or for other machines, or the disk is too small.
+    """
+    with progress("bundle") as line:
+        used = ask("bundle", "use", str(Path(file).absolute()), report=line.update)
+        line.done("unpacked")
+    return used
+
+
+def cache_contents() -> Table:
+    """List what the kit keeps on this machine, the largest first."""
+    return _cache_table(ask("cache"), empty="nothing is kept")
+
+
+def clear_cache(what: str | None = None) -> Table:
+    """Remove what neither a cluster nor this version of the kit uses; list what was removed.
+
+    Args:
+        what: A kind, of which all is removed that no cluster uses.
+
+    Raises:
+        ProviderFailed: There is no such kind, or it cannot be removed.
+    """
+    return _cache_table(
+        ask("cache", "--clear", *([f"--what={what}"] if what else [])), empty="nothing was to be removed"
+    )
+
+
+def _cache_table(entries: list[dict], *, empty: str) -> Table:
+    rows = [
+        (each["what"], format_bytes(each["size"]), each["used"] or "nobody", each["path"]) for each in entries
+    ]
+    return Table(("what", "size", "used by", "path"), rows, empty=empty)
