@@ -16,7 +16,7 @@ from pathlib import Path
 from bench import objects
 from bench.errors import MeasureFailed, PeerAbsent
 from kitlib.k8s.client import Kube
-from localkube.controlplane.binaries import COMPONENTS, ControlPlane
+from localkube.controlplane.binaries import COMPONENTS, ControlPlaneBinaries
 from localkube.paths import cache_dir
 
 VERSION = "v0.8.0"
@@ -57,7 +57,7 @@ class Kwok:
         ]
 
 
-def obtain(control_plane: ControlPlane, *, folder: Path, report: Callable[[str], None]) -> Kwok:
+def obtain(control_plane: ControlPlaneBinaries, *, folder: Path, report: Callable[[str], None]) -> Kwok:
     """Return kwok, installing it into the cache if it is not there.
 
     Args:

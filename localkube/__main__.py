@@ -35,9 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _create(options: argparse.Namespace) -> dict[str, Any]:
     # Imported where they are used: most commands only ask how a cluster is, and should answer at once.
     from localkube.cluster import lifecycle
-    from localkube.config import Wanted, memory_bytes
+    from localkube.config import ClusterSpec, memory_bytes
 
-    wanted = Wanted(
+    wanted = ClusterSpec(
         nodes=options.nodes,
         cpus=options.cpus,
         memory=memory_bytes(options.memory) if options.memory else None,
@@ -96,7 +96,7 @@ def _cache(options: argparse.Namespace) -> list[dict[str, Any]]:
 def _doctor(options: argparse.Namespace) -> dict[str, Any]:
     from localkube import host
 
-    return host.examine().as_dict()
+    return host.inspect_host().as_dict()
 
 
 def _kubectl(options: argparse.Namespace) -> list[str]:

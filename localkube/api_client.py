@@ -203,7 +203,7 @@ def _error(status: int, raw: bytes) -> ApiError:
 Callback = Callable[[str, Object, Object | None], None]
 
 
-class Watch:
+class Informer:
     """A mirror of one resource, kept fresh by list and watch.
 
     ``store`` maps (namespace, name) to the latest object. Callbacks get the kind of change (``ADDED``,

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from localkube.errors import LocalClusterError
-from localkube.host import Machine
+from localkube.host import HostInfo
 from localkube.kubelet.logs.container_log import LogLimits
 from localkube.kubelet.nodes.node import NodeSettings
 from localkube.kubelet.quantity import parse
@@ -17,7 +17,7 @@ MEMORY_SHARE = 0.9
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ClusterSpec:
     """The shape of a cluster.
 
     Attributes:
@@ -84,7 +84,7 @@ class Wanted:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"labels": dict(self.labels)}
 
-    def node_settings(self, machine: Machine) -> list[NodeSettings]:
+    def node_settings(self, machine: HostInfo) -> list[NodeSettings]:
         """Return the nodes; real GPUs are dealt out one by one."""
         cpus = self.cpus or max(1.0, machine.cores / self.nodes)
         memory = self.memory or int(machine.memory * MEMORY_SHARE / self.nodes)

@@ -36,7 +36,7 @@ class Namespaces:
 
 
 @dataclass(frozen=True)
-class Machine:
+class HostInfo:
     """The facts; ``memory`` and ``disk_free`` in bytes."""
 
     system: str
@@ -57,12 +57,12 @@ class Machine:
         return asdict(self) | {"mode": self.mode}
 
 
-def examine() -> Machine:
+def inspect_host() -> HostInfo:
     """Look at this machine; takes a few milliseconds, more where there are GPUs."""
     place = state_dir()
     while not place.exists():
         place = place.parent
-    return Machine(
+    return HostInfo(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=f"{platform.python_version()} {sys.executable}",
         cores=cores(),
@@ -138,7 +138,7 @@ def _is_administrator() -> bool:
     return bool(int(effective, 16) >> CAP_SYS_ADMIN & 1)
 
 
-def choose_mode(here: Machine, wanted: str) -> str:
+def choose_mode(here: HostInfo, wanted: str) -> str:
     """Return ``namespaces`` or ``plain``.
 
     Raises:

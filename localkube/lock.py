@@ -20,7 +20,7 @@ MOST_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Turn:
+class HeldLock:
     """The lock, held.
 
     Attributes:
@@ -60,7 +60,7 @@ def locked(paths: ClusterPaths, report: Report) -> Iterator[Report]:
 
 
 @contextmanager
-def alone(report: Report, *, making: str = "the control plane") -> Iterator[Turn]:
+def alone(report: Report, *, making: str = "the control plane") -> Iterator[HeldLock]:
     """Hold the lock on one kind of thing in the cache, however long others need it first.
 
     Args:
@@ -77,7 +77,7 @@ def alone(report: Report, *, making: str = "the control plane") -> Iterator[Turn
 
 
 @contextmanager
-def _turn(path: Path, report: Report, *, busy: str) -> Iterator[Turn]:
+def _turn(path: Path, report: Report, *, busy: str) -> Iterator[HeldLock]:
     descriptor, waited = _acquire(path, report, busy)
 
     def publish(text: str) -> None:
@@ -90,7 +90,7 @@ def _turn(path: Path, report: Report, *, busy: str) -> Iterator[Turn]:
 
     try:
         os.ftruncate(descriptor, 0)
-        yield Turn(waited, publish)
+        yield HeldLock(waited, publish)
     finally:
         os.close(descriptor)
 

@@ -39,7 +39,7 @@ MOST_LOG_BYTES, ROTATE_SECONDS = 10 * 2**20, 60
 
 
 @dataclass
-class Component:
+class ManagedProcess:
     """A program of the site, and how often it has died of late."""
 
     name: str
@@ -61,7 +61,7 @@ class Supervisor:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._plan: dict[str, Any] = json.loads((root / "plan.json").read_text())
-        self._components = {raw["name"]: Component(**raw) for raw in self._plan["components"]}
+        self._components = {raw["name"]: ManagedProcess(**raw) for raw in self._plan["components"]}
         self._client: RuntimeClient | None = None
         self._gateway: subprocess.Popen | None = None
         self._processes: dict[str, dict[str, int | None]] = {}
@@ -122,7 +122,7 @@ class Supervisor:
 
     # Components.
 
-    async def _start(self, component: Component) -> None:
+    async def _start(self, component: ManagedProcess) -> None:
         component.identity = f"{component.name}.{component.deaths}"
         component.started = asyncio.get_running_loop().time()
         order = {
@@ -165,7 +165,7 @@ class Supervisor:
         if entry["owner"] == "component" and component and not self._stopping.is_set():
             start_task(self._restart(component, entry), name=f"restart {name}")
 
-    async def _restart(self, component: Component, entry: dict[str, Any]) -> None:
+    async def _restart(self, component: ManagedProcess, entry: dict[str, Any]) -> None:
         code = os.waitstatus_to_exitcode(entry["status"])
         lived = asyncio.get_running_loop().time() - component.started
         if lived < AT_ONCE_SECONDS:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from localkube.bundles import wheels
-from localkube.bundles.manifest import NAME, File, Manifest
+from localkube.bundles.manifest import NAME, BundleFile, BundleManifest
 from localkube.controlplane import binaries, duration
 from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
@@ -48,7 +48,7 @@ def create(goal: Path, *, with_wheels: bool, report: Report, constraints: Path =
                 wheels.fetch(Path(scratch), report=report, constraints=constraints)
                 sources |= {f"wheels/{path.name}": path for path in sorted(Path(scratch).iterdir())}
             report(f"Checksums of {len(sources)} files")
-            manifest = Manifest.here([File.of(path, source) for path, source in sources.items()])
+            manifest = BundleManifest.here([BundleFile.of(path, source) for path, source in sources.items()])
             _write(aside, manifest, list(sources.values()), report)
         aside.replace(goal)
     except OSError as error:
@@ -84,7 +84,7 @@ def _files(path: str, folder: Path) -> Iterator[tuple[str, Path]]:
             yield f"{path}/{source.relative_to(folder)}", source
 
 
-def _write(goal: Path, manifest: Manifest, sources: Sequence[Path], report: Report) -> None:
+def _write(goal: Path, manifest: BundleManifest, sources: Sequence[Path], report: Report) -> None:
     # Wheels are compressed already; without them a bundle shrinks to a third.
     mode, options = ("w:", {}) if manifest.python else ("w:gz", {"compresslevel": 6})
     written, said = 0, time.monotonic()

@@ -24,7 +24,7 @@ AGAIN = "copy the bundle once more, or make it again with `kit bundle create`"
 
 
 @dataclass(frozen=True)
-class File:
+class BundleFile:
     """One file: ``path`` below the cache, ``size`` in bytes, and whether it can be executed."""
 
     path: str
@@ -33,7 +33,7 @@ class File:
     executable: bool
 
     @classmethod
-    def of(cls, path: str, source: Path) -> "File":
+    def of(cls, path: str, source: Path) -> "BundleFile":
         with source.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         found = source.stat()
@@ -47,23 +47,23 @@ class File:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class BundleManifest:
     """What is in a bundle; ``python`` is ``cp311`` and so on where it has wheels, else empty."""
 
     kubernetes: str
     system: str
     machine: str
     python: str
-    files: tuple[File, ...]
+    files: tuple[BundleFile, ...]
 
     @classmethod
-    def here(cls, files: Sequence[File]) -> "Manifest":
+    def here(cls, files: Sequence[BundleFile]) -> "BundleManifest":
         """Return the manifest of these files for machines like this one."""
         wheels = any(file.path.startswith("wheels/") for file in files)
         return cls(KUBERNETES, *target(), python_tag() if wheels else "", tuple(files))
 
     @classmethod
-    def read(cls, text: bytes, *, about: str) -> "Manifest":
+    def read(cls, text: bytes, *, about: str) -> "BundleManifest":
         """Return the manifest that ``text`` holds.
 
         Raises:
@@ -73,7 +73,7 @@ class Manifest:
             raw: Mapping[str, Any] = json.loads(text)
             version = raw["format"]
             names = ("kubernetes", "system", "machine", "python")
-            files = tuple(File(**each) for each in raw["files"]) if version == FORMAT else ()
+            files = tuple(BundleFile(**each) for each in raw["files"]) if version == FORMAT else ()
             made = cls(*(str(raw[name]) for name in names), files)
         except (ValueError, KeyError, TypeError) as error:
             raise LocalClusterError("this is no bundle of Trainyard", about=about, fix=AGAIN) from error

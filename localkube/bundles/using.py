@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from typing import IO
 
-from localkube.bundles.manifest import AGAIN, NAME, File, Manifest, python_tag
+from localkube.bundles.manifest import AGAIN, NAME, BundleFile, BundleManifest, python_tag
 from localkube.controlplane import duration
 from localkube.errors import LocalClusterError
 from localkube.lock import Report, alone
@@ -49,12 +49,12 @@ def use(bundle: Path, *, report: Report) -> dict:
     return {"cache": str(cache), "holds": units, "seconds": round(time.monotonic() - began, 1)}
 
 
-def _unpack(bundle: Path, goal: Path, report: Report) -> Manifest:
+def _unpack(bundle: Path, goal: Path, report: Report) -> BundleManifest:
     try:
         with bundle.open("rb") as file, tarfile.open(fileobj=file, mode="r|*") as tar:
             first = tar.next()
             content = tar.extractfile(first) if first is not None and first.name == NAME else None
-            manifest = Manifest.read(content.read() if content else b"", about=str(bundle))
+            manifest = BundleManifest.read(content.read() if content else b"", about=str(bundle))
             manifest.check(about=str(bundle))
             _check_space(goal, manifest)
             _write_files(tar, goal, manifest, bundle, report)
@@ -69,7 +69,7 @@ def _unpack(bundle: Path, goal: Path, report: Report) -> Manifest:
         raise unwritable(goal, error) from error
 
 
-def _check_space(goal: Path, manifest: Manifest) -> None:
+def _check_space(goal: Path, manifest: BundleManifest) -> None:
     free = shutil.disk_usage(goal).free
     if free < manifest.size:
         raise LocalClusterError(
@@ -79,7 +79,9 @@ def _check_space(goal: Path, manifest: Manifest) -> None:
         )
 
 
-def _write_files(tar: tarfile.TarFile, goal: Path, manifest: Manifest, bundle: Path, report: Report) -> None:
+def _write_files(
+    tar: tarfile.TarFile, goal: Path, manifest: BundleManifest, bundle: Path, report: Report
+) -> None:
     expected = {file.path: file for file in manifest.files}
     written, said = 0, time.monotonic()
     while (member := tar.next()) is not None:
@@ -96,7 +98,7 @@ def _write_files(tar: tarfile.TarFile, goal: Path, manifest: Manifest, bundle: P
         raise _damaged(bundle, f"{len(expected)} files are missing, {next(iter(expected))} among them")
 
 
-def _write_file(content: IO[bytes], path: Path, file: File, bundle: Path) -> None:
+def _write_file(content: IO[bytes], path: Path, file: BundleFile, bundle: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     digest = hashlib.sha256()
     with path.open("xb") as out:

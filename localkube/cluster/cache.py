@@ -26,7 +26,7 @@ VERSIONED = ("controlplane", "preload", "programs")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """A directory that takes space.
 
     Attributes:
@@ -45,7 +45,7 @@ class Entry:
         return asdict(self)
 
 
-def contents() -> list[Entry]:
+def contents() -> list[CacheEntry]:
     """Return all that there is, the largest first."""
     texts = {name: _settings_of(name) for name in discovery.names()}
     current = _current()
@@ -56,11 +56,11 @@ def contents() -> list[Entry]:
             if folder.name in VERSIONED:
                 users = [name for name, text in texts.items() if f'"{path}' in text]
                 used = f"cluster {', '.join(users)}" if users else THIS_VERSION if path in current else ""
-            found.append(Entry(folder.name, str(path), disk_usage(path), used))
+            found.append(CacheEntry(folder.name, str(path), disk_usage(path), used))
     return sorted(found, key=lambda each: -each.size)
 
 
-def clear(what: str | None) -> list[Entry]:
+def clear(what: str | None) -> list[CacheEntry]:
     """Remove what is not in use and return it.
 
     Args:
@@ -101,9 +101,9 @@ def disk_usage(path: Path) -> int:
     return total
 
 
-def _cluster(name: str) -> Entry:
+def _cluster(name: str) -> CacheEntry:
     paths = ClusterPaths(name)
-    return Entry("cluster", str(paths.root), disk_usage(paths.root), discovery.status(name)["state"])
+    return CacheEntry("cluster", str(paths.root), disk_usage(paths.root), discovery.status(name)["state"])
 
 
 def _settings_of(name: str) -> str:
@@ -125,8 +125,8 @@ def _current() -> set[Path]:
     except LocalClusterError:
         return used
     used |= {Path(argv[0]).parent for argv in control_plane.programs.values()}
-    baked = etcd_snapshot.baked_etcd(control_plane, report=lambda text: None, create=False)
-    return used | ({baked} if baked else set())
+    snapshot = etcd_snapshot.obtain(control_plane, report=lambda text: None, create=False)
+    return used | ({snapshot} if snapshot else set())
 
 
 def _folders(place: Path) -> Iterator[Path]:

@@ -24,9 +24,9 @@ from localkube.cluster.discovery import (
     request,
     status,
 )
-from localkube.cluster.preparation import Preparation, python_environment
+from localkube.cluster.preparation import ClusterFiles, python_environment
 from localkube.cluster.startup import Startup
-from localkube.config import Wanted
+from localkube.config import ClusterSpec
 from localkube.controlplane import binaries, etcd_snapshot, progress_deadline
 from localkube.errors import LocalClusterError
 from localkube.lock import Report, lock_path, locked, nobody
@@ -38,7 +38,7 @@ BRING_BACK = {"stopped": "start", "cut": "heal"}
 
 
 def create(
-    name: str, *, wanted: Wanted, report: Report, progress_seconds: float = progress_deadline.SECONDS
+    name: str, *, wanted: ClusterSpec, report: Report, progress_seconds: float = progress_deadline.SECONDS
 ) -> dict[str, Any]:
     """Start a cluster, or return the one of this name that runs already.
 
@@ -92,7 +92,7 @@ def start(
             about=name,
             fix=f"delete it (kit cluster delete {name}) and create it again",
         )
-    return create(name, wanted=Wanted(**shape), report=report, progress_seconds=progress_seconds)
+    return create(name, wanted=ClusterSpec(**shape), report=report, progress_seconds=progress_seconds)
 
 
 def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
@@ -112,9 +112,9 @@ def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
 
 
 def _start(
-    paths: ClusterPaths, wanted: Wanted, report: Report, progress_seconds: float, *, fresh: bool
+    paths: ClusterPaths, wanted: ClusterSpec, report: Report, progress_seconds: float, *, fresh: bool
 ) -> dict[str, Any]:
-    here = host.examine()
+    here = host.inspect_host()
     mode = host.choose_mode(here, wanted.mode)
     control_plane = binaries.obtain(report=report)
     extra = {}
@@ -126,9 +126,9 @@ def _start(
     supervisor = None
     try:
         report("making certificates and settings")
-        nodes = Preparation(paths, wanted, control_plane, here, port, **extra).write()
-        if fresh and (baked := etcd_snapshot.baked_etcd(control_plane, report=report)):
-            etcd_snapshot.plant(baked, paths.etcd)
+        nodes = ClusterFiles(paths, wanted, control_plane, here, port, **extra).write()
+        if fresh and (snapshot := etcd_snapshot.obtain(control_plane, report=report)):
+            etcd_snapshot.restore(snapshot, paths.etcd)
         report("starting the control plane")
         supervisor = _launch(paths, listener)
         startup = Startup(
@@ -225,7 +225,7 @@ def host_socket(port: int) -> socket.socket:
     return listener
 
 
-def _same(now: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+def _same(now: dict[str, Any], wanted: ClusterSpec) -> dict[str, Any]:
     differing = [
         key for key, value in wanted.as_dict().items() if now["shape"].get(key) != value and key != "port"
     ]

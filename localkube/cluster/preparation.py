@@ -10,12 +10,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from localkube.cluster.discovery import boot_id
-from localkube.config import Wanted
+from localkube.config import ClusterSpec
 from localkube.controlplane import certificates, components
-from localkube.controlplane.binaries import ControlPlane
-from localkube.host import Machine
+from localkube.controlplane.binaries import ControlPlaneBinaries
+from localkube.host import HostInfo
 from localkube.kubelet.nodes.node import NodeSettings
-from localkube.network.addresses import LoopbackAddresses, Site, moved_ports
+from localkube.network.addresses import ClusterNetwork, LoopbackAddresses, moved_ports
 from localkube.paths import ClusterPaths, private_dir, state_dir, write_private
 
 # Set to "off", containers are held to their limits without control groups, as where there are none.
@@ -30,16 +30,16 @@ KUBELET_ENVIRONMENT = {"SSL_CERT_FILE": "/dev/null", "SSL_CERT_DIR": "/dev/null"
 
 
 @dataclass(frozen=True)
-class Preparation:
+class ClusterFiles:
     """A cluster that is about to start: where, of what, on which port of the host, in which mode.
 
     ``octet`` (see ``localkube.network.addresses``) and ``preload`` are plain mode's.
     """
 
     paths: ClusterPaths
-    wanted: Wanted
-    control_plane: ControlPlane
-    machine: Machine
+    wanted: ClusterSpec
+    control_plane: ControlPlaneBinaries
+    machine: HostInfo
     port: int
     mode: str = "namespaces"
     octet: int = 0
@@ -68,7 +68,7 @@ class Preparation:
         # A cluster that starts has all its nodes.
         paths.node_states.unlink(missing_ok=True)
         (paths.root / "stopped").unlink(missing_ok=True)
-        loopback = [self._on_loopback(Site().address)] if self.mode == "plain" else []
+        loopback = [self._on_loopback(ClusterNetwork().address)] if self.mode == "plain" else []
         certificates.issue(
             paths.pki,
             node_addresses=[each for node in nodes for each in (node.address, node.external_address) if each],
@@ -90,7 +90,7 @@ class Preparation:
         """Return what ``localkube.kubelet.config.KubeletConfig`` reads."""
         paths = self.paths
         return {
-            "server": f"https://{self._on_loopback(Site().address)}:6443",
+            "server": f"https://{self._on_loopback(ClusterNetwork().address)}:6443",
             "pki": str(paths.pki),
             "socket": str(paths.socket),
             "pods": str(paths.pods),
@@ -130,7 +130,7 @@ class Preparation:
 
     def _plan(self, nodes: list[NodeSettings]) -> dict[str, Any]:
         """Return the settings of ``localkube.supervisor``."""
-        runtime = asdict(Site()) | {
+        runtime = asdict(ClusterNetwork()) | {
             "mode": self.mode,
             "user_namespace": self.machine.namespaces.user_namespace,
             "scratch": str(self.paths.root / "mnt"),
@@ -141,9 +141,9 @@ class Preparation:
         return {
             "runtime": runtime,
             "components": self._components(),
-            "gateway": None if plain else _gateway(self.control_plane, Site()),
+            "gateway": None if plain else _gateway(self.control_plane, ClusterNetwork()),
             "token_webhook": None if plain else self._way_to_token_webhook(),
-            "api": [self._on_loopback(Site().address), 6443],
+            "api": [self._on_loopback(ClusterNetwork().address), 6443],
         }
 
     def _token_webhook(self) -> str | None:
@@ -162,8 +162,8 @@ class Preparation:
     def _components(self) -> list[dict[str, Any]]:
         """Return the programs of the site, as the supervisor reads them."""
         paths, plain, found = self.paths, self.mode == "plain", []
-        own = self._on_loopback(Site().address)
-        at = components.Addresses(token_webhook=self._token_webhook())
+        own = self._on_loopback(ClusterNetwork().address)
+        at = components.ListenAddresses(token_webhook=self._token_webhook())
         if plain:
             at = replace(at, api_bind=own, loopback=own, egress=EGRESS_SOCKET)
         for component in components.commands(paths, self.control_plane, addresses=at):
@@ -223,7 +223,7 @@ def python_environment() -> dict[str, str]:
     return environment | {"PYTHONPATH": source, "PYTHONUNBUFFERED": "1"}
 
 
-def _gateway(control_plane: ControlPlane, site: Site) -> list[str] | None:
+def _gateway(control_plane: ControlPlaneBinaries, site: ClusterNetwork) -> list[str] | None:
     if not control_plane.has("gateway"):
         return None
     network = f"10.244.0.0/{site.prefix}"

@@ -19,13 +19,13 @@ from typing import Any
 
 from localkube.controlplane.progress_deadline import (
     Activity,
-    Death,
+    CrashCount,
     ProgressDeadline,
-    Standstill,
+    Stall,
     machine_load,
 )
 from localkube.errors import LocalClusterError
-from localkube.kubelet.resources.proc_usage import Processes
+from localkube.kubelet.resources.proc_usage import ProcessTable
 from localkube.paths import ClusterPaths
 
 POLL_SECONDS = 0.02
@@ -104,7 +104,7 @@ class Startup:
 
     async def _is_ready(self, api: Any) -> bool:
         items = (await api.get("/api/v1/nodes"))["items"]
-        ready = sum(_heard(node, since=int(self._begun)) for node in items)
+        ready = sum(_is_ready_since(node, since=int(self._begun)) for node in items)
         self._await(f"{ready} of {self._nodes} nodes are Ready", of="kubelet", far=1 + ready)
         if ready != self._nodes:
             return False
@@ -121,7 +121,7 @@ class Startup:
     def _look(self) -> None:
         """Say what is slow, and give up what stands still."""
         if (code := self._supervisor.poll()) is not None:
-            raise self._error(Standstill(f"the supervisor has ended with status {code}", "supervisor"))
+            raise self._error(Stall(f"the supervisor has ended with status {code}", "supervisor"))
         interval, wanted = self._activity.look(self._pids())
         standstill = self._deadline.look(self._far, interval, wanted, self._deaths())
         if standstill:
@@ -139,21 +139,21 @@ class Startup:
     def _pids(self) -> dict[str, list[int]]:
         """Return the processes of each part: those that write into its log."""
         logs, found = self._paths.logs.resolve(), dict[str, list[int]]()
-        for pid in Processes().tree(self._supervisor.pid):
+        for pid in ProcessTable().tree(self._supervisor.pid):
             with contextlib.suppress(OSError):  # it has ended
                 output = Path(os.readlink(f"/proc/{pid}/fd/1"))
                 if output.parent == logs and output.stem in NEEDED:
                     found.setdefault(output.stem, []).append(pid)
         return found
 
-    def _deaths(self) -> dict[str, Death]:
+    def _deaths(self) -> dict[str, CrashCount]:
         try:
             noted = json.loads(self._paths.deaths.read_text())
         except FileNotFoundError:
             return {}
-        return {name: Death(**noted[name]) for name in NEEDED if name in noted}
+        return {name: CrashCount(**noted[name]) for name in NEEDED if name in noted}
 
-    def _error(self, standstill: Standstill) -> LocalClusterError:
+    def _error(self, standstill: Stall) -> LocalClusterError:
         part = standstill.part or self._part
         what = f"the cluster did not start: {self._state}; {standstill.reason} ({machine_load()})"
         fix = f"look at the lines of {part} above, and at `kit doctor`; then create it again"
@@ -162,7 +162,7 @@ class Startup:
         return LocalClusterError(f"{what}\n{log_tail(self._paths, part)}", about=self._paths.name, fix=fix)
 
 
-def _heard(node: dict[str, Any], *, since: float) -> bool:
+def _is_ready_since(node: dict[str, Any], *, since: float) -> bool:
     """Tell whether a node is Ready by the word of a kubelet that runs now: the API remembers older ones."""
     for condition in node["status"].get("conditions", []):
         if condition["type"] == "Ready" and condition["status"] == "True":

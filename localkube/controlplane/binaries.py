@@ -37,7 +37,7 @@ REMEDIES = (
 
 
 @dataclass(frozen=True)
-class ControlPlane:
+class ControlPlaneBinaries:
     """The programs of one Kubernetes release.
 
     Attributes:
@@ -63,10 +63,10 @@ class ControlPlane:
         return component in self.programs
 
 
-Step = Callable[[Report], ControlPlane]
+Step = Callable[[Report], ControlPlaneBinaries]
 
 
-def obtain(*, report: Callable[[str], None]) -> ControlPlane:
+def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
     """Return the control plane's programs, obtaining them if need be, which may take minutes.
 
     Args:
@@ -111,7 +111,7 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlane:
     return whole
 
 
-def present() -> ControlPlane:
+def present() -> ControlPlaneBinaries:
     """Return the control plane that is on this machine already; nothing is obtained.
 
     Raises:
@@ -125,7 +125,7 @@ def present() -> ControlPlane:
     return found
 
 
-def cached(found: ControlPlane, *, report: Report) -> list[Path]:
+def cached(found: ControlPlaneBinaries, *, report: Report) -> list[Path]:
     """Return the folders of the cache that hold this control plane; one from a package is copied there first.
 
     Raises:
@@ -153,7 +153,7 @@ def _first(
     steps: Mapping[str, Step],
     report: Report,
     reasons: list[str],
-) -> ControlPlane | None:
+) -> ControlPlaneBinaries | None:
     for name in names:
         try:
             found = steps[name](report)
@@ -166,11 +166,11 @@ def _first(
     return None
 
 
-def _place(found: ControlPlane) -> str:
+def _place(found: ControlPlaneBinaries) -> str:
     return str(Path(found.programs["kube-apiserver"][0]).parent)
 
 
-def _from_path(report: Report) -> ControlPlane:
+def _from_path(report: Report) -> ControlPlaneBinaries:
     programs: dict[str, tuple[str, ...]] = {}
     for name in COMPONENTS:
         place = shutil.which(name)
@@ -190,7 +190,7 @@ def _from_path(report: Report) -> ControlPlane:
     match = re.search(r"etcd Version: (\d+)\.(\d+)", etcd)
     if match is None or not (3, 5) <= (int(match[1]), int(match[2])) < (4, 0):
         raise Skipped(f"{programs['etcd'][0]} is not an etcd of version 3.5 or a later 3")
-    return ControlPlane(versions["kubectl"], "path", programs)
+    return ControlPlaneBinaries(versions["kubectl"], "path", programs)
 
 
 def _kubernetes_version(name: str, place: str) -> str:
@@ -215,11 +215,11 @@ def _output(command: list[str]) -> str:
     return done.stdout
 
 
-def _from_package(report: Report) -> ControlPlane:
+def _from_package(report: Report) -> ControlPlaneBinaries:
     return _linked(packaged_program(LINKED, build.fingerprint()), "package")
 
 
-def _from_cache(report: Report) -> ControlPlane:
+def _from_cache(report: Report) -> ControlPlaneBinaries:
     built = _built() / LINKED
     if _usable(built):
         return _linked(built, "cache")
@@ -229,12 +229,12 @@ def _from_cache(report: Report) -> ControlPlane:
     raise Skipped(f"nothing of {VERSION} is there yet")
 
 
-def _from_download(report: Report) -> ControlPlane:
+def _from_download(report: Report) -> ControlPlaneBinaries:
     download.release(_downloaded(), report=report)
     return _separate(_downloaded(), "download")
 
 
-def _from_build(report: Report) -> ControlPlane:
+def _from_build(report: Report) -> ControlPlaneBinaries:
     build.build(_built(), cache=_cache(), package=".", program=LINKED, report=report)
     return _linked(_built() / LINKED, "build")
 
@@ -258,13 +258,13 @@ def build_for(architecture: str, *, report: Report) -> Path:
     return folder / LINKED
 
 
-def _with_gateway(found: ControlPlane, report: Report) -> ControlPlane:
+def _with_gateway(found: ControlPlaneBinaries, report: Report) -> ControlPlaneBinaries:
     """Return ``found`` with a gateway, which no release has; without one when it cannot be built."""
     for place in (_built() / LINKED, _built(gateway=True) / build.GATEWAY):
         if _usable(place):
             linked = {name: (str(place), name) for name in OURS_ALONE}
             more = linked if place.name == LINKED else {"gateway": (str(place),)}
-            return ControlPlane(found.version, found.origin, {**found.programs, **more})
+            return ControlPlaneBinaries(found.version, found.origin, {**found.programs, **more})
     folder = _built(gateway=True)
     try:
         with alone(report) as turn:
@@ -279,18 +279,18 @@ def _with_gateway(found: ControlPlane, report: Report) -> ControlPlane:
     except (Skipped, LocalClusterError) as reason:
         report(f"Gateway: pods will have no way out of the cluster: {reason}")
         return found
-    return ControlPlane(
+    return ControlPlaneBinaries(
         found.version, found.origin, {**found.programs, "gateway": (str(folder / build.GATEWAY),)}
     )
 
 
-def _linked(place: Path, origin: str) -> ControlPlane:
+def _linked(place: Path, origin: str) -> ControlPlaneBinaries:
     programs = {name: (str(place), name) for name in (*COMPONENTS, *OURS_ALONE)}
-    return ControlPlane(VERSION, origin, programs)
+    return ControlPlaneBinaries(VERSION, origin, programs)
 
 
-def _separate(folder: Path, origin: str) -> ControlPlane:
-    return ControlPlane(VERSION, origin, {name: (str(folder / name),) for name in COMPONENTS})
+def _separate(folder: Path, origin: str) -> ControlPlaneBinaries:
+    return ControlPlaneBinaries(VERSION, origin, {name: (str(folder / name),) for name in COMPONENTS})
 
 
 def _cache() -> Path:

@@ -59,7 +59,7 @@ def flags() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Module:
+class GoModule:
     """A Go module, and how it is built.
 
     Attributes:
@@ -81,11 +81,11 @@ class Module:
     overlay: Sequence[str] = ()
 
 
-def control_plane(program: str = PROGRAM) -> Module:
+def control_plane(program: str = PROGRAM) -> GoModule:
     """Return our module, for the control plane itself or for the gateway alone."""
     if program == GATEWAY:
-        return Module(SOURCES, 170, 40, 1 << 30, flags())
-    return Module(SOURCES, 2605, 310, 4 << 30, flags(), overlay=OVERLAID)
+        return GoModule(SOURCES, 170, 40, 1 << 30, flags())
+    return GoModule(SOURCES, 2605, 310, 4 << 30, flags(), overlay=OVERLAID)
 
 
 def go_version() -> str:
@@ -113,7 +113,7 @@ def build(
     package: str,
     program: str,
     report: Report,
-    module: Module | None = None,
+    module: GoModule | None = None,
     complete: Callable[[str, Path], None] = lambda go, aside: None,
 ) -> None:
     """Build ``package`` of a module into ``folder/program``; the folder appears when the program is whole.
@@ -235,7 +235,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
-def _check_space(go: str, cache: Path, module: Module, environment: dict[str, str]) -> None:
+def _check_space(go: str, cache: Path, module: GoModule, environment: dict[str, str]) -> None:
     command = [go, "env", "-json", "GOCACHE", "GOMODCACHE"]
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL, check=False
@@ -260,7 +260,7 @@ def _warm(place: Path) -> bool:
 
 
 def _run(
-    go: str, package: str, program: Path, environment: dict[str, str], report: Report, module: Module
+    go: str, package: str, program: Path, environment: dict[str, str], report: Report, module: GoModule
 ) -> None:
     name = program.name
     expected = duration(module.seconds)

@@ -40,7 +40,7 @@ METRICS_NAMES = ("metrics-server.kube-system.svc", "10.244.0.1", "127.0.0.1")
 
 
 @dataclass(frozen=True)
-class Leaf:
+class CertificateSpec:
     """A certificate to issue: its file's name, its subject, and what it is for."""
 
     file: str
@@ -51,7 +51,7 @@ class Leaf:
     server_names: tuple[str, ...] = ()
 
 
-def leaves(*, node_addresses: Sequence[str], api_names: Sequence[str] = ()) -> list[Leaf]:
+def leaves(*, node_addresses: Sequence[str], api_names: Sequence[str] = ()) -> list[CertificateSpec]:
     """Return every certificate that a cluster needs, authorities excluded.
 
     Args:
@@ -61,23 +61,25 @@ def leaves(*, node_addresses: Sequence[str], api_names: Sequence[str] = ()) -> l
     api = (*API_NAMES, *api_names)
     masters = "system:masters"
     return [
-        Leaf("apiserver", "ca", "kube-apiserver", client=False, server_names=api),
-        Leaf("apiserver-kubelet-client", "ca", "kube-apiserver-kubelet-client", masters),
-        Leaf("admin", "ca", "kubernetes-admin", masters),
-        Leaf("kubelet", "ca", "trainyard:kubelet", masters),
-        Leaf("controller-manager", "ca", "system:kube-controller-manager"),
-        Leaf("scheduler", "ca", "system:kube-scheduler"),
-        Leaf(
+        CertificateSpec("apiserver", "ca", "kube-apiserver", client=False, server_names=api),
+        CertificateSpec("apiserver-kubelet-client", "ca", "kube-apiserver-kubelet-client", masters),
+        CertificateSpec("admin", "ca", "kubernetes-admin", masters),
+        CertificateSpec("kubelet", "ca", "trainyard:kubelet", masters),
+        CertificateSpec("controller-manager", "ca", "system:kube-controller-manager"),
+        CertificateSpec("scheduler", "ca", "system:kube-scheduler"),
+        CertificateSpec(
             "kubelet-serving",
             "ca",
             "trainyard:nodes",
             client=False,
             server_names=("127.0.0.1", *node_addresses),
         ),
-        Leaf("metrics-server", "ca", METRICS_USER, server_names=METRICS_NAMES),
-        Leaf("front-proxy-client", "front-proxy-ca", "front-proxy-client"),
-        Leaf("etcd-server", "etcd-ca", "etcd", server_names=("127.0.0.1", "localhost", *api_names)),
-        Leaf("apiserver-etcd-client", "etcd-ca", "kube-apiserver-etcd-client"),
+        CertificateSpec("metrics-server", "ca", METRICS_USER, server_names=METRICS_NAMES),
+        CertificateSpec("front-proxy-client", "front-proxy-ca", "front-proxy-client"),
+        CertificateSpec(
+            "etcd-server", "etcd-ca", "etcd", server_names=("127.0.0.1", "localhost", *api_names)
+        ),
+        CertificateSpec("apiserver-etcd-client", "etcd-ca", "kube-apiserver-etcd-client"),
     ]
 
 
@@ -125,7 +127,7 @@ def _authority(pki: Path, name: str) -> tuple[x509.Certificate, ec.EllipticCurve
     return certificate, key
 
 
-def _leaf(pki: Path, leaf: Leaf, ca: x509.Certificate, ca_key: ec.EllipticCurvePrivateKey) -> None:
+def _leaf(pki: Path, leaf: CertificateSpec, ca: x509.Certificate, ca_key: ec.EllipticCurvePrivateKey) -> None:
     wanted = {_general_name(text) for text in leaf.server_names}
     existing = _load(pki / f"{leaf.file}.crt", pki / f"{leaf.file}.key")
     if existing and _serves(existing[0], ca, wanted):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from localkube.controlplane import certificates
-from localkube.controlplane.binaries import ControlPlane
+from localkube.controlplane.binaries import ControlPlaneBinaries
 from localkube.paths import ClusterPaths, private_dir, unwritable, write_private
 
 # A garbage collector that runs twice as often costs little at rest and saves a third of the memory.
@@ -61,7 +61,7 @@ CONTROLLERS = (
 
 
 @dataclass(frozen=True)
-class Addresses:
+class ListenAddresses:
     """Where the components listen. The defaults are those inside a site, whose network nobody else is in.
 
     ``egress`` is a Unix socket, by a name relative to the cluster's directory: the API server's way to nodes,
@@ -94,7 +94,7 @@ class Addresses:
 
 
 @dataclass(frozen=True)
-class Component:
+class ComponentCommand:
     """How one component is started.
 
     Attributes:
@@ -114,8 +114,8 @@ class Component:
 
 
 def commands(
-    paths: ClusterPaths, control_plane: ControlPlane, *, addresses: Addresses | None = None
-) -> list[Component]:
+    paths: ClusterPaths, control_plane: ControlPlaneBinaries, *, addresses: ListenAddresses | None = None
+) -> list[ComponentCommand]:
     """Write the components' configuration files and return how each component is started, in order.
 
     The certificates must have been issued.
@@ -132,7 +132,7 @@ def commands(
         >>> for component in commands(paths, obtain(report=print)):  # doctest: +SKIP
         ...     start(component.argv, component.env)
     """
-    at = addresses or Addresses()
+    at = addresses or ListenAddresses()
     files = _write_configuration(paths, at)
 
     def argv(name: str, flags: Mapping[str, object]) -> tuple[str, ...]:
@@ -140,24 +140,24 @@ def commands(
 
     after = ("kube-apiserver",)
     found = [
-        Component("etcd", argv("etcd", _etcd(paths, at))),
-        Component(
+        ComponentCommand("etcd", argv("etcd", _etcd(paths, at))),
+        ComponentCommand(
             "kube-apiserver", argv("kube-apiserver", _api_server(paths, at, files)), health=f"{at.api}/readyz"
         ),
-        Component(
+        ComponentCommand(
             "kube-controller-manager",
             argv("kube-controller-manager", _controller_manager(paths, files)),
             starts_after=after,
         ),
-        Component("kube-scheduler", argv("kube-scheduler", _scheduler(files)), starts_after=after),
+        ComponentCommand("kube-scheduler", argv("kube-scheduler", _scheduler(files)), starts_after=after),
     ]
     if control_plane.has("metrics-server"):
         words = argv("metrics-server", _metrics_server(paths, at, files))
-        found.append(Component("metrics-server", words, starts_after=after))
+        found.append(ComponentCommand("metrics-server", words, starts_after=after))
     return found
 
 
-def _etcd(paths: ClusterPaths, at: Addresses) -> dict[str, object]:
+def _etcd(paths: ClusterPaths, at: ListenAddresses) -> dict[str, object]:
     pki = paths.pki
     certificate, key, authority = pki / "etcd-server.crt", pki / "etcd-server.key", pki / "etcd-ca.crt"
     return {
@@ -187,7 +187,7 @@ def _etcd(paths: ClusterPaths, at: Addresses) -> dict[str, object]:
     }
 
 
-def _api_server(paths: ClusterPaths, at: Addresses, files: Mapping[str, Path]) -> dict[str, object]:
+def _api_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str, Path]) -> dict[str, object]:
     pki = paths.pki
     more = {"egress-selector-config-file": files["egress"]} if at.egress else {}
     if at.token_webhook:
@@ -266,7 +266,7 @@ def _scheduler(files: Mapping[str, Path]) -> dict[str, object]:
     return {"config": files["scheduler-settings"], "secure-port": 0}
 
 
-def _metrics_server(paths: ClusterPaths, at: Addresses, files: Mapping[str, Path]) -> dict[str, object]:
+def _metrics_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str, Path]) -> dict[str, object]:
     pki, own = paths.pki, files["metrics-server"]
     return {
         "kubeconfig": own,
@@ -292,7 +292,7 @@ def _metrics_server(paths: ClusterPaths, at: Addresses, files: Mapping[str, Path
     }
 
 
-def _write_configuration(paths: ClusterPaths, at: Addresses) -> dict[str, Path]:
+def _write_configuration(paths: ClusterPaths, at: ListenAddresses) -> dict[str, Path]:
     private_dir(paths.root)
     folder = private_dir(paths.root / "config")
     files = {

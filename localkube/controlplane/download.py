@@ -38,7 +38,7 @@ AGAIN = "try again, or build the control plane with TRAINYARD_CONTROLPLANE=build
 
 
 @dataclass(frozen=True)
-class File:
+class ReleaseFile:
     """One file of a release: where it is, and where its checksum is (alone, or in a list by name)."""
 
     url: str
@@ -62,8 +62,8 @@ def release(folder: Path, *, report: Report) -> None:
     kubernetes = os.environ.get("TRAINYARD_KUBERNETES_URL", KUBERNETES_URL).rstrip("/")
     etcd = os.environ.get("TRAINYARD_ETCD_URL", ETCD_URL).rstrip("/")
     base = f"{kubernetes}/{KUBERNETES}/bin/{system}/{machine}"
-    files = [File(f"{base}/{name}", f"{base}/{name}.sha256") for name in PROGRAMS]
-    archive = File(f"{etcd}/{ETCD}/etcd-{ETCD}-{system}-{machine}.tar.gz", f"{etcd}/{ETCD}/SHA256SUMS")
+    files = [ReleaseFile(f"{base}/{name}", f"{base}/{name}.sha256") for name in PROGRAMS]
+    archive = ReleaseFile(f"{etcd}/{ETCD}/etcd-{ETCD}-{system}-{machine}.tar.gz", f"{etcd}/{ETCD}/SHA256SUMS")
     # Both servers are asked before the first large file, so that an unreachable one costs seconds.
     checksums = {file: _checksum(file) for file in (*files, archive)}
     partial = private_dir(folder.with_name(f"{folder.name}.partial"))
@@ -78,7 +78,7 @@ def release(folder: Path, *, report: Report) -> None:
         partial.rename(folder)
 
 
-def _checksum(file: File) -> str:
+def _checksum(file: ReleaseFile) -> str:
     try:
         with urllib.request.urlopen(file.checksum_url, timeout=REACH_SECONDS) as answer:
             text = answer.read(1 << 20).decode("ascii", "replace")
@@ -92,7 +92,7 @@ def _checksum(file: File) -> str:
     raise LocalClusterError("this is no SHA-256 checksum", about=file.checksum_url, fix=AGAIN)
 
 
-def _fetch(file: File, wanted: str, folder: Path, report: Report) -> None:
+def _fetch(file: ReleaseFile, wanted: str, folder: Path, report: Report) -> None:
     part = folder / f"{file.name}.part"
     for attempt in range(1, ATTEMPTS + 1):
         resumed = part.exists() and part.stat().st_size > 0
@@ -119,7 +119,7 @@ def _fetch(file: File, wanted: str, folder: Path, report: Report) -> None:
     raise LocalClusterError("the download has the wrong checksum and was deleted", about=file.url, fix=AGAIN)
 
 
-def _continue(file: File, part: Path, report: Report) -> None:
+def _continue(file: ReleaseFile, part: Path, report: Report) -> None:
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(file.url, headers={"Range": f"bytes={have}-"} if have else {})
     try:

@@ -1,10 +1,9 @@
-"""Keep an etcd directory in which the API server has already written what it writes into every new cluster.
+"""An etcd data directory with the objects that the API server writes into every new cluster.
 
-Roles, namespaces, priority classes and the controllers' accounts are the same in each cluster, and
-writing them is half of a cluster's start; the scheduler's first seconds are refusals until its role is
-there. So they are written once for a control plane, by running it for a few seconds on the loopback, and
-copied into new clusters. No secret is in the directory: tokens are not stored, and what the API server
-published of its authorities is taken out again. It is a cache: delete it at any time.
+Roles, namespaces, priority classes and the controllers' accounts are the same in each cluster, and writing
+them takes half of a cluster's start. They are written once for a control plane, by running it for a few
+seconds on loopback, and copied into new clusters. The directory has no secrets: tokens are not stored, and
+the authorities that the API server published are deleted. It is a cache: delete it at any time.
 """
 
 import base64
@@ -27,8 +26,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localkube.controlplane import certificates
-from localkube.controlplane.binaries import ControlPlane
-from localkube.controlplane.components import Addresses, Component, commands
+from localkube.controlplane.binaries import ControlPlaneBinaries
+from localkube.controlplane.components import ComponentCommand, ListenAddresses, commands
 from localkube.controlplane.progress_deadline import Activity, ProgressDeadline
 from localkube.errors import LocalClusterError
 from localkube.lock import Report, alone
@@ -47,10 +46,10 @@ ADMIN = "/apis/rbac.authorization.k8s.io/v1/clusterroles/admin"
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
-def baked_etcd(control_plane: ControlPlane, *, report: Report, create: bool = True) -> Path | None:
-    """Return a directory to `plant` into a new cluster, baking it first if need be; None when there is none.
+def obtain(control_plane: ControlPlaneBinaries, *, report: Report, create: bool = True) -> Path | None:
+    """Return the snapshot to `restore` into new clusters, made first if need be; None when there is none.
 
-    It never fails: a cluster starts without it too, two seconds later.
+    It never fails: a cluster starts without one two seconds later.
 
     Args:
         control_plane: The binaries that will use it.
@@ -58,10 +57,10 @@ def baked_etcd(control_plane: ControlPlane, *, report: Report, create: bool = Tr
         create: False to take only one that is there.
 
     Example:
-        >>> baked = baked_etcd(control_plane, report=print)  # doctest: +SKIP
-        >>> if baked: plant(baked, paths.etcd)  # doctest: +SKIP
+        >>> snapshot = obtain(control_plane, report=print)  # doctest: +SKIP
+        >>> if snapshot: restore(snapshot, paths.etcd)  # doctest: +SKIP
     """
-    folder = cache_dir() / "controlplane" / f"baked-{_fingerprint(control_plane)}"
+    folder = cache_dir() / "controlplane" / f"etcd-snapshot-{_fingerprint(control_plane)}"
     if folder.is_dir():
         return folder
     if not create:
@@ -71,28 +70,28 @@ def baked_etcd(control_plane: ControlPlane, *, report: Report, create: bool = Tr
         with alone(report, making="what new clusters contain"):
             if not folder.is_dir():
                 report(f"Preparing what every new cluster contains, once: {EXPECTED_SECONDS} s elsewhere")
-                _bake(control_plane, folder)
+                _create(control_plane, folder)
     except (LocalClusterError, OSError, subprocess.SubprocessError) as error:
         report(f"New clusters will start two seconds later: preparing failed: {error}")
         return None
     return folder
 
 
-def plant(baked: Path, etcd: Path) -> None:
-    """Copy a baked directory to ``etcd``, the data directory of a cluster that was never started.
+def restore(snapshot: Path, etcd: Path) -> None:
+    """Copy a snapshot to ``etcd``, the data directory of a cluster that was never started.
 
     Raises:
         LocalClusterError: It cannot be written.
     """
-    for path in _copy(baked, etcd):
+    for path in _copy(snapshot, etcd):
         _reserve(path)
 
 
-def _copy(baked: Path, etcd: Path) -> list[Path]:
+def _copy(snapshot: Path, etcd: Path) -> list[Path]:
     """Copy a directory without the holes in its files, and return the files that were made."""
     made = []
-    for source in (baked, *sorted(baked.rglob("*"))):
-        goal = etcd / source.relative_to(baked)
+    for source in (snapshot, *sorted(snapshot.rglob("*"))):
+        goal = etcd / source.relative_to(snapshot)
         if source.is_dir():
             private_dir(goal)
         else:
@@ -110,7 +109,7 @@ def _reserve(path: Path) -> None:
         raise unwritable(path, error) from error
 
 
-def _fingerprint(control_plane: ControlPlane) -> str:
+def _fingerprint(control_plane: ControlPlaneBinaries) -> str:
     digest = hashlib.sha256(control_plane.version.encode())
     for name in ("etcd", "kube-apiserver", "kube-controller-manager"):
         command = control_plane.programs[name]
@@ -132,11 +131,11 @@ class _Scratch(ClusterPaths):
         return self.directory
 
 
-def _bake(control_plane: ControlPlane, folder: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix=".baking-", dir=folder.parent) as name:
-        paths = _Scratch("baked", Path(name))
+def _create(control_plane: ControlPlaneBinaries, folder: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix=".etcd-snapshot-", dir=folder.parent) as name:
+        paths = _Scratch("etcd-snapshot", Path(name))
         api, client, peer = _free_ports(3)
-        at = Addresses(api_bind="127.0.0.1", api_port=api, etcd_port=client, etcd_peer_port=peer)
+        at = ListenAddresses(api_bind="127.0.0.1", api_port=api, etcd_port=client, etcd_peer_port=peer)
         certificates.issue(paths.pki, node_addresses=[])
         private_dir(paths.logs)
         parts = {part.name: part for part in commands(paths, control_plane, addresses=at)}
@@ -150,15 +149,15 @@ def _bake(control_plane: ControlPlane, folder: Path) -> None:
                 with _running(manager, paths) as controllers:
                     running |= {manager.name: controllers}
                     api_server.wait("accounts and roles", api_server.is_complete, running)
-            _forget(OWN_TO_EACH, paths, at)
+            _delete_key(OWN_TO_EACH, paths, at)
         # Copied, so that what is kept has holes where etcd only reserved room.
         _copy(paths.etcd, paths.root / "kept")
-        for stale in folder.parent.glob("baked-*"):
+        for stale in folder.parent.glob("etcd-snapshot-*"):
             shutil.rmtree(stale, ignore_errors=True)
         (paths.root / "kept").rename(folder)
 
 
-def _without(manager: Component) -> Component:
+def _without(manager: ComponentCommand) -> ComponentCommand:
     words = []
     for word in manager.argv:
         flag, _, value = word.partition("=")
@@ -170,7 +169,7 @@ def _without(manager: Component) -> Component:
 
 
 @contextlib.contextmanager
-def _running(component: Component, paths: ClusterPaths) -> Iterator[subprocess.Popen]:
+def _running(component: ComponentCommand, paths: ClusterPaths) -> Iterator[subprocess.Popen]:
     with (paths.logs / component.name).open("wb") as log:
         process = subprocess.Popen(
             component.argv,
@@ -192,9 +191,9 @@ def _running(component: Component, paths: ClusterPaths) -> Iterator[subprocess.P
 
 
 class _ApiServer:
-    """The API server as an administrator sees it, while it bakes."""
+    """The API server as an administrator sees it, while the snapshot is made."""
 
-    def __init__(self, paths: ClusterPaths, at: Addresses) -> None:
+    def __init__(self, paths: ClusterPaths, at: ListenAddresses) -> None:
         self._logs, self._url = paths.logs, at.api
         self._tls = _tls(paths.pki, authority="ca", client="admin")
 
@@ -235,7 +234,7 @@ class _ApiServer:
             return bool(json.load(answer).get("rules"))
 
 
-def _forget(key: str, paths: ClusterPaths, at: Addresses) -> None:
+def _delete_key(key: str, paths: ClusterPaths, at: ListenAddresses) -> None:
     """Delete ``key`` from etcd itself: the API server would write it again at once."""
     request = urllib.request.Request(
         f"{at.etcd}/v3/kv/deleterange",

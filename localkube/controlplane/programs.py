@@ -113,7 +113,9 @@ def _from_module(recipe: Recipe, report: Report) -> None:
             path.chmod(0o700 if path.is_dir() else 0o600)  # the module cache is read-only
         (aside / "manifests").chmod(0o700)
 
-    module = build.Module(sources, recipe.packages, recipe.seconds, FREE_BYTES, FLAGS, overlay=recipe.overlay)
+    module = build.GoModule(
+        sources, recipe.packages, recipe.seconds, FREE_BYTES, FLAGS, overlay=recipe.overlay
+    )
     build.build(
         recipe.folder,
         cache=private_dir(cache_dir() / "programs"),

@@ -23,7 +23,7 @@ TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Death:
+class CrashCount:
     """How often a part has ended at once, and with which exit code the last time (negative for a signal)."""
 
     count: int
@@ -31,7 +31,7 @@ class Death:
 
 
 @dataclass(frozen=True)
-class Standstill:
+class Stall:
     """Why there is no use in waiting; ``part`` is the one to blame, where that is certain."""
 
     reason: str
@@ -65,8 +65,8 @@ class ProgressDeadline:
         far: object,
         interval: float,
         wanted: Mapping[str, float],
-        deaths: Mapping[str, Death] | None = None,
-    ) -> Standstill | None:
+        deaths: Mapping[str, CrashCount] | None = None,
+    ) -> Stall | None:
         """Take in how things are now, and return why they will not get any further; None while they may.
 
         Args:
@@ -89,18 +89,18 @@ class ProgressDeadline:
         }
         return self._judge(deaths)
 
-    def _judge(self, deaths: Mapping[str, Death]) -> Standstill | None:
+    def _judge(self, deaths: Mapping[str, CrashCount]) -> Stall | None:
         for part, death in deaths.items():
             if death.count - self._deaths.get(part, 0) >= MOST_DEATHS:
                 how = f"with status {death.code}" if death.code >= 0 else f"by signal {-death.code}"
-                return Standstill(f"{part} has ended at once {death.count} times, the last time {how}", part)
+                return Stall(f"{part} has ended at once {death.count} times, the last time {how}", part)
         part = max(self._still, key=self._still.__getitem__, default=None)
         if part and self._still[part] >= self.seconds:
-            return Standstill(f"{part} stands still: it has not run for {self.seconds:g} s", part)
+            return Stall(f"{part} stands still: it has not run for {self.seconds:g} s", part)
         if self._quiet >= self.seconds:
-            return Standstill(f"nothing has changed, and no part had work, for {self.seconds:g} s")
+            return Stall(f"nothing has changed, and no part had work, for {self.seconds:g} s")
         if self._unchanged >= LONGEST * self.seconds:
-            return Standstill(f"its parts are at work, and changed nothing for {LONGEST * self.seconds:g} s")
+            return Stall(f"its parts are at work, and changed nothing for {LONGEST * self.seconds:g} s")
         return None
 
 

@@ -22,7 +22,7 @@ BURST, PER_SECOND = 25, 12.5  # a quarter of what a kubelet may: its machine has
 SETTLE_SECONDS = 0.05
 
 
-class Pace:
+class RateLimiter:
     """How long to wait before each of many: not at all for the first ``burst``, then so many a second.
 
     Args:
@@ -45,7 +45,7 @@ class Pace:
         return max(0.0, -self._left / self._per_second)
 
 
-class Events:
+class EventRecorder:
     """A queue of events; the same event again raises the count of the first."""
 
     def __init__(self, api: Api) -> None:
@@ -99,7 +99,7 @@ class Events:
 
     async def run(self) -> None:
         """Post what is recorded, for ever."""
-        pace = Pace(BURST, PER_SECOND)
+        pace = RateLimiter(BURST, PER_SECOND)
         while True:
             body, key = await self._queue.get()
             # The pod's status goes first.

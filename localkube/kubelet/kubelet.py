@@ -13,28 +13,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Api, Watch
+from localkube.api_client import Api, Informer
 from localkube.kubelet import control_socket
 from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.containers.container_spec import Host
 from localkube.kubelet.containers.exec import Executions
-from localkube.kubelet.events import Events
+from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.images.image_programs import Programs
-from localkube.kubelet.node_services import Network
-from localkube.kubelet.nodes.machines import CUT, STOPPED, Machines, States, VirtualNode
+from localkube.kubelet.node_services import NodeServices
+from localkube.kubelet.nodes.machines import CUT, STOPPED, NodeFaults, NodeStates, VirtualNode
 from localkube.kubelet.nodes.simulation import MARK, Simulation
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.plain_mode import PlainPods
 from localkube.kubelet.pods.pod import PodWorker
-from localkube.kubelet.pods.reattach import adopt
+from localkube.kubelet.pods.reattach import reattach
 from localkube.kubelet.queries import PodQueries
 from localkube.kubelet.resources.cgroups import ControlGroups
-from localkube.kubelet.resources.eviction import StorageWatch
+from localkube.kubelet.resources.eviction import EvictionManager
 from localkube.kubelet.resources.limits import Limits
-from localkube.kubelet.resources.metrics import Meter, Running
-from localkube.kubelet.volumes.object_cache import Objects, watch_authorities
-from localkube.kubelet.volumes.volume_manager import VolumeError, Volumes
-from localkube.network.addresses import Addresses, LoopbackAddresses, SiteAddresses
+from localkube.kubelet.resources.metrics import RunningContainer, StatsProvider
+from localkube.kubelet.volumes.object_cache import ObjectCache, watch_authorities
+from localkube.kubelet.volumes.volume_manager import VolumeError, VolumeManager
+from localkube.network.addresses import Addresses, LoopbackAddresses, NamespaceAddresses
 from localkube.runtime import syscalls
 from localkube.runtime.client import RuntimeClient
 from localkube.tasks import start_task
@@ -58,8 +58,8 @@ class Kubelet:
             groups=ControlGroups.claim(settings.socket.parent) if settings.control_groups else None,
             kill=self._out_of_memory,
         )
-        self._storage = StorageWatch(settings.pods, pods=lambda: list(self._workers.values()))
-        self._meter = Meter(
+        self._storage = EvictionManager(settings.pods, pods=lambda: list(self._workers.values()))
+        self._meter = StatsProvider(
             settings.nodes,
             running=self._running,
             storage=self._storage.used,
@@ -67,7 +67,7 @@ class Kubelet:
         )
         self._tasks: list[asyncio.Task] = []
         self._runtime: Runtime | None = None
-        self._pods: Watch | None = None
+        self._pods: Informer | None = None
 
     async def run(self) -> None:
         settings = self._settings
@@ -79,28 +79,30 @@ class Kubelet:
             key_file=settings.pki / "kubelet.key",
         )
         async with api, contextlib.AsyncExitStack() as stack:
-            states = States(settings.node_states)
+            states = NodeStates(settings.node_states)
             for node in settings.nodes:
                 state = states[node.name]
                 made = VirtualNode(node, api=api, version=settings.version, state=state)
                 self._nodes[node.name] = made
-            heard = [node for node in self._nodes.values() if node.is_heard]
+            heard = [node for node in self._nodes.values() if node.is_reachable]
             await asyncio.gather(*(node.register() for node in heard))
-            pods = self._pods = Watch(
+            pods = self._pods = Informer(
                 api, "/api/v1/pods", field_selector="spec.nodeName!=", skip_simulated=True
             )
             addresses = _addresses(settings)
             network = await stack.enter_async_context(
-                Network(api, settings, pods=pods, view=self._view, meter=self._meter, addresses=addresses)
+                NodeServices(
+                    api, settings, pods=pods, view=self._view, meter=self._meter, addresses=addresses
+                )
             )
             authorities = watch_authorities(api)
-            objects = Objects(api, authorities=authorities)
+            objects = ObjectCache(api, authorities=authorities)
             executions = Executions(client, limits=self._limits.join)
             self._runtime = Runtime(
                 api=api,
                 client=client,
                 objects=objects,
-                volumes=Volumes(
+                volumes=VolumeManager(
                     api,
                     pods=settings.pods,
                     tmpfs=settings.tmpfs,
@@ -112,12 +114,12 @@ class Kubelet:
                 ),
                 logs=network.logs,
                 executions=executions,
-                events=Events(api),
+                events=EventRecorder(api),
                 host=Host(hide=settings.hide),
                 pods=settings.pods,
                 tmpfs=settings.tmpfs,
                 services=network.services,
-                nodes=Watch(api, "/api/v1/nodes", label_selector=f"!{MARK}"),
+                nodes=Informer(api, "/api/v1/nodes", label_selector=f"!{MARK}"),
                 version=settings.version,
                 programs=Programs(settings.programs),
                 limits=self._limits,
@@ -129,8 +131,8 @@ class Kubelet:
             for node in self._nodes.values():
                 node.set_runtime(self._runtime)
             for node in heard:
-                node.beat()
-            machines = Machines(self._nodes, states=states, client=client, tenants=self)
+                node.start_heartbeat()
+            machines = NodeFaults(self._nodes, states=states, client=client, tenants=self)
             self._go(self._runtime.nodes.run(), "watch nodes")
             self._go(authorities.run(), "watch authorities")
             self._go(self._limits.run(), "limits")
@@ -167,7 +169,9 @@ class Kubelet:
 
     # Pods.
 
-    async def _follow(self, pods: Watch, client: RuntimeClient, machines: Machines, network: Network) -> None:
+    async def _follow(
+        self, pods: Informer, client: RuntimeClient, machines: NodeFaults, network: NodeServices
+    ) -> None:
         watching = start_task(pods.run(), name="pods")
         await pods.synced.wait()
         await machines.restore()
@@ -178,9 +182,9 @@ class Kubelet:
             uid = pod["metadata"]["uid"]
             mine = [entry for entry in entries if entry["id"].split(".")[0] == uid]
             if worker := self._worker(pod):
-                await adopt(worker, mine, client, address=answer["pods"].get(uid))
+                await reattach(worker, mine, client, address=answer["pods"].get(uid))
                 worker.start()
-                if self._nodes[pod["spec"]["nodeName"]].is_heard:
+                if self._nodes[pod["spec"]["nodeName"]].is_reachable:
                     worker.changed(pod)
         # What a node that is cut off runs is not to be told that it was deleted.
         cut = tuple(node.prefix for node in self._nodes.values() if node.state == CUT)
@@ -236,7 +240,7 @@ class Kubelet:
         if before and before["metadata"]["uid"] != uid:
             self._changed("DELETED", before, None)
         node = self._nodes.get(pod["spec"].get("nodeName", ""))
-        if node and not node.is_heard:
+        if node and not node.is_reachable:
             return
         if change == "DELETED":
             self._gone(uid)
@@ -289,7 +293,7 @@ class Kubelet:
         # Those that have an address first: they get it again.
         for pod in sorted(mine, key=lambda each: not each.get("status", {}).get("podIP")):
             if worker := self._worker(pod):
-                await adopt(worker, [], client, address=None)
+                await reattach(worker, [], client, address=None)
                 worker.start()
             self._workers[pod["metadata"]["uid"]].changed(pod)
         answer, _ = await client.call("list")
@@ -315,10 +319,10 @@ class Kubelet:
                 argv, env, python=host.python, path=env.get("PATH", "")
             )
 
-    def _running(self, node: str) -> list[Running]:
+    def _running(self, node: str) -> list[RunningContainer]:
         """Return the containers that run on a node."""
         return [
-            Running(process.identity, name, worker.pod, process.pid, process.started)
+            RunningContainer(process.identity, name, worker.pod, process.pid, process.started)
             for worker in self._workers.values()
             if worker.pool.settings.name == node
             for name, process in worker.processes.items()
@@ -328,4 +332,4 @@ class Kubelet:
 
 def _addresses(settings: KubeletConfig) -> Addresses:
     plain = settings.plain
-    return LoopbackAddresses(plain.octet, low=plain.low) if plain else SiteAddresses()
+    return LoopbackAddresses(plain.octet, low=plain.low) if plain else NamespaceAddresses()

@@ -5,17 +5,17 @@ import contextlib
 from pathlib import Path
 from typing import Protocol
 
-from localkube.api_client import Api, Watch
+from localkube.api_client import Api, Informer
 from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.nodes.node import KUBELET_PORT
 from localkube.kubelet.resources import metrics
-from localkube.kubelet.resources.metrics import Meter
+from localkube.kubelet.resources.metrics import StatsProvider
 from localkube.kubelet.resources.metrics_api import publish_metrics_server
 from localkube.kubelet.server import KubeletServer, NodeView
 from localkube.kubelet.streaming.routes import Streams, StreamView
 from localkube.kubelet.volumes.provisioner import Provisioner
-from localkube.network.addresses import Addresses, Site
+from localkube.network.addresses import Addresses, ClusterNetwork
 from localkube.network.apiserver_endpoints import publish_api_server
 from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
@@ -28,7 +28,7 @@ class View(NodeView, StreamView, Protocol):
     """What the kubelet's API needs to know; the kubelet answers."""
 
 
-class Network:
+class NodeServices:
     """The kubelet's servers and controllers, started and stopped together; an async context manager."""
 
     def __init__(
@@ -36,22 +36,22 @@ class Network:
         api: Api,
         settings: KubeletConfig,
         *,
-        pods: Watch,
+        pods: Informer,
         view: View,
-        meter: Meter,
+        meter: StatsProvider,
         addresses: Addresses,
     ) -> None:
         self.logs = LogFiles(settings.log_limits)
-        self.services = Watch(api, "/api/v1/services")
-        self._slices = Watch(api, "/apis/discovery.k8s.io/v1/endpointslices")
+        self.services = Informer(api, "/api/v1/services")
+        self._slices = Informer(api, "/apis/discovery.k8s.io/v1/endpointslices")
         self._api, self._settings, self._pods, self._view = api, settings, pods, view
         self._meter = meter
         self._addresses = addresses
         self._tasks: list[asyncio.Task] = []
         self._stack = contextlib.AsyncExitStack()
 
-    async def __aenter__(self) -> "Network":
-        site, settings = Site(), self._settings
+    async def __aenter__(self) -> "NodeServices":
+        site, settings = ClusterNetwork(), self._settings
         zone = Zone(services=self.services, slices=self._slices, pods=self._pods)
         upstreams = [(site.gateway, 53)] if settings.egress else []
         dns = await self._stack.enter_async_context(DnsServer(zone, upstreams=upstreams))

@@ -25,7 +25,7 @@ class Addresses(Protocol):
         """Return the cluster's address for one of this machine that a peer came from or a call arrived at."""
 
 
-class SiteAddresses:
+class NamespaceAddresses:
     """The kubelet is in the cluster's network."""
 
     def reach(self, host: str, port: int) -> tuple[str, int]:
@@ -102,7 +102,7 @@ def moved_ports(octet: int) -> int:
 
 
 @dataclass(frozen=True)
-class Site:
+class ClusterNetwork:
     """The addresses of a site's network."""
 
     address: str = "10.244.0.1"

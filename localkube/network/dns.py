@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine, Sequence
 
 from dnslib import AAAA, CNAME, EDNS0, PTR, QTYPE, RCODE, RR, SOA, SRV, TXT, A, DNSError, DNSRecord
 
-from localkube.network.dns_upstream import Upstream
-from localkube.network.dns_zone import Answer, Record, Zone
+from localkube.network.dns_upstream import UpstreamResolver
+from localkube.network.dns_zone import ResourceRecord, Zone, ZoneAnswer
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class DnsServer:
 
     def __init__(self, zone: Zone, *, upstreams: Sequence[tuple[str, int]] = ()) -> None:
         self._zone = zone
-        self._upstream = Upstream(upstreams)
+        self._upstream = UpstreamResolver(upstreams)
         self._closers: list = []
         self._tasks: set[asyncio.Task] = set()
         self._remembered: dict[tuple[bool, bytes], bytes] = {}
@@ -146,7 +146,7 @@ class DnsServer:
             reply.add_ar(EDNS0(udp_len=LARGEST))
         return reply, outside, len(records) < 2
 
-    def _chain(self, found: Answer, kind: str) -> tuple[list[Record], str]:
+    def _chain(self, found: ZoneAnswer, kind: str) -> tuple[list[ResourceRecord], str]:
         """Follow aliases inside the zone; return all records, and the foreign name at the end if any."""
         records = list(found.records)
         while records and records[-1].kind == "CNAME" and kind != "CNAME":
@@ -215,7 +215,7 @@ def _name(label: object) -> str:
     return str(label).rstrip(".").lower()
 
 
-def _resource(record: Record, owner: object) -> RR:
+def _resource(record: ResourceRecord, owner: object) -> RR:
     return RR(owner, getattr(QTYPE, record.kind), rdata=DATA[record.kind](record.value), ttl=TTL_SECONDS)
 
 

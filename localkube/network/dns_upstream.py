@@ -18,7 +18,7 @@ SULK_SECONDS = 10
 AT_ONCE = 256
 
 
-class Upstream:
+class UpstreamResolver:
     """Ask name servers in turn.
 
     After a question that nobody answered, the next ones within ten seconds are given up after 0.3 s: a host

@@ -11,9 +11,9 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Any
 
+from localkube.api_client import Informer
 from localkube.network.service_records import (
     Key,
-    Mirror,
     Object,
     ServiceNames,
     facts,
@@ -27,7 +27,7 @@ NETWORKS = ("10.244.0.0/16", "10.96.0.0/16")
 
 
 @dataclass(frozen=True)
-class Record:
+class ResourceRecord:
     """One resource record.
 
     Args:
@@ -42,27 +42,27 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ZoneAnswer:
     """What the zone says of a name: records of the kind that was asked for, and useful others.
 
     ``exists`` False means NXDOMAIN; True without records means that the name has other kinds only.
     """
 
     exists: bool
-    records: tuple[Record, ...] = ()
-    additional: tuple[Record, ...] = ()
+    records: tuple[ResourceRecord, ...] = ()
+    additional: tuple[ResourceRecord, ...] = ()
 
 
-NOTHING = Answer(exists=False)
+NOTHING = ZoneAnswer(exists=False)
 
 
 class Zone:
     """Answer questions about the names of one cluster, from watches.
 
     Args:
-        services: Watch of all Services.
-        slices: Watch of all EndpointSlices.
-        pods: Watch of all pods (at least all that can be endpoints). Used only if its ``synced`` is set.
+        services: Informer of all Services.
+        slices: Informer of all EndpointSlices.
+        pods: Informer of all pods (at least all that can be endpoints). Used only if its ``synced`` is set.
         domain: The cluster domain.
         networks: The ranges of pods and Services, whose reverse names are answered here.
 
@@ -74,9 +74,9 @@ class Zone:
     def __init__(
         self,
         *,
-        services: Mirror,
-        slices: Mirror,
-        pods: Mirror,
+        services: Informer,
+        slices: Informer,
+        pods: Informer,
         domain: str = "cluster.local",
         networks: tuple[str, ...] = NETWORKS,
     ) -> None:
@@ -104,7 +104,7 @@ class Zone:
             or self._reverse(name) is not None
         )
 
-    def lookup(self, name: str, kind: str) -> Answer:
+    def lookup(self, name: str, kind: str) -> ZoneAnswer:
         """Return what the zone has for a name that it owns."""
         address = self._reverse(name)
         if address is not None:
@@ -114,11 +114,11 @@ class Zone:
         labels = name[: -len(self.domain) - 1].split(".") if name != self.domain else []
         match labels:
             case [] | ["svc"] | ["pod"]:
-                return Answer(exists=True)
+                return ZoneAnswer(exists=True)
             case ["dns-version"]:
-                return _answer([Record(name, "TXT", SCHEMA)], kind)
+                return _answer([ResourceRecord(name, "TXT", SCHEMA)], kind)
             case [namespace, "svc" | "pod"]:
-                return Answer(exists=any(key[0] == namespace for key in self._services.store))
+                return ZoneAnswer(exists=any(key[0] == namespace for key in self._services.store))
             case [dashed, namespace, "pod"]:
                 return _answer(self._pod(name, dashed, namespace), kind)
             case [*host, service, namespace, "svc"]:
@@ -133,27 +133,31 @@ class Zone:
         services = self._services.store.items()
         return any(key[1] == name and is_headless(item) for key, item in services)
 
-    def _service(self, name: str, kind: str, names: ServiceNames, host: tuple[str, ...]) -> Answer:
+    def _service(self, name: str, kind: str, names: ServiceNames, host: tuple[str, ...]) -> ZoneAnswer:
         owner = ".".join(name.split(".")[len(host) :])
         match host:
             case () if names.external:
-                return Answer(exists=True, records=(Record(name, "CNAME", names.external),))
+                return ZoneAnswer(exists=True, records=(ResourceRecord(name, "CNAME", names.external),))
             case ():
-                return _answer([Record(name, "A", address) for address in names.addresses], kind)
+                return _answer([ResourceRecord(name, "A", address) for address in names.addresses], kind)
             case (("_tcp" | "_udp" | "_sctp") as protocol,):
-                return Answer(exists=any(port[1] == protocol for port in names.ports))
+                return ZoneAnswer(exists=any(port[1] == protocol for port in names.ports))
             case (hostname,):
                 return _answer(
-                    [Record(name, "A", address) for address in names.hosts.get(hostname, ())], kind
+                    [ResourceRecord(name, "A", address) for address in names.hosts.get(hostname, ())], kind
                 )
             case (port, protocol):
                 found = [
                     (number, f"{host}.{owner}" if host else owner, names.hosts.get(host, names.addresses))
                     for number, host in names.ports.get((port, protocol), ())
                 ]
-                answer = _answer([Record(name, "SRV", (number, target)) for number, target, _ in found], kind)
-                extra = tuple(Record(target, "A", a) for _, target, addresses in found for a in addresses)
-                return Answer(answer.exists, answer.records, extra if answer.records else ())
+                answer = _answer(
+                    [ResourceRecord(name, "SRV", (number, target)) for number, target, _ in found], kind
+                )
+                extra = tuple(
+                    ResourceRecord(target, "A", a) for _, target, addresses in found for a in addresses
+                )
+                return ZoneAnswer(answer.exists, answer.records, extra if answer.records else ())
         return NOTHING
 
     def _names(self, key: Key) -> ServiceNames | None:
@@ -164,14 +168,14 @@ class Zone:
             self._known[key] = service_names(key, service, slices=self._slices, pods=self._pods)
         return self._known[key]
 
-    def _pod(self, name: str, dashed: str, namespace: str) -> list[Record]:
+    def _pod(self, name: str, dashed: str, namespace: str) -> list[ResourceRecord]:
         address = dashed.replace("-", ".")
         for (pod_namespace, _), pod in self._pods.store.items():
             if pod_namespace == namespace and (pod.get("status") or {}).get("podIP") == address:
-                return [] if has_ended(pod) else [Record(name, "A", address)]
+                return [] if has_ended(pod) else [ResourceRecord(name, "A", address)]
         return []
 
-    def _pointers(self, name: str, address: str) -> list[Record]:
+    def _pointers(self, name: str, address: str) -> list[ResourceRecord]:
         found = []
         for key, service in self._services.store.items():
             names = self._names(key)
@@ -180,7 +184,7 @@ class Zone:
                 found += [f"{host}.{owner}" for host, theirs in names.hosts.items() if address in theirs]
             elif address in names.addresses:
                 found.append(owner)
-        return [Record(name, "PTR", target) for target in found]
+        return [ResourceRecord(name, "PTR", target) for target in found]
 
     def _reverse(self, name: str) -> str | None:
         if not name.endswith(".in-addr.arpa"):
@@ -200,6 +204,6 @@ class Zone:
             self._changed()
 
 
-def _answer(records: list[Record], kind: str) -> Answer:
+def _answer(records: list[ResourceRecord], kind: str) -> ZoneAnswer:
     wanted = tuple(record for record in records if kind in (record.kind, "ANY"))
-    return Answer(exists=bool(records), records=wanted)
+    return ZoneAnswer(exists=bool(records), records=wanted)

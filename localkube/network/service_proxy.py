@@ -17,8 +17,9 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from localkube.api_client import Informer
 from localkube.network.relay import Backend, TcpListener, UdpListener
-from localkube.network.service_records import Key, Mirror, Object, cluster_ips, owner, slices_of
+from localkube.network.service_records import Key, Object, cluster_ips, owner, slices_of
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +78,8 @@ class ServiceProxy:
     Established connections outlive any change of their Service.
 
     Args:
-        services: Watch of all Services.
-        slices: Watch of all EndpointSlices.
+        services: Informer of all Services.
+        slices: Informer of all EndpointSlices.
         place: Maps a Service's (ip, port) to the address to listen on; plain mode and tests need it.
         reach: Maps an endpoint's (ip, port) to where it is on this machine; plain mode needs it.
 
@@ -90,8 +91,8 @@ class ServiceProxy:
     def __init__(
         self,
         *,
-        services: Mirror,
-        slices: Mirror,
+        services: Informer,
+        slices: Informer,
         place: Callable[[str, int], Backend] = lambda ip, port: (ip, port),
         reach: Callable[[str, int], Backend] = lambda ip, port: (ip, port),
     ) -> None:

@@ -7,25 +7,15 @@ and one that has ended or is gone no longer counts.
 Pure functions of what the watches hold; the names themselves and their records are ``zone.py``.
 """
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from localkube.api_client import SIMULATED_PREFIX
+from localkube.api_client import SIMULATED_PREFIX, Informer
 
 Object = Mapping[str, Any]
 Key = tuple[str, str]
 OWNER = "kubernetes.io/service-name"
-
-
-class Mirror(Protocol):
-    """What is used of ``api.Watch``."""
-
-    store: Mapping[Key, Object]
-    synced: asyncio.Event
-
-    def subscribe(self, callback: Callable[[str, Object, Object | None], None]) -> None: ...
 
 
 @dataclass
@@ -45,7 +35,7 @@ class ServiceNames:
     external: str = ""
 
 
-def service_names(key: Key, service: Object, *, slices: Mirror, pods: Mirror) -> ServiceNames:
+def service_names(key: Key, service: Object, *, slices: Informer, pods: Informer) -> ServiceNames:
     """Return the names of the Service ``key``, (namespace, name), as of now."""
     spec, names = service["spec"], ServiceNames()
     if spec.get("type") == "ExternalName":
@@ -79,7 +69,7 @@ def cluster_ips(service: Object) -> list[str]:
     return [ip for ip in service["spec"].get("clusterIPs") or () if ip != "None" and ":" not in ip]
 
 
-def slices_of(key: Key, slices: Mirror) -> list[Object]:
+def slices_of(key: Key, slices: Informer) -> list[Object]:
     """Return the IPv4 EndpointSlices of a Service."""
     return [item for item in slices.store.values() if owner(item) == key and item["addressType"] == "IPv4"]
 
@@ -112,7 +102,7 @@ def facts(pod: Object) -> tuple[Any, ...]:
 Found = Iterator[tuple[str, str, list[Object]]]
 
 
-def _in_slices(key: Key, unready_too: bool, slices: Mirror, pods: Mirror) -> Found:
+def _in_slices(key: Key, unready_too: bool, slices: Informer, pods: Informer) -> Found:
     """Yield address, hostname and ports of what the EndpointSlices hold, without what is known to be gone."""
     for item in slices_of(key, slices):
         for endpoint in item.get("endpoints") or ():
@@ -123,7 +113,7 @@ def _in_slices(key: Key, unready_too: bool, slices: Mirror, pods: Mirror) -> Fou
                     yield address, hostname, item.get("ports") or []
 
 
-def _in_pods(key: Key, spec: Object, unready_too: bool, pods: Mirror) -> Found:
+def _in_pods(key: Key, spec: Object, unready_too: bool, pods: Informer) -> Found:
     """Yield the same of pods with a hostname in the Service, which the EndpointSlices may lack yet."""
     selector = spec.get("selector")
     for (namespace, _), pod in pods.store.items() if selector else ():
@@ -144,7 +134,7 @@ def _known_ports(spec: Object) -> list[Object]:
     return [port for port in ports if isinstance(port["port"], int)]
 
 
-def _is_gone(namespace: str, endpoint: Object, pods: Mirror) -> bool:
+def _is_gone(namespace: str, endpoint: Object, pods: Informer) -> bool:
     target = endpoint.get("targetRef") or {}
     unknown = (endpoint.get("nodeName") or "").startswith(SIMULATED_PREFIX)  # those pods are not watched
     if target.get("kind") != "Pod" or unknown or not pods.synced.is_set():

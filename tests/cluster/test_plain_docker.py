@@ -67,7 +67,7 @@ def _cache_for_visitor(folder: Path) -> Path:
     """Copy what a cluster needs of the cache: the original is its owner's alone."""
     obtained = binaries.obtain(report=print)
     needed = {Path(command[0]).parent for command in obtained.programs.values()}
-    needed |= {preload.obtain(report=print).parent, etcd_snapshot.baked_etcd(obtained, report=print)}
+    needed |= {preload.obtain(report=print).parent, etcd_snapshot.obtain(obtained, report=print)}
     for place in needed:
         if place.is_relative_to(cache_dir()):
             shutil.copytree(place, folder / "trainyard" / place.relative_to(cache_dir()))

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from localkube.api_client import Api
 from localkube.controlplane import certificates
-from localkube.controlplane.binaries import ControlPlane
-from localkube.controlplane.components import Addresses, Component, commands
+from localkube.controlplane.binaries import ControlPlaneBinaries
+from localkube.controlplane.components import ComponentCommand, ListenAddresses, commands
 from localkube.paths import ClusterPaths, private_dir
 from localkube.runtime.syscalls import die_with_parent
 
@@ -73,7 +73,7 @@ class BareControlPlane:
 
 @contextlib.contextmanager
 def bare(
-    directory: Path, control_plane: ControlPlane, *, components: tuple[str, ...] = COMPONENTS
+    directory: Path, control_plane: ControlPlaneBinaries, *, components: tuple[str, ...] = COMPONENTS
 ) -> Iterator[BareControlPlane]:
     """Run the named components, yield when the API server is ready, and stop them.
 
@@ -84,7 +84,7 @@ def bare(
     """
     paths = TestPaths("bare", directory)
     api_port, etcd_port, peer_port = _free_ports(3)
-    addresses = Addresses(
+    addresses = ListenAddresses(
         api_bind="127.0.0.1",
         api_port=api_port,
         advertise="127.0.0.1",
@@ -108,7 +108,7 @@ def bare(
 
 
 @contextlib.contextmanager
-def _running(component: Component, paths: ClusterPaths) -> Iterator[None]:
+def _running(component: ComponentCommand, paths: ClusterPaths) -> Iterator[None]:
     with _log(component, paths).open("wb") as log:
         process = subprocess.Popen(
             component.argv,
@@ -129,7 +129,7 @@ def _running(component: Component, paths: ClusterPaths) -> Iterator[None]:
             process.wait()
 
 
-def _wait_until_ready(component: Component, paths: ClusterPaths) -> None:
+def _wait_until_ready(component: ComponentCommand, paths: ClusterPaths) -> None:
     tls = ssl.create_default_context(cafile=str(paths.pki / "ca.crt"))
     deadline, last = time.monotonic() + PATIENCE, "no answer yet"
     while time.monotonic() < deadline:
@@ -143,7 +143,7 @@ def _wait_until_ready(component: Component, paths: ClusterPaths) -> None:
     raise TimeoutError(f"{component.name} is not ready: {last}\n{tail}")
 
 
-def _log(component: Component, paths: ClusterPaths) -> Path:
+def _log(component: ComponentCommand, paths: ClusterPaths) -> Path:
     return paths.logs / f"{component.name}.log"
 
 

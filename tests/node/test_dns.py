@@ -12,7 +12,7 @@ from dnslib import EDNS0, QTYPE, RCODE, RR, A, DNSRecord
 from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
 
-from .mirrors import Mirror, endpoint, service, slice_of
+from .fake_informer import FakeInformer, endpoint, service, slice_of
 from .site import in_site, mount
 
 WEB = "web.default.svc.cluster.local"
@@ -23,7 +23,7 @@ class Site:
     """A zone whose watches a test can change."""
 
     def __init__(self):
-        self.services = Mirror(
+        self.services = FakeInformer(
             service("web", cluster_ip="10.96.0.20", ports=[("http", 80, "TCP")]),
             service("many"),
             service("out", cluster_ip=None, type="ExternalName", externalName="data.example.org"),
@@ -33,8 +33,8 @@ class Site:
             ),
         )
         endpoints = [endpoint(f"10.244.1.{number}", hostname=f"many-{number}") for number in range(1, 101)]
-        self.slices = Mirror(slice_of("many", *endpoints))
-        self.zone = Zone(services=self.services, slices=self.slices, pods=Mirror())
+        self.slices = FakeInformer(slice_of("many", *endpoints))
+        self.zone = Zone(services=self.services, slices=self.slices, pods=FakeInformer())
 
 
 @pytest.fixture

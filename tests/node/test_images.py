@@ -94,7 +94,7 @@ def test_nginx_says_that_it_reads_no_configuration(pods, lab):
         "wait",
         "--for=create",
         "event",
-        f"--field-selector=involvedObject.name={made['metadata']['name']},reason=NotKept",
+        f"--field-selector=involvedObject.name={made['metadata']['name']},reason=UnsupportedFields",
         "--timeout=120s",
     )
 

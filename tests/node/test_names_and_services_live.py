@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from localkube.api_client import Watch
+from localkube.api_client import Informer
 from localkube.network.dns_zone import Zone
 from localkube.network.service_proxy import ServiceProxy
 
@@ -24,9 +24,9 @@ class Live:
 
     def __init__(self, api):
         self.api = api
-        self.services = Watch(api, "/api/v1/services")
-        self.slices = Watch(api, "/apis/discovery.k8s.io/v1/endpointslices")
-        self.pods = Watch(api, "/api/v1/pods")
+        self.services = Informer(api, "/api/v1/services")
+        self.slices = Informer(api, "/apis/discovery.k8s.io/v1/endpointslices")
+        self.pods = Informer(api, "/api/v1/pods")
         self.zone = Zone(services=self.services, slices=self.slices, pods=self.pods)
         self.proxy = ServiceProxy(
             services=self.services, slices=self.slices, place=lambda ip, port: ("127.0.0.1", 0)

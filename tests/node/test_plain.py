@@ -120,8 +120,10 @@ def test_what_is_not_kept_is_named_by_an_event(lab, pods):
             volumes=[{"name": "shm", "emptyDir": {"medium": "Memory"}}],
         )
     )
-    pods.wait_for_event(made, "NotKept", "a volume in memory is a directory on disk")
-    pods.wait_for_event(made, "NotKept", "readOnlyRootFilesystem of container main is not kept")
+    pods.wait_for_event(made, "UnsupportedFields", "a volume in memory is a directory on disk")
+    pods.wait_for_event(
+        made, "UnsupportedFields", "readOnlyRootFilesystem of container main is not supported"
+    )
 
 
 def test_a_static_program_finds_its_files_by_its_arguments_and_an_event_says_what_it_lacks(lab, pods):
@@ -139,7 +141,7 @@ def test_a_static_program_finds_its_files_by_its_arguments_and_an_event_says_wha
         volumes = [{"name": "settings", "configMap": {"name": "settings"}}]
         made = pods.finish(pod(main=main, volumes=volumes))
         assert pods.logs(made) == "configmap/found\n"
-        pods.wait_for_event(made["metadata"]["name"], "NotKept", "is linked statically")
+        pods.wait_for_event(made["metadata"]["name"], "UnsupportedFields", "is linked statically")
     finally:
         lab.core.delete_namespaced_config_map("settings", "default")
 

@@ -10,7 +10,7 @@ import pytest
 
 from localkube.network.service_proxy import ServiceProxy
 
-from .mirrors import Mirror, endpoint, service, slice_of
+from .fake_informer import FakeInformer, endpoint, service, slice_of
 from .site import in_site
 
 IP = "10.96.7.7"
@@ -47,8 +47,8 @@ class Cluster:
     """Watches with one Service, ``web``, and a proxy over them."""
 
     def __init__(self, *addresses, ports=WEB, **spec):
-        self.services = Mirror(service("web", cluster_ip=IP, ports=ports, **spec))
-        self.slices = Mirror()
+        self.services = FakeInformer(service("web", cluster_ip=IP, ports=ports, **spec))
+        self.slices = FakeInformer()
         self.point_to(*addresses)
 
     def point_to(self, *addresses, **conditions):

@@ -40,11 +40,11 @@ def enter(home):
     """How to become nobody, with a copy of the control plane: the original is its owner's alone."""
     obtained = binaries.obtain(report=print)
     needed = {Path(command[0]).parent for command in obtained.programs.values()}
-    baked = etcd_snapshot.baked_etcd(obtained, report=print)
+    snapshot = etcd_snapshot.obtain(obtained, report=print)
     originals = cache_dir() / "controlplane"
     copy = home / "controlplane"
     copy.mkdir()
-    for folder in [*needed, *([baked] if baked else [])]:
+    for folder in [*needed, *([snapshot] if snapshot else [])]:
         if folder.is_relative_to(originals):
             shutil.copytree(folder, copy / folder.name)
     for path in [copy, *copy.rglob("*")]:

@@ -10,8 +10,8 @@ import stat
 import pytest
 
 from localkube.api_client import ApiError
-from localkube.kubelet.volumes.object_cache import Objects, Tokens
-from localkube.kubelet.volumes.volume_manager import Volume, VolumeError, Volumes, mounts
+from localkube.kubelet.volumes.object_cache import ObjectCache, TokenManager
+from localkube.kubelet.volumes.volume_manager import MountedVolume, VolumeError, VolumeManager, mounts
 
 NUMBERS = itertools.count()
 
@@ -32,7 +32,7 @@ async def namespace(api):
 
 @pytest.fixture
 def volumes(api, tmp_path):
-    return Volumes(api, pods=tmp_path / "pods", allocatable=lambda node: {"cpu": "4"})
+    return VolumeManager(api, pods=tmp_path / "pods", allocatable=lambda node: {"cpu": "4"})
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ async def test_a_token_for_another_audience_names_it(make_pod, volumes):
 async def test_a_token_is_renewed_when_a_fifth_of_its_life_is_left(api, make_pod):
     pod = await make_pod()
     now = [1_000.0]
-    real = Tokens(api)
+    real = TokenManager(api)
     issued = []
 
     class Requests:
@@ -146,7 +146,7 @@ async def test_a_token_is_renewed_when_a_fifth_of_its_life_is_left(api, make_pod
             answer["status"]["expirationTimestamp"] = "1970-01-01T00:26:40Z"  # 600 s after 1,000
             return answer
 
-    tokens = Tokens(Requests(), clock=lambda: now[0])
+    tokens = TokenManager(Requests(), clock=lambda: now[0])
     first = await tokens.get(pod, audience="", seconds=600)
     now[0] += 479
     assert await tokens.get(pod, audience="", seconds=600) == first
@@ -170,7 +170,7 @@ async def test_a_token_still_holds_while_the_api_server_is_away(make_pod, api):
             return {"status": {"token": "t", "expirationTimestamp": "1970-01-01T00:26:40Z"}}
 
     server = Away()
-    tokens = Tokens(server, clock=lambda: now[0])
+    tokens = TokenManager(server, clock=lambda: now[0])
     assert await tokens.get(pod, audience="", seconds=600) == "t"
     server.gone = True
     now[0] = 1_599
@@ -189,7 +189,7 @@ async def test_pods_that_start_together_share_one_request(api, create, namespace
             asked.append(path)
             return await api.get(path)
 
-    objects = Objects(Counting())
+    objects = ObjectCache(Counting())
     answers = await asyncio.gather(*(objects.configmap(namespace, "shared") for _ in range(200)))
     assert len(asked) == 1
     assert all(answer["data"] == {"a": "1"} for answer in answers)
@@ -213,7 +213,7 @@ async def test_an_empty_dir_keeps_its_files_until_the_pod_goes(make_pod, volumes
     pod = await make_pod({"name": "v", "emptyDir": {}})
     source = (await volumes.prepare(pod))["v"].source
     (source / "file").write_text("kept")
-    assert (await volumes.prepare(pod))["v"] == Volume(source)
+    assert (await volumes.prepare(pod))["v"] == MountedVolume(source)
     assert (source / "file").read_text() == "kept"
     assert stat.S_IMODE(source.stat().st_mode) == 0o777
     await volumes.remove(pod["metadata"]["uid"])
@@ -223,7 +223,7 @@ async def test_an_empty_dir_keeps_its_files_until_the_pod_goes(make_pod, volumes
 
 async def test_memory_is_limited_by_the_volume_and_by_the_containers(api, make_pod, tmp_path):
     mounted = []
-    volumes = Volumes(api, pods=tmp_path, mount=lambda *arguments: mounted.append(arguments))
+    volumes = VolumeManager(api, pods=tmp_path, mount=lambda *arguments: mounted.append(arguments))
     resources = {"limits": {"memory": "1Mi"}}
     specs = [
         {"name": "small", "emptyDir": {"medium": "Memory", "sizeLimit": "64Ki"}},
@@ -251,7 +251,7 @@ async def test_a_host_path_is_checked(make_pod, volumes, tmp_path):
     (tmp_path / "file").touch()
     path = str(tmp_path / "file")
     pod = await make_pod({"name": "v", "hostPath": {"path": path, "type": "File"}})
-    assert (await volumes.prepare(pod))["v"] == Volume(tmp_path / "file", foreign=True)
+    assert (await volumes.prepare(pod))["v"] == MountedVolume(tmp_path / "file", foreign=True)
     pod["spec"]["volumes"][0]["hostPath"]["type"] = "Directory"
     with pytest.raises(VolumeError, match=f"hostPath type check failed: {path} is not a directory"):
         await volumes.prepare(pod)
@@ -288,8 +288,8 @@ def test_mounts_bind_outer_directories_first(tmp_path):
     }
     (tmp_path / "train.py").touch()
     ready = {
-        "v": Volume(tmp_path / "data"),
-        "c": Volume(tmp_path, read_only=True, managed=True),
+        "v": MountedVolume(tmp_path / "data"),
+        "c": MountedVolume(tmp_path, read_only=True, managed=True),
     }
     exact = {"kind": "bind", "exact": True}
     assert mounts(container, ready, environment={"RANK": "3"}) == [
@@ -310,12 +310,12 @@ def test_a_sub_path_that_leads_out_stops_the_container(tmp_path, wish, message):
     (tmp_path / "trap").symlink_to("/etc")
     container = {"volumeMounts": [{"name": "v", "mountPath": "/data", **wish}]}
     with pytest.raises(VolumeError, match=message) as caught:
-        mounts(container, {"v": Volume(tmp_path)}, environment={"UP": "../.."})
+        mounts(container, {"v": MountedVolume(tmp_path)}, environment={"UP": "../.."})
     assert caught.value.reason == "CreateContainerConfigError"
 
 
 def test_a_missing_key_as_sub_path_is_not_made_a_directory(tmp_path):
     container = {"volumeMounts": [{"name": "c", "mountPath": "/x", "subPath": "absent"}]}
     with pytest.raises(VolumeError, match="No such file"):
-        mounts(container, {"c": Volume(tmp_path, read_only=True, managed=True)})
+        mounts(container, {"c": MountedVolume(tmp_path, read_only=True, managed=True)})
     assert not (tmp_path / "absent").exists()

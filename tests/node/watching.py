@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from localkube.api_client import Api, Watch
+from localkube.api_client import Api, Informer
 
 from ..patience import PATIENCE
 
@@ -15,7 +15,7 @@ async def until(api: Api, path: str, condition, *, timeout: float = PATIENCE):
         AssertionError: None did in time; the message shows all that were seen last.
     """
     found = asyncio.get_running_loop().create_future()
-    watch = Watch(api, path)
+    watch = Informer(api, path)
 
     def look(change, item, before):
         if not found.done() and condition(change, item):

@@ -21,7 +21,7 @@ from bench.sampling import alternate, order, percentile
 from bench.watching import has_started, is_complete
 from kitlib import config
 from kitlib.k8s.manifests import merge
-from localkube.controlplane.binaries import COMPONENTS, ControlPlane
+from localkube.controlplane.binaries import COMPONENTS, ControlPlaneBinaries
 
 
 def result(**changes) -> Result:
@@ -109,7 +109,7 @@ def test_without_go_kwok_is_absent(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     programs = {name: (str(tmp_path / name),) for name in COMPONENTS}
-    control_plane = ControlPlane("v1.36.3", "cache", programs)
+    control_plane = ControlPlaneBinaries("v1.36.3", "cache", programs)
     with pytest.raises(PeerAbsent, match="no Go"):
         kwok.obtain(control_plane, folder=tmp_path / "links", report=lambda text: None)
 

@@ -167,8 +167,8 @@ def test_a_bundle_for_another_machine_is_refused(bundle, monkeypatch):
 )
 def test_a_bundle_writes_nowhere_but_into_its_folders(caches, tmp_path, path):
     caches("other")
-    file = manifest.File(path, 0, "0", executable=False)
-    text = manifest.Manifest.here([file]).text()
+    file = manifest.BundleFile(path, 0, "0", executable=False)
+    text = manifest.BundleManifest.here([file]).text()
     with tarfile.open(tmp_path / "evil", "w") as tar:
         member = tarfile.TarInfo(manifest.NAME)
         member.size = len(text)
@@ -217,7 +217,7 @@ def test_what_an_interrupted_use_left_is_removed_by_the_next(bundle, caches):
 
 
 def test_a_control_plane_of_somebody_elses_is_not_carried_away(caches, tmp_path, monkeypatch):
-    found = binaries.ControlPlane("v1.36.3", "path", {"kube-apiserver": ("/usr/bin/kube-apiserver",)})
+    found = binaries.ControlPlaneBinaries("v1.36.3", "path", {"kube-apiserver": ("/usr/bin/kube-apiserver",)})
     monkeypatch.setattr(binaries, "obtain", lambda report: found)
     with pytest.raises(LocalClusterError, match="TRAINYARD_CONTROLPLANE=build"):
         making.create(tmp_path / "bundle", with_wheels=False, report=lambda line: None)

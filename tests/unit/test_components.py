@@ -6,9 +6,9 @@ import stat
 
 import pytest
 
-from localkube.config import Wanted
+from localkube.config import ClusterSpec
 from localkube.controlplane import certificates, components
-from localkube.controlplane.binaries import COMPONENTS, ControlPlane
+from localkube.controlplane.binaries import COMPONENTS, ControlPlaneBinaries
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths
 
@@ -29,7 +29,7 @@ def started(paths):
 
 
 def commands(paths, *programs):
-    control_plane = ControlPlane("v1.36.3", "cache", {name: (PROGRAM, name) for name in programs})
+    control_plane = ControlPlaneBinaries("v1.36.3", "cache", {name: (PROGRAM, name) for name in programs})
     return {component.name: component for component in components.commands(paths, control_plane)}
 
 
@@ -74,8 +74,8 @@ def test_only_health_is_open_to_strangers(started, paths):
 
 def test_tokens_are_judged_elsewhere_only_where_that_is_asked_for(started, paths):
     assert not [flag for flag in flags(started["kube-apiserver"]) if flag.startswith("authentication-token")]
-    control_plane = ControlPlane("v1.36.3", "cache", {name: (PROGRAM, name) for name in COMPONENTS})
-    at = components.Addresses(token_webhook="http://127.0.0.1:6444/judge")
+    control_plane = ControlPlaneBinaries("v1.36.3", "cache", {name: (PROGRAM, name) for name in COMPONENTS})
+    at = components.ListenAddresses(token_webhook="http://127.0.0.1:6444/judge")
     found = {each.name: each for each in components.commands(paths, control_plane, addresses=at)}
     file = paths.root / flags(found["kube-apiserver"])["authentication-token-webhook-config-file"]
     assert json.loads(file.read_text())["clusters"][0]["cluster"] == {"server": "http://127.0.0.1:6444/judge"}
@@ -84,7 +84,7 @@ def test_tokens_are_judged_elsewhere_only_where_that_is_asked_for(started, paths
 @pytest.mark.parametrize("url", ["https://127.0.0.1:1/", "http://elsewhere:1/", "http://127.0.0.1/", "judge"])
 def test_tokens_are_judged_on_this_machine_alone(url):
     with pytest.raises(LocalClusterError, match="loopback"):
-        Wanted(token_webhook=url)
+        ClusterSpec(token_webhook=url)
 
 
 def test_etcd_listens_for_certified_clients_on_the_loopback_only(started):
@@ -111,8 +111,8 @@ def test_the_controllers_of_the_course_are_on(started):
 
 
 def test_the_ports_can_be_chosen(paths):
-    control_plane = ControlPlane("v1.36.3", "cache", {name: (PROGRAM, name) for name in COMPONENTS})
-    at = components.Addresses(api_bind="127.0.0.1", api_port=7001, etcd_port=7002, etcd_peer_port=7003)
+    control_plane = ControlPlaneBinaries("v1.36.3", "cache", {name: (PROGRAM, name) for name in COMPONENTS})
+    at = components.ListenAddresses(api_bind="127.0.0.1", api_port=7001, etcd_port=7002, etcd_peer_port=7003)
     etcd, server, *_ = components.commands(paths, control_plane, addresses=at)
     assert server.health == "https://127.0.0.1:7001/readyz"
     assert flags(etcd)["listen-client-urls"] == flags(server)["etcd-servers"] == "https://127.0.0.1:7002"

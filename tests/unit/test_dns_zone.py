@@ -2,16 +2,16 @@
 
 import pytest
 
-from localkube.network.dns_zone import Record, Zone
+from localkube.network.dns_zone import ResourceRecord, Zone
 
-from ..node.mirrors import Mirror, endpoint, pod, service, slice_of
+from ..node.fake_informer import FakeInformer, endpoint, pod, service, slice_of
 
 JOB = {"batch.kubernetes.io/job-name": "ddp"}
 
 
 @pytest.fixture
 def services():
-    return Mirror(
+    return FakeInformer(
         service("web", cluster_ip="10.96.0.20", ports=[("http", 80, "TCP"), (None, 81, "TCP")]),
         service("ddp", selector=JOB, ports=[("rendezvous", 29500, "TCP")]),
         service("empty"),
@@ -21,12 +21,12 @@ def services():
 
 @pytest.fixture
 def slices():
-    return Mirror()
+    return FakeInformer()
 
 
 @pytest.fixture
 def pods():
-    return Mirror()
+    return FakeInformer()
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_the_levels_above_a_service_exist_without_records(zone):
 def test_a_named_port_has_a_service_record_and_an_unnamed_one_has_none(zone):
     answer = zone.lookup("_http._tcp.web.default.svc.cluster.local", "SRV")
     assert [record.value for record in answer.records] == [(80, "web.default.svc.cluster.local")]
-    assert answer.additional == (Record("web.default.svc.cluster.local", "A", "10.96.0.20"),)
+    assert answer.additional == (ResourceRecord("web.default.svc.cluster.local", "A", "10.96.0.20"),)
     assert values(zone, "_http._udp.web.default.svc.cluster.local", "SRV") is None
     assert values(zone, "_._tcp.web.default.svc.cluster.local", "SRV") is None
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from localkube.kubelet.logs import container_log
-from localkube.kubelet.logs.container_log import HEADER, Journal, LogLimits
+from localkube.kubelet.logs.container_log import HEADER, LogJournal, LogLimits
 from localkube.kubelet.logs.log_reader import LogFiles, LogOptions, read_log
 
 SMALL = LogLimits(bytes=3000, files=1000)
@@ -29,7 +29,7 @@ class Container:
     def kubelet(self, limits=SMALL):
         """Return the writer of a kubelet that has just started."""
         writer = LogFiles(limits).open(self.path)
-        writer.resume(Journal(os.dup(self.journal)))
+        writer.resume(LogJournal(os.dup(self.journal)))
         return writer
 
     def log(self, **options):
@@ -167,7 +167,7 @@ def test_each_stream_keeps_its_name(container):
 def test_a_journal_that_holds_a_head_alone_is_empty(container):
     """A kubelet dies after it has noted where it would write, and before the pipe is emptied."""
     os.pwrite(container.journal, b"\xff" * HEADER.size, 0)
-    assert Journal(os.dup(container.journal)).unwritten() is None
+    assert LogJournal(os.dup(container.journal)).unwritten() is None
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localkube.kubelet.resources.cgroups import RECORD, ControlGroups, Resources, remove_recorded
-from localkube.kubelet.resources.limits import Cores, Limits, resources
+from localkube.kubelet.resources.limits import CoreAllocator, Limits, resources
 
 
 def container(**found):
@@ -30,7 +30,7 @@ def test_cores_go_to_those_who_ask_for_fewer_than_there_are():
 
 
 def test_cores_of_a_container_that_has_ended_are_given_again():
-    cores = Cores([0, 1])
+    cores = CoreAllocator([0, 1])
     assert cores.take("a", 1) == [0]
     cores.free("a")
     assert cores.take("b", 1) == [0]
@@ -38,7 +38,7 @@ def test_cores_of_a_container_that_has_ended_are_given_again():
 
 
 def test_nodes_begin_at_cores_of_their_own():
-    cores = Cores([0, 1, 2, 3])
+    cores = CoreAllocator([0, 1, 2, 3])
     assert cores.take("a", 2, first=2) == [2, 3]
     assert cores.take("b", 1, first=6) == [0]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from localkube.kubelet.nodes.node import NodeSettings
-from localkube.kubelet.resources.metrics import Meter, Running, may_read
+from localkube.kubelet.resources.metrics import RunningContainer, StatsProvider, may_read
 from localkube.kubelet.resources.proc_usage import Usage
 
 
@@ -21,7 +21,7 @@ def made():
     running = {"node-0": [container("one"), container("one", name="side"), container("two")], "node-1": []}
     use = {each.identity: Usage(2.0, 1 << 20) for each in running["node-0"]}
     clock = Clock()
-    meter = Meter(
+    meter = StatsProvider(
         nodes, running=running.__getitem__, storage={"one": 7}.get, control_groups=use.get, clock=clock
     )
     return meter, clock, running, use
@@ -29,7 +29,7 @@ def made():
 
 def container(pod, name="main"):
     meta = {"name": pod, "namespace": "lab", "uid": pod, "creationTimestamp": "2026-01-01T00:00:00Z"}
-    return Running(f"{pod}.{name}.0", name, {"metadata": meta}, pid=1, started=900.5)
+    return RunningContainer(f"{pod}.{name}.0", name, {"metadata": meta}, pid=1, started=900.5)
 
 
 def series(meter, address="10.244.254.1"):
@@ -85,4 +85,4 @@ def test_metrics_server_reads_the_figures_and_nothing_else():
     assert may_read("system:metrics-server", "/metrics/resource")
     assert not may_read("system:metrics-server", "/stats/summary")
     assert not may_read("system:kube-scheduler", "/metrics/resource")
-    assert Meter([], running=lambda node: []).node("10.244.254.1") is None
+    assert StatsProvider([], running=lambda node: []).node("10.244.254.1") is None

@@ -3,7 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
-from localkube.kubelet.pods.status_manager import StatusReports
+from localkube.kubelet.pods.status_manager import StatusManager
 
 
 def pod(version, ready):
@@ -28,7 +28,7 @@ class Server:
 
 async def test_a_change_that_is_heard_before_the_answer_to_a_report_is_reported_on():
     server, known = Server(), {"pod": pod(1, "False")}
-    reports = StatusReports(
+    reports = StatusManager(
         SimpleNamespace(reporting=asyncio.Semaphore(1), api=server, client=None),
         path="/api/v1/namespaces/default/pods/steady",
         pod=lambda: known["pod"],

@@ -2,7 +2,7 @@
 
 import os
 
-from localkube.kubelet.resources.eviction import Stored, disk_usage, excess, is_limited, measure
+from localkube.kubelet.resources.eviction import StorageUsage, disk_usage, excess, is_limited, measure
 
 MIB = 1 << 20
 
@@ -24,21 +24,21 @@ def test_a_pod_without_limits_is_not_looked_at():
 
 
 def test_an_empty_dir_over_its_limit_is_named_first():
-    found = excess(pod("1Mi", scratch={"sizeLimit": "2Mi"}), Stored({"scratch": 3 * MIB}, {}))
+    found = excess(pod("1Mi", scratch={"sizeLimit": "2Mi"}), StorageUsage({"scratch": 3 * MIB}, {}))
     assert found == 'Usage of EmptyDir volume "scratch" exceeds the limit "2Mi". '
 
 
 def test_a_pod_has_the_limits_of_its_containers_together_with_its_empty_dirs():
     limited = pod("1Mi", "2Mi", scratch={})
-    assert excess(limited, Stored({"scratch": 2 * MIB}, {"c0": MIB})) is None
+    assert excess(limited, StorageUsage({"scratch": 2 * MIB}, {"c0": MIB})) is None
     assert (
-        excess(limited, Stored({"scratch": 3 * MIB}, {"c0": MIB}))
+        excess(limited, StorageUsage({"scratch": 3 * MIB}, {"c0": MIB}))
         == "Pod ephemeral local storage usage exceeds the total limit of containers 3Mi. "
     )
 
 
 def test_a_container_has_its_own_limit():
-    found = excess(pod("1Mi", "8Mi"), Stored({}, {"c0": 2 * MIB, "c1": MIB}))
+    found = excess(pod("1Mi", "8Mi"), StorageUsage({}, {"c0": 2 * MIB, "c1": MIB}))
     assert found == 'Container c0 exceeded its local ephemeral storage limit "1Mi". '
 
 

@@ -4,7 +4,12 @@ import os
 import subprocess
 import sys
 
-from localkube.kubelet.resources.proc_usage import LEAST_CPU_SECONDS, TICK_SECONDS, Counter, Processes
+from localkube.kubelet.resources.proc_usage import (
+    LEAST_CPU_SECONDS,
+    TICK_SECONDS,
+    MonotonicCounter,
+    ProcessTable,
+)
 
 STAT = "{pid} (a) b) ) S {parent} 0 0 0 0 0 0 0 0 0 {user} {system} {children} 0 0 0 1 0 0 0"
 
@@ -15,7 +20,7 @@ def processes(table, memory=0):
     for pid, (parent, user, system, children) in table.items():
         text = STAT.format(pid=pid, parent=parent, user=user, system=system, children=children)
         files[f"/proc/{pid}/stat"] = text.encode()
-    return Processes(read=lambda path: files.get(path, b""), pids=[*map(str, table), "self", "77"])
+    return ProcessTable(read=lambda path: files.get(path, b""), pids=[*map(str, table), "self", "77"])
 
 
 def test_a_container_is_the_tree_of_its_first_process():
@@ -37,7 +42,7 @@ def test_a_container_that_only_sleeps_has_used_something():
 
 
 def test_a_counter_goes_on_where_a_child_took_its_time_along():
-    counter = Counter()
+    counter = MonotonicCounter()
     assert [counter.take(reading) for reading in (1.0, 4.0, 2.0, 3.0)] == [1.0, 4.0, 4.0, 5.0]
 
 
@@ -47,7 +52,7 @@ def test_the_real_figures_of_a_process_are_those_of_its_memory():
         [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         child.stdout.readline()
-        usage = Processes(pids=[str(child.pid)]).usage(child.pid)
+        usage = ProcessTable(pids=[str(child.pid)]).usage(child.pid)
         child.communicate(b"\n")
     assert 40 << 20 < usage.memory < 70 << 20
-    assert Processes().usage(os.getpid()).cpu > 0
+    assert ProcessTable().usage(os.getpid()).cpu > 0

@@ -8,7 +8,13 @@ import time
 
 import pytest
 
-from localkube.controlplane.progress_deadline import LONGEST, MOST_DEATHS, Activity, Death, ProgressDeadline
+from localkube.controlplane.progress_deadline import (
+    LONGEST,
+    MOST_DEATHS,
+    Activity,
+    CrashCount,
+    ProgressDeadline,
+)
 
 BUSY = "while True: pass"
 
@@ -58,7 +64,9 @@ def test_work_that_comes_to_nothing_is_given_up_in_the_end():
 
 def test_a_part_that_ends_again_and_again_is_named_with_its_status():
     deadline = ProgressDeadline(10)
-    few, many = (look(deadline, deaths={"etcd": Death(count, 2)}, etcd=1.0) for count in (0, MOST_DEATHS))
+    few, many = (
+        look(deadline, deaths={"etcd": CrashCount(count, 2)}, etcd=1.0) for count in (0, MOST_DEATHS)
+    )
     assert few is None
     assert (many.part, "the last time with status 2" in many.reason) == ("etcd", True)
 
@@ -66,7 +74,7 @@ def test_a_part_that_ends_again_and_again_is_named_with_its_status():
 def test_ends_before_a_step_forward_are_forgiven():
     deadline = ProgressDeadline(10)
     for far in range(5):
-        deaths = {"etcd": Death(far * (MOST_DEATHS - 1), -9)}
+        deaths = {"etcd": CrashCount(far * (MOST_DEATHS - 1), -9)}
         assert look(deadline, far, deaths=deaths, etcd=1.0) is None
 
 

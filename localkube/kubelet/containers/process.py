@@ -14,9 +14,9 @@ from typing import Any
 
 from localkube.kubelet.containers.async_io import write_all
 from localkube.kubelet.containers.attach import Attachments, Listener
-from localkube.kubelet.logs.container_log import Journal
+from localkube.kubelet.logs.container_log import LogJournal
 from localkube.kubelet.logs.log_reader import LogFiles
-from localkube.kubelet.status.container_state import Exit
+from localkube.kubelet.status.container_state import ContainerExit
 from localkube.runtime.pty import resize
 
 DRAIN_SECONDS = 5
@@ -39,7 +39,7 @@ class Process:
         self.pid: int = entry["pid"]
         self.started: float = entry["started"]
         self._loop = asyncio.get_running_loop()
-        self._exit: asyncio.Future[Exit] = self._loop.create_future()
+        self._exit: asyncio.Future[ContainerExit] = self._loop.create_future()
         self._writer = files.open(log_path)
         self._drained = asyncio.Event()
         self._attachments = Attachments(self._hold)
@@ -49,7 +49,7 @@ class Process:
             streams = {"stdout": self._terminal, "stdin": os.dup(self._terminal)}
         self._input: int | None = streams.pop("stdin", None)
         if journal := streams.pop("journal", None):
-            self._writer.resume(Journal(journal))
+            self._writer.resume(LogJournal(journal))
         self._open = {descriptor: name for name, descriptor in streams.items()}
         for descriptor in self._open:
             os.set_blocking(descriptor, False)
@@ -63,9 +63,9 @@ class Process:
             return
         code = os.waitstatus_to_exitcode(entry["status"])
         number = -code if code < 0 else None
-        self._exit.set_result(Exit(128 + number if number else code, number, entry["ended"]))
+        self._exit.set_result(ContainerExit(128 + number if number else code, number, entry["ended"]))
 
-    async def wait(self) -> Exit:
+    async def wait(self) -> ContainerExit:
         """Return how it ended, after the last of its output has been logged."""
         result = await asyncio.shield(self._exit)
         try:

@@ -71,7 +71,7 @@ PIPE_BLOCK = 256 * 1024
 
 
 @dataclass(frozen=True)
-class Unwritten:
+class UnwrittenOutput:
     """What a kubelet took from a pipe and may not have written in full.
 
     Attributes:
@@ -87,7 +87,7 @@ class Unwritten:
     data: bytes
 
 
-class Journal:
+class LogJournal:
     """The journal of one container.
 
     Args:
@@ -111,13 +111,13 @@ class Journal:
         """Forget what was moved: it is in the log."""
         os.ftruncate(self._file, 0)
 
-    def unwritten(self) -> Unwritten | None:
+    def unwritten(self) -> UnwrittenOutput | None:
         """Return what was moved and not cleared."""
         count = os.fstat(self._file).st_size - HEADER.size
         if count <= 0:
             return None
         size, time, stream = HEADER.unpack(os.pread(self._file, HEADER.size, 0))
-        return Unwritten(size, time, STREAMS[stream], os.pread(self._file, count, HEADER.size))
+        return UnwrittenOutput(size, time, STREAMS[stream], os.pread(self._file, count, HEADER.size))
 
     def close(self) -> None:
         os.close(self._file)
@@ -126,7 +126,7 @@ class Journal:
 log = logging.getLogger(__name__)
 
 # A file's inode, and an offset in it.
-Place = tuple[int, int]
+LogPosition = tuple[int, int]
 LONGEST = 16 * 1024
 LONGEST_ENTRY = LONGEST + 64  # with its time, its stream and its tag
 DEFAULT_LIMITS = LogLimits()
@@ -171,7 +171,7 @@ class LogWriter:
         path: Path,
         *,
         limits: LogLimits,
-        wrote: Callable[[bytes, Place | None], None],
+        wrote: Callable[[bytes, LogPosition | None], None],
         lost: Callable[[OSError], None],
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -185,9 +185,9 @@ class LogWriter:
         self._inode = 0
         self._size = 0
         self._failed = False
-        self._journal: Journal | None = None
+        self._journal: LogJournal | None = None
 
-    def resume(self, journal: Journal) -> None:
+    def resume(self, journal: LogJournal) -> None:
         """Take a container's journal, and write what a kubelet that was killed has left in it."""
         self._journal = journal
         left = journal.unwritten()

@@ -16,8 +16,8 @@ from pathlib import Path
 from localkube.kubelet.logs.container_log import (
     DEFAULT_LIMITS,
     LogLimits,
+    LogPosition,
     LogWriter,
-    Place,
     forget_runs_before,
     segments,
 )
@@ -25,7 +25,7 @@ from localkube.kubelet.logs.container_log import (
 MOST_BYTES = 1024 * 1024
 
 
-class Follower:
+class LogFollower:
     """One who follows a log; made by ``LogFiles.follow``."""
 
     def __init__(self) -> None:
@@ -34,14 +34,14 @@ class Follower:
         self._changed = asyncio.Event()
         self._texts: list[bytes] = []
         self._size = 0
-        self._end: Place | None = None
+        self._end: LogPosition | None = None
 
     def listen(self) -> None:
         """Take text from now on. The caller has read all that is in the file."""
         self.listens, self._behind, self._end = True, False, None
         self._changed.clear()
 
-    def hear(self, text: bytes, end: Place | None) -> None:
+    def hear(self, text: bytes, end: LogPosition | None) -> None:
         """Learn what was written; ``end`` is where it ends in the file, None if not all of it is there."""
         self._changed.set()
         if not self.listens or self._behind:
@@ -53,7 +53,7 @@ class Follower:
             self._size += len(text)
             self._end = end
 
-    def take(self) -> tuple[bytes, Place | None]:
+    def take(self) -> tuple[bytes, LogPosition | None]:
         """Return what was handed over since the last time, and where it ends in the file.
 
         The place is that of the last text since ``listen``, None before the first. ``listens`` tells
@@ -94,7 +94,7 @@ class LogFiles:
         self.on_loss: Callable[[Path, OSError], None] = lambda path, error: None
         self._limits = limits
         self._writers: dict[Path, LogWriter] = {}
-        self._followers: dict[Path, set[Follower]] = {}
+        self._followers: dict[Path, set[LogFollower]] = {}
 
     def open(self, path: Path) -> LogWriter:
         """Return the writer of ``path``: a new one, or the one that is open already.
@@ -118,9 +118,9 @@ class LogFiles:
         return path in self._writers
 
     @contextlib.contextmanager
-    def follow(self, path: Path) -> Iterator[Follower]:
+    def follow(self, path: Path) -> Iterator[LogFollower]:
         """Give what learns whenever ``path`` has grown or ended."""
-        follower = Follower()
+        follower = LogFollower()
         self._followers.setdefault(path, set()).add(follower)
         try:
             yield follower
@@ -129,7 +129,7 @@ class LogFiles:
             if not self._followers[path]:
                 del self._followers[path]
 
-    def _tell(self, path: Path, text: bytes, end: Place | None) -> None:
+    def _tell(self, path: Path, text: bytes, end: LogPosition | None) -> None:
         writer = self._writers.get(path)
         if writer and writer.closed:
             del self._writers[path]
@@ -224,7 +224,7 @@ class _Source:
             return self.read()
         return b""
 
-    def go_to(self, place: Place) -> None:
+    def go_to(self, place: LogPosition) -> None:
         """Go on after what was handed over otherwise; in the oldest file if that one was removed since."""
         inode, offset = place
         for file in self._files:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from localkube.api_client import Api, ApiError, NodeApi
 from localkube.errors import LocalClusterError
-from localkube.kubelet.events import Events
+from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.nodes.node import NodePool, NodeSettings, keep_alive, register_node
 from localkube.kubelet.pods.context import Runtime
 from localkube.paths import write_private
@@ -49,7 +49,7 @@ class VirtualNode:
         return self.settings.name
 
     @property
-    def is_heard(self) -> bool:
+    def is_reachable(self) -> bool:
         """Whether it takes part in the cluster."""
         return self.state == RUNNING
 
@@ -60,7 +60,7 @@ class VirtualNode:
 
     def set_runtime(self, runtime: Runtime) -> None:
         """Give its pods the kubelet's parts, with its own way to the API."""
-        self.runtime = replace(runtime, api=self.api, events=Events(self.api))
+        self.runtime = replace(runtime, api=self.api, events=EventRecorder(self.api))
         start_task(self.runtime.events.run(), name=f"events {self.name}")
 
     async def register(self) -> None:
@@ -80,17 +80,17 @@ class VirtualNode:
                     raise
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def beat(self) -> None:
+    def start_heartbeat(self) -> None:
         """Begin to show life."""
         work = keep_alive(self.api, self.settings, version=self._version, seen=self.runtime.nodes)
         self._beating = start_task(work, name=f"heartbeat {self.name}")
 
-    def fall_silent(self, state: str) -> None:
+    def disconnect(self, state: str) -> None:
         self.state, self.api.silent = state, True
         if self._beating:
             self._beating.cancel()
 
-    def speak_again(self) -> None:
+    def connect(self) -> None:
         self.state, self.api.silent = RUNNING, False
 
     def plug(self) -> dict[str, str]:
@@ -109,7 +109,7 @@ class Tenants(Protocol):
         """Bring the node's pods to what the API says by now."""
 
 
-class States:
+class NodeStates:
     """What each node is set to, in a file; one that is not in there runs."""
 
     def __init__(self, path: Path) -> None:
@@ -129,7 +129,7 @@ class States:
         write_private(self._path, json.dumps(self._states))
 
 
-class Machines:
+class NodeFaults:
     """Carries out ``stop``, ``start``, ``cut`` and ``heal``, one after the other.
 
     Args:
@@ -140,7 +140,7 @@ class Machines:
     """
 
     def __init__(
-        self, nodes: Mapping[str, VirtualNode], *, states: States, client: RuntimeClient, tenants: Tenants
+        self, nodes: Mapping[str, VirtualNode], *, states: NodeStates, client: RuntimeClient, tenants: Tenants
     ) -> None:
         self._nodes, self._states, self._client, self._tenants = nodes, states, client, tenants
         self._lock = asyncio.Lock()
@@ -148,7 +148,7 @@ class Machines:
     async def restore(self) -> None:
         """Carry out again what a previous kubelet may not have finished."""
         for node in self._nodes.values():
-            if not node.is_heard:
+            if not node.is_reachable:
                 await self._client.call("unplug", **node.plug())
             if node.state == STOPPED:
                 await self._tenants.lose(node)
@@ -177,7 +177,7 @@ class Machines:
         return {"node": name, "state": node.state}
 
     async def _stop(self, node: VirtualNode) -> None:
-        node.fall_silent(STOPPED)
+        node.disconnect(STOPPED)
         self._states.set(node.name, STOPPED)
         await self._client.call("unplug", **node.plug())
         await self._tenants.lose(node)
@@ -194,7 +194,7 @@ class Machines:
             raise LocalClusterError("the node is switched off", about=node.name, fix="start it first")
         if node.state == RUNNING:
             await self._client.call("unplug", cut=True, **node.plug())
-            node.fall_silent(CUT)
+            node.disconnect(CUT)
             self._states.set(node.name, CUT)
 
     async def _heal(self, node: VirtualNode) -> None:
@@ -203,11 +203,11 @@ class Machines:
         await self._return(node)
 
     async def _return(self, node: VirtualNode) -> None:
-        if node.is_heard:
+        if node.is_reachable:
             return
         await self._client.call("plug", **node.plug())
-        node.speak_again()
+        node.connect()
         self._states.set(node.name, RUNNING)
         await node.register()
-        node.beat()
+        node.start_heartbeat()
         await self._tenants.reconcile(node)

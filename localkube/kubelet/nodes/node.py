@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from localkube.api_client import Api, ApiError, Watch
+from localkube.api_client import Api, ApiError, Informer
 from localkube.runtime.client import RuntimeCallError
 
 KUBELET_PORT = 10250
@@ -215,7 +215,7 @@ async def register_node(api: Api, settings: NodeSettings, *, version: str) -> No
         await api.patch(path + "/status", {"status": node["status"]})
 
 
-async def keep_alive(api: Api, settings: NodeSettings, *, version: str, seen: Watch) -> None:
+async def keep_alive(api: Api, settings: NodeSettings, *, version: str, seen: Informer) -> None:
     """Renew the node's lease and its status, for ever.
 
     The status comes earlier for a node that is not Ready in ``seen``: after a machine has slept, the node

@@ -131,8 +131,8 @@ class Simulator:
         slots = asyncio.Semaphore(HEARTBEATS_AT_ONCE)
         wanted = len(self._names) / RENEWALS_A_SECOND
         period = min(MOST_RENEW_SECONDS, max(LEAST_RENEW_SECONDS, wanted))
-        for beat in itertools.count(1):
-            told = beat % int(STATUS_SECONDS / period) == 0
+        for start_heartbeat in itertools.count(1):
+            told = start_heartbeat % int(STATUS_SECONDS / period) == 0
             for name in sorted(self._names):
                 await asyncio.sleep(period / len(self._names))
                 await slots.acquire()
@@ -167,12 +167,12 @@ class Simulator:
             self._go(self._delete(path))
         elif meta["uid"] not in self._begun and pod.get("status", {}).get("phase") in ("Pending", "Running"):
             self._begun.add(meta["uid"])
-            self._go(self._live(pod, path))
+            self._go(self._sync(pod, path))
         elif pod.get("status", {}).get("phase") == "Running" and not is_ready(pod):
             # The node controller says so of every pod of a node that was silent for a while.
             self._go(self._report(pod, path, running(pod, pod["status"]["podIP"], rfc3339())))
 
-    async def _live(self, pod: dict[str, Any], path: str) -> None:
+    async def _sync(self, pod: dict[str, Any], path: str) -> None:
         began = rfc3339()
         if pod["status"]["phase"] == "Pending":
             await self._report(pod, path, running(pod, self._address(), began))

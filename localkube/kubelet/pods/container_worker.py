@@ -22,7 +22,7 @@ from localkube.kubelet.pods.launching import LaunchingPod, container_order
 from localkube.kubelet.probes.handlers import HandlerError, ProbeResult, ProbeTarget
 from localkube.kubelet.probes.prober import Prober
 from localkube.kubelet.status import container_state as records
-from localkube.kubelet.status.container_state import ContainerRecord, Exit
+from localkube.kubelet.status.container_state import ContainerExit, ContainerRecord
 from localkube.kubelet.status.restart_policy import (
     backoff,
     container_should_restart,
@@ -178,7 +178,7 @@ class ContainerWorker:
         pod.runtime.limits.started(pod.pod, self.name, identity=process.identity, pid=process.pid)
         return process
 
-    def adopt(
+    def reattach(
         self,
         entry: dict[str, Any],
         descriptors: list[int],
@@ -272,7 +272,7 @@ class ContainerWorker:
         except HandlerError:
             self._event("FailedPreStopHook", "PreStopHook failed", warning=True)
 
-    def _ended(self, result: Exit) -> None:
+    def _ended(self, result: ContainerExit) -> None:
         pod, runtime, record = self._pod, self._pod.runtime, self.record
         self.abandon()
         self._probes, self._ending = None, None

@@ -8,19 +8,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Api, Watch
+from localkube.api_client import Api, Informer
 from localkube.kubelet.containers.container_spec import Host
 from localkube.kubelet.containers.exec import Executions
-from localkube.kubelet.events import Events
+from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.images.image_programs import Programs
 from localkube.kubelet.logs.container_log import segments
 from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.pods.plain_mode import PlainPods
 from localkube.kubelet.probes.handlers import Handlers
 from localkube.kubelet.resources.limits import Limits
-from localkube.kubelet.volumes.object_cache import Objects
-from localkube.kubelet.volumes.volume_manager import Volumes
-from localkube.network.addresses import Addresses, Site, SiteAddresses
+from localkube.kubelet.volumes.object_cache import ObjectCache
+from localkube.kubelet.volumes.volume_manager import VolumeManager
+from localkube.network.addresses import Addresses, ClusterNetwork, NamespaceAddresses
 from localkube.runtime.client import RuntimeClient
 
 REPORTS_AT_ONCE = 6
@@ -36,18 +36,18 @@ class Runtime:
 
     api: Api
     client: RuntimeClient
-    objects: Objects
-    volumes: Volumes
+    objects: ObjectCache
+    volumes: VolumeManager
     logs: LogFiles
     executions: Executions
-    events: Events
+    events: EventRecorder
     host: Host
     pods: Path
     tmpfs: Path
-    services: Watch
-    nodes: Watch
-    site: Site = field(default_factory=Site)
-    addresses: Addresses = field(default_factory=SiteAddresses)
+    services: Informer
+    nodes: Informer
+    site: ClusterNetwork = field(default_factory=ClusterNetwork)
+    addresses: Addresses = field(default_factory=NamespaceAddresses)
     programs: Programs = field(default_factory=Programs)
     plain: PlainPods | None = None
     fork_plan: Callable[[list[str], Mapping[str, str]], Any] = lambda argv, env: None

@@ -48,7 +48,7 @@ def pull(worker: PullingPod, container: Mapping[str, Any]) -> Program:
         events.record(worker.pod, "Pulled", said)
     for place in ignored_mounts(container):
         message = f'{place} is not read: {entry.shown} stands in for image "{image}"'
-        events.record(worker.pod, "NotKept", message, warning=True)
+        events.record(worker.pod, "UnsupportedFields", message, warning=True)
     return program
 
 

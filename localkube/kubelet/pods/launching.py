@@ -15,7 +15,7 @@ from localkube.kubelet.nodes.node import NodePool
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.image_pull import program_mounts, pull
 from localkube.kubelet.status.container_state import ContainerRecord
-from localkube.kubelet.volumes.volume_manager import Volume, mounts
+from localkube.kubelet.volumes.volume_manager import MountedVolume, mounts
 
 WARM_ANNOTATION = "trainyard/warm-start"
 TERMINATION_PATH = "/dev/termination-log"
@@ -29,7 +29,7 @@ class LaunchingPod(Protocol):
     address: str | None
     runtime: Runtime
     pool: NodePool
-    volumes: Mapping[str, Volume]
+    volumes: Mapping[str, MountedVolume]
     records: Mapping[str, ContainerRecord]
 
 
@@ -78,7 +78,7 @@ async def container_order(
             address=worker.address,
             hostname=pod["spec"].get("hostname") or pod["metadata"]["name"][:63],
             namespace=pod["metadata"]["namespace"],
-            tell=lambda sentence: runtime.events.record(pod, "NotKept", sentence, warning=True),
+            tell=lambda sentence: runtime.events.record(pod, "UnsupportedFields", sentence, warning=True),
         )
     return prepared
 

@@ -20,12 +20,12 @@ from localkube.kubelet.nodes.node import NodePool, is_ready
 from localkube.kubelet.pods.container_worker import ContainerWorker
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.pod_sandbox import prepare, release
-from localkube.kubelet.pods.status_manager import StatusReports
+from localkube.kubelet.pods.status_manager import StatusManager
 from localkube.kubelet.status import container_state
 from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.kubelet.status.pod_status import DEADLINE_EXCEEDED, EVICTED, TERMINAL, pod_status
-from localkube.kubelet.status.unsupported_fields import not_kept, not_kept_in_plain
-from localkube.kubelet.volumes.volume_manager import Volume
+from localkube.kubelet.status.unsupported_fields import unsupported_fields, unsupported_fields_in_plain_mode
+from localkube.kubelet.volumes.volume_manager import MountedVolume
 from localkube.runtime.client import RuntimeExited
 from localkube.tasks import start_task
 
@@ -43,7 +43,7 @@ class PodWorker:
         self.uid: str = pod["metadata"]["uid"]
         self.pool, self.runtime = pool, runtime
         self.address: str | None = None
-        self.volumes: dict[str, Volume] = {}
+        self.volumes: dict[str, MountedVolume] = {}
         self.records: dict[str, ContainerRecord] = {}
         self.processes: dict[str, Process] = {}
         # The end of a short process can overtake the answer to the order that started it.
@@ -56,7 +56,7 @@ class PodWorker:
         self.containers = {worker.name: worker for worker in [*self._inits, *self._main]}
         self._sidecars: list[asyncio.Task] = []
         self._override: tuple[str, str, str] | None = None
-        self._reports = StatusReports(
+        self._reports = StatusManager(
             runtime, path=self._path, pod=lambda: self.pod, status=self._status, answered=self._answered
         )
         self._task: asyncio.Task | None = None
@@ -151,7 +151,7 @@ class PodWorker:
         try:
             if self.pod.get("status", {}).get("phase") not in TERMINAL:
                 deadline = self.in_background(self._watch_deadline())
-                await self._live_on()
+                await self._sync_with_retry()
                 deadline.cancel()
             self.finished = True
             await release(self)
@@ -160,15 +160,15 @@ class PodWorker:
         except RuntimeExited:
             log.info("pod %s: the runtime has ended", self._path)
 
-    async def _live_on(self) -> None:
+    async def _sync_with_retry(self) -> None:
         """Live, whatever goes wrong: a pod that is stuck must be seen to be."""
-        check = not_kept_in_plain if self.runtime.plain else not_kept
+        check = unsupported_fields_in_plain_mode if self.runtime.plain else unsupported_fields
         if self._is_new and (vain := check(self.pod)):
-            self.event("NotKept", "; ".join(vain), warning=True)
+            self.event("UnsupportedFields", "; ".join(vain), warning=True)
         delay = RETRY_SECONDS
         while True:
             try:
-                await self._live()
+                await self._sync()
                 return
             except RuntimeExited:
                 raise
@@ -182,7 +182,7 @@ class PodWorker:
                 await self.pause(delay)
                 delay = min(delay * 2, LONGEST_RETRY_SECONDS)
 
-    async def _live(self) -> None:
+    async def _sync(self) -> None:
         self._sidecars = []
         if await prepare(self) and await self._initialise():
             for worker in self._main:

@@ -11,7 +11,7 @@ from localkube.api_client import ApiError
 from localkube.kubelet.containers.container_spec import network_files
 from localkube.kubelet.nodes.node import NodePool
 from localkube.kubelet.pods.context import Runtime
-from localkube.kubelet.volumes.volume_manager import Volume, VolumeError
+from localkube.kubelet.volumes.volume_manager import MountedVolume, VolumeError
 from localkube.runtime.client import RuntimeCallError
 
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 10.0
@@ -23,7 +23,7 @@ class SandboxedPod(Protocol):
     pod: Mapping[str, Any]
     uid: str
     address: str | None
-    volumes: dict[str, Volume]
+    volumes: dict[str, MountedVolume]
     pool: NodePool
     runtime: Runtime
     stopping: asyncio.Event

@@ -22,7 +22,7 @@ def records(pod: Mapping[str, Any]) -> dict[str, ContainerRecord]:
     return {item["name"]: _record(item) for item in statuses if _has_run(item)}
 
 
-async def adopt(
+async def reattach(
     worker: PodWorker, entries: Iterable[Mapping[str, Any]], client: RuntimeClient, *, address: str | None
 ) -> None:
     """Give a worker its pod's past, before it is started.
@@ -47,7 +47,7 @@ async def adopt(
             continue
         last = before.last if before else None
         described, descriptors = await client.call("attach", id=entry["id"])
-        worker.containers[name].adopt(described, descriptors, count=restart, last=last, before=before)
+        worker.containers[name].reattach(described, descriptors, count=restart, last=last, before=before)
     for name, record in worker.records.items():
         if record.state == "running" and name not in latest:
             worker.records[name] = _lost(record)

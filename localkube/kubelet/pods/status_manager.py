@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.1, 5.0
 
 
-class StatusReports:
+class StatusManager:
     """The reports on one pod.
 
     Args:

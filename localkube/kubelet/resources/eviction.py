@@ -38,7 +38,7 @@ class StoringPod(Protocol):
 
 
 @dataclass(frozen=True)
-class Stored:
+class StorageUsage:
     """Bytes that a pod has on disk: by emptyDir, and by container (outside of volumes, and its logs)."""
 
     volumes: Mapping[str, int] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Stored:
         return sum(self.volumes.values()) + sum(self.containers.values())
 
 
-class StorageWatch:
+class EvictionManager:
     """Looks at the pods that have limits of storage, every ten seconds while there are any.
 
     Args:
@@ -90,7 +90,7 @@ def is_limited(pod: Mapping[str, Any]) -> bool:
     return any(size for _, size in _sized(pod)) or any(limit for _, limit in _limits(pod))
 
 
-def measure(pod: Mapping[str, Any], directory: Path, pids: Mapping[str, int]) -> Stored:
+def measure(pod: Mapping[str, Any], directory: Path, pids: Mapping[str, int]) -> StorageUsage:
     """Return what a pod has on disk.
 
     Args:
@@ -105,10 +105,10 @@ def measure(pod: Mapping[str, Any], directory: Path, pids: Mapping[str, int]) ->
         + (written(pids[container["name"]], container) if container["name"] in pids else 0)
         for container in pod["spec"]["containers"]
     }
-    return Stored(volumes, containers)
+    return StorageUsage(volumes, containers)
 
 
-def excess(pod: Mapping[str, Any], stored: Stored) -> str | None:
+def excess(pod: Mapping[str, Any], stored: StorageUsage) -> str | None:
     """Return why a pod must go, in the kubelet's words; None when it keeps its limits."""
     for name, size in _sized(pod):
         if size and stored.volumes.get(name, 0) > whole(size):

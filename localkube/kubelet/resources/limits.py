@@ -38,8 +38,8 @@ class Limits:
         cores: Sequence[int] | None = None,
     ) -> None:
         self._groups, self._kill = groups, kill
-        self._cores = Cores(sorted(os.sched_getaffinity(0)) if cores is None else cores)
-        self._memory = MemoryWatch(self._over)
+        self._cores = CoreAllocator(sorted(os.sched_getaffinity(0)) if cores is None else cores)
+        self._memory = OomWatcher(self._over)
         self._ended: set[str] = set()
 
     def order(self, container: Mapping[str, Any], *, identity: str, first_core: int = 0) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Limits:
         self._kill(identity)
 
 
-class Cores:
+class CoreAllocator:
     """Deals out cores to containers with a CPU limit: those with the fewest users first."""
 
     def __init__(self, cores: Sequence[int]) -> None:
@@ -122,7 +122,7 @@ class Cores:
         """Return ``count`` cores for a container; none at all when it may use every one.
 
         Example:
-            >>> cores = Cores([0, 1, 2, 3])
+            >>> cores = CoreAllocator([0, 1, 2, 3])
             >>> cores.take("a", 2), cores.take("b", 1, first=3), cores.take("c", 2)
             ([0, 1], [3], [2, 0])
         """
@@ -160,7 +160,7 @@ def resources(container: Mapping[str, Any]) -> Resources:
 LOOK_SECONDS = 0.5
 
 
-class MemoryWatch:
+class OomWatcher:
     """Looks at the containers that have limits, twice a second while there are any.
 
     Args:

@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from localkube.kubelet.nodes.node import NodeSettings
-from localkube.kubelet.resources.proc_usage import Counter, Processes, Usage
+from localkube.kubelet.resources.proc_usage import MonotonicCounter, ProcessTable, Usage
 from localkube.network.addresses import Addresses
 
 READER = "system:metrics-server"
@@ -50,7 +50,7 @@ FAMILIES = {
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningContainer:
     """A container that runs: whose it is, and how to find it."""
 
     identity: str
@@ -61,7 +61,7 @@ class Running:
 
 
 @dataclass
-class Look:
+class StatsSample:
     """All containers at one moment."""
 
     when: float = 0.0
@@ -69,7 +69,7 @@ class Look:
     kubelet: Usage = field(default_factory=lambda: Usage(0.0, 0))
 
 
-class Meter:
+class StatsProvider:
     """Measures the containers of all nodes, when asked.
 
     Args:
@@ -84,7 +84,7 @@ class Meter:
         self,
         nodes: Iterable[NodeSettings],
         *,
-        running: Callable[[str], list[Running]],
+        running: Callable[[str], list[RunningContainer]],
         storage: Callable[[str], int | None] = lambda uid: None,
         control_groups: Callable[[str], Usage | None] = lambda identity: None,
         clock: Callable[[], float] = time.time,
@@ -92,34 +92,34 @@ class Meter:
         self._nodes = {node.address: node for node in nodes}
         self._running, self._storage, self._clock = running, storage, clock
         self._control_groups = control_groups
-        self._counters: dict[str, Counter] = {}
+        self._counters: dict[str, MonotonicCounter] = {}
         self._ended = dict.fromkeys((node.name for node in self._nodes.values()), 0.0)
         self._last: dict[str, dict[str, float]] = {name: {} for name in self._ended}
-        self._look = Look()
+        self._look = StatsSample()
 
     def node(self, address: str) -> NodeSettings | None:
         """Return the node that has an address."""
         return self._nodes.get(address)
 
-    def measure(self) -> Look:
+    def measure(self) -> StatsSample:
         """Return what all containers use; a look that is a second old serves again."""
         now = self._clock()
         if now - self._look.when >= FRESH_SECONDS:
-            self._look = Look(now, self._measure(), _own_usage())
+            self._look = StatsSample(now, self._measure(), _own_usage())
         return self._look
 
     def _measure(self) -> dict[str, Usage]:
-        processes: Processes | None = None
+        processes: ProcessTable | None = None
         found = {}
         for name in self._ended:
             seconds = {}
             for each in self._running(name):
                 usage = self._control_groups(each.identity)
                 if usage is None:
-                    processes = processes or Processes()
+                    processes = processes or ProcessTable()
                     usage = processes.usage(each.pid)
                 if usage is not None:
-                    counter = self._counters.setdefault(each.identity, Counter())
+                    counter = self._counters.setdefault(each.identity, MonotonicCounter())
                     found[each.identity] = Usage(counter.take(usage.cpu), usage.memory)
                     seconds[each.identity] = found[each.identity].cpu
             self._close(name, seconds)
@@ -161,14 +161,14 @@ class Meter:
     def summary(self, node: NodeSettings) -> dict[str, Any]:
         """Return the answer of ``/stats/summary``."""
         look = self.measure()
-        containers: dict[str, list[Running]] = {}
+        containers: dict[str, list[RunningContainer]] = {}
         for each in self._running(node.name):
             if each.identity in look.usage:
                 containers.setdefault(each.pod["metadata"]["uid"], []).append(each)
         about = {"nodeName": node.name} | _figures(self._whole(node, look), look.when)
         return {"node": about, "pods": [self._pod_summary(each, look) for each in containers.values()]}
 
-    def _pod_summary(self, containers: list[Running], look: Look) -> dict[str, Any]:
+    def _pod_summary(self, containers: list[RunningContainer], look: StatsSample) -> dict[str, Any]:
         pod = containers[0].pod
         meta, stored = pod["metadata"], self._storage(pod["metadata"]["uid"])
         found = {
@@ -183,7 +183,7 @@ class Meter:
         found |= _figures(_sum(look.usage[each.identity] for each in containers), look.when)
         return found if stored is None else found | {"ephemeral-storage": {"usedBytes": stored}}
 
-    def _whole(self, node: NodeSettings, look: Look) -> Usage:
+    def _whole(self, node: NodeSettings, look: StatsSample) -> Usage:
         """Return what a node uses: its pods, and its share of the kubelet."""
         share = len(self._nodes)
         used = [look.usage[identity] for identity in self._last[node.name] if identity in look.usage]
@@ -192,7 +192,7 @@ class Meter:
         return Usage(cpu, pods.memory + look.kubelet.memory // share)
 
 
-def routes(meter: Meter, addresses: Addresses) -> list[web.RouteDef]:
+def routes(meter: StatsProvider, addresses: Addresses) -> list[web.RouteDef]:
     """Return what the kubelet's server answers with a meter; ``addresses`` tell which node was called."""
 
     def asked(request: web.Request) -> NodeSettings:

@@ -14,7 +14,7 @@ from typing import Any
 
 from localkube.api_client import Api, ApiError
 from localkube.kubelet.resources.metrics import READER
-from localkube.network.addresses import Addresses, SiteAddresses
+from localkube.network.addresses import Addresses, NamespaceAddresses
 
 PORT = 4443
 NAME, NAMESPACE = "metrics-server", "kube-system"
@@ -43,7 +43,7 @@ async def publish_metrics_server(
     """
     for collection, wanted in _objects(address):
         await _ensure(api, collection, wanted)
-    while not await _listens(*(addresses or SiteAddresses()).reach(address, PORT)):  # noqa: ASYNC110 - a listener's birth cannot be watched
+    while not await _listens(*(addresses or NamespaceAddresses()).reach(address, PORT)):  # noqa: ASYNC110 - a listener's birth cannot be watched
         await asyncio.sleep(LISTENING_SECONDS)
     await _ensure(api, APISERVICES, _api_service(ca_file))
 

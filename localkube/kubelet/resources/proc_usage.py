@@ -28,7 +28,7 @@ class Usage:
     memory: int
 
 
-class Processes:
+class ProcessTable:
     """All processes that can be seen, at one moment.
 
     Args:
@@ -72,7 +72,7 @@ class Processes:
         return sum(int(words[1]) * 1024 for words in lines if words[0] in OWN_MEMORY)
 
 
-class Counter:
+class MonotonicCounter:
     """A sum that never falls, of a reading that may: a process that nobody waits for takes its time along."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Counter:
         """Return the sum, now that ``reading`` is the newest.
 
         Example:
-            >>> counter = Counter()
+            >>> counter = MonotonicCounter()
             >>> counter.take(3.0), counter.take(2.0), counter.take(2.5)
             (3.0, 3.0, 3.5)
         """

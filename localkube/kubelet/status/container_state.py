@@ -9,7 +9,7 @@ HOST_IMAGE = "trainyard://the-host's-file-system"
 
 
 @dataclass(frozen=True)
-class Exit:
+class ContainerExit:
     """How a process ended: ``code`` as a shell would say it (128 + signal), and when."""
 
     code: int
@@ -124,7 +124,9 @@ def running(
     )
 
 
-def ended(record: ContainerRecord, result: Exit, *, message: str, out_of_memory: bool) -> ContainerRecord:
+def ended(
+    record: ContainerRecord, result: ContainerExit, *, message: str, out_of_memory: bool
+) -> ContainerRecord:
     """Return the record of a container that ran and has ended."""
     return replace(
         record,

@@ -11,8 +11,8 @@ Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Rule:
-    """One field that is not kept.
+class FieldRule:
+    """One field that is not supported.
 
     Attributes:
         field: Its path below the PodSpec, or below a container.
@@ -29,42 +29,44 @@ ONE_USER = "all processes of a local cluster belong to its one user"
 NO_PROFILE = "no profile confines containers"
 
 POD_RULES = (
-    Rule("hostNetwork", "the pod has a network of its own"),
-    Rule("hostPID", "each container sees its own processes"),
-    Rule("hostIPC", "the pod has an IPC namespace of its own"),
-    Rule("hostUsers", "all pods share the cluster's user namespace", lambda value: value is False),
-    Rule("runtimeClassName", "containers are processes of this machine"),
-    Rule("setHostnameAsFQDN", "the host name is the short one"),
-    Rule("dnsConfig", "names are resolved by the cluster alone"),
-    Rule(
+    FieldRule("hostNetwork", "the pod has a network of its own"),
+    FieldRule("hostPID", "each container sees its own processes"),
+    FieldRule("hostIPC", "the pod has an IPC namespace of its own"),
+    FieldRule("hostUsers", "all pods share the cluster's user namespace", lambda value: value is False),
+    FieldRule("runtimeClassName", "containers are processes of this machine"),
+    FieldRule("setHostnameAsFQDN", "the host name is the short one"),
+    FieldRule("dnsConfig", "names are resolved by the cluster alone"),
+    FieldRule(
         "dnsPolicy",
         "names are resolved by the cluster",
         lambda value: value not in (None, "ClusterFirst", "ClusterFirstWithHostNet"),
     ),
-    Rule("resourceClaims", "dynamic resources are not allocated"),
-    Rule("securityContext.runAsUser", ONE_USER, lambda value: value is not None),
-    Rule("securityContext.runAsGroup", ONE_USER, lambda value: value is not None),
-    Rule("securityContext.runAsNonRoot", ONE_USER),
-    Rule("securityContext.fsGroup", ONE_USER, lambda value: value is not None),
-    Rule("securityContext.supplementalGroups", ONE_USER),
-    Rule("securityContext.sysctls", "the kernel's settings are the machine's"),
-    Rule("securityContext.seLinuxOptions", NO_PROFILE),
-    Rule("securityContext.seccompProfile", NO_PROFILE, lambda value: _profile(value)),
-    Rule("securityContext.appArmorProfile", NO_PROFILE, lambda value: _profile(value)),
+    FieldRule("resourceClaims", "dynamic resources are not allocated"),
+    FieldRule("securityContext.runAsUser", ONE_USER, lambda value: value is not None),
+    FieldRule("securityContext.runAsGroup", ONE_USER, lambda value: value is not None),
+    FieldRule("securityContext.runAsNonRoot", ONE_USER),
+    FieldRule("securityContext.fsGroup", ONE_USER, lambda value: value is not None),
+    FieldRule("securityContext.supplementalGroups", ONE_USER),
+    FieldRule("securityContext.sysctls", "the kernel's settings are the machine's"),
+    FieldRule("securityContext.seLinuxOptions", NO_PROFILE),
+    FieldRule("securityContext.seccompProfile", NO_PROFILE, lambda value: _profile(value)),
+    FieldRule("securityContext.appArmorProfile", NO_PROFILE, lambda value: _profile(value)),
 )
 CONTAINER_RULES = (
-    Rule("securityContext.privileged", "containers have an ordinary container's capabilities"),
-    Rule("securityContext.capabilities.add", "containers have an ordinary container's capabilities"),
-    Rule("securityContext.capabilities.drop", "containers have an ordinary container's capabilities"),
-    Rule("securityContext.runAsUser", ONE_USER, lambda value: value is not None),
-    Rule("securityContext.runAsGroup", ONE_USER, lambda value: value is not None),
-    Rule("securityContext.runAsNonRoot", ONE_USER),
-    Rule("securityContext.seLinuxOptions", NO_PROFILE),
-    Rule("securityContext.seccompProfile", NO_PROFILE, lambda value: _profile(value)),
-    Rule("securityContext.appArmorProfile", NO_PROFILE, lambda value: _profile(value)),
-    Rule("securityContext.procMount", "/proc is an ordinary container's", lambda value: value == "Unmasked"),
-    Rule("volumeDevices", "there are no block devices"),
-    Rule(
+    FieldRule("securityContext.privileged", "containers have an ordinary container's capabilities"),
+    FieldRule("securityContext.capabilities.add", "containers have an ordinary container's capabilities"),
+    FieldRule("securityContext.capabilities.drop", "containers have an ordinary container's capabilities"),
+    FieldRule("securityContext.runAsUser", ONE_USER, lambda value: value is not None),
+    FieldRule("securityContext.runAsGroup", ONE_USER, lambda value: value is not None),
+    FieldRule("securityContext.runAsNonRoot", ONE_USER),
+    FieldRule("securityContext.seLinuxOptions", NO_PROFILE),
+    FieldRule("securityContext.seccompProfile", NO_PROFILE, lambda value: _profile(value)),
+    FieldRule("securityContext.appArmorProfile", NO_PROFILE, lambda value: _profile(value)),
+    FieldRule(
+        "securityContext.procMount", "/proc is an ordinary container's", lambda value: value == "Unmasked"
+    ),
+    FieldRule("volumeDevices", "there are no block devices"),
+    FieldRule(
         "ports",
         "nothing listens on the node's address (hostPort)",
         lambda value: any(port.get("hostPort") for port in value or ()),
@@ -73,7 +75,7 @@ CONTAINER_RULES = (
 # In plain mode: every container sees the processes of the whole machine, and its files.
 PLAIN_POD_RULES = (
     *(rule for rule in POD_RULES if rule.field not in ("hostPID", "hostIPC")),
-    Rule(
+    FieldRule(
         "volumes",
         "in plain mode a volume in memory is a directory on disk, and its sizeLimit is not a wall",
         lambda value: any((each.get("emptyDir") or {}).get("medium") == "Memory" for each in value or ()),
@@ -81,29 +83,29 @@ PLAIN_POD_RULES = (
 )
 PLAIN_CONTAINER_RULES = (
     *CONTAINER_RULES,
-    Rule(
+    FieldRule(
         "securityContext.readOnlyRootFilesystem",
         "in plain mode programs see this machine's files, with the rights of the cluster's user",
     ),
 )
 
 
-def not_kept_in_plain(pod: Object) -> list[str]:
+def unsupported_fields_in_plain_mode(pod: Object) -> list[str]:
     """Return the same for plain mode, which keeps less apart."""
-    return not_kept(pod, pod_rules=PLAIN_POD_RULES, container_rules=PLAIN_CONTAINER_RULES)
+    return unsupported_fields(pod, pod_rules=PLAIN_POD_RULES, container_rules=PLAIN_CONTAINER_RULES)
 
 
-def not_kept(
+def unsupported_fields(
     pod: Object,
     *,
-    pod_rules: Iterable[Rule] = POD_RULES,
-    container_rules: Iterable[Rule] = CONTAINER_RULES,
+    pod_rules: Iterable[FieldRule] = POD_RULES,
+    container_rules: Iterable[FieldRule] = CONTAINER_RULES,
 ) -> list[str]:
     """Return a sentence for each thing that a pod asks for in vain.
 
     Example:
-        >>> not_kept({"spec": {"hostPID": True, "containers": []}})
-        ['hostPID is not kept: each container sees its own processes']
+        >>> unsupported_fields({"spec": {"hostPID": True, "containers": []}})
+        ['hostPID is not supported: each container sees its own processes']
     """
     spec = pod["spec"]
     found: dict[str, list[str]] = {}
@@ -117,7 +119,7 @@ def not_kept(
                 if rule.asks(_at(container, rule.field)):
                     found.setdefault(rule.why, []).append(f"{rule.field} of container {container['name']}")
     return [
-        f"{', '.join(fields)} {'is' if len(fields) == 1 else 'are'} not kept: {why}"
+        f"{', '.join(fields)} {'is' if len(fields) == 1 else 'are'} not supported: {why}"
         for why, fields in found.items()
     ]
 

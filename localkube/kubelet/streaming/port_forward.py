@@ -34,7 +34,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[[int], Awaitable[Streams]]
 
 
-class Unreachable(Exception):
+class PortUnreachable(Exception):
     """Nothing answers on a port of a pod."""
 
 
@@ -48,7 +48,7 @@ async def connect(client: RuntimeClient, *, pod: str, port: int, addresses: Addr
         addresses: Where the cluster's addresses are.
 
     Raises:
-        Unreachable: Nothing listens there.
+        PortUnreachable: Nothing listens there.
     """
     loop, problem = asyncio.get_running_loop(), ""
     for v6 in (False, True):
@@ -69,11 +69,11 @@ async def connect(client: RuntimeClient, *, pod: str, port: int, addresses: Addr
             problem = problem or (os.strerror(error.errno) if error.errno else str(error))
         except RuntimeCallError as error:
             problem = problem or error.message
-    raise Unreachable(f"failed to connect to localhost:{port} inside the pod: {problem.lower()}")
+    raise PortUnreachable(f"failed to connect to localhost:{port} inside the pod: {problem.lower()}")
 
 
 @dataclass
-class Pair:
+class ForwardedConnection:
     """The two streams of one connection, as far as they are there."""
 
     error: int | None = None
@@ -81,7 +81,7 @@ class Pair:
     task: asyncio.Task | None = None
 
 
-class Tunnel:
+class SpdyTunnel:
     """Serve kubectl's SPDY connection in an accepted WebSocket.
 
     Args:
@@ -92,9 +92,9 @@ class Tunnel:
 
     def __init__(self, sock: web.WebSocketResponse, *, connect: Connect, about: str) -> None:
         self._socket, self._connect, self._about = sock, connect, about
-        self._framer = spdy.Framer()
-        self._pairs: dict[str, Pair] = {}
-        self._inputs: dict[int, Input] = {}
+        self._framer = spdy.SpdyFramer()
+        self._pairs: dict[str, ForwardedConnection] = {}
+        self._inputs: dict[int, ClientInput] = {}
 
     async def run(self) -> None:
         """Serve until the client goes; what is connected then is closed."""
@@ -110,7 +110,7 @@ class Tunnel:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _take(self, frame: spdy.Frame) -> None:
+    async def _take(self, frame: spdy.SpdyFrame) -> None:
         if frame.kind == spdy.SYN_STREAM:
             await self._socket.send_bytes(self._framer.reply(frame.number))
             self._open(frame)
@@ -122,23 +122,23 @@ class Tunnel:
             elif frame.kind == spdy.RST_STREAM:
                 source.abort()
 
-    def _open(self, frame: spdy.Frame) -> None:
+    def _open(self, frame: spdy.SpdyFrame) -> None:
         request = frame.headers.get("requestid", "")
-        pair = self._pairs.setdefault(request, Pair())
+        pair = self._pairs.setdefault(request, ForwardedConnection())
         if frame.headers.get("streamtype") == "error":
             pair.error = frame.number
         else:
             pair.data = frame.number
-            self._inputs[frame.number] = Input()
+            self._inputs[frame.number] = ClientInput()
         if pair.error is not None and pair.data is not None:
             port = int(frame.headers.get("port", "0"))
             pair.task = asyncio.create_task(self._forward(request, pair, port), name=f"forward {port}")
 
-    async def _forward(self, request: str, pair: Pair, port: int) -> None:
+    async def _forward(self, request: str, pair: ForwardedConnection, port: int) -> None:
         source, problem = self._inputs[pair.data], b""
         try:
             await pump(source, await self._connect(port), lambda data: self._send(pair.data, data))
-        except Unreachable as error:
+        except PortUnreachable as error:
             problem = f"error forwarding port {port} to pod {self._about}: {error}".encode()
         except ConnectionError as error:
             log.debug("port-forward to %s: %s", self._about, error)
@@ -155,7 +155,7 @@ class Tunnel:
         await self._socket.send_bytes(spdy.data(stream, data, fin=not data))
 
 
-class Input:
+class ClientInput:
     """What a client sends into one connection, kept until the connection stands."""
 
     def __init__(self) -> None:
@@ -196,7 +196,7 @@ class Input:
         self.aborted.set()
 
 
-async def pump(source: Input, streams: Streams, send: Callable[[bytes], Awaitable[None]]) -> None:
+async def pump(source: ClientInput, streams: Streams, send: Callable[[bytes], Awaitable[None]]) -> None:
     """Join a connection with a client until both halves have ended, or the client resets it.
 
     Args:
@@ -219,13 +219,13 @@ async def pump(source: Input, streams: Streams, send: Callable[[bytes], Awaitabl
             await writer.wait_closed()
 
 
-async def _both(output: asyncio.Task, source: Input) -> None:
+async def _both(output: asyncio.Task, source: ClientInput) -> None:
     await output
     await source.ended.wait()
 
 
 async def _output(
-    source: Input, reader: asyncio.StreamReader, send: Callable[[bytes], Awaitable[None]]
+    source: ClientInput, reader: asyncio.StreamReader, send: Callable[[bytes], Awaitable[None]]
 ) -> None:
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(BLOCK):
@@ -236,7 +236,7 @@ async def _output(
 
 async def serve_channels(channels: Channels, ports: Sequence[int], *, connect: Connect, about: str) -> None:
     """Serve a client library: for each port a channel of data and one for an error, begun by its number."""
-    inputs = [Input() for _ in ports]
+    inputs = [ClientInput() for _ in ports]
 
     async def forward(index: int, port: int) -> None:
         async def send(data: bytes) -> None:
@@ -248,7 +248,7 @@ async def serve_channels(channels: Channels, ports: Sequence[int], *, connect: C
         with contextlib.suppress(ConnectionError):
             try:
                 await pump(inputs[index], await connect(port), send)
-            except Unreachable as error:
+            except PortUnreachable as error:
                 inputs[index].abort()
                 text = f"error forwarding port {port} to pod {about}: {error}"
                 await channels.send(2 * index + 1, text.encode())

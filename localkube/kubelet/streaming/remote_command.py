@@ -26,7 +26,7 @@ SUCCESS = {"metadata": {}, "status": "Success"}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class StreamOptions:
     """Which streams a client asks for; a terminal has no stderr of its own."""
 
     stdin: bool
@@ -35,7 +35,7 @@ class Wanted:
     tty: bool
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> "Wanted":
+    def of(cls, query: Mapping[str, str]) -> "StreamOptions":
         """Read the parameters with which the API server calls a kubelet.
 
         Raises:
@@ -59,13 +59,13 @@ class RemoteCommand:
         wanted: Its streams.
     """
 
-    def __init__(self, channels: Channels, wanted: Wanted) -> None:
+    def __init__(self, channels: Channels, wanted: StreamOptions) -> None:
         self.wanted = wanted
         self.response = channels.socket
         self._channels = channels
 
     @classmethod
-    async def accept(cls, request: web.Request, wanted: Wanted) -> "RemoteCommand":
+    async def accept(cls, request: web.Request, wanted: StreamOptions) -> "RemoteCommand":
         """Finish the handshake; the empty message tells the client that the streams are there.
 
         Raises:

@@ -16,11 +16,11 @@ from localkube.kubelet.containers.attach import Listener
 from localkube.kubelet.containers.exec import Execution, Executions, finish
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.streaming.channels import Channels, accept, unless_gone
-from localkube.kubelet.streaming.port_forward import PROTOCOLS, TUNNEL, Tunnel, serve_channels
+from localkube.kubelet.streaming.port_forward import PROTOCOLS, TUNNEL, SpdyTunnel, serve_channels
 from localkube.kubelet.streaming.remote_command import (
     SUCCESS,
     RemoteCommand,
-    Wanted,
+    StreamOptions,
     error_status,
     exit_status,
 )
@@ -48,7 +48,7 @@ class StreamView(Protocol):
     async def connect(
         self, pod: Mapping[str, Any], port: int
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a port of a pod, or raise ``Unreachable``."""
+        """Connect to a port of a pod, or raise ``PortUnreachable``."""
 
 
 class Streams:
@@ -98,7 +98,7 @@ class Streams:
         process, wanted = self._container(request)
         command = await RemoteCommand.accept(request, wanted)
         once = _container_spec(self._pod(request), request.match_info["container"]).get("stdinOnce")
-        session = Attached(process, once=once and wanted.stdin, end_input=self._view.end_input)
+        session = AttachSession(process, once=once and wanted.stdin, end_input=self._view.end_input)
         listener = process.listen()
         try:
             passing = _pass_on(listener, command)
@@ -119,12 +119,12 @@ class Streams:
         sock = await accept(request, PROTOCOLS)
         with contextlib.suppress(ConnectionError):
             if sock.ws_protocol == TUNNEL:
-                await Tunnel(sock, connect=connect, about=about).run()
+                await SpdyTunnel(sock, connect=connect, about=about).run()
             else:
                 await serve_channels(Channels(sock), ports, connect=connect, about=about)
         return sock
 
-    def _container(self, request: web.Request) -> tuple[Process, Wanted]:
+    def _container(self, request: web.Request) -> tuple[Process, StreamOptions]:
         """Return the running container that a request is about; what is wrong is raised as its answer."""
         pod = self._pod(request)
         name = request.match_info["container"]
@@ -132,7 +132,7 @@ class Streams:
         if process is None or not process.running:
             raise web.HTTPInternalServerError(text=f'container not found ("{name}")')
         try:
-            wanted = Wanted.of(request.query)
+            wanted = StreamOptions.of(request.query)
         except ValueError as error:
             raise web.HTTPBadRequest(text=str(error)) from error
         return process, wanted
@@ -163,7 +163,7 @@ def _sender(command: RemoteCommand, stream: str) -> Any:
     return send
 
 
-class Attached:
+class AttachSession:
     """A client's hold on a container's input: its end is the input's end only with ``stdinOnce``."""
 
     def __init__(self, process: Process, *, once: bool, end_input: Callable[[Process], None]) -> None:
@@ -199,7 +199,7 @@ def _container_spec(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return next((container for container in every if container["name"] == name), {})
 
 
-async def _feed(command: RemoteCommand, execution: "Execution | Attached") -> None:
+async def _feed(command: RemoteCommand, execution: "Execution | AttachSession") -> None:
     """Give a command what its client sends, until the client goes."""
     async with contextlib.aclosing(command.input()) as messages:
         async for message in messages:

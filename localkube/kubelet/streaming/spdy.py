@@ -44,7 +44,7 @@ class ProtocolError(Exception):
 
 
 @dataclass(frozen=True)
-class Frame:
+class SpdyFrame:
     """One frame: ``kind`` is DATA or a control frame's type; ``number`` a stream's, or a ping's."""
 
     kind: int
@@ -54,7 +54,7 @@ class Frame:
     data: bytes = b""
 
 
-class Framer:
+class SpdyFramer:
     """One end of a connection: both directions compress their headers with a state of their own."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Framer:
         self._inflate = zlib.decompressobj(zdict=DICTIONARY)
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
+    def feed(self, data: bytes) -> Iterator[SpdyFrame]:
         """Yield the frames that are complete with ``data``; others than those named here are left out.
 
         Raises:
@@ -77,13 +77,13 @@ class Framer:
             body = bytes(self._received[HEADER : HEADER + length])
             del self._received[: HEADER + length]
             if not first >> 31:
-                yield Frame(DATA, first, bool(flags & FIN), data=body)
+                yield SpdyFrame(DATA, first, bool(flags & FIN), data=body)
             elif first >> 16 != CONTROL | VERSION:
                 raise ProtocolError(f"a frame of version {first >> 16 & 0x7FFF}")
             elif frame := self._control(first & 0xFFFF, bool(flags & FIN), body):
                 yield frame
 
-    def _control(self, kind: int, fin: bool, body: bytes) -> Frame | None:
+    def _control(self, kind: int, fin: bool, body: bytes) -> SpdyFrame | None:
         if kind not in (SYN_STREAM, RST_STREAM, PING, GOAWAY):
             return None
         try:
@@ -91,7 +91,7 @@ class Framer:
             headers = self._headers(body[10:]) if kind == SYN_STREAM else {}
         except (struct.error, zlib.error) as error:
             raise ProtocolError(f"a broken frame of type {kind}: {error}") from error
-        return Frame(kind, number, fin, headers)
+        return SpdyFrame(kind, number, fin, headers)
 
     def _headers(self, block: bytes) -> dict[str, str]:
         text = self._inflate.decompress(block)

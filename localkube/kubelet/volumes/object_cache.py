@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from localkube.api_client import Api, ApiError, Watch
+from localkube.api_client import Api, ApiError, Informer
 
 Object = dict[str, Any]
 FRESH_SECONDS = 0.25
@@ -21,7 +21,7 @@ ROOT_CA = "kube-root-ca.crt"
 RENEW_AT, RENEW_DAILY = 0.8, 24 * 3600.0
 
 
-class Objects:
+class ObjectCache:
     """Reads ConfigMaps and Secrets; an answer is used again for a quarter of a second.
 
     Args:
@@ -31,7 +31,7 @@ class Objects:
     """
 
     def __init__(
-        self, api: Api, *, clock: Callable[[], float] = time.monotonic, authorities: Watch | None = None
+        self, api: Api, *, clock: Callable[[], float] = time.monotonic, authorities: Informer | None = None
     ) -> None:
         self._api = api
         self._clock = clock
@@ -78,9 +78,9 @@ class Objects:
             raise
 
 
-def watch_authorities(api: Api) -> Watch:
+def watch_authorities(api: Api) -> Informer:
     """Return a watch of the ConfigMap that the controller manager puts into every namespace."""
-    return Watch(api, "/api/v1/configmaps", field_selector=f"metadata.name={ROOT_CA}")
+    return Informer(api, "/api/v1/configmaps", field_selector=f"metadata.name={ROOT_CA}")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class _Token:
     expires_at: float
 
 
-class Tokens:
+class TokenManager:
     """Service account tokens bound to a pod, renewed in time.
 
     Args:

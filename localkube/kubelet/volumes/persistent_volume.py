@@ -18,14 +18,14 @@ class ClaimError(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class ClaimDirectory:
     """A claim's directory on the host."""
 
     path: Path
     read_only: bool
 
 
-class Claims:
+class ClaimResolver:
     """Looks claims up, and remembers who uses those that admit one pod.
 
     Args:
@@ -36,7 +36,7 @@ class Claims:
         self._api = api
         self._users: dict[str, str] = {}
 
-    async def locate(self, pod: Object, spec: Object) -> Place:
+    async def locate(self, pod: Object, spec: Object) -> ClaimDirectory:
         """Return where the claim of a ``persistentVolumeClaim`` or ``ephemeral`` volume lies.
 
         Args:
@@ -55,7 +55,7 @@ class Claims:
             self._reserve(claim["metadata"]["uid"], pod["metadata"]["uid"], claim["metadata"]["name"])
         wants = spec.get("persistentVolumeClaim") or {}
         read_only = bool(wants.get("readOnly")) or modes == ["ReadOnlyMany"]
-        return Place(path, read_only)
+        return ClaimDirectory(path, read_only)
 
     def forget(self, uid: str) -> None:
         """Release the claims that the pod alone could use."""

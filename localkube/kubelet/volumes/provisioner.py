@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Api, ApiError, Watch
+from localkube.api_client import Api, ApiError, Informer
 from localkube.kubelet.quantity import parse
 from localkube.kubelet.status.pod_status import timestamp
 
@@ -131,8 +131,8 @@ class Provisioner:
     def __init__(self, api: Api, *, directory: Path) -> None:
         self._api = api
         self._directory = directory
-        self._claims = Watch(api, CLAIMS)
-        self._volumes = Watch(api, VOLUMES)
+        self._claims = Informer(api, CLAIMS)
+        self._volumes = Informer(api, VOLUMES)
         self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self._waiting: set[tuple[str, str]] = set()
         self._failures: dict[tuple[str, str], int] = {}

@@ -23,8 +23,8 @@ from localkube.kubelet.containers.environment import expand
 from localkube.kubelet.quantity import whole
 from localkube.kubelet.volumes import host_path, projected
 from localkube.kubelet.volumes.host_path import SubPathError, resolve_subpath
-from localkube.kubelet.volumes.object_cache import Objects, Tokens
-from localkube.kubelet.volumes.persistent_volume import ClaimError, Claims
+from localkube.kubelet.volumes.object_cache import ObjectCache, TokenManager
+from localkube.kubelet.volumes.persistent_volume import ClaimError, ClaimResolver
 from localkube.runtime import syscalls
 
 Object = Mapping[str, Any]
@@ -33,7 +33,7 @@ TOKEN_SECONDS = 3600
 
 
 @dataclass(frozen=True)
-class Volume:
+class MountedVolume:
     """A volume that is ready: where it lies on the host, and whether nobody may write to it.
 
     ``managed`` says that its content comes from the API, so nothing is to be made in it; ``foreign`` that it
@@ -59,7 +59,7 @@ class VolumeError(Exception):
         self.message = message
 
 
-class Volumes:
+class VolumeManager:
     """The volumes of all pods of the kubelet.
 
     Args:
@@ -83,20 +83,20 @@ class Volumes:
         claimed: Path | None = None,
         private: tuple[str, ...] = (),
         allocatable: Callable[[str], Mapping[str, str]] = lambda node: {},
-        objects: Objects | None = None,
-        tokens: Tokens | None = None,
+        objects: ObjectCache | None = None,
+        tokens: TokenManager | None = None,
         mount: Callable[..., None] | None = syscalls.mount,
     ) -> None:
         self._pods = pods
         self._tmpfs = tmpfs or pods
         self._claimed, self._private = claimed, private
         self._allocatable = allocatable
-        self._objects = objects or Objects(api)
-        self._tokens = tokens or Tokens(api)
-        self._claims = Claims(api)
+        self._objects = objects or ObjectCache(api)
+        self._tokens = tokens or TokenManager(api)
+        self._claims = ClaimResolver(api)
         self._mount = mount
 
-    async def prepare(self, pod: Object) -> dict[str, Volume]:
+    async def prepare(self, pod: Object) -> dict[str, MountedVolume]:
         """Make all volumes of the pod ready; safe to call again.
 
         Returns:
@@ -138,7 +138,7 @@ class Volumes:
             if directory.is_mount():
                 await asyncio.to_thread(syscalls.unmount, os.fspath(directory))
 
-    async def _prepare(self, pod: Object, spec: Object) -> Volume:
+    async def _prepare(self, pod: Object, spec: Object) -> MountedVolume:
         return await self._guarded(pod, spec, self._make(pod, spec))
 
     async def _guarded(self, pod: Object, spec: Object, work: Any) -> Any:
@@ -152,23 +152,23 @@ class Volumes:
         except (projected.PayloadError, ClaimError, host_path.HostPathError, _MissingError) as error:
             raise _failed(spec, str(error)) from error
 
-    async def _make(self, pod: Object, spec: Object) -> Volume:
+    async def _make(self, pod: Object, spec: Object) -> MountedVolume:
         kind = _kind(spec)
         if kind in KEPT_FRESH:
             await self._write(pod, spec)
-            return Volume(self._directory(pod, spec), read_only=True, managed=True)
+            return MountedVolume(self._directory(pod, spec), read_only=True, managed=True)
         if kind == "emptyDir":
             return self._empty_dir(pod, spec)
         if kind == "hostPath":
             path = spec["hostPath"]["path"]
             host_path.refuse_private(path, self._private)
-            return Volume(host_path.checked(path, spec["hostPath"].get("type") or ""), foreign=True)
+            return MountedVolume(host_path.checked(path, spec["hostPath"].get("type") or ""), foreign=True)
         if kind in ("persistentVolumeClaim", "ephemeral"):
             claim = await self._claims.locate(pod, spec)
             foreign = self._claimed is None or self._claimed not in claim.path.resolve().parents
             if foreign:
                 host_path.refuse_private(claim.path, self._private)
-            return Volume(claim.path, read_only=claim.read_only, foreign=foreign)
+            return MountedVolume(claim.path, read_only=claim.read_only, foreign=foreign)
         raise _MissingError(
             f"volumes of kind {kind} need a driver that a local cluster does not have; "
             "use a persistentVolumeClaim, hostPath or emptyDir"
@@ -179,7 +179,7 @@ class Volumes:
         root = self._tmpfs if tmpfs else self._pods
         return root / pod["metadata"]["uid"] / "volumes" / spec["name"]
 
-    def _empty_dir(self, pod: Object, spec: Object) -> Volume:
+    def _empty_dir(self, pod: Object, spec: Object) -> MountedVolume:
         directory = self._directory(pod, spec)
         medium = spec["emptyDir"].get("medium") or ""
         if medium not in ("", "Memory"):
@@ -194,7 +194,7 @@ class Volumes:
             self._mount("tmpfs", str(directory), "tmpfs", flags, options)
         elif not medium or not self._mount:
             directory.chmod(0o777)
-        return Volume(directory)
+        return MountedVolume(directory)
 
     async def _write(self, pod: Object, spec: Object) -> bool:
         files = await self._files(pod, spec)
@@ -236,7 +236,7 @@ class _MissingError(Exception):
 
 def mounts(
     container: Object,
-    volumes: Mapping[str, Volume],
+    volumes: Mapping[str, MountedVolume],
     *,
     environment: Mapping[str, str] | None = None,
     private: tuple[str, ...] = (),
@@ -245,7 +245,7 @@ def mounts(
 
     Args:
         container: The v1.Container.
-        volumes: From ``Volumes.prepare``.
+        volumes: From ``VolumeManager.prepare``.
         environment: The container's variables, for ``subPathExpr``.
         private: Directories that are hidden in foreign volumes.
 
@@ -286,7 +286,7 @@ def _refuse_private(source: Path, private: tuple[str, ...]) -> None:
         raise VolumeError(str(error), reason="CreateContainerConfigError") from error
 
 
-def _mount_source(wish: Object, volume: Volume, environment: Mapping[str, str]) -> Path:
+def _mount_source(wish: Object, volume: MountedVolume, environment: Mapping[str, str]) -> Path:
     path = wish.get("subPath") or expand(wish.get("subPathExpr") or "", environment)
     if not path:
         return volume.source

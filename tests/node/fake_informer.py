@@ -1,4 +1,4 @@
-"""A stand-in for ``api.Watch``: a store that a test changes, whose subscribers hear of it as from a watch.
+"""A stand-in for ``api.Informer``: a store that a test changes, whose subscribers hear of it as from a watch.
 
 And the smallest objects that the network parts read.
 """
@@ -6,7 +6,7 @@ And the smallest objects that the network parts read.
 import asyncio
 
 
-class Mirror:
+class FakeInformer:
     """One resource as a watch would have mirrored it."""
 
     def __init__(self, *objects):

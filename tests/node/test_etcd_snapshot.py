@@ -15,40 +15,40 @@ def control_plane():
 
 
 @pytest.fixture(scope="module")
-def baked(control_plane, tmp_path_factory):
+def snapshot(control_plane, tmp_path_factory):
     lines = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        assert etcd_snapshot.baked_etcd(control_plane, report=lines.append, create=False) is None
-        folder = etcd_snapshot.baked_etcd(control_plane, report=lines.append)
+        assert etcd_snapshot.obtain(control_plane, report=lines.append, create=False) is None
+        folder = etcd_snapshot.obtain(control_plane, report=lines.append)
         assert folder is not None, lines
         said = len(lines)
-        assert etcd_snapshot.baked_etcd(control_plane, report=lines.append) == folder
+        assert etcd_snapshot.obtain(control_plane, report=lines.append) == folder
         assert len(lines) == said
     return folder
 
 
 @pytest.fixture(scope="module")
-def cluster(control_plane, baked, tmp_path_factory):
+def cluster(control_plane, snapshot, tmp_path_factory):
     directory = tmp_path_factory.mktemp("from-baked")
-    etcd_snapshot.plant(baked, directory / "etcd")
+    etcd_snapshot.restore(snapshot, directory / "etcd")
     with bare(directory, control_plane, components=("etcd", "kube-apiserver")) as running:
         yield running
 
 
-def test_nothing_but_the_data_is_kept(baked):
-    assert [path.name for path in baked.parent.iterdir() if "lock" not in path.name] == [baked.name]
-    assert [path.name for path in baked.iterdir()] == ["member"]
+def test_nothing_but_the_data_is_kept(snapshot):
+    assert [path.name for path in snapshot.parent.iterdir() if "lock" not in path.name] == [snapshot.name]
+    assert [path.name for path in snapshot.iterdir()] == ["member"]
 
 
-def test_no_key_is_in_it(baked):
-    for path in baked.rglob("*"):
+def test_no_key_is_in_it(snapshot):
+    for path in snapshot.rglob("*"):
         if path.is_file():
             assert b"PRIVATE KEY" not in path.read_bytes()
 
 
-def test_it_takes_little_room(baked):
-    used = sum(path.stat().st_blocks * 512 for path in baked.rglob("*"))
+def test_it_takes_little_room(snapshot):
+    used = sum(path.stat().st_blocks * 512 for path in snapshot.rglob("*"))
     assert used < 4 << 20
 
 
@@ -78,5 +78,5 @@ def test_a_failure_to_bake_is_said_and_is_no_error(control_plane, tmp_path, monk
     (tmp_path / "in-the-way").write_text("a file")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "in-the-way"))
     lines = []
-    assert etcd_snapshot.baked_etcd(control_plane, report=lines.append) is None
+    assert etcd_snapshot.obtain(control_plane, report=lines.append) is None
     assert "cannot write" in lines[-1]

@@ -1,6 +1,6 @@
 """What a pod asks for in vain is named."""
 
-from localkube.kubelet.status.unsupported_fields import not_kept, not_kept_in_plain
+from localkube.kubelet.status.unsupported_fields import unsupported_fields, unsupported_fields_in_plain_mode
 
 
 def pod(*containers, **spec):
@@ -10,21 +10,21 @@ def pod(*containers, **spec):
 def test_a_pod_that_asks_for_nothing_unusual_gets_all_of_it():
     usual = {"securityContext": {"allowPrivilegeEscalation": False, "privileged": False}, "ports": [{}]}
     ordinary = pod({"name": "other"} | usual, dnsPolicy="ClusterFirst", securityContext={})
-    assert not_kept(ordinary) == []
+    assert unsupported_fields(ordinary) == []
 
 
 def test_fields_that_are_lost_for_one_reason_share_a_sentence():
     user = {"securityContext": {"runAsUser": 0}}
     asked = pod({"name": "other"} | user, securityContext={"runAsUser": 0, "fsGroup": 0}, hostPID=True)
-    assert not_kept(asked) == [
-        "hostPID is not kept: each container sees its own processes",
+    assert unsupported_fields(asked) == [
+        "hostPID is not supported: each container sees its own processes",
         "securityContext.runAsUser, securityContext.fsGroup, "
-        "securityContext.runAsUser of container other are not kept: "
+        "securityContext.runAsUser of container other are not supported: "
         "all processes of a local cluster belong to its one user",
     ]
 
 
 def test_plain_mode_keeps_less():
     memory = pod(volumes=[{"name": "shm", "emptyDir": {"medium": "Memory"}}])
-    assert not_kept(memory) == []
-    assert "volumes is not kept" in not_kept_in_plain(memory)[0]
+    assert unsupported_fields(memory) == []
+    assert "volumes is not supported" in unsupported_fields_in_plain_mode(memory)[0]
