@@ -187,8 +187,10 @@ def _parser() -> argparse.ArgumentParser:
         named.set_defaults(run=run)
         if run is _start:
             _add_progress_deadline(named)
-    node = verbs.add_parser("node", help="switch a node off or on, cut it off or heal it")
-    node.add_argument("switch", choices=("stop", "start", "cut", "heal"))
+    node = verbs.add_parser(
+        "node", help="stop or start a node, or isolate it from the network or reconnect it"
+    )
+    node.add_argument("switch", choices=("stop", "start", "isolate", "reconnect"))
     node.add_argument("name", help="the cluster's")
     node.add_argument("node")
     node.set_defaults(run=_node)

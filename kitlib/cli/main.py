@@ -156,17 +156,17 @@ def start_node(name: str, cluster: str) -> None:
 @node.command()
 @click.argument("name")
 @CLUSTER
-def cut(name: str, cluster: str) -> None:
-    """Cut the node NAME off the network: what runs there runs on, unheard."""
-    click.echo(clusters.connect(cluster).cut(name))
+def isolate(name: str, cluster: str) -> None:
+    """Isolate the node NAME from the network: its pods run on, and nobody reaches them."""
+    click.echo(clusters.connect(cluster).isolate(name))
 
 
 @node.command()
 @click.argument("name")
 @CLUSTER
-def heal(name: str, cluster: str) -> None:
+def reconnect(name: str, cluster: str) -> None:
     """Bring the node NAME back to the network."""
-    click.echo(clusters.connect(cluster).heal(name))
+    click.echo(clusters.connect(cluster).reconnect(name))
 
 
 @node.command()

@@ -38,7 +38,7 @@ from kitlib.storage import Volume, pvc
 MOST_NODES, MOST_SIMULATED = 100, 5000
 
 
-NODE_EVENTS = {"stop": "Stopped", "start": "Started", "cut": "Isolated", "heal": "Reconnected"}
+NODE_EVENTS = {"stop": "Stopped", "start": "Started", "isolate": "Isolated", "reconnect": "Reconnected"}
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Cluster(AbstractContextManager, ABC):
         """Undo `grant_pod_access`; idempotent."""
 
     def _switch(self, verb: str, node: str) -> None:
-        """Stop, start, cut or heal a node."""
+        """Stop, start, isolate or reconnect a node."""
         raise self._not_ours(verb, f'node "{node}"')
 
     def _simulate(self, count: int) -> None:
@@ -403,13 +403,13 @@ class Cluster(AbstractContextManager, ABC):
         """Switch a node on again: it removes pods that were deleted meanwhile, and restarts the others."""
         return self._switched("start", node)
 
-    def cut(self, node: str) -> Table:
-        """Cut a node off the network: its processes go on, and nobody reaches it. Return the nodes."""
-        return self._switched("cut", node)
+    def isolate(self, node: str) -> Table:
+        """Isolate a node from the network: its processes run on, and nobody reaches it. Return the nodes."""
+        return self._switched("isolate", node)
 
-    def heal(self, node: str) -> Table:
+    def reconnect(self, node: str) -> Table:
         """Reconnect a node to the network: pods that were evicted meanwhile end there."""
-        return self._switched("heal", node)
+        return self._switched("reconnect", node)
 
     def _switched(self, verb: str, node: str) -> Table:
         now = datetime.now(UTC)

@@ -21,7 +21,7 @@ JOIN_SECONDS = 10
 NARROW = {"width": "auto", "min_width": "5.2em"}
 NODE_AFTER = {
     "node stopped": "start",
-    "node isolated": "heal",
+    "node isolated": "reconnect",
 }  # what undoes the last thing that was done to a node
 DONE = ("node stopped", "node isolated", "node started", "node reconnected")
 
@@ -136,12 +136,12 @@ class Buttons:
         last = {row.node: row.what for row in timeline.rows if row.what in DONE}
         for name, parts in self._of_node.items():
             undo = NODE_AFTER.get(last.get(name, ""))
-            for verb in ("stop", "start", "cut", "heal"):
-                makes_sense = verb == undo if undo or verb in ("start", "heal") else True
+            for verb in ("stop", "start", "isolate", "reconnect"):
+                makes_sense = verb == undo if undo or verb in ("start", "reconnect") else True
                 _set(parts[verb], disabled=busy or not makes_sense)
 
     def _row_of_node(self, node: str) -> dict[str, ipywidgets.Widget]:
-        verbs = {"stop": "stop_node", "start": "start_node", "cut": "cut", "heal": "heal"}
+        verbs = {"stop": "stop_node", "start": "start_node", "isolate": "isolate", "reconnect": "reconnect"}
 
         def call(method: str) -> Callable[[], Call]:
             return lambda: Call(f'cluster.{method}("{node}")', lambda: getattr(self.cluster, method)(node))

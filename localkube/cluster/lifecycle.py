@@ -34,7 +34,7 @@ from localkube.network.addresses import choose_octet
 from localkube.paths import ClusterPaths, private_dir, unwritable
 from localkube.runtime import preload
 
-BRING_BACK = {"stopped": "start", "cut": "heal"}
+BRING_BACK = {"stopped": "start", "isolated": "reconnect"}
 
 
 def create(
@@ -42,8 +42,8 @@ def create(
 ) -> dict[str, Any]:
     """Start a cluster, or return the one of this name that runs already.
 
-    A stopped cluster is started again with the objects that it had, and so are nodes that were switched off
-    or cut off.
+    A stopped cluster is started again with the objects that it had, and so are nodes that were stopped
+    or isolated.
 
     Args:
         name: Up to 40 lower-case letters, digits and hyphens.
@@ -240,7 +240,7 @@ def _same(now: dict[str, Any], wanted: ClusterSpec) -> dict[str, Any]:
 
 
 def _whole(paths: ClusterPaths, now: dict[str, Any]) -> dict[str, Any]:
-    """Bring back the nodes that were switched off or cut off: whoever creates a cluster wants all of it."""
+    """Bring back the nodes that were stopped or isolated: whoever creates a cluster wants all of it."""
     try:
         states = json.loads(paths.node_states.read_text())
     except FileNotFoundError:

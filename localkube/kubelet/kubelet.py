@@ -21,7 +21,7 @@ from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.images.image_programs import Programs
 from localkube.kubelet.node_services import NodeServices
-from localkube.kubelet.nodes.machines import CUT, STOPPED, NodeFaults, NodeStates, VirtualNode
+from localkube.kubelet.nodes.machines import ISOLATED, STOPPED, NodeFaults, NodeStates, VirtualNode
 from localkube.kubelet.nodes.simulation import MARK, Simulation
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.plain_mode import PlainPods
@@ -186,9 +186,9 @@ class Kubelet:
                 worker.start()
                 if self._nodes[pod["spec"]["nodeName"]].is_reachable:
                     worker.changed(pod)
-        # What a node that is cut off runs is not to be told that it was deleted.
-        cut = tuple(node.prefix for node in self._nodes.values() if node.state == CUT)
-        known |= {uid for uid, address in answer["pods"].items() if cut and address.startswith(cut)}
+        # Pods of an isolated node run on, also when they were deleted meanwhile.
+        isolated = tuple(node.prefix for node in self._nodes.values() if node.state == ISOLATED)
+        known |= {uid for uid, address in answer["pods"].items() if isolated and address.startswith(isolated)}
         await self._sweep(client, entries, set(answer["pods"]), known)
         self._limits.keep_only({entry["id"] for entry in entries})
         # What came and went during the adoption was not heard yet.

@@ -84,9 +84,9 @@ def end_strays(known: Iterable[int]) -> None:
 
 
 def unplug_node(order: dict[str, Any]) -> None:
-    """Do nothing for a node that is switched off, whose processes end; refuse to cut off one whose run on."""
-    if order.get("cut"):
-        message = "a node cannot be cut off in plain mode: its pods are on this machine's own network"
+    """Do nothing for a node that is switched off, whose processes end; refuse to isolate one whose run on."""
+    if order.get("isolate"):
+        message = "a node cannot be isolated in plain mode: its pods are on this machine's own network"
         raise LaunchError("sandbox", message)
 
 

@@ -186,12 +186,12 @@ def test_a_node_is_switched_off_and_on_and_others_are_pretended_in_a_terminal_an
         assert off.exit_code == 0, off.output
         assert "node-3" in off.stdout
         with pytest.raises(ProviderFailed, match="switched off"):
-            local_cluster.cut("node-3")
+            local_cluster.isolate("node-3")
     finally:
         on = local_cluster.start_node("node-3")
     assert {each["status"] for each in on} == {"Ready"}
     with pytest.raises(ProviderFailed, match="no such node"):
-        local_cluster.heal("node-7")
+        local_cluster.reconnect("node-7")
     try:
         pretended = CliRunner().invoke(cli.main, ["node", "simulate", "3", *main])
         assert pretended.exit_code == 0, pretended.output
@@ -204,9 +204,9 @@ def test_a_node_is_switched_off_and_on_and_others_are_pretended_in_a_terminal_an
 def test_who_creates_a_cluster_that_is_there_gets_back_the_nodes_that_were_switched_off(local_cluster):
     local_cluster.stop_node("node-2")
     with pytest.raises(ProviderFailed, match="switched off"):
-        local_cluster.heal("node-2")
+        local_cluster.reconnect("node-2")
     again = kit.create_cluster("local", name=local_cluster.name, nodes=4)
-    assert {each["status"] for each in again.heal("node-2")} == {"Ready"}
+    assert {each["status"] for each in again.reconnect("node-2")} == {"Ready"}
 
 
 def test_top_tells_what_nodes_and_pods_use(local_cluster):

@@ -172,10 +172,10 @@ def test_a_run_of_a_fixed_number_of_workers_cannot_be_scaled(launch, plain):
 
 @pytest.fixture
 def whole(local_cluster):
-    """Bring the nodes back that a test has switched off or cut off."""
+    """Bring the nodes back that a test has stopped or isolated."""
     yield
     for node in [each["node"] for each in local_cluster.nodes()]:
-        for verb in (local_cluster.start_node, local_cluster.heal):
+        for verb in (local_cluster.start_node, local_cluster.reconnect):
             with contextlib.suppress(KitError):
                 verb(node)
     until(lambda: all(each["status"] == "Ready" for each in local_cluster.nodes()), "the nodes to be Ready")
@@ -216,12 +216,12 @@ def test_training_goes_on_whatever_happens_to_workers_and_their_nodes(
         run_since = time.time() + 1
         until(world(size), f"{size} to train")
 
-    # The node of a worker is cut off, with no store on it: the other goes on, and a new one joins it.
+    # The node of a worker is isolated, with no store on it: the other goes on, and a new one joins it.
     places = {each["pod"]: each["node"] for each in local_cluster.pods()}
     last = max(each["pod"] for each in run.pods())
     if places[last] == places[f"{run.name}-store"]:
         last = min(each["pod"] for each in run.pods())
-    local_cluster.cut(places[last])
+    local_cluster.isolate(places[last])
     run_since = time.time() + 1
     until(world(1), "one to train on")
     until(lambda: "does not answer" in repr(run.pods()) or len(run.pods()) < 2, "the kit to name the node")
@@ -229,6 +229,6 @@ def test_training_goes_on_whatever_happens_to_workers_and_their_nodes(
     run.scale(2)
     run_since = time.time() + 1
     until(world(2), "another to take the place of the lost one")
-    local_cluster.heal(places[last])
+    local_cluster.reconnect(places[last])
     counted = run.timeline().samples
     assert set(list(counted.values())[:-2]) == {640}, "no sample is lost, and none is used twice"

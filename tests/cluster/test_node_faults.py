@@ -1,4 +1,4 @@
-"""A node that is switched off, or cut off the network, while two ranks train on two nodes.
+"""A node that is stopped or isolated from the network, while two ranks train on two nodes.
 
 What the kit says of it, what becomes of the Job, and that the cluster is whole when the node is back. Each
 test waits for the node controller, which calls a node NotReady after 16 seconds.
@@ -42,10 +42,10 @@ def cluster(state_home):
 
 @pytest.fixture(autouse=True)
 def back(cluster, train):
-    """Bring back the nodes that a test has left switched off or cut off, before its runs are deleted."""
+    """Bring back the nodes that a test has left stopped or isolated, before its runs are deleted."""
     yield
     for node in [each["node"] for each in cluster.nodes()]:
-        for verb in (cluster.start_node, cluster.heal):
+        for verb in (cluster.start_node, cluster.reconnect):
             with contextlib.suppress(KitError):
                 verb(node)
 
@@ -92,11 +92,11 @@ def test_a_run_whose_node_is_cut_off_for_a_while_says_so_and_goes_on_where_it_wa
     run = train(cluster, steps=FOREVER, source=ALONE)
     at_step(run, 3)
     node = node_of(run, 1)
-    cluster.cut(node)
+    cluster.isolate(node)
     until(lambda: "does not answer" in str(run.status), "the kit to name the node")
     assert str(run.status) == f"Running: 2 of 2 pods; rank 1: its node {node} does not answer"
     assert run.pods()[1]["why"] == f"its node {node} does not answer"
-    cluster.heal(node)
+    cluster.reconnect(node)
     until(lambda: str(run.status) == "Running: 2 of 2 pods", "the kit to hear of it")
     end(run)
     assert run.wait(timeout=PATIENCE).phase == "Succeeded"
@@ -114,7 +114,7 @@ def test_a_job_that_may_replaces_the_rank_of_a_node_that_is_cut_off_and_the_old_
     at_step(run, 3)
     node = node_of(run, 1)
     old = next(each["pod"] for each in run.pods() if each["rank"] == 1)
-    cluster.cut(node)
+    cluster.isolate(node)
 
     def replaced():
         return [
@@ -125,7 +125,7 @@ def test_a_job_that_may_replaces_the_rank_of_a_node_that_is_cut_off_and_the_old_
 
     until(replaced, "a rank 1 in its place")
     assert replaced()[0]["node"] != node
-    cluster.heal(node)
+    cluster.reconnect(node)
     until(lambda: old not in [each["pod"] for each in run.pods() if each["status"] == "Running"], "its end")
     end(run)
     assert run.wait(timeout=PATIENCE).phase == "Succeeded"

@@ -26,7 +26,7 @@ from .lab import (
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
 ASLEEP_SECONDS = 18  # longer than the node controller's patience
-BACK = {"stop": "start", "cut": "heal"}
+BACK = {"stop": "start", "isolate": "reconnect"}
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when
     far = pods.running(pod(main=main, **on_node(1)))
     pods.wait_for_line(far["metadata"]["name"], "200")
 
-    assert switch("cut", "node-0") == "cut"
+    assert switch("isolate", "node-0") == "isolated"
     pods.wait_for_line(far["metadata"]["name"], "unreachable")
     until_ready(lab, "node-0", False)
     pods.until(server["metadata"]["name"], lambda seen: seen["metadata"].get("deletionTimestamp"))
@@ -161,7 +161,7 @@ def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when
     eventually(lambda: running_with(lab, "localkube.kubelet"))
     assert running_with(lab, "SimpleHTTPRequestHandler") >= 1, "nobody could tell it to end"
 
-    assert switch("heal", "node-0") == "running"
+    assert switch("reconnect", "node-0") == "running"
     pods.gone(server["metadata"]["name"])
     assert running_with(lab, "SimpleHTTPRequestHandler") == 0
     until_ready(lab, "node-0", True)
@@ -179,7 +179,7 @@ def test_what_was_switched_off_stays_off_when_the_agent_is_killed(lab, switch):
     kubelet.wait()
     eventually(lambda: running_with(lab, "localkube.kubelet"))
     with pytest.raises(Refused, match="switched off"):
-        localkube("node", "cut", lab.name, "node-2", home=lab.home)
+        localkube("node", "isolate", lab.name, "node-2", home=lab.home)
     assert switch("start", "node-2") == "running"
 
 

@@ -148,8 +148,8 @@ def test_a_static_program_finds_its_files_by_its_arguments_and_an_event_says_wha
 
 def test_a_node_cannot_be_cut_off_and_the_refusal_says_why_and_what_to_do(lab):
     with pytest.raises(Refused) as caught:
-        localkube("node", "cut", lab.name, "node-1", home=lab.home)
-    assert "a node cannot be cut off in plain mode" in caught.value.error["what"]
+        localkube("node", "isolate", lab.name, "node-1", home=lab.home)
+    assert "a node cannot be isolated in plain mode" in caught.value.error["what"]
 
 
 def test_two_torch_ranks_meet_by_the_name_of_a_pod(lab, pods):

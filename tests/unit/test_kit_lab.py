@@ -95,7 +95,7 @@ def press(buttons, name):
     buttons.close()
 
 
-NODES = {"stop node-0", "cut node-0", "stop node-1", "cut node-1"}
+NODES = {"stop node-0", "isolate node-0", "stop node-1", "isolate node-1"}
 
 
 def test_what_makes_no_sense_now_cannot_be_pressed(made):
@@ -110,7 +110,7 @@ def test_what_makes_no_sense_now_cannot_be_pressed(made):
     made.buttons.update(look(story, now=3.0), over=False)
     assert enabled(made.buttons) == {
         *("kill lab-0", "pause lab-0", "kill lab-1", "resume lab-1", "scale down"),
-        *("heal node-0", "stop node-1", "cut node-1"),
+        *("reconnect node-0", "stop node-1", "isolate node-1"),
     }
     made.buttons.update(look(story, now=3.0), over=True)
     assert enabled(made.buttons) == set()

@@ -26,7 +26,7 @@ from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
 
-RUNNING, STOPPED, CUT = "running", "stopped", "cut"
+RUNNING, STOPPED, ISOLATED = "running", "stopped", "isolated"
 RETRY_SECONDS, REGISTER_SECONDS, MOST_REGISTER_SECONDS = 0.05, 5, 60
 PASSING = (0, 403, 429, 500, 503)
 
@@ -95,7 +95,7 @@ class VirtualNode:
 
     def plug(self) -> dict[str, str]:
         """Return what the runtime must know of its place in the network."""
-        bridge = f"cut{self.settings.index}"
+        bridge = f"isolated{self.settings.index}"
         return {"address": self.settings.address, "prefix": self.prefix, "bridge": bridge}
 
 
@@ -130,7 +130,7 @@ class NodeStates:
 
 
 class NodeFaults:
-    """Carries out ``stop``, ``start``, ``cut`` and ``heal``, one after the other.
+    """Carries out ``stop``, ``start``, ``isolate`` and ``reconnect``, one after the other.
 
     Args:
         nodes: By name.
@@ -164,7 +164,12 @@ class NodeFaults:
             raise LocalClusterError(
                 "there is no such node", about=name, fix=f"those that there are: {', '.join(self._nodes)}"
             )
-        work = {"stop": self._stop, "start": self._start, "cut": self._cut, "heal": self._heal}[verb]
+        work = {
+            "stop": self._stop,
+            "start": self._start,
+            "isolate": self._isolate,
+            "reconnect": self._reconnect,
+        }[verb]
         async with self._lock:
             try:
                 await work(node)
@@ -183,21 +188,21 @@ class NodeFaults:
         await self._tenants.lose(node)
 
     async def _start(self, node: VirtualNode) -> None:
-        if node.state == CUT:
+        if node.state == ISOLATED:
             raise LocalClusterError(
-                "the node runs; it is cut off from the network", about=node.name, fix="heal it"
+                "the node runs; it is isolated from the network", about=node.name, fix="reconnect it"
             )
         await self._return(node)
 
-    async def _cut(self, node: VirtualNode) -> None:
+    async def _isolate(self, node: VirtualNode) -> None:
         if node.state == STOPPED:
             raise LocalClusterError("the node is switched off", about=node.name, fix="start it first")
         if node.state == RUNNING:
-            await self._client.call("unplug", cut=True, **node.plug())
-            node.disconnect(CUT)
-            self._states.set(node.name, CUT)
+            await self._client.call("unplug", isolate=True, **node.plug())
+            node.disconnect(ISOLATED)
+            self._states.set(node.name, ISOLATED)
 
-    async def _heal(self, node: VirtualNode) -> None:
+    async def _reconnect(self, node: VirtualNode) -> None:
         if node.state == STOPPED:
             raise LocalClusterError("the node is switched off", about=node.name, fix="start it")
         await self._return(node)
