@@ -1,9 +1,8 @@
-"""Fetch a file by HTTP: from one mirror after the other, going on where a connection was cut, checked at
-the end.
+"""Download a file by HTTP: try the mirrors in turn, resume interrupted downloads, and verify the checksum.
 
-Proxies come from the environment (``HTTPS_PROXY`` and the others), as urllib has it. What was fetched
-before a cut, or before the pod was killed, stays in a ``.part`` file, and is neither taken for the file nor
-fetched again.
+Proxies come from the environment (``HTTPS_PROXY`` and the others), as in urllib. Data received before an
+interruption, or before the pod was killed, stay in a ``.part`` file, which is never used as the complete file
+and is not downloaded again.
 """
 
 import hashlib
@@ -18,27 +17,27 @@ from pathlib import Path
 from say import Meter, Trouble, full, say
 from sources import Download
 
-# Asked for a name, the resolver would take half a minute where nobody answers; a mirror that is there
+# Without an answer the resolver would take half a minute to look up a name; a mirror that is reachable
 # answers at once.
 os.environ.setdefault("RES_OPTIONS", "timeout:2 attempts:1")
 ANSWER_SECONDS = 10.0
 BLOCK = 2**18
-CUTS = 5  # so many in a row that bring nothing new, and the next mirror is tried
+CUTS = 5  # attempts in a row without new data, before the next mirror is tried
 PAUSE_SECONDS = 0.5
 AGENT = {"User-Agent": "trainyard", "Accept-Encoding": "identity"}
 
 
 def fetch(download: Download, mirrors: Sequence[str], folder: Path) -> tuple[Path, str]:
-    """Return the complete file, and the address from which it came.
+    """Download the complete file; return its path and the address that it came from.
 
     Args:
-        download: What to fetch.
-        mirrors: Addresses of folders.
-        folder: Where it goes.
+        download: The file to download.
+        mirrors: Addresses of folders that have the file.
+        folder: The target folder.
 
     Raises:
-        Trouble: No mirror could be had, or what they have is something else; nothing of that is left.
-        OSError: The volume is full, or cannot be written.
+        Trouble: No mirror could be reached, or the file is not the expected one; it is then deleted.
+        OSError: The volume is full or not writable.
     """
     whole = folder / download.name
     part = whole.with_name(f"{download.name}.part")
@@ -47,9 +46,7 @@ def fetch(download: Download, mirrors: Sequence[str], folder: Path) -> tuple[Pat
         url = mirror.rstrip("/") + "/" + download.name
         try:
             resumed = _fetch_from(url, download, part)
-            if resumed and not _is_right(
-                part, download
-            ):  # a part of something else: once more, from the start
+            if resumed and not _is_right(part, download):  # a part of a different file: start again
                 part.unlink()
                 _fetch_from(url, download, part)
         except _Unavailable as error:
@@ -76,7 +73,7 @@ class _Unavailable(Exception):
 
 
 def _fetch_from(url: str, download: Download, part: Path) -> bool:
-    """Fetch what is missing of a file; return whether a part was there before."""
+    """Download the missing rest of a file; return True if a part existed before."""
     resumed = part.exists() and part.stat().st_size > 0
     cuts = 0
     while cuts < CUTS:
@@ -87,7 +84,7 @@ def _fetch_from(url: str, download: Download, part: Path) -> bool:
             _receive(url, download, part, before)
             return resumed
         except urllib.error.HTTPError as error:
-            if error.code == 416:  # it has less than we do: that was another file
+            if error.code == 416:  # the remote file is shorter than our part: a different file
                 part.unlink()
                 resumed = False
             elif error.code < 500 and error.code not in (408, 429):
@@ -107,10 +104,10 @@ def _fetch_from(url: str, download: Download, part: Path) -> bool:
 
 
 def _receive(url: str, download: Download, part: Path, before: int) -> None:
-    """Add to the part what one connection brings; a server that knows no ranges begins again.
+    """Append the data of one connection to the part; start again if the server does not support ranges.
 
     Raises:
-        ConnectionError: It brought less than it had announced.
+        ConnectionError: The server sent less than announced.
     """
     headers = AGENT | ({"Range": f"bytes={before}-"} if before else {})
     request = urllib.request.Request(url, headers=headers)
@@ -127,10 +124,10 @@ def _receive(url: str, download: Download, part: Path, before: int) -> None:
             for block in _blocks(answer):
                 file.write(block)
                 meter.add(len(block), mb_per_s=round(meter.rate() / 1e6, 1))
-                if meter.done > download.size + BLOCK:  # something else, perhaps without an end
+                if meter.done > download.size + BLOCK:  # a different file, perhaps endless
                     break
             file.truncate()
-        announced = answer.length  # what is still missing of it
+        announced = answer.length  # the bytes still missing
     if announced:
         raise ConnectionError(f"the connection was cut with {announced} bytes to come")
 
@@ -150,7 +147,7 @@ def _digest(path: Path, algorithm: str) -> str:
 
 
 def _answered(error: Exception) -> bool:
-    """Return whether a server was there at all."""
+    """Return True if the server answered at all."""
     return isinstance(error, urllib.error.HTTPError | http.client.HTTPException | ConnectionResetError) or (
         isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError)
     )

@@ -1,9 +1,7 @@
-"""The files of each dataset, as its usual loaders read them: written for stand-ins, read for counts and
-samples.
+"""The file formats of the datasets: write them for synthetic images, read them for counts and previews.
 
-`torchvision.datasets.MNIST` and `ImageFolder` read what is written here as they read the real files.
-`CIFAR10` compares the files with the MD5 of the real ones, which no other files can have: a loader of one's
-own reads both.
+`torchvision.datasets.MNIST` and `ImageFolder` read these files like the real ones. `CIFAR10` compares the
+files with the MD5 checksums of the real ones, which generated files cannot match; other loaders read both.
 """
 
 import json
@@ -25,13 +23,13 @@ SYNTHETIC_CLASSES = 200
 
 @dataclass(frozen=True)
 class Contents:
-    """What is in a prepared folder.
+    """The content of a prepared folder.
 
     Attributes:
-        classes: Their names, by number.
-        train_images: How many.
-        test_images: How many.
-        sample: Pictures and their classes, a few.
+        classes: The class names, by number.
+        train_images: The number of training images.
+        test_images: The number of test images.
+        sample: A few images and their classes, as a preview.
     """
 
     classes: list[str]
@@ -42,14 +40,14 @@ class Contents:
 
 @dataclass(frozen=True)
 class Format:
-    """How one dataset lies in its folder.
+    """The format of one dataset in its folder.
 
     Attributes:
-        train: How many images it has for training.
-        test: And for testing.
-        write: Makes stand-ins: folder, images for training, for testing, seed.
-        read: Returns what is there.
-        tidy: What is done with the unpacked files of the real one.
+        train: The number of training images.
+        test: The number of test images.
+        write: Writes synthetic images: folder, number of training and test images, seed.
+        read: Reads the content of a folder.
+        tidy: Rearranges the unpacked files of the real dataset.
     """
 
     train: int
@@ -63,7 +61,7 @@ class Format:
 
 
 def write_digits(folder: Path, train: int, test: int, seed: int) -> None:
-    """Copy scikit-learn's file: these digits are real, and travel with it."""
+    """Copy scikit-learn's file: these digits are real, and part of the package."""
     shutil.copyfile(digits_file(), folder / "digits.csv.gz")
 
 
@@ -154,13 +152,13 @@ def read_cifar10(folder: Path) -> Contents:
 
 
 def read_cifar10_batch(path: Path) -> dict:
-    """Return one batch: its ``data``, images x 3072, and ``labels``, under names that are bytes."""
+    """Read one batch: ``data`` (images x 3072) and ``labels``, with bytes as keys."""
     with path.open("rb") as file:
-        return pickle.load(file, encoding="bytes")  # its checksum is known, or it was made here
+        return pickle.load(file, encoding="bytes")  # its checksum was verified, or it was generated here
 
 
 class _OfPython2(pickle._Pickler):
-    """Writes bytes as Python 2 wrote its strings, as in the real files: readers ask for bytes or for text."""
+    """Pickle bytes as Python 2 pickled strings, as in the real files, so that they load as bytes or text."""
 
     def save_string(self, text: bytes) -> None:
         self.write(pickle.BINSTRING + struct.pack("<i", len(text)) + text)
@@ -206,9 +204,9 @@ def write_tiny_imagenet(folder: Path, train: int, test: int, seed: int) -> None:
 
 
 def tidy_tiny_imagenet(folder: Path) -> None:
-    """Sort the images for validation into a folder for each class, as `ImageFolder` reads them.
+    """Sort the validation images into a folder for each class, the layout that `ImageFolder` reads.
 
-    They come in one folder, with a table that says what each is; that table stays.
+    They come in one folder, with a table of their labels; the table stays.
     """
     val = folder / "tiny-imagenet-200" / "val"
     for line in (val / "val_annotations.txt").read_text().splitlines():
@@ -228,7 +226,7 @@ def read_tiny_imagenet(folder: Path) -> Contents:
     first = [next(_pictures(root / "train" / wnid)) for wnid in sorted(ids)[:SAMPLE]]
     images = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in first])
     names = [words.get(wnid, wnid).split(",")[0] for wnid in sorted(ids)[:SAMPLE]]
-    # ImageFolder numbers the classes by their folders' names.
+    # ImageFolder numbers the classes in the order of their folder names.
     train, val = (sum(1 for _ in _pictures(root / part)) for part in ("train", "val"))
     return Contents(sorted(ids), train, val, (images, names))
 
@@ -246,7 +244,7 @@ FORMATS = {
 
 
 def describe(folder: Path, contents: Contents, **more: object) -> dict:
-    """Write the sample, then ``dataset.json``, whose presence says that all is there; return what it says."""
+    """Write the preview, then ``dataset.json``, which marks the dataset as complete; return its content."""
     images, names = contents.sample
     np.savez_compressed(folder / "sample.npz", images=images, labels=np.array(names))
     said = more | {

@@ -1,9 +1,9 @@
-"""One process at a time prepares a dataset, whichever node it runs on.
+"""Ensure that only one process at a time prepares a dataset, on any node.
 
-A POSIX lock on a file of the volume: the kernel lets go of it when its holder dies, and NFS servers (EFS,
-Filestore) pass it on between nodes, those of version 4 after a lease of a minute or so when a whole node is
-lost. Where a file system keeps no locks, two at once do double work, and each result is still whole: both
-work in folders of their own.
+This is a POSIX lock on a file of the volume: the kernel releases it when its holder dies, and NFS servers
+(EFS, Filestore) share it between nodes; version 4 releases it after a lease of about a minute when a whole
+node is lost. On a file system without locks, concurrent processes duplicate the work, but each result is
+complete, because each works in its own folder.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ LOOK_SECONDS = 0.25
 
 @contextlib.contextmanager
 def only_one(path: Path, *, patience: float) -> Iterator[None]:
-    """Hold the lock for the body; wait for whoever has it.
+    """Hold the lock during the body; wait for the current holder.
 
     Raises:
-        Trouble: It was not to be had for ``patience`` seconds.
+        Trouble: The lock was not available within ``patience`` seconds.
     """
     with path.open("a") as file:
         deadline, told = time.monotonic() + patience, False

@@ -2,17 +2,17 @@
 # requires-python = ">=3.11"
 # dependencies = ["numpy>=2.4", "pillow>=12", "scikit-learn>=1.9"]
 # ///
-"""Put a dataset on a volume: fetched, verified and unpacked there, or drawn where it cannot be had.
+"""Prepare a dataset on a volume: download, verify and unpack it, or generate synthetic images instead.
 
     python datasets/prepare_dataset.py cifar10 --root /data
     python datasets/prepare_dataset.py cifar10 --root /tmp/data --source synthetic --limit 2000
     python datasets/prepare_dataset.py mnist --root /data --records
 
-The folder ``<root>/<name>`` appears in one step, complete, with ``dataset.json`` in it. What is being made
-lies in ``<root>/.trainyard`` until then. Two at once are safe; one that was killed is taken up where it
-stopped fetching.
+The folder ``<root>/<name>`` appears in one step, complete, with ``dataset.json`` in it. Until then, partial
+files are in ``<root>/.trainyard``. Concurrent calls are safe; a killed program resumes its download when it
+runs again.
 
-On stdout: one JSON object a line: ``start``, ``source``, ``progress``, ``error``, ``end``.
+Stdout has one JSON object per line: ``start``, ``source``, ``progress``, ``error``, ``end``.
 """
 
 import argparse
@@ -38,7 +38,7 @@ PATIENCE_SECONDS = 3600
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags."""
+    """Parse the flags."""
     parser = argparse.ArgumentParser(description="Put a dataset on a volume.")
     parser.add_argument("name", choices=sorted(FORMATS))
     parser.add_argument("--root", type=Path, default=Path("data"), help="the volume")
@@ -50,7 +50,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def prepare(settings: argparse.Namespace) -> dict:
-    """Return what ``dataset.json`` says, once the dataset is there."""
+    """Prepare the dataset and return the content of ``dataset.json``."""
     place, work = settings.root / settings.name, settings.root / ".trainyard" / settings.name
     work.mkdir(parents=True, exist_ok=True)
     with only_one(work / "lock", patience=PATIENCE_SECONDS):
@@ -58,7 +58,7 @@ def prepare(settings: argparse.Namespace) -> dict:
         if there is not None and suits(there, settings):
             say("progress", doing="it is there already", percent=100.0)
             return with_records(place, there, settings)
-        for left in work.glob("made-*"):  # by one that was killed
+        for left in work.glob("made-*"):  # left by a killed process
             shutil.rmtree(left, ignore_errors=True)
         made = Path(tempfile.mkdtemp(prefix="made-", dir=work))
         try:
@@ -72,12 +72,12 @@ def prepare(settings: argparse.Namespace) -> dict:
 
 
 def with_records(place: Path, said: dict, settings: argparse.Namespace) -> dict:
-    """Return what is said of a dataset, with its records made if they are asked for and not there."""
+    """Return a dataset's description; write its records first if they are requested but missing."""
     return write_records(place, said) if settings.records and "records" not in said else said
 
 
 def read(place: Path) -> dict | None:
-    """Return what is said of a dataset that is complete, or None."""
+    """Return the description of a complete dataset, or None."""
     try:
         return json.loads((place / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -85,7 +85,7 @@ def read(place: Path) -> dict | None:
 
 
 def suits(there: dict, settings: argparse.Namespace) -> bool:
-    """Return whether what is there is what is asked for."""
+    """Return True if the existing dataset meets the request."""
     if not there["synthetic"]:
         return settings.source != "synthetic" or settings.name not in SOURCES
     limit = there["limit"]
@@ -94,7 +94,7 @@ def suits(there: dict, settings: argparse.Namespace) -> bool:
 
 
 def fill(made: Path, work: Path, settings: argparse.Namespace) -> dict:
-    """Put the dataset into a folder, and describe it there."""
+    """Write the dataset and its description to a folder."""
     synthetic = settings.source == "synthetic" and settings.name in SOURCES
     source = "scikit-learn" if settings.name not in SOURCES else "drawn here"
     if settings.name in SOURCES and not synthetic:
@@ -124,7 +124,7 @@ def fill(made: Path, work: Path, settings: argparse.Namespace) -> dict:
 
 
 def fetch_all(made: Path, work: Path, settings: argparse.Namespace) -> str:
-    """Fetch the files, unpack them, and return where they came from."""
+    """Download and unpack the files; return the address that they came from."""
     source = SOURCES[settings.name]
     free = shutil.disk_usage(work).free
     if free < source.room:
@@ -135,9 +135,7 @@ def fetch_all(made: Path, work: Path, settings: argparse.Namespace) -> str:
     mirrors = [each for each in (os.environ.get(MIRROR), *source.mirrors) if each]
     for download in source.downloads:
         archive, url = fetch(download, mirrors, work)
-        mirrors.sort(
-            key=lambda mirror: not url.startswith(mirror)
-        )  # the others have shown that they do not answer
+        mirrors.sort(key=lambda mirror: not url.startswith(mirror))  # the other mirrors did not answer
         into = made / "MNIST" / "raw" if settings.name == "mnist" else made
         say("progress", doing=f"unpacking {download.name}", percent=None)
         unpack(archive, into)
@@ -146,7 +144,7 @@ def fetch_all(made: Path, work: Path, settings: argparse.Namespace) -> str:
 
 
 def replace(place: Path, made: Path) -> None:
-    """Let a complete folder appear in its place; what was there before goes."""
+    """Move a complete folder into place; delete an existing one."""
     if place.exists():
         place.rename(made / ".before")
     made.rename(place)
@@ -154,7 +152,7 @@ def replace(place: Path, made: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Prepare, and say how it went."""
+    """Prepare the dataset and report the result."""
     began, settings = time.monotonic(), parse_settings(argv)
     say("start", dataset=settings.name, folder=str(settings.root / settings.name))
     try:
@@ -176,6 +174,6 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # The first process of a container ignores it otherwise.
+    # The first process of a container ignores SIGTERM otherwise.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     main()

@@ -1,10 +1,10 @@
-"""Records of a dataset: one file for training and one for testing, read by range.
+"""Write a dataset as records: one file for training and one for testing, for range reads.
 
-A file is an array of raw bytes in NumPy's own format (``records/train.npy``), one item a record, all of one
-size: the label in one byte, then the pixels as the dataset has them: 64 values from 0 to 16 for the digits,
-28 x 28 for MNIST, 3 x 32 x 32 for CIFAR-10, a colour after the other. Item 17 is at a known place of the
-file, so whoever maps the file into memory reads any range of it and nothing else. Who reads them is
-``trainers/parameter_server/records.py``; images of different sizes would need another format.
+A file is an array of raw bytes in NumPy's format (``records/train.npy``), one item per record, all of one
+size: the label in one byte, then the pixels as in the dataset: 64 values from 0 to 16 for the digits,
+28 x 28 for MNIST, 3 x 32 x 32 for CIFAR-10, channel by channel. Item 17 is at a known offset in the file,
+so a memory-mapped file supports reading any range and nothing else. The reader is
+``trainers/parameter_server/records.py``. Images of different sizes would need another format.
 """
 
 import json
@@ -23,26 +23,26 @@ Images = tuple[np.ndarray, np.ndarray]
 
 
 def write_records(place: Path, said: dict) -> dict:
-    """Put the records beside a dataset that is whole, and return what ``dataset.json`` then says.
+    """Add records to a complete dataset, and return the new content of ``dataset.json``.
 
-    The folder appears in one step, and ``dataset.json`` tells of it afterwards.
+    The folder appears in one step; ``dataset.json`` is updated afterwards.
 
     Raises:
         Trouble: The dataset has images of different sizes.
-        OSError: The volume is full, or cannot be written.
+        OSError: The volume is full or not writable.
     """
     read = READERS.get(said["name"])
     if read is None:
         known = ", ".join(READERS)
         raise Trouble(f"{said['name']} cannot be made into records, which all have one size; {known} can")
     say("progress", doing="writing the records", percent=None)
-    for left in place.glob(".records-*"):  # by one that was killed
+    for left in place.glob(".records-*"):  # left by a killed process
         shutil.rmtree(left, ignore_errors=True)
     made = Path(tempfile.mkdtemp(prefix=".records-", dir=place))
     try:
         counted = {part: _write(made / f"{part}.npy", read(place, part)) for part in ("train", "test")}
         made.chmod(0o755)
-        shutil.rmtree(place / FOLDER, ignore_errors=True)  # of one that was killed before it said so
+        shutil.rmtree(place / FOLDER, ignore_errors=True)  # left by a killed process
         made.rename(place / FOLDER)
     finally:
         shutil.rmtree(made, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Where the datasets are, and how they are known to be whole.
+"""Addresses and checksums of the datasets.
 
-Checksums: SHA-256 as the data loaders of Keras and TensorFlow Datasets have it; the archive of
-tiny-imagenet-200 has only the MD5 that its users agree on, because whoever made it published none.
+The SHA-256 checksums are those in the data loaders of Keras and TensorFlow Datasets. For the archive of
+tiny-imagenet-200 there is only a commonly used MD5, because its authors published no checksum.
 """
 
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ DIGITS = tuple(str(digit) for digit in range(10))
 
 @dataclass(frozen=True)
 class Download:
-    """One file to fetch.
+    """One file to download.
 
     Attributes:
-        name: Its name, by which mirrors have it as well.
+        name: The file name, the same on all mirrors.
         size: In bytes.
         algorithm: ``sha256`` or ``md5``.
         checksum: In hexadecimal.
@@ -40,12 +40,12 @@ class Download:
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset that has to be fetched.
+    """A dataset that must be downloaded.
 
     Attributes:
-        mirrors: Addresses of folders that have the files, the first that answers being taken.
+        mirrors: Addresses of folders that have the files; the first that answers is used.
         downloads: The files.
-        room: Bytes that the download and what is unpacked from it need together.
+        room: Bytes that the download and the unpacked files need together.
     """
 
     mirrors: tuple[str, ...]
@@ -102,6 +102,6 @@ SOURCES = {
     "tiny-imagenet-200": Source(
         mirrors=("https://cs231n.stanford.edu/", "http://cs231n.stanford.edu/"),
         downloads=(Download("tiny-imagenet-200.zip", 248100043, "md5", "90528d7ca1a48142e341f4ef8d21d0de"),),
-        room=800_000_000,  # 120,000 small files take whole blocks
+        room=800_000_000,  # 120,000 small files occupy whole blocks
     ),
 }

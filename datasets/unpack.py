@@ -1,4 +1,4 @@
-"""Unpack archives into a folder, and nowhere else."""
+"""Unpack archives safely into one folder."""
 
 import gzip
 import shutil
@@ -14,11 +14,11 @@ BLOCK = 2**20
 
 
 def unpack(archive: Path, into: Path) -> None:
-    """Unpack a ``.tar.gz``, a ``.zip``, or one file that was compressed by gzip.
+    """Unpack a ``.tar.gz``, a ``.zip``, or a single gzip file.
 
     Raises:
-        Trouble: The archive is damaged, or has a member that would lie outside of the folder.
-        OSError: The volume is full, or cannot be written.
+        Trouble: The archive is damaged, or has a member with a path outside the folder.
+        OSError: The volume is full or not writable.
     """
     into.mkdir(parents=True, exist_ok=True)
     try:

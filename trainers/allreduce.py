@@ -2,23 +2,23 @@
 # requires-python = ">=3.11"
 # dependencies = ["torch>=2.15"]
 # ///
-"""Measure what training waits for: messages between each pair of ranks, and the all-reduce of all of them.
+"""Measure communication between ranks: messages between each pair, and the all-reduce of all of them.
 
-Nothing is learnt here. After every step of data-parallel training the ranks add up their gradients by an
+This program does not train. After every step of data-parallel training the ranks sum their gradients with an
 all-reduce. Its time has a part that does not depend on the size (latency) and one that grows with it
-(bandwidth). Each pair plays ping-pong while the others wait, so that a slow link between two nodes shows by
-itself; then all ranks add up numbers together.
+(bandwidth). Each pair plays ping-pong while the others wait, which shows a slow link between two nodes
+separately; then all ranks sum an array together.
 
     torchrun --nproc-per-node 4 trainers/allreduce.py                                # four on this machine
     torchrun --nnodes 4 --nproc-per-node 1 --node-rank $RANK \\
         --master-addr $MASTER_ADDR --master-port 29500 trainers/allreduce.py         # one on each of four
 
-On stdout: one JSON object a line, with ``event``, ``time``, ``rank`` and ``world_size``. Its own events are
+Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``. Its own events are
 ``pair`` (a, b, latency_us, bandwidth_bytes_per_s) and ``allreduce`` (bytes, seconds, bandwidth_bytes_per_s).
 
-Of a pair, latency is half a round trip of one number, and bandwidth that of a large message on one way. Of an
-all-reduce, it is the *bus bandwidth*: bytes / seconds * 2 (n - 1) / n for n ranks, which can be compared with
-a link's speed whatever n is. The formula is derived in doc/PERFORMANCE.md of
+For a pair, latency is half the round trip of one number, and bandwidth that of a large message in one
+direction. For an all-reduce, it is the *bus bandwidth*: bytes / seconds * 2 (n - 1) / n for n ranks, which is
+comparable with a link's speed for any n. The formula is derived in doc/PERFORMANCE.md of
 https://github.com/NVIDIA/nccl-tests.
 """
 
@@ -44,7 +44,7 @@ FLOAT = 4  # bytes
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; the defaults take a few seconds for four ranks on two cores."""
+    """Parse the flags; the defaults take a few seconds for four ranks on two cores."""
     parser = argparse.ArgumentParser(description="Measure all-reduce between each pair of ranks.")
     parser.add_argument("--bytes", type=int, default=8 * 2**20, help="size of the large message")
     parser.add_argument("--repeats", type=int, default=5, help="the tiny message has ten times as many")
@@ -52,7 +52,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def join_the_others() -> None:
-    """Meet the other ranks; without torchrun's variables this process is alone."""
+    """Join the process group; without torchrun's variables this process is the only rank."""
     if "RANK" in os.environ:
         dist.init_process_group("gloo", timeout=timedelta(minutes=2))
     else:
@@ -60,7 +60,7 @@ def join_the_others() -> None:
 
 
 def choose_device() -> tuple[torch.device, str]:
-    """Return this rank's device and the backend: nccl where each rank has a GPU of its own, else gloo."""
+    """Return this rank's device and the backend: nccl if each rank has its own GPU, else gloo."""
     mine = torch.zeros(1, dtype=torch.int64)  # no GPU
     if torch.cuda.is_available():
         index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
@@ -76,7 +76,7 @@ def choose_device() -> tuple[torch.device, str]:
 
 
 def emit(event: str, **fields: object) -> None:
-    """Write one event, in one piece, at once: pod logs are how the notebook sees it."""
+    """Write one event as a single line and flush it: the notebook reads it from the pod's log."""
     line = {"event": event, "time": time.time(), "rank": dist.get_rank(), "world_size": dist.get_world_size()}
     sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
     sys.stdout.flush()
@@ -86,19 +86,19 @@ def emit(event: str, **fields: object) -> None:
 
 
 def median_seconds(action: Callable[[], object], *, repeats: int, device: torch.device) -> float:
-    """Return the median time of an action; the first one connects the ranks, and is not timed."""
+    """Return the median time of an action; the first call connects the ranks and is not timed."""
     times = []
     for _ in range(repeats + 1):
         began = time.perf_counter()
         action()
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # the calls themselves return at once
+            torch.cuda.synchronize(device)  # CUDA calls are asynchronous
         times.append(time.perf_counter() - began)
     return statistics.median(times[1:])
 
 
 def one_way(size: int, other: int, *, repeats: int, group: dist.ProcessGroup, device: torch.device) -> float:
-    """Return the seconds that ``size`` bytes take to another rank: half of there and back."""
+    """Return the seconds that ``size`` bytes take to another rank: half of a round trip."""
     message = torch.zeros(size // FLOAT, device=device)
 
     def ping_pong() -> None:
@@ -122,7 +122,7 @@ def measure_pair(a: int, b: int, settings: argparse.Namespace, **how: object) ->
 
 
 def measure_all(settings: argparse.Namespace, *, group: dist.ProcessGroup, device: torch.device) -> None:
-    """Measure all ranks together, with messages from one number to the large one; rank 0 reports."""
+    """Measure the all-reduce of all ranks, from one number to the large message; rank 0 reports."""
     ranks = dist.get_world_size()
     check = torch.ones(1, device=device)
     dist.all_reduce(check, group=group)

@@ -1,12 +1,12 @@
-"""Checkpoints that training does not wait for: what the elastic trainers write, and what they go on from.
+"""Asynchronous checkpoints of the elastic trainers.
 
-A file is whole or not there: it is written beside its place, flushed to the disk, renamed, and the folder is
-flushed as well. Training stands still only while the state is copied in memory; a thread writes the copy. A
-volume that is full costs the newest checkpoint, not the run: the older ones stay, and training goes on.
+Files are written atomically: to a temporary file, flushed to the disk, renamed, and the folder is flushed as
+well. Training pauses only while the state is copied in memory; a thread writes the copy. A full volume loses
+the newest checkpoint, not the run: the older ones stay, and training continues.
 
-Loading takes the newest file that is whole, passes over those that are not, and refuses those of another run.
-`Keeper` is how an elastic trainer uses them; it is imported from beside it: ``trainers/checkpoints.py``.
-Which ranks there are, and who has the state while somebody still lives, is in ``elastic.py``.
+Loading takes the newest complete file, skips incomplete ones, and rejects those of another run. Elastic
+trainers use `Keeper`, imported from this file next to them. Membership, and the state of surviving ranks, are
+in ``elastic.py``.
 """
 
 import os
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-FORMAT = 1  # of what is in a file; a reader refuses a higher one
+FORMAT = 1  # format version; a reader rejects a higher one
 KEEP = 2  # files, in case the newest cannot be read
 PATTERN = "epoch-*-step-*.pt"
 DO_NOT_RESTART = 78  # EX_CONFIG: for elastic_launch.py
@@ -32,12 +32,12 @@ DO_NOT_RESTART = 78  # EX_CONFIG: for elastic_launch.py
 
 @dataclass(frozen=True)
 class Found:
-    """What a folder has to go on from.
+    """The result of loading from a folder.
 
     Attributes:
-        state: As it was saved; None where there is no whole checkpoint.
+        state: The saved state; None if there is no complete checkpoint.
         file: Its name, or "".
-        broken: Names of newer files that are not whole; they are renamed, so as not to count again.
+        broken: Names of newer, incomplete files; they are renamed so that they are not read again.
     """
 
     state: dict | None
@@ -46,27 +46,27 @@ class Found:
 
 
 class Refused(Exception):
-    """There is something in the folder that a restart would not mend; the text says what, and what to do."""
+    """The folder has a problem that a restart does not fix; the text names it, and what to do."""
 
 
 class Checkpoints:
     """The checkpoints of one run, in one folder. One process writes at a time; any may read.
 
     Args:
-        folder: Where; made when it is needed.
-        run: What must be the same for one run to be the continuation of another: model, global batch size,
+        folder: The folder; created when needed.
+        run: The settings that must match for a run to continue another: model, global batch size,
             learning rate, seed. Not the world size, which may change.
-        failures: After so many saves in a row that failed, the next raises.
+        failures: After this many failed saves in a row, the next one raises.
 
     Example:
         >>> with Checkpoints(Path("data/checkpoints"), {"model": "mlp", "seed": 0}) as checkpoints:
         ...     checkpoints.save({"model": network.state_dict()}, epoch=0, step=10)
-        ...     events = checkpoints.finished()  # asked at every step; the file is there when it says so
+        ...     events = checkpoints.finished()  # call at every step; lists files once they are complete
     """
 
     def __init__(self, folder: Path, run: Mapping[str, object], *, failures: int = 3) -> None:
         self.folder, self.run, self._limit = folder, dict(run), failures
-        self._memory: object = None  # of the copy; kept, since fresh pages cost more than copying into them
+        self._memory: object = None  # of the copy; reused, because new pages cost more than the copy
         self._thread: threading.Thread | None = None
         self._written: queue.SimpleQueue[dict] = queue.SimpleQueue()
         self._failed, self._reason = 0, ""
@@ -80,9 +80,9 @@ class Checkpoints:
     # Saving
 
     def save(self, state: dict, *, epoch: int, step: int) -> None:
-        """Copy the state, and write the copy while training goes on.
+        """Copy the state, and write the copy in the background.
 
-        Waits for the checkpoint before, if that is still being written: there is one copy.
+        Waits for the previous checkpoint if it is still being written, because there is only one copy.
 
         Args:
             state: Tensors and plain values, in dicts, lists and tuples.
@@ -90,7 +90,7 @@ class Checkpoints:
             step: the step, counted from the beginning of the run, that come next.
 
         Raises:
-            Refused: Too many saves in a row have failed; with the reason of the last.
+            Refused: Too many saves in a row have failed; the text has the reason of the last.
         """
         began = time.perf_counter()
         self.close()
@@ -109,10 +109,10 @@ class Checkpoints:
         self._thread.start()
 
     def finished(self) -> list[dict]:
-        """Return what has been written, or could not be, since this was last asked: fields of an event.
+        """Return the completed and failed saves since the last call, as fields of an event.
 
-        epoch, step, file, bytes, seconds from the call to the disk, waited: seconds that training stood
-        still; and ``error`` in place of file and bytes.
+        The fields are epoch, step, file, bytes, seconds (from the call to the disk) and waited (seconds that
+        training paused); ``error`` replaces file and bytes.
         """
         done = []
         while not self._written.empty():
@@ -120,14 +120,14 @@ class Checkpoints:
         return done
 
     def close(self) -> None:
-        """Wait until what is being written is on the disk. May be called twice."""
+        """Wait until the current checkpoint is on the disk. May be called twice."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def _write(self, name: str, content: dict, began: float, waited: float) -> None:
-        """In the thread: it prints nothing, and takes only the processor's time that training leaves."""
-        if sys.platform == "linux":  # where a priority is a thread's own
+        """Write in the thread: print nothing, and run at low priority."""
+        if sys.platform == "linux":  # if priorities are per thread
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         said: dict = {"epoch": content["epoch"], "step": content["step"]}
         try:
@@ -135,7 +135,7 @@ class Checkpoints:
             self._failed = 0
             for old in sorted(self.folder.glob(PATTERN))[:-KEEP]:
                 old.unlink(missing_ok=True)
-        except (OSError, RuntimeError) as error:  # torch's own writer says RuntimeError
+        except (OSError, RuntimeError) as error:  # torch's own writer raises RuntimeError
             self._failed, self._reason = self._failed + 1, str(error)
             said |= {"error": f"not written, the older ones stay: {error}"}
         said |= {"seconds": round(time.perf_counter() - began, 4), "waited": round(waited, 4)}
@@ -144,10 +144,10 @@ class Checkpoints:
     # Loading
 
     def load(self) -> Found:
-        """Return the newest state that is whole.
+        """Return the newest complete state.
 
         Raises:
-            Refused: It is another run's, or of a newer format.
+            Refused: It belongs to another run, or has a newer format.
         """
         broken = []
         for path in sorted(self.folder.glob(PATTERN), reverse=True):
@@ -158,7 +158,7 @@ class Checkpoints:
         return Found(None, "", tuple(broken))
 
     def _read(self, path: Path) -> dict | None:
-        """Return the content of a file, or None if it is not whole; it is then put out of the way."""
+        """Return the content of a file, or None if it is incomplete; it is then renamed."""
         try:
             with path.open("rb") as file:  # once: another process may replace it
                 if zipfile.ZipFile(file).testzip() is None:  # torch.save writes an archive with checksums
@@ -174,7 +174,7 @@ class Checkpoints:
         except (OSError, zipfile.BadZipFile):
             pass
         with suppress(OSError):  # the folder may be read-only
-            path.rename(path.with_name(f"broken-{path.name}"))  # or it would count as one that is kept
+            path.rename(path.with_name(f"broken-{path.name}"))  # otherwise it would count as one that is kept
         return None
 
     def _judged(self, path: Path, content: object) -> dict:
@@ -200,10 +200,10 @@ class Checkpoints:
 
 
 class Keeper:
-    """When an elastic trainer saves and loads, and what it says of it; without a folder it does nothing.
+    """Save and load the checkpoints of an elastic trainer, and log both; without a folder, do nothing.
 
     Args:
-        folder: Of the checkpoints, or None.
+        folder: The folder of the checkpoints, or None.
         run: As in `Checkpoints`.
         every: Steps between two checkpoints.
         failures: As in `Checkpoints`.
@@ -214,14 +214,14 @@ class Keeper:
         self._every = every
 
     def after_step(self, worker, state, *, last: bool) -> None:
-        """Let rank 0 begin to save when it is time; say what has been written meanwhile."""
+        """Start a save on rank 0 when it is due; log the completed ones."""
         if self._files is not None:
             if worker.rank == 0 and (last or state.step % self._every == 0):
                 self._save(state)
             self._report(worker)
 
     def resume(self, worker, state) -> bool:
-        """Fill the state from the newest checkpoint that is whole; False where there is none."""
+        """Fill the state from the newest complete checkpoint; return False if there is none."""
         if self._files is None:
             return False
         with _hopeless():
@@ -234,13 +234,13 @@ class Keeper:
         return found.state is not None
 
     def leave(self, worker, state) -> None:
-        """Save before this worker goes: it may be the last."""
+        """Save before this worker leaves: it may be the last."""
         if self._files is not None:
             self._save(state)
             self.close(worker)
 
     def close(self, worker) -> None:
-        """Wait until all is on the disk, and say so."""
+        """Wait until everything is on the disk, and log it."""
         if self._files is not None:
             self._files.close()
             self._report(worker)
@@ -257,7 +257,7 @@ class Keeper:
 
 @contextmanager
 def _hopeless() -> Iterator[None]:
-    """End the process where starting it again would not help: the launcher knows the status."""
+    """Exit with a status that tells the launcher that a restart would not help."""
     try:
         yield
     except Refused as error:
@@ -266,7 +266,7 @@ def _hopeless() -> Iterator[None]:
 
 
 def save_model(path: Path, content: dict) -> None:
-    """Write the trained model, or end with a clear word."""
+    """Write the trained model, or exit with a clear error."""
     with _hopeless():
         try:
             write(path, content)
@@ -275,10 +275,10 @@ def save_model(path: Path, content: dict) -> None:
 
 
 def write(path: Path, content: dict) -> int:
-    """Write a file that is whole or not there, and return its size in bytes.
+    """Write a file atomically, and return its size in bytes.
 
     Raises:
-        OSError, RuntimeError: It cannot be written; nothing of it is left.
+        OSError, RuntimeError: It cannot be written; no partial file is left.
     """
     beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -299,14 +299,14 @@ def write(path: Path, content: dict) -> int:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a process of this host, killed in the middle, has left."""
+    """Remove temporary files of killed processes of this host."""
     for left in folder.glob(f".*.pt.{socket.gethostname()}.*"):
         if not Path("/proc", left.name.rpartition(".")[2]).exists():
             left.unlink(missing_ok=True)
 
 
 def _copied(value: object, memory: object) -> object:
-    """Return a copy of a state in the host's memory; tensors take the places of those of the copy before."""
+    """Copy a state to the host's memory, into the tensors of the previous copy."""
     if isinstance(value, torch.Tensor):
         fits = isinstance(memory, torch.Tensor) and (memory.shape, memory.dtype) == (value.shape, value.dtype)
         return memory.copy_(value.detach()) if fits else value.detach().to("cpu", copy=True)

@@ -2,18 +2,18 @@
 # requires-python = ">=3.11"
 # dependencies = ["numpy>=2.4", "nvidia-ml-py>=13", "torch>=2.15"]
 # ///
-"""Classify the small photographs of CIFAR-10 with several processes (DistributedDataParallel).
+"""Classify the photographs of CIFAR-10 with several processes (DistributedDataParallel).
 
-The loop is that of ``digits_ddp.py``. New are the data, which a volume keeps, a recipe of this decade, and
-what makes it fast: images stay bytes in one tensor, and a batch is gathered, cropped, flipped and normalised
-as a whole. Resuming after a failure is not here but in ``cifar10_checkpoint.py``.
+The loop is that of ``digits_ddp.py``. New are data on a volume, a modern training recipe, and fast data
+loading: images stay bytes in one tensor, and a batch is gathered, cropped, flipped and normalised as a whole.
+Resuming after a failure is in ``cifar10_checkpoint.py``.
 
     python trainers/cifar10_ddp.py --data-dir data/cifar10                       # one process
     torchrun --nproc-per-node 2 trainers/cifar10_ddp.py --data-dir data/cifar10  # two on this machine
     torchrun trainers/cifar10_ddp.py --model resnet9 --batch-size 512 --epochs 24  # 94 % on one GPU
 
-The folder has ``cifar-10-batches-py`` and ``dataset.json``; ``kit.prepare_dataset`` makes both.
-On stdout: one JSON object a line, with ``event``, ``time``, ``rank`` and ``world_size``.
+The folder has ``cifar-10-batches-py`` and ``dataset.json``; ``kit.prepare_dataset`` creates both.
+Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``.
 """
 
 import argparse
@@ -38,10 +38,10 @@ from torch.utils.data import DistributedSampler
 
 # Settings ---------------------------------------------------------------------------------------------------
 
-# Mean and spread of each colour in CIFAR-10's training images, of 255.
+# Mean and standard deviation of each channel of CIFAR-10's training images, out of 255.
 MEAN, SPREAD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
-# pad: pixels by which a crop may move; hole: side of the square that is blanked; smoothing: of the labels.
-# resnet9's is the recipe of David Page's "How to train your ResNet" (2018), with smoothed labels.
+# pad: maximum shift of a crop, in pixels; hole: side of the blanked square; smoothing: of the labels.
+# resnet9's recipe is that of David Page's "How to train your ResNet" (2018), with smoothed labels.
 RECIPES = {
     "small": {"pad": 2, "hole": 0, "smoothing": 0.0},
     "workshop": {"pad": 2, "hole": 0, "smoothing": 0.0},
@@ -50,7 +50,7 @@ RECIPES = {
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; the defaults reach 74% in ten epochs on two ranks."""
+    """Parse the flags; the defaults reach 74% in ten epochs on two ranks."""
     parser = argparse.ArgumentParser(description="Train an image classifier, on one rank or on many.")
     parser.add_argument("--data-dir", type=Path, default=Path("data/cifar10"))
     parser.add_argument("--model", choices=sorted(RECIPES), default="small")
@@ -71,7 +71,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def join_the_others() -> None:
-    """Meet the other ranks; without torchrun's variables this process is alone."""
+    """Join the process group; without torchrun's variables this process is the only rank."""
     if "RANK" in os.environ:
         dist.init_process_group("gloo", timeout=timedelta(minutes=5))
     else:
@@ -79,9 +79,9 @@ def join_the_others() -> None:
 
 
 def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
-    """Return this rank's device, and the group that averages gradients.
+    """Return this rank's device, and the process group that averages gradients.
 
-    NCCL needs a GPU for each rank. Where ranks share one, or there is none, gloo (the default group) does it.
+    NCCL needs a GPU for each rank. If ranks share one, or there is none, gloo (the default group) is used.
     """
     mine = None
     if torch.cuda.is_available():
@@ -96,7 +96,7 @@ def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Say whether the device multiplies in bfloat16 by itself; where it is emulated it is slower."""
+    """Return True if the device supports bfloat16 natively; emulation is slower."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     able = torch.cpu.get_capabilities()
@@ -104,7 +104,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def emit(event: str, **fields: object) -> None:
-    """Write one event, in one piece, at once: pod logs are how the notebook sees it."""
+    """Write one event as a single line and flush it: the notebook reads it from the pod's log."""
     line = {"event": event, "time": time.time(), "rank": dist.get_rank(), "world_size": dist.get_world_size()}
     sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
     sys.stdout.flush()
@@ -114,7 +114,7 @@ def emit(event: str, **fields: object) -> None:
 
 
 def describe(folder: Path) -> dict:
-    """Return what ``dataset.json`` says: it is written last, so where it is the data set is complete."""
+    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -131,7 +131,7 @@ def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Ten
     for name in names:
         path = folder / "cifar-10-batches-py" / name
         try:
-            batch = pickle.loads(path.read_bytes(), encoding="bytes")  # runs code: read only what is known
+            batch = pickle.loads(path.read_bytes(), encoding="bytes")  # can run code: verified files only
             pixels.append(batch[b"data"])
             labels += batch[b"labels"]
         except (OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
@@ -143,15 +143,15 @@ def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Ten
 
 
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
-    """Return bytes (n x side x side x 3) as numbers around 0 (n x 3 x side x side), channels last."""
+    """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
     mean, spread = (torch.tensor(each, device=pixels.device).view(1, 3, 1, 1) for each in (MEAN, SPREAD))
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
 def augment(images: torch.Tensor, chosen: torch.Tensor, dice: torch.Generator, *, pad: int, hole: int):
-    """Gather a batch, each image moved by up to ``pad`` pixels, half of them mirrored, one square blanked.
+    """Gather a batch: shift each image by up to ``pad`` pixels, flip half of them, blank one square.
 
-    One indexing does it for the whole batch: for each pixel to be, the row and column where it comes from.
+    One index operation handles the whole batch: it has the source row and column of each target pixel.
     """
     count, side, device = len(chosen), images.shape[1], images.device
     line = torch.arange(side, device=device)
@@ -171,14 +171,14 @@ def augment(images: torch.Tensor, chosen: torch.Tensor, dice: torch.Generator, *
 
 
 def block(inputs: int, outputs: int, *, pool: bool = False) -> nn.Sequential:
-    """Return a convolution with batch normalisation; pooled before that, which saves three quarters of it."""
+    """Return a convolution with batch normalisation; pooling before it saves three quarters of its work."""
     convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     shrink = [nn.MaxPool2d(2)] if pool else []
     return nn.Sequential(convolution, *shrink, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
 class Residual(nn.Module):
-    """Two convolutions whose result is added to what went in."""
+    """Two convolutions with a residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class Residual(nn.Module):
 
 
 class Scale(nn.Module):
-    """Multiply: smaller answers keep the softmax from being sure too early."""
+    """Scale the logits: smaller ones keep the softmax from saturating early."""
 
     def __init__(self, by: float) -> None:
         super().__init__()
@@ -200,11 +200,11 @@ class Scale(nn.Module):
 
 
 def make_model(name: str, classes: int) -> nn.Module:
-    """Return a network for 32 x 32 pixels in colour."""
+    """Return a network for colour images of 32 x 32 pixels."""
     if name == "small":
         layers = [block(3, 32, pool=True), block(32, 64, pool=True), block(64, 128, pool=True), nn.Flatten()]
         layers += [nn.Linear(128 * 16, 128), nn.ReLU(), nn.Linear(128, classes)]
-    elif name == "workshop":  # the one of the EKS workshop: six convolutions, of 3 x 3 each
+    elif name == "workshop":  # from the EKS workshop: six convolutions of 3 x 3
         layers, width = [], 3
         for first, second in ((32, 64), (128, 128), (256, 256)):
             layers += [nn.Conv2d(width, first, 3, padding=1), nn.ReLU()]
@@ -222,22 +222,22 @@ def make_model(name: str, classes: int) -> nn.Module:
 
 
 def one_cycle(step: int, steps: int) -> float:
-    """Return the share of the highest rate: straight up for a fifth of the steps, then straight down to 0."""
+    """Return the fraction of the peak rate: linear warm-up for a fifth of the steps, then linear decay."""
     peak = max(1, steps // 5)
     return min((step + 1) / peak, (steps - step) / max(1, steps - peak))
 
 
 def gpu_usage(device: torch.device) -> dict[str, float]:
-    """Return how busy the GPU is and the bytes in use on it, as NVML counts them: by all its processes."""
+    """Return the GPU's utilisation and memory in use according to NVML, over all its processes."""
     if device.type != "cuda":
         return {}
     free, total = torch.cuda.mem_get_info(device)
     used = {"gpu_memory_bytes": total - free}
-    if importlib.util.find_spec("pynvml") is None:  # torch asks NVML by it
+    if importlib.util.find_spec("pynvml") is None:  # torch needs it to query NVML
         return used
     try:
         return used | {"gpu_percent": torch.cuda.utilization(device)}
-    except RuntimeError:  # not every driver says
+    except RuntimeError:  # not every driver reports it
         return used
 
 
@@ -277,7 +277,7 @@ def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: i
 
 
 def share_statistics(network: nn.Module) -> None:
-    """Average what batch normalisation has seen over the ranks, so that all hold the same model."""
+    """Average the batch normalisation statistics over the ranks, so that all have the same model."""
     for buffer in network.buffers():
         if buffer.is_floating_point():
             common = buffer.cpu()
@@ -287,7 +287,7 @@ def share_statistics(network: nn.Module) -> None:
 
 @torch.no_grad()
 def evaluate(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
-    """Return accuracy and loss over all test images, each counted once: a rank's share is every n-th."""
+    """Return accuracy and loss over all test images, each counted once: a rank evaluates every n-th image."""
     network.eval()
     images, labels = (part[dist.get_rank() :: dist.get_world_size()] for part in (images, labels))
     sums = torch.zeros(3, dtype=torch.float64)
@@ -302,7 +302,7 @@ def evaluate(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> 
 
 
 def save(path: Path, content: dict) -> None:
-    """Write a file that is whole or not there: beside it first, flushed to the disk, then renamed."""
+    """Write a file atomically: to a temporary file, flushed to the disk, then renamed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -323,14 +323,14 @@ def main(argv: list[str] | None = None) -> None:
     join_the_others()
     device, group = choose_device()
     torch.manual_seed(settings.seed)  # the same first weights on every rank
-    dice = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but other crops
+    dice = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
 
     about = describe(settings.data_dir)
     train = [part.to(device) for part in read_images(settings.data_dir, train=True, limit=settings.limit)]
     test = [
         part.to(device) for part in read_images(settings.data_dir, train=False, limit=settings.limit // 5)
     ]
-    sampler = DistributedSampler(range(len(train[1])), seed=settings.seed)  # another share for each rank
+    sampler = DistributedSampler(range(len(train[1])), seed=settings.seed)  # a different share for each rank
 
     network = make_model(settings.model, len(about["classes"])).to(device)
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
@@ -340,7 +340,7 @@ def main(argv: list[str] | None = None) -> None:
     low = settings.bf16 and has_bf16(device)
     cast = torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
 
-    # Twice the images in a step give a surer gradient, so the step may be twice as long (Goyal et al., 2017).
+    # Twice the images in a step give a less noisy gradient and allow twice the rate (Goyal et al., 2017).
     lr = settings.lr * settings.batch_size * dist.get_world_size() / 128
     optimizer = torch.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
     steps = settings.epochs * -(-len(sampler) // settings.batch_size)
@@ -354,13 +354,13 @@ def main(argv: list[str] | None = None) -> None:
     emit("start", **data, **work, **place)
 
     for epoch in range(settings.epochs):
-        sampler.set_epoch(epoch)  # or every epoch would see the images in the same order
+        sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         batches = torch.tensor(list(sampler)).split(settings.batch_size)
         with_it = {"settings": settings, "epoch": epoch, "dice": dice, "cast": cast}
         train_epoch(model, batches, train, optimizer, schedule, **with_it)
     share_statistics(network)
     result = evaluate(network, *test)
-    if dist.get_rank() == 0:  # one writer: two on one file would tear it
+    if dist.get_rank() == 0:  # one writer: two would corrupt the file
         emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
         if settings.model_file:
             made = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}

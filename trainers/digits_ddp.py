@@ -2,17 +2,17 @@
 # requires-python = ">=3.11"
 # dependencies = ["numpy>=2.4", "scikit-learn>=1.9", "torch>=2.15"]
 # ///
-"""Classify handwritten digits with several processes that share the work (DistributedDataParallel).
+"""Classify handwritten digits with several processes (DistributedDataParallel).
 
-The second rung of the ladder: ``digits_single.py`` plus one idea. Every process (a *rank*) holds the whole
-model and a share of each batch; the backward pass averages the gradients, so all ranks take the same step.
+This is ``digits_single.py`` plus one idea: every process (a *rank*) holds the whole model and a share of each
+batch; the backward pass averages the gradients, so all ranks apply the same update.
 
     python trainers/digits_ddp.py                               # one process
     torchrun --nproc-per-node 4 trainers/digits_ddp.py          # four on this machine
     torchrun --nnodes 4 --nproc-per-node 1 --node-rank $RANK \\
         --master-addr $MASTER_ADDR --master-port 29500 trainers/digits_ddp.py   # one on each of four machines
 
-On stdout: one JSON object a line, with ``event``, ``time``, ``rank`` and ``world_size``.
+Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; the defaults reach 97% on the digits in a few seconds."""
+    """Parse the flags; the defaults reach 97% on the digits in a few seconds."""
     parser = argparse.ArgumentParser(description="Train a digit classifier, on one rank or on many.")
     parser.add_argument("--dataset", choices=["digits", "mnist"], default="digits")
     parser.add_argument("--data-dir", type=Path, default=Path("data/mnist"), help="where MNIST is")
@@ -50,7 +50,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def join_the_others() -> None:
-    """Meet the other ranks; without torchrun's variables this process is alone."""
+    """Join the process group; without torchrun's variables this process is the only rank."""
     if "RANK" in os.environ:
         dist.init_process_group("gloo", timeout=timedelta(minutes=5))
     else:
@@ -58,9 +58,9 @@ def join_the_others() -> None:
 
 
 def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
-    """Return this rank's device, and the group that averages gradients.
+    """Return this rank's device, and the process group that averages gradients.
 
-    NCCL needs a GPU for each rank. Where ranks share one, or there is none, gloo (the default group) does it.
+    NCCL needs a GPU for each rank. If ranks share one, or there is none, gloo (the default group) is used.
     """
     mine = None
     if torch.cuda.is_available():
@@ -75,7 +75,7 @@ def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
 
 
 def emit(event: str, **fields: object) -> None:
-    """Write one event, in one piece, at once: pod logs are how the notebook sees it."""
+    """Write one event as a single line and flush it: the notebook reads it from the pod's log."""
     line = {"event": event, "time": time.time(), "rank": dist.get_rank(), "world_size": dist.get_world_size()}
     sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
     sys.stdout.flush()
@@ -87,7 +87,7 @@ def emit(event: str, **fields: object) -> None:
 def read_digits() -> tuple[np.ndarray, np.ndarray]:
     """Return the 1,797 images of 8 x 8 pixels that come with scikit-learn, and their labels.
 
-    Read from its file: importing scikit-learn takes longer than the first epoch.
+    They are read from the file: importing scikit-learn takes longer than the first epoch.
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
@@ -98,7 +98,7 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def describe(folder: Path) -> dict:
-    """Return what ``dataset.json`` says: it is written last, so where it is the data set is complete."""
+    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -109,9 +109,9 @@ def describe(folder: Path) -> dict:
 
 
 def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
-    """Return MNIST's training and test images, averaged to 14 x 14 pixels, with their labels.
+    """Read MNIST's training and test images, averaged to 14 x 14 pixels, with their labels.
 
-    The files are IDX: four bytes, of which the last counts the dimensions, these as integers, then bytes.
+    IDX files have four bytes, the last of which is the number of dimensions, then the dimensions, then bytes.
     """
 
     def read(name: str) -> np.ndarray:
@@ -133,7 +133,7 @@ def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
 
 
 def split(images: np.ndarray, labels: np.ndarray, seed: int) -> tuple[TensorDataset, TensorDataset]:
-    """Return a training and a test set (a fifth), the same ones on every rank."""
+    """Split into a training and a test set (a fifth), the same on every rank."""
     order = np.random.default_rng(seed).permutation(len(images))
     x, y = torch.from_numpy(images[order]).unsqueeze(1).contiguous(), torch.from_numpy(labels[order])
     test = len(x) // 5 + 1
@@ -188,9 +188,9 @@ def train_epoch(model, loader, optimizer, schedule, *, epoch: int, every: int, d
 
 @torch.no_grad()
 def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, show: int = 16) -> None:
-    """Count correct answers over every rank's share of the test set; rank 0 reports the sum.
+    """Count correct predictions on every rank's share of the test set; rank 0 reports the sum.
 
-    Each image is counted once: shares are strides, and none is padded to the length of another.
+    Each image is counted once: shares are strided, and none is padded.
     """
     model.eval()
     images, labels = (part[dist.get_rank() :: dist.get_world_size()].to(device) for part in test.tensors)
@@ -215,7 +215,7 @@ def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, sho
 
 
 def introduce(train, test, *, steps: int, network, device, group, about: dict) -> None:
-    """Say what this rank is about to do, and with what."""
+    """Log this rank's configuration."""
     emit(
         "start",
         dataset=about["name"],
@@ -245,7 +245,7 @@ def main(argv: list[str] | None = None) -> None:
     else:
         about = describe(settings.data_dir)
         train, test = read_mnist(settings.data_dir)
-    sampler = DistributedSampler(train, seed=settings.seed)  # another share of the images for each rank
+    sampler = DistributedSampler(train, seed=settings.seed)  # a different share of the images for each rank
     share = max(1, settings.batch_size // dist.get_world_size())
     loader = DataLoader(train, batch_size=share, sampler=sampler)
 
@@ -257,7 +257,7 @@ def main(argv: list[str] | None = None) -> None:
     introduce(train, test, steps=steps, network=network, device=device, group=group, about=about)
 
     for epoch in range(settings.epochs):
-        sampler.set_epoch(epoch)  # or every epoch would see the images in the same order
+        sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         train_epoch(model, loader, optimizer, schedule, epoch=epoch, every=settings.log_every, device=device)
     evaluate(network, test, device)
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))

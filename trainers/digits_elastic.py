@@ -2,21 +2,21 @@
 # requires-python = ">=3.11"
 # dependencies = ["numpy>=2.4", "python-etcd>=0.4.5", "scikit-learn>=1.9", "torch>=2.15"]
 # ///
-"""Classify handwritten digits with processes that may come and go while training goes on.
+"""Classify handwritten digits with processes that may join and leave during training.
 
-``digits_ddp.py`` plus one idea: what a step does depends neither on how many ranks there are nor on which. It
-takes a global batch, chosen by the seed, the epoch and its number alone; each rank takes a slice of that, and
-what they add up are sums over samples, not means over ranks. So ranks may be lost or join between any two
-steps, and the loss stays what it would have been; with ``--float64`` to nine digits and more.
+This is ``digits_ddp.py`` plus one idea: a step does not depend on the number of ranks. Its global batch
+depends only on the seed, the epoch and the step; each rank takes a slice of it, and the ranks add sums over
+samples, not means over ranks. So ranks may be lost or join between any two steps without an effect on the
+loss; with ``--float64`` to nine digits and more.
 
     python trainers/digits_elastic.py                                   # one process
     python trainers/elastic_launch.py --nnodes 1:4 --rdzv_endpoint HOST:29400 --rdzv_id RUN \\
-        trainers/digits_elastic.py --checkpoint-dir DIR                 # on each machine; survivors train on
+        trainers/digits_elastic.py --checkpoint-dir DIR                 # on each machine; survivors continue
     torchrun --nproc-per-node 4 --max-restarts 3 trainers/digits_elastic.py \\
-        --checkpoint-dir DIR                                            # the stock way: all start again
+        --checkpoint-dir DIR                                            # stock torchrun: all ranks restart
 
-How ranks meet and bring each other up to date is in ``elastic.py``, saving in ``checkpoints.py``.
-On stdout: one JSON object a line, with ``event``, ``time``, ``rank`` and ``world_size``.
+Rendezvous and state transfer are in ``elastic.py``, checkpoints in ``checkpoints.py``.
+Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``.
 """
 
 import argparse
@@ -37,12 +37,12 @@ from torch.utils.data import TensorDataset
 
 # Settings ---------------------------------------------------------------------------------------------------
 
-# What must be the same for a run to go on from a checkpoint; the number of ranks may differ.
+# Settings that must match for a run to resume from a checkpoint; the number of ranks may differ.
 CONTINUED = ("dataset", "epochs", "global_batch_size", "lr", "seed", "limit", "float64")
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; the defaults reach 97% on the digits in a few seconds."""
+    """Parse the flags; the defaults reach 97% on the digits in a few seconds."""
     parser = argparse.ArgumentParser(description="Train a digit classifier on ranks that may come and go.")
     parser.add_argument("--dataset", choices=["digits", "mnist"], default="digits")
     parser.add_argument("--data-dir", type=Path, default=Path("data/mnist"), help="where MNIST is")
@@ -75,7 +75,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
 def read_digits() -> tuple[np.ndarray, np.ndarray]:
     """Return the 1,797 images of 8 x 8 pixels that come with scikit-learn, and their labels.
 
-    Read from its file: importing scikit-learn takes longer than the first epoch.
+    They are read from the file: importing scikit-learn takes longer than the first epoch.
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
@@ -86,7 +86,7 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def describe(folder: Path) -> dict:
-    """Return what ``dataset.json`` says: it is written last, so where it is the data set is complete."""
+    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -97,9 +97,9 @@ def describe(folder: Path) -> dict:
 
 
 def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
-    """Return MNIST's training and test images, averaged to 14 x 14 pixels, with their labels.
+    """Read MNIST's training and test images, averaged to 14 x 14 pixels, with their labels.
 
-    The files are IDX: four bytes, of which the last counts the dimensions, these as integers, then bytes.
+    IDX files have four bytes, the last of which is the number of dimensions, then the dimensions, then bytes.
     """
 
     def read(name: str) -> np.ndarray:
@@ -121,7 +121,7 @@ def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
 
 
 def split(images: np.ndarray, labels: np.ndarray, seed: int) -> tuple[TensorDataset, TensorDataset]:
-    """Return a training and a test set (a fifth), the same ones on every rank."""
+    """Split into a training and a test set (a fifth), the same on every rank."""
     order = np.random.default_rng(seed).permutation(len(images))
     x, y = torch.from_numpy(images[order]).unsqueeze(1).contiguous(), torch.from_numpy(labels[order])
     test = len(x) // 5 + 1
@@ -129,18 +129,18 @@ def split(images: np.ndarray, labels: np.ndarray, seed: int) -> tuple[TensorData
 
 
 def order_of(epoch: int, *, images: int, seed: int) -> torch.Tensor:
-    """Return the images' numbers in an epoch's order: the same on every rank and in every world."""
+    """Return the order of the images in an epoch: the same on every rank and at every world size."""
     return torch.randperm(images, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
 
 
 def share_of(order: torch.Tensor, index: int, *, batch: int, rank: int, world_size: int) -> torch.Tensor:
-    """Return a rank's slice of a global batch; where there are more ranks than images some are empty.
+    """Return a rank's slice of a global batch; with more ranks than images some slices are empty.
 
     Args:
-        order: Of the epoch.
+        order: The order of the images in the epoch.
         index: The batch's number in the epoch; the last may be smaller than the others.
-        batch: Images in a global batch.
-        rank, world_size: Of this moment.
+        batch: The global batch size.
+        rank, world_size: Their current values.
     """
     return order[index * batch : (index + 1) * batch].tensor_split(world_size)[rank]
 
@@ -149,9 +149,9 @@ def share_of(order: torch.Tensor, index: int, *, batch: int, rank: int, world_si
 
 
 def make_model(side: int) -> nn.Module:
-    """Return a network of two layers for images of ``side`` x ``side`` pixels.
+    """Return a two-layer network for images of ``side`` x ``side`` pixels.
 
-    Without batch normalisation, which would make an answer depend on the other images of a rank's slice.
+    It has no batch normalisation, which would make the result depend on the slicing of the batch.
     """
     return nn.Sequential(nn.Flatten(), nn.Linear(side * side, 128), nn.ReLU(), nn.Linear(128, 10))
 
@@ -160,7 +160,7 @@ def make_model(side: int) -> nn.Module:
 
 
 def take_step(worker, network, optimizer, schedule, images, labels) -> elastic.Totals:
-    """Take one step with this rank's slice; where a peer is lost meanwhile, none is taken."""
+    """Take one step with this rank's slice; if a peer is lost meanwhile, the step has no effect."""
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(network(images), labels, reduction="sum")
     loss.backward()
@@ -171,7 +171,7 @@ def take_step(worker, network, optimizer, schedule, images, labels) -> elastic.T
 
 
 def train(worker, state, network, data, optimizer, schedule, *, settings, keeper) -> None:
-    """Take the steps from ``state.step`` to the last; after a change of ranks this is called again."""
+    """Take the steps from ``state.step`` to the last; called again after each membership change."""
     images, labels = data.tensors
     batch, last = settings.global_batch_size, settings.epochs * state.steps_per_epoch
     network.train()
@@ -193,14 +193,14 @@ def train(worker, state, network, data, optimizer, schedule, *, settings, keeper
                 worker.emit("epoch", epoch=epoch, seconds=round(time.perf_counter() - began, 4), **said)
             keeper.after_step(worker, state, last=state.step == last)
             time.sleep(max(0.0, floor - time.perf_counter()))
-            worker.step_boundary()  # here ranks join and leave
+            worker.step_boundary()  # ranks join and leave here
 
 
 @torch.no_grad()
 def evaluate(worker, network: nn.Module, test: TensorDataset, *, show: int = 16) -> None:
-    """Count correct answers over every rank's share of the test set; rank 0 reports the sum.
+    """Count correct predictions on every rank's share of the test set; rank 0 reports the sum.
 
-    Each image is counted once: shares are strides, and none is padded to the length of another.
+    Each image is counted once: shares are strided, and none is padded.
     """
     network.eval()
     images, labels = (part[worker.rank :: worker.world_size].to(worker.device) for part in test.tensors)
@@ -225,7 +225,7 @@ def evaluate(worker, network: nn.Module, test: TensorDataset, *, show: int = 16)
 
 
 def introduce(worker, train, test, *, steps: int, network, about: dict) -> None:
-    """Say what this rank is about to do, and with what."""
+    """Log this rank's configuration."""
     worker.emit(
         "start",
         dataset=about["name"],
@@ -243,7 +243,7 @@ def introduce(worker, train, test, *, steps: int, network, about: dict) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Read; then train, evaluate and save with whoever is there."""
+    """Read; then train, evaluate and save with the current ranks."""
     began = time.perf_counter()
     settings = parse_settings(argv)
     device = elastic.choose_device()

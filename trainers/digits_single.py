@@ -4,11 +4,11 @@
 # ///
 """Classify handwritten digits with one process.
 
-The first rung of the ladder; ``digits_ddp.py`` is this file plus one idea.
+The first trainer of the course; ``digits_ddp.py`` is this file plus one idea.
 
     python trainers/digits_single.py
 
-On stdout: one JSON object a line, with ``event``, ``time``, ``rank`` and ``world_size``.
+Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; the defaults reach 97% on the digits in a few seconds."""
+    """Parse the flags; the defaults reach 97% on the digits in a few seconds."""
     parser = argparse.ArgumentParser(description="Train a digit classifier.")
     parser.add_argument("--dataset", choices=["digits", "mnist"], default="digits")
     parser.add_argument("--data-dir", type=Path, default=Path("data/mnist"), help="where MNIST is")
@@ -42,7 +42,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def emit(event: str, **fields: object) -> None:
-    """Write one event, in one piece, at once: pod logs are how the notebook sees it."""
+    """Write one event as a single line and flush it: the notebook reads it from the pod's log."""
     line = {"event": event, "time": time.time(), "rank": 0, "world_size": 1}
     sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
     sys.stdout.flush()
@@ -54,7 +54,7 @@ def emit(event: str, **fields: object) -> None:
 def read_digits() -> tuple[np.ndarray, np.ndarray]:
     """Return the 1,797 images of 8 x 8 pixels that come with scikit-learn, and their labels.
 
-    Read from its file: importing scikit-learn takes longer than the first epoch.
+    They are read from the file: importing scikit-learn takes longer than the first epoch.
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
@@ -65,7 +65,7 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def describe(folder: Path) -> dict:
-    """Return what ``dataset.json`` says: it is written last, so where it is the data set is complete."""
+    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -76,9 +76,9 @@ def describe(folder: Path) -> dict:
 
 
 def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
-    """Return MNIST's training and test images, averaged to 14 x 14 pixels, with their labels.
+    """Read MNIST's training and test images, averaged to 14 x 14 pixels, with their labels.
 
-    The files are IDX: four bytes, of which the last counts the dimensions, these as integers, then bytes.
+    IDX files have four bytes, the last of which is the number of dimensions, then the dimensions, then bytes.
     """
 
     def read(name: str) -> np.ndarray:
@@ -100,7 +100,7 @@ def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
 
 
 def split(images: np.ndarray, labels: np.ndarray, seed: int) -> tuple[TensorDataset, TensorDataset]:
-    """Return a training and a test set (a fifth)."""
+    """Split into a training and a test set (a fifth)."""
     order = np.random.default_rng(seed).permutation(len(images))
     x, y = torch.from_numpy(images[order]).unsqueeze(1).contiguous(), torch.from_numpy(labels[order])
     test = len(x) // 5 + 1
@@ -155,7 +155,7 @@ def train_epoch(model, loader, optimizer, schedule, *, epoch: int, every: int, d
 
 @torch.no_grad()
 def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, show: int = 16) -> None:
-    """Count correct answers over the test set, and report them with a few of its images."""
+    """Count correct predictions on the test set, and report them with a few of its images."""
     model.eval()
     images, labels = (part.to(device) for part in test.tensors)
     answers = torch.cat([model(part) for part in images.split(1024)])
@@ -177,7 +177,7 @@ def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, sho
 
 
 def introduce(train, test, *, steps: int, network, device, about: dict) -> None:
-    """Say what is about to be done, and with what."""
+    """Log the configuration."""
     emit(
         "start",
         dataset=about["name"],

@@ -1,18 +1,17 @@
-"""Train on while workers come and go, without starting the survivors anew.
+"""Continue training when workers join and leave, without restarting the survivors.
 
-A trainer calls ``run(train, state)``. Around ``train`` this happens, again at each change of membership:
+A trainer calls ``run(train, state)``. Each membership change starts a new round:
 
-    rendezvous -> process group -> the furthest worker's state to all -> train(worker) -> … -> the change
+    rendezvous -> process group -> most advanced worker's state to all -> train(worker) -> … -> the change
 
-A change is a collective that failed (a peer was killed, or hangs, or is cut off) or one that all agree on
-at a step's boundary (somebody waits to join, or was asked to leave). ``train`` is then left by an exception,
-the group is taken down within the process, and the next round begins. Model, data and imports stay.
+A change is a collective that failed (a peer was killed, hangs, or is disconnected) or one that all ranks
+agree on at a step boundary (a worker waits to join, or was asked to leave). An exception then interrupts
+``train``, the group is destroyed within the process, and the next round begins. Model, data and imports stay.
 
-Started by ``elastic_launch.py``, which also starts dead workers again. Under plain torchrun the same trainer
-runs as torchrun wants it (one round; it dies with its peers, and is started again), and alone with nobody to
-meet. The store and its record are in ``elastic_rendezvous.py`` and ``elastic_watch.py``, what travels between
-workers in ``elastic_state.py``. Checkpoints are the trainer's: it reads and writes them in ``load``
-and ``leave``.
+``elastic_launch.py`` starts the trainer and restarts dead workers. The same trainer also runs under plain
+torchrun (one round; it dies with its peers and is restarted), and alone without a rendezvous. The store and
+its record are in ``elastic_rendezvous.py`` and ``elastic_watch.py``, the state sent between workers in
+``elastic_state.py``. The trainer reads and writes its checkpoints in ``load`` and ``leave``.
 """
 
 import json
@@ -35,11 +34,11 @@ from elastic_watch import Watch, open_sockets
 from torch import nn
 from torch.distributed.elastic.rendezvous import RendezvousError
 
-# Why there was a new round; of several reasons for the same round the last in this list is told.
+# Reasons for a new round; of several reasons for the same round, the last in this list is reported.
 REASONS = ("start", "join", "leave", "store lost", "peer lost", "peer silent")
-DO_NOT_RESTART = 78  # EX_CONFIG: the launcher knows that trying again will not help
+DO_NOT_RESTART = 78  # EX_CONFIG: the launcher does not restart the worker
 LEFT = 128 + signal.SIGTERM
-MOST_FAILED_GROUPS = 5  # in a row; after that it is no peer that has gone, but something that stays wrong
+MOST_FAILED_GROUPS = 5  # in a row; after that the cause is a persistent error, not a lost peer
 
 
 class Regroup(Exception):
@@ -56,7 +55,7 @@ class Leave(BaseException):
 
 @dataclass(frozen=True)
 class Totals:
-    """What a step came to over all workers: mean loss of the global batch, and how many samples it had."""
+    """The result of a step over all workers: mean loss of the global batch, and its number of samples."""
 
     loss: float
     samples: int
@@ -67,7 +66,7 @@ class Worker:
 
     Attributes:
         rank, world_size: In this round.
-        device: Where the model belongs.
+        device: The device for the model.
         group: The group for tensors on ``device``: nccl, or None for the default one (gloo).
         restarts: How often the launcher has started this worker again.
     """
@@ -88,11 +87,11 @@ class Worker:
     # Rounds -------------------------------------------------------------------------------------------------
 
     def begin(self, state: State, reason: str, load: Callable[[], bool] | None) -> None:
-        """Join the next round and bring ``state`` to where the furthest worker is.
+        """Join the next round and load the most advanced worker's ``state``.
 
         Raises:
-            Regroup: Somebody was lost before all was in place.
-            Leave, RunEnded, StoreError: There is no round for this worker.
+            Regroup: A worker was lost before the round was complete.
+            Leave, RunEnded, StoreError: This worker cannot join a round.
         """
         began = time.monotonic()
         self._agreed, self._leavers = None, 0
@@ -114,7 +113,7 @@ class Worker:
                     self._rendezvous = self._rendezvous or Rendezvous(self.settings)
                     self._round = self._rendezvous.next()
                     break
-                except RendezvousError as error:  # too few came in time, or the store went away
+                except RendezvousError as error:  # too few workers joined in time, or the store was lost
                     print(f"elastic: no rendezvous ({error}); trying anew", file=sys.stderr, flush=True)
                     self.withdraw()
                     self._rendezvous = None
@@ -134,15 +133,15 @@ class Worker:
     def _form(self) -> None:
         now, settings = self._round, self.settings
         known = set(open_sockets().values())
-        hook = sys.excepthook  # torch puts one around it in every round
-        # Longer each time: on a machine under load the same would only fail again.
+        hook = sys.excepthook  # torch wraps the store in one in every round
+        # Longer each time: on a loaded machine the same timeout would only fail again.
         limit = timedelta(seconds=settings.timeout("group_timeout") * 2**self._failed_groups)
         try:
             dist.init_process_group(
                 "gloo", store=now.store, rank=now.rank, world_size=now.world_size, timeout=limit
             )
         except BaseException:
-            # Groups are counted, and the count is part of their keys in the store: others would not find us.
+            # The group count is part of the keys in the store: with another count, peers would not find us.
             dist.distributed_c10d._world.group_count = 0
             raise
         finally:
@@ -153,17 +152,17 @@ class Worker:
         dist.set_timeout(timedelta(seconds=settings.timeout("collective_timeout")))
 
     def end_round(self) -> bool:
-        """Take the group down, whatever state it is in, and tell the others that the round is over.
+        """Destroy the group, in any state, and declare the round over for the others.
 
         Returns:
-            Whether the others have gone on without this worker.
+            True if the others have continued without this worker.
         """
         without = False
         if self._watch:
             self._watch.stop()
             self._watch = None
         if dist.is_initialized():
-            if self.group is not None:  # a collective on a GPU never gives up by itself
+            if self.group is not None:  # a collective on a GPU has no timeout of its own here
                 with suppress(RuntimeError):
                     self.group._get_backend(self.device).abort()
             with suppress(RuntimeError):
@@ -173,12 +172,12 @@ class Worker:
             try:
                 without = self._rendezvous.declare_over(self._round, leaving=self._leavers)
             except RendezvousError:
-                self._rendezvous = None  # the next one connects anew
+                self._rendezvous = None  # the next one reconnects
         self._round = None
         return without
 
     def _share(self, state: State, reason: str, load: Callable[[], bool] | None) -> dict[str, Any]:
-        """Bring everybody to the furthest worker's state; return what the event says about it."""
+        """Broadcast the most advanced worker's state; return the fields for the event."""
         mine = torch.tensor([state.step if state.ready else -1, REASONS.index(reason)])
         table = self._gather(mine)
         steps, reasons = table[:, 0].tolist(), table[:, 1].tolist()
@@ -206,7 +205,7 @@ class Worker:
 
     @contextmanager
     def collective(self) -> Iterator[None]:
-        """Turn a failed collective into ``Regroup``; wrap in it those that are not this class's own."""
+        """Turn a failed collective into ``Regroup``; use it around collectives outside this class."""
         try:
             yield
         except RuntimeError as error:
@@ -216,18 +215,18 @@ class Worker:
             raise Regroup("peer silent" if silent else "peer lost") from error
 
     def average_gradients(self, model: nn.Module, *, loss: torch.Tensor, samples: int) -> Totals:
-        """Make the gradients those of the mean over the global batch, the same on all ranks.
+        """Replace the gradients with those of the mean over the global batch, the same on all ranks.
 
         Args:
-            model: Its gradients are those of the *sum* of this rank's samples' losses; None counts as 0.
+            model: Has the gradients of the *sum* of this rank's sample losses; None counts as 0.
             loss: That sum, a scalar.
-            samples: How many there were; 0 is allowed.
+            samples: Their number; 0 is allowed.
 
         Returns:
             The mean loss and the number of samples of the global batch.
 
         Raises:
-            Regroup: A peer was lost; nothing of this step counts.
+            Regroup: A peer was lost; the step has no effect.
         """
         parameters = [each for each in model.parameters() if each.requires_grad]
         for each in parameters:
@@ -251,14 +250,14 @@ class Worker:
         return Totals(summed[0] / max(summed[1], 1), int(summed[1]))
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum a tensor over all ranks, in place; for what is not a step, such as an evaluation."""
+        """Sum a tensor over all ranks, in place; for uses other than a step, such as an evaluation."""
         with self.collective():
             if self.world_size > 1:
                 dist.all_reduce(tensor)
         return tensor
 
     def _sum(self, gradients: list[torch.Tensor], totals: torch.Tensor | None) -> torch.Tensor | None:
-        """Sum gradients of one type as one flat tensor; what else must be summed travels at its end."""
+        """Sum gradients of one type as one flat tensor; other values to be summed are appended to it."""
         flat = [each.flatten() for each in gradients]
         rides = totals is not None and flat[0].dtype in (torch.float32, torch.float64)
         if rides:
@@ -271,12 +270,12 @@ class Worker:
         parts = bucket.split([len(each) for each in flat])
         for mine, summed in zip(gradients, parts[: len(gradients)], strict=True):
             mine.copy_(summed.view_as(mine))
-        if totals is not None and not rides:  # half precision cannot count to a batch's size
+        if totals is not None and not rides:  # half precision cannot represent a batch's size
             dist.all_reduce(totals)
         return parts[-1] if rides else totals
 
     def _wait(self, work: dist.Work) -> None:
-        """Wait for a GPU's collective; it knows nothing of dead peers, but gloo's connections do."""
+        """Wait for a collective on a GPU; dead peers are detected by gloo's connections."""
         while not work.is_completed():
             if self._watch and self._watch.ended:
                 raise Regroup("peer silent" if self._watch.silent else "peer lost")
@@ -305,10 +304,10 @@ class Worker:
         return "join" if self._watch and self._watch.waiting else None
 
     def step_boundary(self) -> None:
-        """Say that a step is complete: model changed, ``state.step`` counted, events written.
+        """Mark a step as complete: model updated, ``state.step`` incremented, events written.
 
         Raises:
-            Regroup, Leave: All ranks have agreed, with this step's gradients, that the round ends here.
+            Regroup, Leave: All ranks agreed during this step's gradient exchange that the round ends here.
         """
         if self._agreed is None:
             return
@@ -318,7 +317,7 @@ class Worker:
 
     @contextmanager
     def _may_leave(self) -> Iterator[None]:
-        """Let SIGTERM interrupt what is in here; elsewhere it waits for the step's end."""
+        """Let SIGTERM interrupt the body; elsewhere it takes effect at the end of the step."""
         self._interruptible = True
         try:
             if self._leaving:
@@ -328,7 +327,7 @@ class Worker:
             self._interruptible = False
 
     def leave_when_asked(self) -> None:
-        """Take SIGTERM for a wish to leave; a second one ends the process. The main thread's business."""
+        """Treat SIGTERM as a request to leave; a second one ends the process. Main thread only."""
 
         def asked(number: int, frame: Any) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -339,29 +338,29 @@ class Worker:
         signal.signal(signal.SIGTERM, asked)
 
     def withdraw(self) -> None:
-        """Be no longer waited for."""
+        """Stop waiting to join, so that the others do not wait for this worker."""
         if self._rendezvous:
             with suppress(RendezvousError):
                 self._rendezvous.withdraw()
 
     def finish(self) -> None:
-        """Wait until all ranks have come to the end, and close the run: who comes later is not needed.
+        """Wait until all ranks have finished, and close the run to later workers.
 
         Raises:
-            Regroup: Somebody was lost on the last metres; the rest may still need this worker.
+            Regroup: A worker was lost near the end; the rest may still need this worker.
         """
         with self.collective():
             if self.world_size > 1:
                 dist.barrier()
         if self._watch:
-            self._watch.stop()  # or it would take the run's end for the round's
+            self._watch.stop()  # otherwise it would mistake the end of the run for that of the round
         if self._rendezvous:
             self._rendezvous.close()
-        self._round = None  # it ends with the run, there is nothing to declare
+        self._round = None  # the run is over, so the round need not be declared over
         self.end_round()
 
     def emit(self, event: str, **fields: object) -> None:
-        """Write one event, in one piece, at once: pod logs are how the notebook sees it."""
+        """Write one event as a single line and flush it: the notebook reads it from the pod's log."""
         line = {"event": event, "time": time.time(), "rank": self.rank, "world_size": self.world_size}
         sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
         sys.stdout.flush()
@@ -374,20 +373,20 @@ def run(
     load: Callable[[Worker], bool] | None = None,
     leave: Callable[[Worker], None] | None = None,
 ) -> Any:
-    """Train to the end, through all changes of membership.
+    """Train to the end, through all membership changes.
 
     Args:
-        train: Takes steps from ``state.step`` on and returns when there are no more; called once a round.
-        state: What workers share.
+        train: Takes steps from ``state.step`` on and returns when there are none left; called once per round.
+        state: The state that workers share.
         load: Fills ``state`` from the newest checkpoint and returns True, or returns False if there is none;
-            called on one rank, and only when no living worker knows more.
-        leave: Called on a worker that leaves on request, at a step's boundary, after the others have gone on.
+            called on one rank, and only if no running worker has a newer state.
+        leave: Called on a worker that leaves on request, at a step boundary, after the others have continued.
 
     Returns:
-        What ``train`` returned.
+        The return value of ``train``.
 
     Raises:
-        SystemExit: This worker left (143), the run had ended before it came (0), or the store is no use (78).
+        SystemExit: This worker left (143), the run was over before it joined (0), or the store failed (78).
 
     Example:
         ``elastic.run(lambda worker: train(worker, state), state, load=read_checkpoint)``
@@ -430,12 +429,12 @@ def _go(worker: Worker, state: State, leave: Callable[[Worker], None] | None) ->
 
 
 def _is_about_a_peer(error: RuntimeError) -> bool:
-    """Tell a failed collective from other errors: gloo's are plain ``RuntimeError``s that name its files."""
+    """Return True for errors of gloo's collectives: plain ``RuntimeError``s that name its source files."""
     return isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "NCCL"))
 
 
 def choose_device() -> torch.device:
-    """Return where this process computes: a GPU if there is one, by turns where there are several."""
+    """Return the device of this process: a GPU if there is one, assigned in turn if there are several."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
@@ -444,11 +443,11 @@ def choose_device() -> torch.device:
 
 
 def _nccl(device: torch.device) -> dist.ProcessGroup | None:
-    """Return a group for GPUs where each rank has one of its own; None means the default group, gloo."""
+    """Return an nccl group if each rank has its own GPU; None means the default group, gloo."""
     mine = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
     everyone: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
-    # Or nccl's own watchdog ends the process when a peer is lost.
+    # Otherwise nccl's own watchdog ends the process when a peer is lost.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     return dist.new_group(backend="nccl") if own_gpu_each else None

@@ -1,19 +1,19 @@
-"""Start a trainer, and start it again when it dies: torchrun's place, for trainers that use ``elastic.py``.
+"""Launch a trainer, and restart it when it dies: replaces torchrun for trainers that use ``elastic.py``.
 
-torchrun ends and starts *every* worker at each change of membership. This launcher starts only the dead one
-again; the others form a new group by themselves. It takes torchrun's flags (with - or _) and variables:
+torchrun restarts *every* worker at each membership change. This launcher restarts only the dead one; the
+others form a new group by themselves. It accepts torchrun's flags (with - or _) and variables:
 
     python elastic_launch.py --nnodes 1:4 --rdzv_backend c10d --rdzv_endpoint store:29400 --rdzv_id run-1 \\
         --max_restarts 3 digits_elastic.py --epochs 5
     PET_NNODES=1:4 PET_RDZV_ENDPOINT=store:29400 PET_RDZV_ID=run-1 python elastic_launch.py digits_elastic.py
-    python elastic_launch.py digits_elastic.py --epochs 5      (one worker, nobody to meet)
+    python elastic_launch.py digits_elastic.py --epochs 5      (a single worker)
 
-torch is imported once, here, and the trainer is forked: a worker is back within a fraction of a second. For
-that nothing may be computed in this process: threads do not survive a fork.
+torch is imported once, here, and the trainer is forked: a worker restarts within a fraction of a second. This
+process must not compute anything, because threads do not survive a fork.
 
 A worker that is killed by signals more than ``--max_restarts`` times within ``--restart_window`` seconds is
-given up, so that a lesson may kill it often, but no loop goes on for ever. Errors of the trainer itself (exit
-codes) are counted for the whole run, as torchrun does: they come again however long one waits.
+given up: an exercise may kill it often, but a crash loop ends. Errors of the trainer itself (exit codes) are
+counted over the whole run, as in torchrun, because they recur.
 """
 
 import argparse
@@ -45,13 +45,13 @@ from torch.distributed.elastic.rendezvous.utils import (
     parse_rendezvous_endpoint,
 )
 
-DO_NOT_RESTART = 78  # EX_CONFIG, by which elastic.py says that a new start would end the same way
+DO_NOT_RESTART = 78  # EX_CONFIG: elastic.py exits with it if a restart would fail in the same way
 LEFT = 128 + signal.SIGTERM
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read flags, and torchrun's variables where a flag is missing."""
+    """Parse the flags, and torchrun's variables for missing flags."""
     parser = argparse.ArgumentParser(description="Start a trainer's workers, and those again that die.")
     asked = {
         "nnodes": ("1", "MIN:MAX nodes, or one number"),
@@ -109,7 +109,7 @@ def _number(name: str, text: str, *, least: int = 1) -> int:
 
 
 def _processes(text: str) -> int:
-    """Read a number of processes; gpu, cpu and auto mean what they mean to torchrun."""
+    """Parse a number of processes; gpu, cpu and auto mean the same as in torchrun."""
     # Counting GPUs must not initialise CUDA: a fork could not use them then.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     gpus = torch.cuda.device_count() if text in ("gpu", "auto") else 0
@@ -121,7 +121,7 @@ def _processes(text: str) -> int:
 
 
 def describe(options: argparse.Namespace) -> Settings | None:
-    """Return how the workers meet; None for one that is alone."""
+    """Return the rendezvous settings; None for a single worker."""
     count = options.nproc_per_node
     if not options.rdzv_endpoint and not options.standalone and count == 1:
         return None
@@ -136,7 +136,7 @@ def describe(options: argparse.Namespace) -> Settings | None:
 
 @dataclass(frozen=True)
 class Child:
-    """A worker's process: which of this node's it is, and how often it was started again."""
+    """A worker's process: its number on this node, and how often it was restarted."""
 
     local_rank: int
     restarts: int = 0
@@ -144,7 +144,7 @@ class Child:
 
 
 class Launcher:
-    """Keeps this node's workers alive.
+    """Keep this node's workers running.
 
     Args:
         options: As ``parse`` returns them.
@@ -158,19 +158,19 @@ class Launcher:
         self._stopping = False
 
     def supervise(self) -> Child | int:
-        """Return the launcher's exit code at the end, or in a new worker's process who that is."""
+        """Supervise the workers; return the exit code, or, in a worker's process, its `Child`."""
         if self._settings and BACKENDS[self._settings.backend] == "c10d":
             _host_store_if_it_is_here(self._settings)
         for number in FORWARDED:
             signal.signal(number, self._forward)
-        gc.freeze()  # what is loaded stays on pages that all processes share
+        gc.freeze()  # keep loaded modules on shared pages
         for local_rank in range(self._options.nproc_per_node):
             if self._fork(Child(local_rank)):
                 return self._me
         while self._children:
             pid, status = os.waitpid(-1, 0)
             child = self._children.pop(pid, None)
-            if child is not None:  # or it is the store, or an orphan that PID 1 is given
+            if child is not None:  # the store, or an orphan reparented to PID 1
                 again = self._after(child, pid, os.waitstatus_to_exitcode(status))
                 if again and self._fork(again):
                     return self._me
@@ -180,7 +180,7 @@ class Launcher:
         """Start a worker; True in its own process."""
         sys.stdout.flush()
         parent = os.getpid()
-        # No signal may arrive between the fork and the moment where the child no longer forwards it.
+        # Block signals between the fork and the moment when the child no longer forwards them.
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         pid = os.fork()
         if pid:
@@ -201,7 +201,7 @@ class Launcher:
                 os.kill(pid, number)
 
     def _after(self, child: Child, pid: int, code: int) -> Child | None:
-        """Return the worker to be started in place of one that ended, or None."""
+        """Return the worker to start in place of one that ended, or None."""
         if code in (0, LEFT, DO_NOT_RESTART) or self._stopping:
             self._codes.append(code if code >= 0 else 128 - code)
             if code == DO_NOT_RESTART:
@@ -245,14 +245,14 @@ class Launcher:
         if self._settings:
             os.environ["ELASTIC_RENDEZVOUS"] = self._settings.to_json()
         if options.nproc_per_node > 1 and "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(1)  # as torchrun does: the cores are the others', too
+            torch.set_num_threads(1)  # as torchrun does: the workers share the cores
         sys.argv = [options.trainer, *options.arguments]
-        sys.path.insert(0, str(Path(options.trainer).resolve().parent))  # this file's own folder stays, too
+        sys.path.insert(0, str(Path(options.trainer).resolve().parent))  # keep this file's own folder as well
         runpy.run_path(options.trainer, run_name="__main__")
 
 
 def _host_store_if_it_is_here(settings: Settings) -> None:
-    """Host the c10d store when its endpoint is this machine, in a process that no worker's death touches.
+    """Host the c10d store if its endpoint is this machine, in a process independent of the workers.
 
     The Training Operator's default endpoint is the first worker, for example.
     """
@@ -270,7 +270,7 @@ def _host_store(port: int) -> NoReturn:
     try:
         limit = timedelta(seconds=60)
         store = dist.TCPStore("0.0.0.0", port, is_master=True, wait_for_workers=False, timeout=limit)
-    except RuntimeError:  # another node on this machine was first
+    except RuntimeError:  # another node on this machine already hosts it
         os._exit(0)
     while store:
         signal.pause()
@@ -290,7 +290,7 @@ def _say(text: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run workers until all have ended; also what each of them starts as."""
+    """Run workers until all have ended; also the entry point of each worker."""
     launcher = Launcher(parse(argv))
     outcome = launcher.supervise()
     if isinstance(outcome, Child):
@@ -300,9 +300,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def end_at_once(work: Callable[[], int]) -> NoReturn:
-    """Do what the interpreter does at its end, but for freeing all that was imported.
+    """Exit like the interpreter, but without freeing the imported modules.
 
-    With torch that takes seconds, in which a pod neither ends nor starts its worker again.
+    With torch that takes seconds, which would delay the end of the pod or the restart of its worker.
     """
     try:
         code: object = work()
@@ -314,7 +314,7 @@ def end_at_once(work: Callable[[], int]) -> NoReturn:
     if not isinstance(code, int):
         print(code, file=sys.stderr)
         code = 1
-    threading._shutdown()  # waits for threads that are no daemons, such as one that writes a checkpoint
+    threading._shutdown()  # waits for non-daemon threads, such as one that writes a checkpoint
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,18 +1,18 @@
-"""Meet the other workers, again and again, at a store that lives outside all of them.
+"""Repeated rendezvous of the workers through a store that runs outside all of them.
 
-torch's ``DynamicRendezvousHandler`` (the one inside torchrun) keeps, in a c10d ``TCPStore`` or in etcd, a
-small record of a run: the number of the round, who takes part, who waits, and when each was last heard of.
-torchrun holds it in an agent beside the training process; here the training process holds it itself, so that
-a change of membership costs a new process group and not a new process.
+torch's ``DynamicRendezvousHandler`` (used by torchrun) keeps a small record of a run in a c10d ``TCPStore``
+or in etcd: the number of the round, its members, the waiting workers, and the time of their last heartbeats.
+torchrun runs the handler in an agent process; here the training process runs it itself, so that a membership
+change needs a new process group but not a new process.
 
-Two things are added to torch's handler, both on its own record and by its own compare-and-set:
+This module adds two things to torch's handler, both in its own record and with its own compare-and-set:
 
-- *A failed round is over for all.* torch waits for the heartbeats of the dead to expire before it closes a
-  round. But a process group cannot be mended: who has seen one connection break may declare the round over.
-  It also writes down how many are expected next: when they are there, nobody waits for the last call.
-- *A record that vanished is not the end.* A store that was started again is empty; the handler is made anew.
+- *A failed round is over for all.* torch waits for the heartbeats of dead workers to expire before it closes
+  a round. But a process group cannot be repaired, so any worker that sees a broken connection may declare the
+  round over. It also records how many workers are expected next, so that no last call is needed for them.
+- *A lost record is not fatal.* A restarted store is empty; the handler is then created again.
 
-Process groups, state and training are in ``elastic.py``. Nothing here knows of models.
+Process groups, state and training are in ``elastic.py``. This module does not use models.
 """
 
 import json
@@ -37,18 +37,18 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 )
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
-# Every timeout in seconds; ``--rdzv_conf name=value,…`` changes them. docs/elastic.md explains each of them.
+# All timeouts are in seconds; ``--rdzv_conf name=value,…`` changes them. docs/elastic.md explains each.
 TIMEOUTS = {
     "join_timeout": 600,  # how long a worker waits for enough others
-    "last_call_timeout": 2,  # after the smallest number is there: who comes within this is in the same round
+    "last_call_timeout": 2,  # after the minimum has joined: workers within this time join the same round
     "close_timeout": 10,  # to mark the run as ended
     "heartbeat_timeout": 5,  # of one heartbeat
     "keep_alive_interval": 1,  # between two heartbeats
-    "keep_alive_max_attempt": 6,  # heartbeats missed until a worker counts as gone
-    "read_timeout": 10,  # of one question to the store
+    "keep_alive_max_attempt": 6,  # missed heartbeats until a worker counts as lost
+    "read_timeout": 10,  # of one request to the store
     "connect_timeout": 300,  # for the store's name to resolve and its port to answer
     "group_timeout": 15,  # to form a process group once the round is complete
-    "collective_timeout": 30,  # of one collective: a peer whose heart beats, but whose training stands still
+    "collective_timeout": 30,  # of one collective: for a peer with heartbeats whose training hangs
 }
 SAY_SECONDS = 15
 BACKENDS = {"c10d": "c10d", "etcd": "etcd-v2", "etcd-v2": "etcd-v2"}
@@ -56,16 +56,16 @@ PORTS = {"c10d": 29400, "etcd-v2": 2379}
 
 
 class StoreError(Exception):
-    """The rendezvous store cannot be used, and trying again will not help."""
+    """The rendezvous store cannot be used, and a retry will not help."""
 
 
 class RunEnded(Exception):
-    """The run was closed by those who finished it."""
+    """The run was closed by the workers that finished it."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How workers of one run find each other; nodes are processes here.
+    """The rendezvous settings of a run; each process is a node here.
 
     Example:
         >>> Settings("digits", "c10d", "localhost:29400", 1, 4).timeout("last_call_timeout")
@@ -85,17 +85,17 @@ class Settings:
 
     @classmethod
     def from_json(cls, text: str) -> "Settings":
-        """Read what the launcher wrote."""
+        """Parse the launcher's JSON."""
         return cls(**json.loads(text))
 
     def to_json(self) -> str:
-        """Write them for a child's environment."""
+        """Serialise the settings for a child's environment."""
         return json.dumps(self.__dict__)
 
 
 @dataclass(frozen=True)
 class Round:
-    """One world: it lives until the first of its members goes, or somebody new is let in."""
+    """One round: it lasts until a member leaves or is lost, or a new worker is admitted."""
 
     number: int
     rank: int
@@ -106,12 +106,12 @@ class Round:
 
 @dataclass(frozen=True)
 class Look:
-    """What the record says while a round is under way.
+    """The state of the record during a round.
 
     Attributes:
-        waiting: How many workers want to join.
+        waiting: The number of workers that want to join.
         over: The round is no longer this one, or this worker is no longer in it.
-        silent: Somebody in the round has not been heard of for too long.
+        silent: The heartbeats of a member of the round have expired.
     """
 
     waiting: int = 0
@@ -120,14 +120,14 @@ class Look:
 
 
 def wait_for_store(settings: Settings, patience: float | None = None) -> None:
-    """Wait until the endpoint resolves and answers, and look whether it is the kind of store it should be.
+    """Wait until the endpoint resolves and answers, and check that it is the expected kind of store.
 
     Args:
-        settings: They name it.
+        settings: They contain the endpoint.
         patience: Seconds; ``connect_timeout`` by default.
 
     Raises:
-        StoreError: It did not in time, or it is an etcd without the v2 API.
+        StoreError: It did not answer in time, or it is an etcd without the v2 API.
     """
     backend = BACKENDS[settings.backend]
     host, port = parse_rendezvous_endpoint(settings.endpoint, PORTS[backend])
@@ -137,7 +137,7 @@ def wait_for_store(settings: Settings, patience: float | None = None) -> None:
         try:
             with socket.create_connection((host, port), timeout=5):
                 break
-        except socket.gaierror as error:  # DNS may learn of a Service later than its pods start
+        except socket.gaierror as error:  # the DNS record of a Service may appear after its pods start
             problem = f"the name {host!r} of the rendezvous endpoint does not resolve ({error.strerror})"
         except OSError as error:
             problem = f"nothing answers at the rendezvous endpoint {host}:{port} ({error})"
@@ -156,7 +156,7 @@ def wait_for_store(settings: Settings, patience: float | None = None) -> None:
 def _require_v2(host: str, port: int, protocol: str) -> None:
     base, version = f"{protocol}://{host}:{port}", "of an unknown version"
     if protocol != "http":
-        return  # certificates are the client's business; it will say what is wrong
+        return  # the client checks the certificates and reports errors
     ask = f"{base}/version"
     with suppress(OSError, ValueError, LookupError), urllib.request.urlopen(ask, timeout=5) as answer:
         version = json.load(answer)["etcdserver"]
@@ -173,16 +173,16 @@ def _require_v2(host: str, port: int, protocol: str) -> None:
 
 
 def _method_name(depth: int = 2) -> str:
-    """Return the caller's name, for torch's log of events, as its own function does.
+    """Return the caller's name for torch's event log, like its own function.
 
-    That one walks through the source files of all loaded modules: with torch loaded this takes a tenth of a
-    second of a core, at every heartbeat and at every move in a rendezvous.
+    torch's function reads the source files of all loaded modules: with torch loaded this takes a tenth of a
+    second of CPU time, at every heartbeat and at every action in a rendezvous.
     """
     return sys._getframe(depth).f_code.co_name
 
 
 def _join(context: Any, deadline: float) -> _Action:
-    """Join as torch does, but complete the round as soon as all are there who are expected."""
+    """Join as torch does, but complete the round as soon as all expected workers have joined."""
     state = context.state
     if context.node in state.participants and not state.complete and not state.closed:
         enough = max(getattr(state, "expected", 0), context.settings.min_nodes)
@@ -192,14 +192,14 @@ def _join(context: Any, deadline: float) -> _Action:
 
 
 class Rendezvous:
-    """One worker's place in the record of a run.
+    """One worker's membership in the record of a run.
 
     Args:
-        settings: Where and with how many.
+        settings: The endpoint and the number of workers.
 
     Attributes:
         port: The store's.
-        forgetful: The record dies with the store.
+        forgetful: The record is lost with the store.
 
     Raises:
         StoreError: The store cannot be used.
@@ -217,7 +217,7 @@ class Rendezvous:
     def _connect(self, patience: float | None = None) -> None:
         settings, backend = self.settings, BACKENDS[self.settings.backend]
         wait_for_store(settings, patience)
-        # The store is not hosted by whom torch would guess: the launcher or a pod of its own does that.
+        # The launcher or a separate pod hosts the store, not the process that torch would choose.
         conf = {name: str(value) for name, value in TIMEOUTS.items()} | {"is_host": "false"} | settings.conf
         parameters = RendezvousParameters(
             backend,
@@ -225,7 +225,7 @@ class Rendezvous:
             settings.run_id,
             settings.min_nodes,
             settings.max_nodes,
-            local_addr=socket.gethostname(),  # or torch asks the DNS, which may take long
+            local_addr=socket.gethostname(),  # otherwise torch queries DNS, which may be slow
             **conf,
         )
         if backend == "c10d":
@@ -237,7 +237,7 @@ class Rendezvous:
         self._handler, self._store = create_handler(store, keeper, parameters), store
 
     def reconnect(self) -> bool:
-        """Try once to reach the store anew; True when that worked."""
+        """Try once to reconnect to the store; return True on success."""
         try:
             self._forget()
             self._connect(patience=0)
@@ -246,16 +246,16 @@ class Rendezvous:
         return True
 
     def next(self) -> Round:
-        """Take part in the next round; waits until it is complete.
+        """Join the next round; wait until it is complete.
 
         Raises:
-            RunEnded: Others have finished the run.
-            RendezvousError: Too few came, or the store has gone.
+            RunEnded: Other workers have finished the run.
+            RendezvousError: Too few workers joined, or the store was lost.
         """
         handler = self._handler
         deadline = handler._get_deadline(handler.settings.timeout.join)
         handler._stop_heartbeats()
-        try:  # as its next_rendezvous(), which would also have rank 0 open a store, and wait for its address
+        try:  # like its next_rendezvous(), but without a store on rank 0 and the wait for its address
             handler._op_executor.run(_RendezvousExitOp(), deadline)
             handler._op_executor.run(_join, deadline, handler._get_deadline)
         except (RendezvousClosedError, RendezvousGracefulExitError) as error:
@@ -263,8 +263,8 @@ class Rendezvous:
         handler._start_heartbeats()
         rank, world_size = handler._get_world()
         number = handler._state_holder.state.round
-        # A connection of its own: one answers one question at a time, and while a group waits for its members
-        # on it, no heartbeat would come through. etcd's client has as many as it needs.
+        # A separate connection: each handles one request at a time, and while a group waits for its members
+        # on it, no heartbeat would get through. etcd's client opens as many as it needs.
         try:
             store = self._store.clone() if isinstance(self._store, dist.TCPStore) else self._store
         except RuntimeError as error:
@@ -284,17 +284,17 @@ class Rendezvous:
         return Look(waiting, over, silent=not over and len(state.participants) < now.world_size)
 
     def declare_over(self, now: Round, *, leaving: int = 0) -> bool:
-        """End a round for all who were in it; nothing happens when somebody else already has.
+        """End a round for all its members; does nothing if another worker already has.
 
         Args:
             now: The round.
-            leaving: How many of its members are known not to be in the next.
+            leaving: The number of its members that will not join the next.
 
         Returns:
-            Whether the others have completed another round since, without this worker.
+            True if the others have completed another round since, without this worker.
         """
         if now.handler is not self._handler:
-            return False  # the store has forgotten that round, and counts from 0 again
+            return False  # the store was restarted, and counts from 0 again
 
         def end(state: Any) -> bool:
             if state.round != now.number or not state.complete:
@@ -311,7 +311,7 @@ class Rendezvous:
         return state.complete and state.round > now.number
 
     def withdraw(self) -> None:
-        """Take this worker out of the record, wherever it stands in it."""
+        """Remove this worker from the record."""
         me = self._handler._this_node
 
         def remove(state: Any) -> bool:
@@ -329,7 +329,7 @@ class Rendezvous:
         self._change(remove)
 
     def _change(self, change: Any) -> None:
-        """Change the shared record; a write that another overtook comes back with the newer record."""
+        """Change the shared record; if another write came first, return the newer record."""
         holder = self._handler._state_holder
         self._handler._stop_heartbeats()
         with self._handler._heartbeat_lock:
@@ -339,7 +339,7 @@ class Rendezvous:
                     return
 
     def close(self) -> None:
-        """Mark the run as ended: who waits, or comes later, is told so."""
+        """Mark the run as completed for waiting and later workers."""
         with suppress(RendezvousError):
             self._handler.shutdown()
 

@@ -1,8 +1,7 @@
-"""What a worker must know to take part: a model, an optimizer, how far training has come.
+"""The state that workers share: a model, an optimizer, the training progress.
 
-It lives in every worker's memory, the same in all. After each rendezvous the worker that is furthest hands
-its own to the others; ``elastic.py`` does the sending. Files are not here: a trainer writes and reads its own
-checkpoints, of ``State.state_dict()``.
+Every worker holds the same state in memory. After each rendezvous the most advanced worker sends its state to
+the others; ``elastic.py`` does this. Trainers read and write their own checkpoints of ``State.state_dict()``.
 """
 
 import io
@@ -19,7 +18,7 @@ class State:
         parts: Model, optimizer and whatever else has ``state_dict()`` and ``load_state_dict()``.
 
     Attributes:
-        step: Steps taken since the beginning of the run, which is also the number of the next one.
+        step: Steps taken since the start of the run, which is also the number of the next one.
 
     Example:
         >>> state = State(steps_per_epoch=10, model=torch.nn.Linear(1, 1))
@@ -47,11 +46,11 @@ class State:
         return self.step % self.steps_per_epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything, as the parts give it: tensors are those in use, not copies."""
+        """Return the state of all parts; tensors are those in use, not copies."""
         return {name: part.state_dict() for name, part in self.parts.items()} | {"step": self.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what another worker or a checkpoint had.
+        """Load the state of another worker or a checkpoint.
 
         Raises:
             KeyError: A part is missing.
@@ -61,11 +60,11 @@ class State:
         self.step, self.ready = int(state["step"]), True
 
     def to_bytes(self) -> bytes:
-        """Return everything in one piece."""
+        """Serialise the state."""
         buffer = io.BytesIO()
         torch.save(self.state_dict(), buffer)
         return buffer.getvalue()
 
     def from_bytes(self, content: bytes) -> None:
-        """Take over what ``to_bytes`` of another worker returned."""
+        """Load the state serialised by another worker's ``to_bytes``."""
         self.load_state_dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))

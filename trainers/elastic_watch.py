@@ -1,9 +1,9 @@
-"""Look at the record of a run while a round is under way, and end a wait that would not end by itself.
+"""Monitor the record of a run during a round, and interrupt collectives that wait for a lost peer.
 
-A killed peer's connections break at once. One that hangs, or is cut off, leaves them open, and gloo waits
-on them until ``collective_timeout``, which must be longer than the slowest step. Heartbeats come from a
-thread of their own, however slow a step is, so they tell sooner. gloo's ``abort`` does not wake who already
-waits for a peer (tried with torch 2.15); a connection that is shut down from this side does.
+A killed peer's connections break at once. A peer that hangs or is disconnected leaves them open, and gloo
+waits on them until ``collective_timeout``, which must be longer than the slowest step. Heartbeats come from a
+separate thread, however slow a step is, so they detect this sooner. gloo's ``abort`` does not wake a rank
+that already waits for a peer (tested with torch 2.15); shutting down the connection from this side does.
 """
 
 import os
@@ -17,25 +17,25 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 
 
 class Watch(threading.Thread):
-    """One round's watch.
+    """Monitor one round.
 
     Args:
-        rendezvous: Where to look.
+        rendezvous: The record to read.
         now: The round.
         sockets: Its connections, as ``open_sockets`` names them.
 
     Attributes:
         ended: The round is over: a connection was closed, or the record says so.
-        waiting: Somebody wants to join.
-        silent: A peer was silent for too long.
-        store_lost: The store was away, and is back without the record.
+        waiting: A worker wants to join.
+        silent: A peer's heartbeats have expired.
+        store_lost: The store was restarted and has lost the record.
     """
 
     def __init__(self, rendezvous: Rendezvous, now: Round, sockets: set[str]) -> None:
         super().__init__(name="elastic-watch", daemon=True)
         self.ended = self.waiting = self.silent = self.store_lost = False
         self._rendezvous, self._round = rendezvous, now
-        # Meanwhile a thread may have opened another connection to the store; that one is not the group's.
+        # A thread may have opened another connection to the store meanwhile, which is not the group's.
         self._sockets = {
             name
             for number, name in open_sockets().items()
@@ -44,13 +44,13 @@ class Watch(threading.Thread):
         self._done = threading.Event()
 
     def run(self) -> None:
-        """Look twice a second."""
+        """Check the record twice a second."""
         while not self._done.wait(0.5):
-            if not self._sockets <= set(open_sockets().values()):  # gloo closes what a dead peer leaves
+            if not self._sockets <= set(open_sockets().values()):  # gloo closes a dead peer's connections
                 self.ended = True
             try:
                 look = self._rendezvous.look(self._round)
-            except RendezvousError:  # a c10d store that was started again is empty; etcd keeps its record
+            except RendezvousError:  # a restarted c10d store is empty; etcd keeps its record
                 self.store_lost = self._rendezvous.forgetful and self._rendezvous.reconnect()
                 if self.store_lost:
                     return
@@ -66,12 +66,12 @@ class Watch(threading.Thread):
         for number, name in open_sockets().items():
             if name in self._sockets and not self._done.is_set():
                 with suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
-                    # gloo's thread does not survive an end of the socket that it accepts connections on.
+                    # gloo's thread does not survive the shutdown of its listening socket.
                     if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                         one.shutdown(socket.SHUT_RDWR)
 
     def stop(self) -> None:
-        """End, also when the store does not answer."""
+        """Stop, even if the store does not answer."""
         self._done.set()
         self.join(timeout=15)
 
@@ -87,7 +87,7 @@ def open_sockets() -> dict[int, str]:
     """Return this process's sockets by descriptor, with the kernel's name for each."""
     found = {}
     for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the one that lists them is gone by now
+        with suppress(OSError):  # the descriptor used for the listing is closed by now
             name = str(descriptor.readlink())
             if name.startswith("socket:"):
                 found[int(descriptor.name)] = name

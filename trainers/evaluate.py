@@ -6,11 +6,10 @@
 
     python trainers/evaluate.py --model-file models/cifar10.pt --data-dir data/cifar10
 
-The model file is what a trainer writes with ``--model-file``, on CIFAR-10 or on folders of images, or
-what the parameter server has made of ``mnist_parameter_server.py``. The answer
-is one ``eval`` event on stdout: accuracy, loss, accuracy of each class, the confusion matrix (a row for each
-class, a column for each answer), and the worst mistakes, those of which the model was surest, with pictures.
-Training is not here, and nothing is averaged over ranks: the test set is small enough for one.
+The model file comes from a trainer with ``--model-file``, trained on CIFAR-10 or on image folders, or from
+the parameter server with ``mnist_parameter_server.py``. The result is one ``eval`` event on stdout: accuracy,
+loss, accuracy of each class, the confusion matrix (a row for each true class, a column for each prediction),
+and the wrong predictions with the highest confidence, with pictures. One process is enough for the test set.
 """
 
 import argparse
@@ -31,14 +30,14 @@ from torch import nn
 
 # Settings ---------------------------------------------------------------------------------------------------
 
-# Mean and spread of each colour in CIFAR-10's training images, of 255.
+# Mean and standard deviation of each channel of CIFAR-10's training images, out of 255.
 MEAN, SPREAD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
-SIDE = 64  # pixels; images of another size are stretched to it
+SIDE = 64  # pixels; images of other sizes are resized
 ENDINGS = (".jpeg", ".jpg", ".png")
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags."""
+    """Parse the flags."""
     parser = argparse.ArgumentParser(description="Test a trained image classifier.")
     parser.add_argument("--model-file", type=Path, required=True, help="what the trainer saved")
     parser.add_argument("--data-dir", type=Path, default=Path("data/cifar10"))
@@ -48,7 +47,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def emit(event: str, **fields: object) -> None:
-    """Write one event, in one piece, at once: pod logs are how the notebook sees it."""
+    """Write one event as a single line and flush it: the notebook reads it from the pod's log."""
     line = {"event": event, "time": time.time(), "rank": 0, "world_size": 1}
     sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
     sys.stdout.flush()
@@ -58,7 +57,7 @@ def emit(event: str, **fields: object) -> None:
 
 
 def describe(folder: Path) -> dict:
-    """Return what ``dataset.json`` says: it is written last, so where it is the data set is complete."""
+    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -75,7 +74,7 @@ def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Ten
     for name in names:
         path = folder / "cifar-10-batches-py" / name
         try:
-            batch = pickle.loads(path.read_bytes(), encoding="bytes")  # runs code: read only what is known
+            batch = pickle.loads(path.read_bytes(), encoding="bytes")  # can run code: verified files only
             pixels.append(batch[b"data"])
             labels += batch[b"labels"]
         except (OSError, EOFError, KeyError, pickle.UnpicklingError) as error:
@@ -87,9 +86,9 @@ def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Ten
 
 
 def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images as bytes (n x 64 x 64 x 3) and their labels: their folders' places in the alphabet.
+    """Read images as bytes (n x 64 x 64 x 3) and their labels: the alphabetical index of their folder.
 
-    With a ``limit`` every class gives its first ones, as many of each.
+    With a ``limit``, take the same number of images from every class.
     """
     inner = folder / "tiny-imagenet-200"
     inside = inner if inner.is_dir() else folder
@@ -122,7 +121,7 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Te
 
 
 def read_mnist(folder: Path, *, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return MNIST's test images as bytes (n x 28 x 28 x 3, all colours alike) and their labels."""
+    """Read MNIST's test images as bytes (n x 28 x 28 x 3, equal channels) and their labels."""
     raw, found = folder / "MNIST" / "raw", []
     for name, head in (("t10k-images-idx3-ubyte", 16), ("t10k-labels-idx1-ubyte", 8)):
         try:
@@ -134,7 +133,7 @@ def read_mnist(folder: Path, *, limit: int = 0) -> tuple[torch.Tensor, torch.Ten
 
 
 def as_records(pixels: torch.Tensor) -> torch.Tensor:
-    """Return grey images as the parameter server's model file makes them of records."""
+    """Preprocess grey images like the parameter server's model file does."""
     from mnist_parameter_server import dataset
 
     records = (b"\0" + image[..., 0].cpu().numpy().tobytes() for image in pixels)
@@ -142,7 +141,7 @@ def as_records(pixels: torch.Tensor) -> torch.Tensor:
 
 
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
-    """Return bytes (n x side x side x 3) as numbers around 0 (n x 3 x side x side), channels last."""
+    """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
     mean, spread = (torch.tensor(each, device=pixels.device).view(1, 3, 1, 1) for each in (MEAN, SPREAD))
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
@@ -151,14 +150,14 @@ def normalise(pixels: torch.Tensor) -> torch.Tensor:
 
 
 def block(inputs: int, outputs: int, *, pool: bool = False) -> nn.Sequential:
-    """Return a convolution with batch normalisation; pooled before that, which saves three quarters of it."""
+    """Return a convolution with batch normalisation; pooling before it saves three quarters of its work."""
     convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     shrink = [nn.MaxPool2d(2)] if pool else []
     return nn.Sequential(convolution, *shrink, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
 class Residual(nn.Module):
-    """Two convolutions whose result is added to what went in."""
+    """Two convolutions with a residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -169,7 +168,7 @@ class Residual(nn.Module):
 
 
 class Scale(nn.Module):
-    """Multiply: smaller answers keep the softmax from being sure too early."""
+    """Scale the logits: smaller ones keep the softmax from saturating early."""
 
     def __init__(self, by: float) -> None:
         super().__init__()
@@ -180,19 +179,19 @@ class Scale(nn.Module):
 
 
 def make_model(name: str, classes: int) -> nn.Module:
-    """Return the network that a trainer calls so."""
+    """Return the trainers' network of that name."""
     if name == "mnist_parameter_server":
         from mnist_parameter_server import model
 
         return model()
     if name in ("resnet18", "resnet50", "resnet101"):
-        from torchvision import models  # a second, and seldom needed
+        from torchvision import models  # takes a second, and is rarely needed
 
         return models.get_model(name, num_classes=classes)
     if name == "small":
         layers = [block(3, 32, pool=True), block(32, 64, pool=True), block(64, 128, pool=True), nn.Flatten()]
         layers += [nn.Linear(128 * 16, 128), nn.ReLU(), nn.Linear(128, classes)]
-    elif name == "workshop":  # the one of the EKS workshop: six convolutions, of 3 x 3 each
+    elif name == "workshop":  # from the EKS workshop: six convolutions of 3 x 3
         layers, width = [], 3
         for first, second in ((32, 64), (128, 128), (256, 256)):
             layers += [nn.Conv2d(width, first, 3, padding=1), nn.ReLU()]
@@ -207,7 +206,7 @@ def make_model(name: str, classes: int) -> nn.Module:
 
 
 def load(path: Path, device: torch.device) -> tuple[nn.Module, dict]:
-    """Return the network with its trained weights, and what else the file says."""
+    """Load the network with its trained weights, and the file's metadata."""
     try:
         saved = torch.load(path, map_location=device, weights_only=True)  # tensors and plain values, no code
         network = make_model(saved["model"], len(saved["classes"])).to(device)
@@ -215,7 +214,7 @@ def load(path: Path, device: torch.device) -> tuple[nn.Module, dict]:
     except FileNotFoundError as error:
         raise SystemExit(f"there is no model in {path}; train one: notebook 06 saves it there") from error
     except (OSError, EOFError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
-        kind = type(error).__name__  # its words are about torch.load's arguments, and would mislead
+        kind = type(error).__name__  # its text is about torch.load's arguments, which is misleading here
         raise SystemExit(f"{path} is no model that a trainer saved ({kind}); train it anew") from error
     return network.eval(), saved
 
@@ -225,12 +224,12 @@ def load(path: Path, device: torch.device) -> tuple[nn.Module, dict]:
 
 @torch.no_grad()
 def answer(network: nn.Module, images: torch.Tensor, prepare=normalise) -> torch.Tensor:
-    """Return the network's answers to all images (n x classes), before the softmax."""
+    """Return the network's logits for all images (n x classes)."""
     return torch.cat([network(prepare(pixels)) for pixels in images.split(500)])
 
 
 def count(answers: torch.Tensor, labels: torch.Tensor, classes: list[str]) -> dict:
-    """Return accuracy and loss, over all images and for each class, and who was taken for whom."""
+    """Compute accuracy and loss, over all images and for each class, and the confusion matrix."""
     size = len(classes)
     guesses = answers.argmax(1)
     confusion = torch.bincount(labels * size + guesses, minlength=size * size).view(size, size)
@@ -249,7 +248,7 @@ def count(answers: torch.Tensor, labels: torch.Tensor, classes: list[str]) -> di
 def worst(
     answers: torch.Tensor, labels: torch.Tensor, images: torch.Tensor, names: list[str], most: int
 ) -> list:
-    """Return the wrong answers that were given with the greatest confidence, with their pictures."""
+    """Return the wrong predictions with the highest confidence, with their pictures."""
     sure, guesses = answers.softmax(1).max(1)
     wrong = (guesses != labels).nonzero().flatten()
     chosen = wrong[sure[wrong].argsort(descending=True, stable=True)][:most]
@@ -266,9 +265,9 @@ def worst(
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """Return a picture (height x width x 3 bytes) as PNG; the format is simple enough to need no library."""
+    """Encode an image (height x width x 3 bytes) as PNG; the format is simple enough to need no library."""
     height, width, _ = pixels.shape
-    rows = b"".join(b"\0" + row.tobytes() for row in pixels)  # 0: the row is not predicted from others
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)  # filter type 0: none
     parts = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))]
     parts += [(b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
     framed = (struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in parts)
@@ -276,7 +275,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Load, read, answer, count."""
+    """Load the model, read the images, predict, report."""
     began = time.perf_counter()
     settings = parse_settings(argv)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -2,11 +2,11 @@
 
     kit.ParameterServer("trainers/mnist_parameter_server.py", data=data, workers=4, servers=2)
 
-Who calls them is ``parameter_server``: a worker asks its master for a range of records, has ``dataset`` make
-a pair of each, ``model`` answer and ``loss`` judge; a server applies the gradients by ``optimizer``. So there
-is no rank here, no world size and no number of workers: they may change while it trains. The network has two
-convolutions and a layer that answers, as that of ElasticDL's walk-through; but theirs jump over pixels in
-place of pooling them, which makes it ten times as fast.
+``parameter_server`` calls them: a worker requests a range of records from its master, converts each with
+``dataset``, and computes gradients with ``model`` and ``loss``; a server applies the gradients with
+``optimizer``. So there is no rank here, no world size and no number of workers: they may change during
+training. The network has two convolutions and a linear layer, like that of ElasticDL's walk-through, but with
+strided convolutions in place of pooling, which makes it ten times as fast.
 """
 
 import numpy as np
@@ -14,14 +14,14 @@ import torch
 from torch import nn
 
 SIDE = 28
-MEAN, SPREAD = np.float32(33.3), np.float32(78.6)  # of MNIST's pixels, which go from 0 to 255
+MEAN, SPREAD = np.float32(33.3), np.float32(78.6)  # of MNIST's pixels, from 0 to 255
 
 
 def model() -> nn.Module:
-    """Return the network; every worker makes one, and gets its numbers from the servers."""
+    """Return the network; every worker creates one, and pulls its weights from the servers."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 5, stride=2),
-        nn.GroupNorm(4, 16),  # BatchNorm would do as well: its running means go to the servers, too
+        nn.GroupNorm(4, 16),  # BatchNorm would also work: the servers hold its running means, too
         nn.ReLU(),
         nn.Conv2d(16, 32, 3, stride=2),
         nn.GroupNorm(4, 32),
@@ -32,12 +32,12 @@ def model() -> nn.Module:
 
 
 def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return how wrong the answers are, as a mean over the images."""
+    """Return the mean loss over the images."""
     return nn.functional.cross_entropy(outputs, labels)
 
 
 def optimizer(parameters) -> torch.optim.Optimizer:
-    """Return what turns gradients into steps; each server has one, for its part of the model."""
+    """Return the optimizer; each server has one, for its part of the model."""
     return torch.optim.Adam(parameters, lr=0.0005)
 
 

@@ -2,17 +2,17 @@
 # requires-python = ">=3.11"
 # dependencies = ["numpy>=2.4", "nvidia-ml-py>=13", "pillow>=12", "torch>=2.15", "torchvision>=0.29"]
 # ///
-"""Classify the photographs of tiny-imagenet-200, or of a folder of one's own, by a ResNet of torchvision's.
+"""Classify the photographs of tiny-imagenet-200, or of your own folder, with a ResNet from torchvision.
 
 The loop is that of ``cifar10_ddp.py``. New are images in files, a folder for each class, and larger networks.
-Each rank decodes all images once, at the beginning, and keeps them as bytes: 1.2 GB for the whole data set.
+Each rank decodes all images once, at the start, and keeps them as bytes: 1.2 GB for the whole data set.
 
     python trainers/tiny_imagenet_ddp.py --data-dir data/tiny-imagenet-200 --limit 2000
     torchrun --nproc-per-node 2 trainers/tiny_imagenet_ddp.py --data-dir data/tiny-imagenet-200 --limit 2000
     torchrun trainers/tiny_imagenet_ddp.py --model resnet50 --limit 0 --epochs 20    # on a GPU
 
-The folder has ``dataset.json``, and ``train`` and ``val`` (or ``test``), in it or in ``tiny-imagenet-200``.
-On stdout: one JSON object a line, with ``event``, ``time``, ``rank`` and ``world_size``.
+The folder has ``dataset.json``, and ``train`` and ``val`` (or ``test``), also within ``tiny-imagenet-200``.
+Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``.
 """
 
 import argparse
@@ -39,16 +39,16 @@ from torchvision import models
 
 # Settings ---------------------------------------------------------------------------------------------------
 
-# Mean and spread of each colour in CIFAR-10's training images, of 255.
+# Mean and standard deviation of each channel of CIFAR-10's training images, out of 255.
 MEAN, SPREAD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
-SIDE = 64  # pixels; images of another size are stretched to it
+SIDE = 64  # pixels; images of other sizes are resized
 ENDINGS = (".jpeg", ".jpg", ".png")
-# pad: pixels by which a crop may move; hole: side of the square that is blanked; smoothing: of the labels.
+# pad: maximum shift of a crop, in pixels; hole: side of the blanked square; smoothing: of the labels.
 RECIPES = dict.fromkeys(("resnet18", "resnet50", "resnet101"), {"pad": 8, "hole": 0, "smoothing": 0.1})
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; the defaults are small enough for a processor."""
+    """Parse the flags; the defaults are small enough for a CPU."""
     parser = argparse.ArgumentParser(description="Train an image classifier, on one rank or on many.")
     parser.add_argument("--data-dir", type=Path, default=Path("data/tiny-imagenet-200"))
     parser.add_argument("--model", choices=sorted(RECIPES), default="resnet18")
@@ -69,7 +69,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def join_the_others() -> None:
-    """Meet the other ranks; without torchrun's variables this process is alone."""
+    """Join the process group; without torchrun's variables this process is the only rank."""
     if "RANK" in os.environ:
         dist.init_process_group("gloo", timeout=timedelta(minutes=5))
     else:
@@ -77,9 +77,9 @@ def join_the_others() -> None:
 
 
 def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
-    """Return this rank's device, and the group that averages gradients.
+    """Return this rank's device, and the process group that averages gradients.
 
-    NCCL needs a GPU for each rank. Where ranks share one, or there is none, gloo (the default group) does it.
+    NCCL needs a GPU for each rank. If ranks share one, or there is none, gloo (the default group) is used.
     """
     mine = None
     if torch.cuda.is_available():
@@ -94,7 +94,7 @@ def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Say whether the device multiplies in bfloat16 by itself; where it is emulated it is slower."""
+    """Return True if the device supports bfloat16 natively; emulation is slower."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     able = torch.cpu.get_capabilities()
@@ -102,7 +102,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def emit(event: str, **fields: object) -> None:
-    """Write one event, in one piece, at once: pod logs are how the notebook sees it."""
+    """Write one event as a single line and flush it: the notebook reads it from the pod's log."""
     line = {"event": event, "time": time.time(), "rank": dist.get_rank(), "world_size": dist.get_world_size()}
     sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
     sys.stdout.flush()
@@ -112,7 +112,7 @@ def emit(event: str, **fields: object) -> None:
 
 
 def describe(folder: Path) -> dict:
-    """Return what ``dataset.json`` says: it is written last, so where it is the data set is complete."""
+    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -123,9 +123,9 @@ def describe(folder: Path) -> dict:
 
 
 def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images as bytes (n x 64 x 64 x 3) and their labels: their folders' places in the alphabet.
+    """Read images as bytes (n x 64 x 64 x 3) and their labels: the alphabetical index of their folder.
 
-    With a ``limit`` every class gives its first ones, as many of each.
+    With a ``limit``, take the same number of images from every class.
     """
     inner = folder / "tiny-imagenet-200"
     inside = inner if inner.is_dir() else folder
@@ -158,15 +158,15 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Te
 
 
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
-    """Return bytes (n x side x side x 3) as numbers around 0 (n x 3 x side x side), channels last."""
+    """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
     mean, spread = (torch.tensor(each, device=pixels.device).view(1, 3, 1, 1) for each in (MEAN, SPREAD))
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
 def augment(images: torch.Tensor, chosen: torch.Tensor, dice: torch.Generator, *, pad: int, hole: int):
-    """Gather a batch, each image moved by up to ``pad`` pixels, half of them mirrored, one square blanked.
+    """Gather a batch: shift each image by up to ``pad`` pixels, flip half of them, blank one square.
 
-    One indexing does it for the whole batch: for each pixel to be, the row and column where it comes from.
+    One index operation handles the whole batch: it has the source row and column of each target pixel.
     """
     count, side, device = len(chosen), images.shape[1], images.device
     line = torch.arange(side, device=device)
@@ -194,22 +194,22 @@ def make_model(name: str, classes: int) -> nn.Module:
 
 
 def one_cycle(step: int, steps: int) -> float:
-    """Return the share of the highest rate: straight up for a fifth of the steps, then straight down to 0."""
+    """Return the fraction of the peak rate: linear warm-up for a fifth of the steps, then linear decay."""
     peak = max(1, steps // 5)
     return min((step + 1) / peak, (steps - step) / max(1, steps - peak))
 
 
 def gpu_usage(device: torch.device) -> dict[str, float]:
-    """Return how busy the GPU is and the bytes in use on it, as NVML counts them: by all its processes."""
+    """Return the GPU's utilisation and memory in use according to NVML, over all its processes."""
     if device.type != "cuda":
         return {}
     free, total = torch.cuda.mem_get_info(device)
     used = {"gpu_memory_bytes": total - free}
-    if importlib.util.find_spec("pynvml") is None:  # torch asks NVML by it
+    if importlib.util.find_spec("pynvml") is None:  # torch needs it to query NVML
         return used
     try:
         return used | {"gpu_percent": torch.cuda.utilization(device)}
-    except RuntimeError:  # not every driver says
+    except RuntimeError:  # not every driver reports it
         return used
 
 
@@ -249,7 +249,7 @@ def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: i
 
 
 def share_statistics(network: nn.Module) -> None:
-    """Average what batch normalisation has seen over the ranks, so that all hold the same model."""
+    """Average the batch normalisation statistics over the ranks, so that all have the same model."""
     for buffer in network.buffers():
         if buffer.is_floating_point():
             common = buffer.cpu()
@@ -259,7 +259,7 @@ def share_statistics(network: nn.Module) -> None:
 
 @torch.no_grad()
 def evaluate(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
-    """Return accuracy and loss over all test images, each counted once: a rank's share is every n-th."""
+    """Return accuracy and loss over all test images, each counted once: a rank evaluates every n-th image."""
     network.eval()
     images, labels = (part[dist.get_rank() :: dist.get_world_size()] for part in (images, labels))
     sums = torch.zeros(3, dtype=torch.float64)
@@ -274,7 +274,7 @@ def evaluate(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> 
 
 
 def save(path: Path, content: dict) -> None:
-    """Write a file that is whole or not there: beside it first, flushed to the disk, then renamed."""
+    """Write a file atomically: to a temporary file, flushed to the disk, then renamed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -295,14 +295,14 @@ def main(argv: list[str] | None = None) -> None:
     join_the_others()
     device, group = choose_device()
     torch.manual_seed(settings.seed)  # the same first weights on every rank
-    dice = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but other crops
+    dice = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
 
     about = describe(settings.data_dir)
     train = [part.to(device) for part in read_folders(settings.data_dir, train=True, limit=settings.limit)]
     test = [
         part.to(device) for part in read_folders(settings.data_dir, train=False, limit=settings.limit // 5)
     ]
-    sampler = DistributedSampler(range(len(train[1])), seed=settings.seed)  # another share for each rank
+    sampler = DistributedSampler(range(len(train[1])), seed=settings.seed)  # a different share for each rank
 
     network = make_model(settings.model, len(about["classes"])).to(device)
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
@@ -312,7 +312,7 @@ def main(argv: list[str] | None = None) -> None:
     low = settings.bf16 and has_bf16(device)
     cast = torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
 
-    # Twice the images in a step give a surer gradient, so the step may be twice as long (Goyal et al., 2017).
+    # Twice the images in a step give a less noisy gradient and allow twice the rate (Goyal et al., 2017).
     lr = settings.lr * settings.batch_size * dist.get_world_size() / 128
     optimizer = torch.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
     steps = settings.epochs * -(-len(sampler) // settings.batch_size)
@@ -326,13 +326,13 @@ def main(argv: list[str] | None = None) -> None:
     emit("start", **data, **work, **place)
 
     for epoch in range(settings.epochs):
-        sampler.set_epoch(epoch)  # or every epoch would see the images in the same order
+        sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         batches = torch.tensor(list(sampler)).split(settings.batch_size)
         with_it = {"settings": settings, "epoch": epoch, "dice": dice, "cast": cast}
         train_epoch(model, batches, train, optimizer, schedule, **with_it)
     share_statistics(network)
     result = evaluate(network, *test)
-    if dist.get_rank() == 0:  # one writer: two on one file would tear it
+    if dist.get_rank() == 0:  # one writer: two would corrupt the file
         emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
         if settings.model_file:
             made = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}

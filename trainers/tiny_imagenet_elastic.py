@@ -5,21 +5,21 @@
 #     "torch>=2.15", "torchvision>=0.29",
 # ]
 # ///
-"""Classify the photographs of tiny-imagenet-200, or of one's own folder, with ranks that may come and go.
+"""Classify the photographs of tiny-imagenet-200, or of your own folder, with ranks that may join and leave.
 
-``tiny_imagenet_ddp.py`` plus the idea of ``digits_elastic.py``: a step takes a global batch, whatever ranks
-there are to share it. How an image is cropped depends on the seed, the epoch and the image alone, so it does
-not matter which rank does it. What does depend on the ranks is batch normalisation, which sees one rank's
-slice; so the losses of runs with other ranks are close to each other and not the same.
+This is ``tiny_imagenet_ddp.py`` plus the idea of ``digits_elastic.py``: a step processes a global batch,
+whatever the number of ranks. The cropping of an image depends only on the seed, the epoch and the image, not
+on the rank that does it. Only batch normalisation depends on the ranks, because it sees one rank's slice; so
+the losses of runs with different numbers of ranks are close but not equal.
 
     python trainers/tiny_imagenet_elastic.py --data-dir data/tiny-imagenet-200
     python trainers/elastic_launch.py --nnodes 1:4 --rdzv_endpoint HOST:29400 --rdzv_id RUN \\
-        trainers/tiny_imagenet_elastic.py --checkpoint-dir DIR          # on each machine; survivors train on
+        trainers/tiny_imagenet_elastic.py --checkpoint-dir DIR          # on each machine; survivors continue
     torchrun --nproc-per-node 2 --max-restarts 3 trainers/tiny_imagenet_elastic.py \\
-        --checkpoint-dir DIR                                            # the stock way: all start again
+        --checkpoint-dir DIR                                            # stock torchrun: all ranks restart
 
-The folder has ``dataset.json``, and ``train`` and ``val`` (or ``test``), in it or in ``tiny-imagenet-200``.
-On stdout: one JSON object a line, with ``event``, ``time``, ``rank`` and ``world_size``.
+The folder has ``dataset.json``, and ``train`` and ``val`` (or ``test``), also within ``tiny-imagenet-200``.
+Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``.
 """
 
 import argparse
@@ -42,18 +42,18 @@ from torchvision import models
 
 # Settings ---------------------------------------------------------------------------------------------------
 
-# What must be the same for a run to go on from a checkpoint; the number of ranks may differ.
+# Settings that must match for a run to resume from a checkpoint; the number of ranks may differ.
 CONTINUED = ("model", "epochs", "global_batch_size", "lr", "seed", "limit")
-# Mean and spread of each colour in CIFAR-10's training images, of 255.
+# Mean and standard deviation of each channel of CIFAR-10's training images, out of 255.
 MEAN, SPREAD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
-SIDE = 64  # pixels; images of another size are stretched to it
+SIDE = 64  # pixels; images of other sizes are resized
 ENDINGS = (".jpeg", ".jpg", ".png")
 MODELS = ("resnet18", "resnet50", "resnet101")
-PAD, SMOOTHING = 8, 0.1  # pixels by which a crop may move; of the labels
+PAD, SMOOTHING = 8, 0.1  # maximum shift of a crop, in pixels; of the labels
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; the defaults are small enough for a processor."""
+    """Parse the flags; the defaults are small enough for a CPU."""
     parser = argparse.ArgumentParser(description="Train an image classifier on ranks that may come and go.")
     parser.add_argument("--data-dir", type=Path, default=Path("data/tiny-imagenet-200"))
     parser.add_argument("--model", choices=MODELS, default="resnet18")
@@ -79,7 +79,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Say whether the device multiplies in bfloat16 by itself; where it is emulated it is slower."""
+    """Return True if the device supports bfloat16 natively; emulation is slower."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     able = torch.cpu.get_capabilities()
@@ -90,7 +90,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def describe(folder: Path) -> dict:
-    """Return what ``dataset.json`` says: it is written last, so where it is the data set is complete."""
+    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -101,9 +101,9 @@ def describe(folder: Path) -> dict:
 
 
 def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images as bytes (n x 64 x 64 x 3) and their labels: their folders' places in the alphabet.
+    """Read images as bytes (n x 64 x 64 x 3) and their labels: the alphabetical index of their folder.
 
-    With a ``limit`` every class gives its first ones, as many of each.
+    With a ``limit``, take the same number of images from every class.
     """
     inner = folder / "tiny-imagenet-200"
     inside = inner if inner.is_dir() else folder
@@ -136,39 +136,39 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Te
 
 
 def order_of(epoch: int, *, images: int, seed: int) -> torch.Tensor:
-    """Return the images' numbers in an epoch's order: the same on every rank and in every world."""
+    """Return the order of the images in an epoch: the same on every rank and at every world size."""
     return torch.randperm(images, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
 
 
 def share_of(order: torch.Tensor, index: int, *, batch: int, rank: int, world_size: int) -> torch.Tensor:
-    """Return a rank's slice of a global batch; where there are more ranks than images some are empty.
+    """Return a rank's slice of a global batch; with more ranks than images some slices are empty.
 
     Args:
-        order: Of the epoch.
+        order: The order of the images in the epoch.
         index: The batch's number in the epoch; the last may be smaller than the others.
-        batch: Images in a global batch.
-        rank, world_size: Of this moment.
+        batch: The global batch size.
+        rank, world_size: Their current values.
     """
     return order[index * batch : (index + 1) * batch].tensor_split(world_size)[rank]
 
 
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
-    """Return bytes (n x side x side x 3) as numbers around 0 (n x 3 x side x side), channels last."""
+    """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
     mean, spread = (torch.tensor(each, device=pixels.device).view(1, 3, 1, 1) for each in (MEAN, SPREAD))
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
 def throw_dice(epoch: int, *, images: int, seed: int) -> torch.Tensor:
-    """Return for each image of an epoch how far it is moved down and right, and whether it is mirrored."""
+    """Draw for each image of an epoch its shift down and right, and whether it is flipped."""
     dice = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     move = torch.randint(-PAD, PAD + 1, (images, 2), generator=dice)
     return torch.cat([move, torch.randint(0, 2, (images, 1), generator=dice)], dim=1)
 
 
 def augment(images: torch.Tensor, chosen: torch.Tensor, thrown: torch.Tensor) -> torch.Tensor:
-    """Gather a batch, each image moved and mirrored as was ``thrown`` for it.
+    """Gather a batch, each image shifted and flipped as drawn in ``thrown``.
 
-    One indexing does it for the whole batch: for each pixel to be, the row and column where it comes from.
+    One index operation handles the whole batch: it has the source row and column of each target pixel.
     """
     side, device = images.shape[1], images.device
     line = torch.arange(side, device=device)
@@ -190,30 +190,30 @@ def make_model(name: str, classes: int) -> nn.Module:
 
 
 def one_cycle(step: int, steps: int) -> float:
-    """Return the share of the highest rate: straight up for a fifth of the steps, then straight down to 0."""
+    """Return the fraction of the peak rate: linear warm-up for a fifth of the steps, then linear decay."""
     peak = max(1, steps // 5)
     return min((step + 1) / peak, (steps - step) / max(1, steps - peak))
 
 
 def gpu_usage(device: torch.device) -> dict[str, float]:
-    """Return how busy the GPU is and the bytes in use on it, as NVML counts them: by all its processes."""
+    """Return the GPU's utilisation and memory in use according to NVML, over all its processes."""
     if device.type != "cuda":
         return {}
     free, total = torch.cuda.mem_get_info(device)
     used = {"gpu_memory_bytes": total - free}
-    if importlib.util.find_spec("pynvml") is None:  # torch asks NVML by it
+    if importlib.util.find_spec("pynvml") is None:  # torch needs it to query NVML
         return used
     try:
         return used | {"gpu_percent": torch.cuda.utilization(device)}
-    except RuntimeError:  # not every driver says
+    except RuntimeError:  # not every driver reports it
         return used
 
 
 def take_step(worker, network, optimizer, schedule, images, labels, *, cast) -> elastic.Totals:
-    """Take one step with this rank's slice; where a peer is lost meanwhile, none is taken."""
+    """Take one step with this rank's slice; if a peer is lost meanwhile, the step has no effect."""
     optimizer.zero_grad()
     loss = torch.zeros(())
-    if len(labels):  # batch normalisation has nothing to say of an empty slice
+    if len(labels):  # batch normalisation cannot process an empty slice
         with cast:
             answers = network(images).float()
         loss = nn.functional.cross_entropy(answers, labels, label_smoothing=SMOOTHING, reduction="sum")
@@ -225,7 +225,7 @@ def take_step(worker, network, optimizer, schedule, images, labels, *, cast) -> 
 
 
 def train(worker, state, network, data, optimizer, schedule, *, settings, keeper, cast) -> None:
-    """Take the steps from ``state.step`` to the last; after a change of ranks this is called again."""
+    """Take the steps from ``state.step`` to the last; called again after each membership change."""
     images, labels = data
     batch, last = settings.global_batch_size, settings.epochs * state.steps_per_epoch
     network.train()
@@ -255,11 +255,11 @@ def train(worker, state, network, data, optimizer, schedule, *, settings, keeper
                 worker.emit("epoch", epoch=epoch, seconds=round(time.perf_counter() - began, 4), **said)
             keeper.after_step(worker, state, last=state.step == last)
             time.sleep(max(0.0, floor - time.perf_counter()))
-            worker.step_boundary()  # here ranks join and leave
+            worker.step_boundary()  # ranks join and leave here
 
 
 def share_statistics(worker, network: nn.Module) -> None:
-    """Average what batch normalisation has seen over the ranks, so that all hold the same model."""
+    """Average the batch normalisation statistics over the ranks, so that all have the same model."""
     for buffer in network.buffers():
         if buffer.is_floating_point():
             buffer.copy_(worker.all_reduce(buffer.cpu()) / worker.world_size)
@@ -267,7 +267,7 @@ def share_statistics(worker, network: nn.Module) -> None:
 
 @torch.no_grad()
 def evaluate(worker, network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
-    """Return accuracy and loss over all test images, each counted once: a rank's share is every n-th."""
+    """Return accuracy and loss over all test images, each counted once: a rank evaluates every n-th image."""
     network.eval()
     images, labels = (part[worker.rank :: worker.world_size] for part in (images, labels))
     sums = torch.zeros(3, dtype=torch.float64)
@@ -281,7 +281,7 @@ def evaluate(worker, network: nn.Module, images: torch.Tensor, labels: torch.Ten
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Read; then train, evaluate and save with whoever is there."""
+    """Read; then train, evaluate and save with the current ranks."""
     began = time.perf_counter()
     settings = parse_settings(argv)
     device = elastic.choose_device()

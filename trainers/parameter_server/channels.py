@@ -1,4 +1,4 @@
-"""Calls that outlast the other side's death: gRPC with the options that this job needs, and patience."""
+"""gRPC channels and calls that are retried until the restarted peer answers."""
 
 import random
 import time
@@ -9,14 +9,14 @@ import grpc
 OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    # A killed process is replaced within a second or two; gRPC by itself would wait ever longer.
+    # A killed process is replaced within a second or two; gRPC's default backoff would grow longer.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
     ("grpc.so_reuseport", 0),  # two processes on one port would share its calls
 )
-# INTERNAL: the user's optimizer has raised in a server, which ends, and is replaced or ends the job.
+# INTERNAL: the user's optimizer raised in a server, which exits, and is replaced or fails the job.
 TRANSIENT = tuple(
     getattr(grpc.StatusCode, name) for name in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL")
 )
@@ -25,7 +25,7 @@ GIVE_UP_SECONDS = 900
 
 
 class Gone(Exception):
-    """Nobody has answered for as long as is worth waiting."""
+    """The peer did not answer within the time limit."""
 
 
 def connect(address: str) -> grpc.Channel:
@@ -36,17 +36,17 @@ def connect(address: str) -> grpc.Channel:
 def insist(
     method: Callable, request, *, seconds: float = GIVE_UP_SECONDS, stop: Callable[[], bool] | None = None
 ):
-    """Call until somebody answers.
+    """Retry a call until it is answered.
 
     Args:
-        method: Of a stub.
-        request: The same one each time: all calls here may be repeated.
-        seconds: How long to try.
-        stop: Asked between tries; True ends them.
+        method: A stub's method.
+        request: The same one each time: all calls here are idempotent.
+        seconds: The time limit.
+        stop: Called between attempts; True ends them.
 
     Raises:
-        Gone: Nobody has answered for so long, or ``stop`` said so.
-        grpc.RpcError: It was answered, by an error.
+        Gone: No answer within the time limit, or ``stop`` returned True.
+        grpc.RpcError: The peer answered with an error.
     """
     deadline, pause = time.monotonic() + seconds, 0.05
     while True:

@@ -1,7 +1,7 @@
-"""A server's state on the volume: whole or not there, the newest that can be read is taken.
+"""A server's checkpoints on the volume: written atomically; loading takes the newest readable one.
 
-The format is numpy's archive of arrays, each tensor as its bytes, beside a JSON text that says what they are:
-nothing in it is run when it is read, and each member has a checksum. When to save is the server's business.
+The format is numpy's archive of arrays, each tensor as its bytes, with a JSON text that describes them:
+reading it runs no code, and each member has a checksum. The server decides when to save.
 """
 
 import io
@@ -16,11 +16,11 @@ import torch
 
 KEEP = 2
 NAME = re.compile(r"version-(\d+)\.npz")
-TENSOR = "tensor"  # the key that stands for one in the JSON
+TENSOR = "tensor"  # the key that represents one in the JSON
 
 
 def path_of(folder: Path, version: int) -> Path:
-    """Return where a version is, or would be."""
+    """Return the path of a version, whether it exists or not."""
     return folder / f"version-{version:09d}.npz"
 
 
@@ -28,12 +28,12 @@ def save(folder: Path, version: int, state: dict) -> int:
     """Write a state and delete all but the newest `KEEP`; return its size in bytes.
 
     Args:
-        folder: Of this server; made if it is not there.
-        version: Of the shard.
-        state: Dictionaries, lists, tensors, bytes, numbers and texts, keys being texts or whole numbers.
+        folder: The server's folder; created if it does not exist.
+        version: The shard's version.
+        state: Dictionaries, lists, tensors, bytes, numbers and strings; keys are strings or integers.
 
     Raises:
-        OSError: The disk does not take it; what was there before is still there.
+        OSError: Writing failed; the older files are unchanged.
     """
     arrays: list[np.ndarray] = []
     text = json.dumps(_plain(state, arrays))
@@ -55,12 +55,12 @@ def save(folder: Path, version: int, state: dict) -> int:
 
 
 def load(folder: Path) -> tuple[dict | None, list[str]]:
-    """Return the newest state that can be read (None where there is none), and the names of broken files."""
+    """Return the newest readable state (or None), and the names of broken files."""
     broken = []
     for version in _versions(folder):
         path = path_of(folder, version)
         try:
-            # Read as a whole, so that each member's checksum is looked at here.
+            # Read as a whole, so that each member's checksum is verified here.
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
                 arrays = {name: found[name] for name in found.files}
             return _rich(json.loads(arrays["about"].tobytes()), arrays), broken
@@ -82,7 +82,7 @@ def _named(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _plain(value: object, arrays: list[np.ndarray]) -> object:
-    """Return a value as JSON has it; its tensors and bytes are put aside."""
+    """Convert a value for JSON; its tensors and bytes are stored separately."""
     if isinstance(value, torch.Tensor):
         flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         arrays.append(flat.numpy())

@@ -1,8 +1,8 @@
-"""Who is to run, who runs, and what is done about the difference: the master's rules for its processes.
+"""Reconcile the running workers and servers with the desired ones: the master's rules for its processes.
 
-A lost worker is replaced by one with a new index, a lost server by one with the same index: its checkpoint
-belongs to the index. A worker that waits for a place in the cluster (preempted, and made anew) is left
-waiting. What starts and ends processes is behind `Hands`; the one for Kubernetes is in ``pods``.
+A lost worker is replaced by one with a new index, a lost server by one with the same index, because its
+checkpoint belongs to the index. A pending worker (preempted and recreated) stays pending. `Hands` is the
+interface that starts and ends processes; the implementation for Kubernetes is in ``pods``.
 """
 
 from collections.abc import Callable
@@ -19,20 +19,20 @@ FREE = (
     "node lost",
     "finished",
     "silent",
-)  # nobody's fault: these do not count
-SILENT_SECONDS = 30.0  # after which a server is replaced though its pod runs
-KILLED = ("killed", "out of memory")  # count while nothing is done in between
+)  # disruptions: these do not count as failures
+SILENT_SECONDS = 30.0  # after which a server is replaced although its pod runs
+KILLED = ("killed", "out of memory")  # count as long as no work is completed in between
 
 
 @dataclass(frozen=True)
 class Member:
-    """A process as the cluster sees it.
+    """The status of a process in the cluster.
 
     Attributes:
         role: `WORKER` or `SERVER`.
         index: Its number.
-        over: Why it has ended, or ends, in a word; empty while it waits or runs.
-        reason: The same for people.
+        over: Why it has ended, or is ending, in a word; empty while it is pending or running.
+        reason: The same as a readable text.
     """
 
     role: str
@@ -42,28 +42,28 @@ class Member:
 
 
 class Hands(Protocol):
-    """What starts processes and sees them."""
+    """The interface that starts, lists and deletes processes."""
 
     def members(self) -> list[Member]:
-        """Return all of the job's, those that have ended as well, from what is known now; quickly."""
+        """Return all processes of the job, including ended ones, from a local cache."""
 
     def wanted(self) -> int | None:
-        """Return how many workers are asked for now; None: as many as at the beginning."""
+        """Return the number of desired workers; None: the initial number."""
 
     def launch(self, role: str, index: int) -> bool:
-        """Start one; tell whether it is there now."""
+        """Start a process; return True if it exists now."""
 
     def remove(self, role: str, index: int, *, now: bool = False) -> None:
-        """Delete one; no error if it is gone."""
+        """Delete a process; no error if it does not exist."""
 
 
 class Crew:
-    """Keep as many workers and servers as were asked for.
+    """Keep the desired number of workers and servers running.
 
     Args:
-        job: Whose.
-        hands: What starts them.
-        tell: Says events.
+        job: The job.
+        hands: Starts the processes.
+        tell: Logs events.
     """
 
     def __init__(self, job: Job, hands: Hands, tell: Callable) -> None:
@@ -71,10 +71,10 @@ class Crew:
         self._workers: set[int] = set()
         self._servers = set(range(job.settings.servers))
         self._to_launch: set[tuple[str, int]] = set()
-        self._blamed: set[tuple[str, int]] = set()  # have said themselves why they fail
+        self._blamed: set[tuple[str, int]] = set()  # have reported the reason of their failure themselves
 
     def start(self) -> None:
-        """Take over what runs, and start what is missing."""
+        """Adopt running processes, and start missing ones."""
         there = self._hands.members()
         with self._job.lock:
             known = [each.index + 1 for each in there if each.role == WORKER]
@@ -88,14 +88,14 @@ class Crew:
         self.tick()
 
     def tick(self) -> None:
-        """Look who has gone, and replace them; have as many workers as are wanted now."""
+        """Replace lost processes, and scale to the desired number of workers."""
         there = {(each.role, each.index): each for each in self._hands.members()}
         for role, indexes in ((SERVER, self._servers), (WORKER, self._workers)):
             for index in sorted(indexes):
                 member = there.get((role, index))
                 if (role, index) not in self._to_launch and (member is None or member.over):
                     self._replace(role, index, member)
-        for index in self._job.silent_servers(SILENT_SECONDS):  # stopped, or cut off: all wait for it
+        for index in self._job.silent_servers(SILENT_SECONDS):  # paused or disconnected: all wait for it
             self._replace(SERVER, index, Member(SERVER, index, "silent", "nothing was heard of it"))
         if not self._job.over:
             self._fit()
@@ -104,13 +104,13 @@ class Crew:
                     self._to_launch.discard((role, index))
 
     def blame(self, role: str, index: int, reason: str) -> None:
-        """Take down that a process has said itself why it fails."""
+        """Record that a process has reported the reason of its failure itself."""
         self._blamed.add((role, index))
         what = f"{role} {index} failed: {reason}"
         self._job.fail("error", what, most=self._job.settings.max_relaunches)
 
     def _fit(self) -> None:
-        """Have as many workers as are wanted; the newest go first."""
+        """Scale to the desired number of workers; remove the newest first."""
         asked = self._hands.wanted()
         wanted = self._job.settings.workers if asked is None else max(1, asked)
         while len(self._workers) < wanted:
@@ -120,7 +120,7 @@ class Crew:
             if (WORKER, index) in self._to_launch:
                 self._to_launch.discard((WORKER, index))
             else:
-                self._hands.remove(WORKER, index)  # it gives back the rest of its task
+                self._hands.remove(WORKER, index)  # it returns the rest of its task
 
     def _replace(self, role: str, index: int, member: Member | None) -> None:
         kind = member.over if member else "deleted"
@@ -144,7 +144,7 @@ class Crew:
         self._tell("relaunch", of=role, index=new, instead_of=index, kind=kind, reason=reason)
 
     def _counts(self, role: str, index: int, kind: str, reason: str) -> bool:
-        """Count a loss that is somebody's fault; tell whether the job is given up for it."""
+        """Count a failure; return True if the job fails because of it."""
         if kind in FREE:
             return False
         if (role, index) in self._blamed:

@@ -1,7 +1,7 @@
-"""One evaluation: the test records as tasks, each answer counted once, at parameters that stand still.
+"""One evaluation: the test records as tasks, each result counted once, at a fixed version of the parameters.
 
-It runs beside training: whoever asks for work gets its tasks first. Pure, as the ledger; which parameters
-are kept, and for how long, is the master's and the servers' business.
+It runs during training: workers get its tasks first. The module has no I/O, like the ledger; the master and
+the servers decide which parameters are kept, and for how long.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Portion:
-    """Test records [start, end) that a worker is to judge."""
+    """Test records [start, end) for a worker to evaluate."""
 
     number: int
     start: int
@@ -18,13 +18,13 @@ class Portion:
 
 
 class Evaluation:
-    """Hand out the test records once, and add up what comes back.
+    """Assign the test records once, and sum the results.
 
     Args:
-        number: Of the evaluation, from 1; the servers keep its parameters under it.
-        records: How many test records there are.
+        number: Number of the evaluation, from 1; the servers keep its parameters under it.
+        records: The number of test records.
         size: Records in a task.
-        step: After how many counted minibatches it began.
+        step: The number of counted minibatches at its start.
     """
 
     def __init__(self, number: int, *, records: int, size: int, step: int) -> None:
@@ -36,7 +36,7 @@ class Evaluation:
         self._tasks = len(starts)
 
     def next(self, worker: int, now: float, *, patience: float) -> Portion | None:
-        """Return what a worker is to judge; after ``patience`` seconds also what another one has."""
+        """Return a task for a worker; after ``patience`` seconds also one that another worker has."""
         for portion, holder, since in list(self._doing.values()):
             if holder == worker or since < now - patience:
                 self._doing[portion.number] = (portion, worker, now)
@@ -48,7 +48,7 @@ class Evaluation:
         return portion
 
     def report(self, number: int, *, images: int, correct: int, loss: float) -> bool:
-        """Add one task's answers; tell whether they are new. The first that come count."""
+        """Add the results of one task; return True if they are new. The first results count."""
         if number in self._scores or not 0 <= number < self._tasks:
             return False
         self._doing.pop(number, None)
@@ -56,7 +56,7 @@ class Evaluation:
         return True
 
     def lost(self, worker: int) -> None:
-        """Return what a lost worker had."""
+        """Return a lost worker's tasks to the queue."""
         for portion, holder, _ in list(self._doing.values()):
             if holder == worker:
                 del self._doing[portion.number]
@@ -64,7 +64,7 @@ class Evaluation:
 
     @property
     def done(self) -> bool:
-        """Whether every record has been judged."""
+        """True if every record has been evaluated."""
         return len(self._scores) == self._tasks
 
     def result(self) -> dict[str, float | int]:

@@ -1,9 +1,9 @@
-"""What the master knows of a job: the ledger, the evaluation, the servers, and how far it has come.
+"""The master's state of a job: the ledger, the evaluation, the servers, and the progress.
 
-Every change goes through one lock and is written to the journal, so that a master that is started anew goes
-on from it. A minibatch counts when a worker reports that every server has acknowledged it, *and* these are
-the servers' processes of today: one that was restarted may lack it (`register` finds out what it lacks, and
-takes it back). gRPC, threads and pods are not here.
+Every change is made under one lock and written to the journal, so that a restarted master can continue from
+it. A minibatch counts when a worker reports that every server has acknowledged it, *and* these are the
+servers' current processes: a restarted one may lack it (`register` finds out what it lacks, and reopens it).
+gRPC, threads and pods are in other modules.
 """
 
 import base64
@@ -20,8 +20,8 @@ from .settings import Settings
 from .tasks import Ledger
 
 WAIT_SECONDS = 0.2
-SAVE_SECONDS = 30.0  # after which another worker is asked to write the model file
-TOLD_TASKS = 10_000  # in an epoch; a job with more does not tell of each
+SAVE_SECONDS = 30.0  # after which another worker is assigned to write the model file
+TOLD_TASKS = 10_000  # in an epoch; a job with more does not log each
 EVALUATION_PATIENCE = 10.0
 
 
@@ -32,7 +32,7 @@ class ServerProcess:
     address: str
     incarnation: int
     version: int
-    at: float  # when it was last heard of
+    at: float  # time of its last report
 
 
 @dataclass
@@ -44,7 +44,7 @@ class _Staleness:
 
 @dataclass
 class WorkerSeen:
-    """A worker: when it was last heard of, and what it has brought."""
+    """A worker: the time of its last report, and its results."""
 
     at: float
     counted: int = 0
@@ -53,15 +53,15 @@ class WorkerSeen:
 
 @dataclass
 class Job:
-    """All state of the master.
+    """The complete state of the master.
 
     Args:
-        settings: What was asked for.
-        records: How many there are to train on.
-        test_records: How many to evaluate on.
-        tell: Says events.
-        write: Takes a line for the journal.
-        clock: Gives seconds that never go back.
+        settings: The job's settings.
+        records: The number of training records.
+        test_records: The number of test records.
+        tell: Logs events.
+        write: Appends a line to the journal.
+        clock: A monotonic clock, in seconds.
     """
 
     settings: Settings
@@ -83,24 +83,24 @@ class Job:
         self.servers: list[ServerProcess | None] = [None] * self.settings.servers
         self.workers: dict[int, WorkerSeen] = {}
         self.evaluation: Evaluation | None = None
-        self.evaluations = 0  # how many were begun
+        self.evaluations = 0  # number of evaluations started
         self.next_evaluation = self.settings.evaluation_steps or None
         self.wanted = False  # an evaluation is due
-        self.judged = False  # the model as it is at the end has been evaluated
+        self.judged = False  # the final model has been evaluated
         self.saved = not self.settings.model_file
         self.failed = ""
         self.failures: dict[str, int] = {}
-        self.steps_at: dict[int, int] = {}  # how far it was when a server was lost last
-        self.replaced: set[int] = set()  # incarnations of servers whose place another has taken
+        self.steps_at: dict[int, int] = {}  # the progress when a server was last lost
+        self.replaced: set[int] = set()  # incarnations of replaced servers
         self.next_worker = 0
         self._saving: tuple[int, float] | None = None
         self._staleness = _Staleness()
         self._tells_tasks = self.ledger.tasks <= TOLD_TASKS
 
-    # What workers ask
+    # Requests of workers
 
     def next_task(self, progress: Progress) -> Task:
-        """Take a report, and say what the worker is to do next."""
+        """Process a report, and return the worker's next task."""
         with self.lock:
             self.report(progress)
             worker, now = progress.worker, self.clock()
@@ -130,7 +130,7 @@ class Job:
             return Task(kind=WAIT, wait_seconds=WAIT_SECONDS)
 
     def report(self, progress: Progress) -> list[int]:
-        """Count what a worker has done; return what of its minibatches' tasks has not counted."""
+        """Count a worker's completed minibatches; return the uncounted minibatches of their tasks."""
         with self.lock:
             worker = progress.worker
             seen = self.heard(worker)
@@ -190,10 +190,10 @@ class Job:
         records = sum(end - start for start, end in spans)
         self.tell("task", id=task, state=state, worker=worker, records=records, **more)
 
-    # Who is there
+    # Liveness
 
     def heard(self, worker: int) -> WorkerSeen:
-        """Note that a worker lives."""
+        """Record that a worker is alive."""
         with self.lock:
             seen = self.workers.get(worker)
             if seen is None:
@@ -204,7 +204,7 @@ class Job:
             return seen
 
     def lost(self, worker: int, why: str) -> None:
-        """Return what a lost worker had; it is not given anything any more."""
+        """Return a lost worker's tasks to todo; it gets no more tasks."""
         with self.lock:
             seen = self.workers.get(worker)
             if seen is None or seen.gone:
@@ -215,7 +215,7 @@ class Job:
             self.tell_world()
 
     def silent(self, seconds: float) -> None:
-        """Return what workers have that were not heard of for so long; they may come back."""
+        """Return the tasks of silent workers to todo; the workers may come back."""
         with self.lock:
             for worker in self.ledger.holders():
                 if self.workers[worker].at < self.clock() - seconds:
@@ -233,7 +233,7 @@ class Job:
             self._tell_task(epoch * self.ledger.tasks + task, "todo", worker, left)
 
     def tell_world(self) -> None:
-        """Say how many workers and servers there are."""
+        """Log the number of workers and servers."""
         workers = sum(not seen.gone for seen in self.workers.values())
         self.tell("world", workers=workers, servers=sum(each is not None for each in self.servers))
 
@@ -241,11 +241,11 @@ class Job:
 
     @property
     def ready(self) -> bool:
-        """Whether every server has registered."""
+        """True if every server has registered."""
         return all(each is not None for each in self.servers)
 
     def register(self, registration: Registration) -> None:
-        """Take in a server; what it has not applied is taken back, to be done again."""
+        """Register a server; reopen the minibatches that it has not applied."""
         with self.lock:
             before = self.servers[registration.index]
             another = before is not None and before.incarnation != registration.incarnation
@@ -268,7 +268,7 @@ class Job:
             self.tell_world()
 
     def pulse(self, index: int, incarnation: int, version: int) -> bool:
-        """Note that a server lives; tell whether it is known."""
+        """Record that a server is alive; return True if it is registered."""
         with self.lock:
             known = self.servers[index] if 0 <= index < len(self.servers) else None
             if known is None or known.incarnation != incarnation:
@@ -277,13 +277,13 @@ class Job:
             return True
 
     def silent_servers(self, seconds: float) -> list[int]:
-        """Return the servers that were not heard of for so long."""
+        """Return the servers that have been silent for too long."""
         with self.lock:
             before = self.clock() - seconds
             return [i for i, each in enumerate(self.servers) if each is not None and each.at < before]
 
     def forget_server(self, index: int) -> None:
-        """Wait for another process in a server's place; the one that was is not let in again."""
+        """Wait for a server's replacement; the old process cannot register again."""
         with self.lock:
             known, self.servers[index] = self.servers[index], None
             if known is not None:
@@ -292,24 +292,24 @@ class Job:
     def _same_servers(self, incarnations: Iterable[int]) -> bool:
         return self.ready and [each.incarnation for each in self.servers] == list(incarnations)
 
-    # How far it has come
+    # Progress
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to do, or nothing can be done."""
+        """True if the job is complete or has failed."""
         return bool(self.failed) or (self.ledger.over and self.judged and self.saved)
 
     def evaluate_again(self) -> None:
-        """Give up the evaluation that is running; it begins anew."""
+        """Abort the running evaluation and start it again."""
         with self.lock:
             if self.evaluation is not None and not self.evaluation.done:
                 self.evaluation = None
                 self.wanted = True
-            elif self.ledger.over and not self.saved:  # the parameters for the model file are gone
+            elif self.ledger.over and not self.saved:  # the parameters for the model file are lost
                 self.judged = False
 
     def take_staleness(self) -> dict[str, float] | None:
-        """Return how far gradients were behind since the last call; None where there were none."""
+        """Return the staleness of gradients since the last call; None if there were none."""
         with self.lock:
             told, self._staleness = self._staleness, _Staleness()
         if not told.pushes:
@@ -317,7 +317,7 @@ class Job:
         return {"max": told.most, "mean": round(told.total / told.pushes, 3), "pushes": told.pushes}
 
     def fail(self, kind: str, reason: str, *, most: int) -> bool:
-        """Count a failure of a kind; give the job up when there are more than ``most``, and tell whether."""
+        """Count a failure of a kind; fail the job after more than ``most``; return True if it failed."""
         with self.lock:
             self.failures[kind] = self.failures.get(kind, 0) + 1
             if self.failures[kind] > most and not self.over:
@@ -326,15 +326,15 @@ class Job:
             return bool(self.failed)
 
     def give_up(self, reason: str) -> None:
-        """End the job without a result."""
+        """Fail the job."""
         with self.lock:
             self.failed = reason
             self.write({"failed": reason})
 
-    # What outlives the process
+    # Persistent state
 
     def snapshot(self) -> dict:
-        """Return all that a new master needs to know."""
+        """Return the state that a new master needs."""
         with self.lock:
             bits = {str(epoch): pack_bits(its) for epoch, its in self.ledger.snapshot().items()}
             return {
@@ -350,10 +350,10 @@ class Job:
             }
 
     def recover(self, lines: list[dict]) -> None:
-        """Go on from a journal.
+        """Restore the state from a journal.
 
         Raises:
-            ValueError: It is of another job.
+            ValueError: It belongs to another job.
         """
         begin = lines[0]
         if (begin["records"], begin["minibatch"]) != (self.records, self.settings.minibatch):
@@ -393,7 +393,7 @@ class Job:
 
 
 def pack_bits(bits: bytes) -> str:
-    """Return bits as text for the journal."""
+    """Encode bits as text for the journal."""
     return base64.b64encode(zlib.compress(bits, 1)).decode()
 
 

@@ -1,12 +1,12 @@
-"""The master's journal: JSON lines on the volume, from which a restarted master knows what has counted.
+"""The master's journal: JSON lines on the volume, from which a restarted master restores its state.
 
-A file belongs to one master: ``journal-000007.jsonl`` begins with all that was known when it was made. A
-master that starts makes the next one, and so does one whose file has grown long. Making it fails if it is
-there already, so of two masters one sees that it has been followed, and stops (`Superseded`); what an old one
-writes meanwhile is in a file that nobody reads any more.
+A file belongs to one master: ``journal-000007.jsonl`` begins with a snapshot. A starting master creates the
+next file, and so does one whose file has grown long. Creating a file fails if it exists, so of two masters
+one detects that it has been superseded, and stops (`Superseded`); whatever the old one still writes is in a
+file that is no longer read.
 
-Lines reach the disk together, a few times a second. What a sudden death loses is done again, and the servers
-know it when they see it; so nobody waits for the disk. What the lines mean is not here.
+Lines are flushed to the disk together, a few times a second. Work lost by a sudden death is repeated, and the
+servers recognise it, so no request waits for the disk. The meaning of the lines is defined elsewhere.
 """
 
 import json
@@ -35,9 +35,9 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def read(folder: Path) -> tuple[int, list[dict]]:
-    """Return the newest journal that has a beginning, and its lines; (0, []) where there is none.
+    """Return the number and lines of the newest journal with a valid start; (0, []) if there is none.
 
-    A line that is torn ends it: what came after it never counted.
+    A truncated line ends it: later lines never counted.
     """
     if not folder.is_dir():
         return 0, []
@@ -61,14 +61,14 @@ def _lines(path: Path) -> Iterator[dict]:
 
 
 class Journal:
-    """Write lines; they are on the disk soon after.
+    """Write lines, which are flushed to the disk soon after.
 
     Args:
-        folder: Made if it is not there.
-        beginning: The first line: all that is known now.
+        folder: Created if it does not exist.
+        beginning: The first line: a snapshot.
 
     Raises:
-        Superseded: Another master was quicker.
+        Superseded: Another master was faster.
     """
 
     def __init__(self, folder: Path, beginning: dict) -> None:
@@ -83,21 +83,21 @@ class Journal:
 
     @property
     def long(self) -> bool:
-        """Whether a new file is to begin: this one is long, or ends in a torn line."""
+        """True if a new file is needed: this one is long, or ends in a truncated line."""
         return self._torn or self._length > LONG
 
     def write(self, line: dict) -> None:
-        """Take a line; `flush` puts it on the disk."""
+        """Buffer a line; `flush` writes it to the disk."""
         with self._lock:
             self._lines.append(json.dumps(line, separators=(",", ":")) + "\n")
             self._length += 1
 
     def flush(self) -> None:
-        """Put on the disk what has been taken so far.
+        """Write the buffered lines to the disk.
 
         Raises:
             Superseded: Another master has taken over.
-            OSError: The disk does not take it; the lines are kept for the next try.
+            OSError: Writing failed; the lines are kept for the next attempt.
         """
         if _path(self._folder, self._number + 1).exists():
             raise Superseded(f"another master has begun journal {self._number + 1} in {self._folder}")
@@ -115,21 +115,21 @@ class Journal:
             raise
 
     def renew(self, beginning: dict) -> None:
-        """Begin a new file with all that is known now, and delete the old one.
+        """Start a new file with a snapshot, and delete the old one.
 
         Raises:
-            Superseded: Another master was quicker.
-            OSError: The disk does not take it; the old one goes on.
+            Superseded: Another master was faster.
+            OSError: Writing failed; the old file stays in use.
         """
         old, number = self._file, self._number
         self._begin(beginning)
         with self._lock:
-            self._lines.clear()  # what they say is in the beginning
+            self._lines.clear()  # their content is in the snapshot
         old.close()
         _path(self._folder, number).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Put the rest on the disk."""
+        """Write the rest to the disk."""
         self.flush()
         self._file.close()
 

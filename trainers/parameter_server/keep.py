@@ -1,11 +1,11 @@
-"""The first process of a container, which starts one of the programs as its child and ends as that does.
+"""The first process of a container: start one of the programs as a child, and exit with its status.
 
     python -m parameter_server.keep worker --master=…
 
-A container's first process cannot be killed or stopped from within the container; its child can, so that a
-lab can kill a worker and see what comes of it. A *master* that was killed is started again at once, in the
-same pod: it reads its journal, and was lost for a second or two. A worker or a server is not: its pod ends,
-and the master decides what takes its place.
+A container's first process cannot be killed or stopped from within the container, but its child can, so that
+an exercise can kill a worker. A killed *master* is restarted at once, in the same pod: it reads its journal,
+and is back within a second or two. A worker or a server is not restarted: its pod ends, and the master
+replaces it.
 """
 
 import os
@@ -19,7 +19,7 @@ ENDINGS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(argv: list[str]) -> int:
-    """Run ``parameter_server.<first word>`` with the other words, and return how it ended."""
+    """Run ``parameter_server.<first argument>`` with the other arguments; return its exit status."""
     role, *flags = argv
     code = 0
     for _ in range(1 + (MOST_RESTARTS if role == "master" else 0)):

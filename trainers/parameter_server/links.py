@@ -1,4 +1,4 @@
-"""A worker's connections to the servers: push to all at once, pull from all, and outlast a server's death."""
+"""A worker's connections to the servers: push to all, pull from all, retry after a server's death."""
 
 import threading
 import time
@@ -15,19 +15,19 @@ AGAIN_SECONDS = 0.2
 
 @dataclass
 class Sent:
-    """A push under way: for each server what was sent, and what will be the answer."""
+    """A push in flight: for each server the request and the pending response."""
 
     requests: list[Gradients]
     futures: list[grpc.Future]
 
 
 class Links:
-    """Speak to every server.
+    """Connections to every server.
 
     Args:
-        master: A stub; it knows where the servers are.
-        layouts: For each server, how the model is cut.
-        stop: Set when nobody is to wait any longer.
+        master: A stub, used to look up the servers' addresses.
+        layouts: For each server, its part of the model.
+        stop: Set to stop waiting.
     """
 
     def __init__(self, master, layouts: Sequence[int], *, stop: threading.Event) -> None:
@@ -39,18 +39,18 @@ class Links:
         self._versions, self._incarnations = [0] * count, [0] * count
 
     def versions(self) -> tuple[int, ...]:
-        """Return each server's version of the parameters that came last."""
+        """Return each server's version of the last received parameters."""
         return tuple(self._versions)
 
     def incarnations(self) -> tuple[int, ...]:
-        """Return which process of each server they came from."""
+        """Return the incarnation of each server that they came from."""
         return tuple(self._incarnations)
 
     def pull(self, pin: int) -> list[Sequence[Tensor]]:
         """Return every shard's tensors.
 
         Raises:
-            grpc.RpcError: A server refuses: it has nothing under this number, or another model.
+            grpc.RpcError: A server rejects it: it has nothing under this number, or another model.
             channels.Gone: A server has not answered for too long.
         """
         self._look()
@@ -83,10 +83,10 @@ class Links:
         return Sent(requests, futures)
 
     def wait(self, sent: Sent) -> list[Shard]:
-        """Return all answers; where none came, the push is repeated: a server applies it once.
+        """Return all responses; repeat the push if there is none: a server applies it once.
 
         Raises:
-            grpc.RpcError: A server refuses.
+            grpc.RpcError: A server rejects it.
             channels.Gone: A server has not answered for too long.
         """
         answers = []
@@ -111,10 +111,10 @@ class Links:
                 if self._stop.is_set() or time.monotonic() > deadline:
                     raise channels.Gone(f"server {index} at {self._addresses[index]}") from error
             self._stop.wait(AGAIN_SECONDS)
-            self._look()  # it may be elsewhere by now
+            self._look()  # its address may have changed
 
     def _look(self) -> None:
-        """Ask the master where the servers are, until it knows all of them."""
+        """Get the servers' addresses from the master; wait until it knows all of them."""
         while True:
             found = channels.insist(self._master.Servers, Nothing(), stop=self._stop.is_set)
             if len(found.addresses) == len(self._stubs) and all(found.addresses):

@@ -1,10 +1,10 @@
-"""The master: hands out tasks, watches workers and servers, evaluates beside training, and ends the job.
+"""The master: assign tasks, monitor workers and servers, evaluate during training, and complete the job.
 
     python -m parameter_server.master --trainer model.py --records train.npy --state-dir state --workers 2
 
-With ``--pods FILE`` it starts workers and servers as pods and replaces those that are lost; without, somebody
-else starts them. It may die at any time: a new one reads the journal in ``--state-dir`` and goes on, and
-workers and servers wait for it. Neither torch nor the user's file is loaded here.
+With ``--pods FILE`` it starts workers and servers as pods and replaces lost ones; otherwise you start them
+yourself. It may die at any time: a new master reads the journal in ``--state-dir`` and continues, while
+workers and servers wait for it. It loads neither torch nor the user's file.
 """
 
 import argparse
@@ -29,21 +29,21 @@ from .protocol_pb2 import Left, Nothing, Orders, PinRequest, SaveRequest
 from .records import Records
 
 TICK_SECONDS = 0.1
-LATELY_SECONDS = 5.0  # a worker that was heard of since then lives
+LATELY_SECONDS = 5.0  # a worker that has reported since then is alive
 STALENESS_SECONDS = 2.0
 FAREWELL_SECONDS = 10.0
-COMPLAIN_SECONDS = 5.0  # between two tries to write to a full volume
+COMPLAIN_SECONDS = 5.0  # between two attempts to write to a full volume
 SAVE_SECONDS = 120.0
-THREADS = 4  # no call waits for anything; more would only wait for each other
-SUPERSEDED = 3  # exit status: no failure of the job, which another master goes on with
+THREADS = 4  # calls do not block; more threads would only contend
+SUPERSEDED = 3  # exit status: not a failure of the job, which another master continues
 
 
 class Service(protocol_pb2_grpc.MasterServicer):
-    """What workers and servers may ask of the master."""
+    """The master's gRPC service for workers and servers."""
 
     def __init__(self, job: Job, crew: Crew | None) -> None:
         self._job, self._crew = job, crew
-        self.told: set[int] = set()  # workers that know that the job is over
+        self.told: set[int] = set()  # workers that know that the job is complete
 
     def Join(self, request, context):
         if request.role == "worker":
@@ -92,19 +92,19 @@ class Service(protocol_pb2_grpc.MasterServicer):
         return Nothing()
 
     def _wait_for_servers(self, request, context) -> None:
-        """Have a report repeated later: a new master does not know yet who is right."""
+        """Have the worker repeat its report later: a new master does not know the servers' state yet."""
         if request.minibatches and not self._job.ready and not self._job.over:
             context.abort(grpc.StatusCode.UNAVAILABLE, "not every server has registered yet")
 
 
 class Conductor:
-    """What the master does by itself, ten times a second.
+    """The master's control loop, ten times a second.
 
     Args:
         job: Its state.
         book: The journal.
-        crew: Who keeps the processes; None where somebody else does.
-        tell: Says events.
+        crew: Manages the processes; None if they are started elsewhere.
+        tell: Logs events.
     """
 
     def __init__(self, job: Job, book: journal.Journal, crew: Crew | None, tell: Teller) -> None:
@@ -114,7 +114,7 @@ class Conductor:
         self._began = time.monotonic()
 
     def tick(self) -> None:
-        """Do what is due.
+        """Run the actions that are due.
 
         Raises:
             journal.Superseded: Another master has taken over.
@@ -124,14 +124,14 @@ class Conductor:
             self._crew.tick()
         self._job.silent(self._job.settings.silent_seconds)
         if self._job.ready and not self._job.over:
-            with suppress(grpc.RpcError, LookupError):  # a server is being replaced; next time, then
+            with suppress(grpc.RpcError, LookupError):  # a server is being replaced; retry in the next tick
                 self._close_epochs()
                 self._evaluate()
         if time.monotonic() - self._told > STALENESS_SECONDS:
             self._tell_staleness()
 
     def end(self) -> None:
-        """Let the servers go, and put the rest on the disk."""
+        """Release the servers, and write the rest to the disk."""
         self._tell_staleness()
         for server in self._job.servers:
             if server is not None:
@@ -148,12 +148,12 @@ class Conductor:
                 with self._job.lock:
                     self._book.renew({"begin": 1} | self._job.snapshot())
             self._book.flush()
-        except OSError as error:  # a full volume; the lines are kept
+        except OSError as error:  # the volume is full; the lines are kept
             self._tell("broken", what="journal", reason=str(error))
             self._flushed += COMPLAIN_SECONDS
 
     def _close_epochs(self) -> None:
-        """Close an epoch that is complete, when every server has it on the disk."""
+        """Close a complete epoch once every server has saved it to the disk."""
         job = self._job
         while not job.ledger.over and job.ledger.complete(job.ledger.first_open):
             number = job.ledger.first_open
@@ -166,7 +166,7 @@ class Conductor:
             with job.lock:
                 same = [each.incarnation for each in self._present()] == saved
                 if not same or not job.ledger.complete(number):
-                    return  # a server was replaced meanwhile, and lacks something
+                    return  # a server was replaced meanwhile, and lacks updates
                 job.ledger.close(number)
                 job.write({"closed": number})
             seconds = time.monotonic() - self._began
@@ -175,7 +175,7 @@ class Conductor:
             self._tell_staleness()
 
     def _evaluate(self) -> None:
-        """Begin an evaluation that is due, and end one that is done."""
+        """Start an evaluation that is due, and finish a completed one."""
         job = self._job
         running = job.evaluation
         if running is not None and running.done:
@@ -191,7 +191,7 @@ class Conductor:
             self._begin_evaluation()
 
     def _begin_evaluation(self) -> None:
-        """Have every server keep its parameters, and hand out the test records."""
+        """Have every server pin its parameters, and assign the test records."""
         job = self._job
         with job.lock:
             job.evaluations += 1
@@ -239,11 +239,11 @@ class Conductor:
 
 
 def recover(job: Job, folder: Path, tell: Teller) -> journal.Journal:
-    """Read the journal of the master before, if there was one, and begin the next.
+    """Read the previous master's journal, if there is one, and start the next.
 
     Raises:
-        SystemExit: It is of another job.
-        journal.Superseded: Another master was quicker.
+        SystemExit: It belongs to another job.
+        journal.Superseded: Another master was faster.
     """
     number, lines = journal.read(folder)
     if lines:
@@ -258,16 +258,16 @@ def recover(job: Job, folder: Path, tell: Teller) -> journal.Journal:
 
 
 def make_crew(job: Job, pods: Path | None, stack: ExitStack, tell: Teller) -> Crew | None:
-    """Return what keeps the job's pods; None where there are none."""
+    """Return the manager of the job's pods; None if there are none."""
     if pods is None:
         return None
-    from .pods import in_this_pod  # imported only here: it brings the Kubernetes client
+    from .pods import in_this_pod  # imported only here: it loads the Kubernetes client
 
     return Crew(job, stack.enter_context(in_this_pod(pods, job.settings.job)), tell)
 
 
 def conduct(given: argparse.Namespace, wanted: settings.Settings, tell: Teller) -> int:
-    """Run the job to its end; return the exit status."""
+    """Run the job to completion; return the exit status."""
     stop = threading.Event()
     for signalled in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signalled, lambda *_: stop.set())
@@ -313,7 +313,7 @@ def conduct(given: argparse.Namespace, wanted: settings.Settings, tell: Teller) 
 
 
 def _say_goodbye(job: Job, service: Service) -> None:
-    """Wait until every worker that lives has heard that it is over."""
+    """Wait until every running worker knows that the job is complete."""
     deadline = time.monotonic() + FAREWELL_SECONDS
     while time.monotonic() < deadline:
         recent = job.clock() - LATELY_SECONDS
@@ -324,7 +324,7 @@ def _say_goodbye(job: Job, service: Service) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Read the flags, and run the job."""
+    """Parse the flags, and run the job."""
     parser = argparse.ArgumentParser(description="Run a job with parameter servers.")
     settings.add_flags(parser)
     parser.add_argument("--port", type=int, default=settings.PORT)

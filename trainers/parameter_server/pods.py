@@ -1,9 +1,9 @@
-"""A job's pods: make them, delete them, see how they fare. The one module here that speaks to Kubernetes.
+"""Create, delete and watch a job's pods. This is the only module here that uses the Kubernetes API.
 
-What a pod is like stands in two files that the kit has made, ``ps.json`` and ``worker.json``; its number is
-added here, and whom it belongs to: the job's main object and not the master's pod, so that a master may die
-and its pods live on, and all go when the job is deleted. How many workers are wanted is an annotation of that
-object. What is done about losses is ``crew``'s business.
+The pod templates are in two files that the kit creates, ``ps.json`` and ``worker.json``. This module adds the
+number and the owner reference: the owner is the job's main object and not the master's pod, so that the pods
+outlive a master, and all are deleted with the job. An annotation of that object has the desired number of
+workers. ``crew`` decides how to react to losses.
 """
 
 import copy
@@ -23,11 +23,11 @@ from .crew import ROLES, Member
 JOB, ROLE, INDEX = "elasticdl-job-name", "elasticdl-replica-type", "elasticdl-replica-index"
 REPLICAS = "trainyard/replicas"
 REQUEST_SECONDS = 10
-WATCH_SECONDS = 60  # then list anew
+WATCH_SECONDS = 60  # then list again
 AGAIN_SECONDS = 1.0
-LIST_SECONDS = 120  # the API server may be away for a while
+LIST_SECONDS = 120  # the API server may be unavailable for a while
 TROUBLE = (ApiException, HTTPError, OSError)
-GONE = {  # why a pod is disturbed, as Kubernetes says it in its condition DisruptionTarget
+GONE = {  # the reasons of Kubernetes' pod condition DisruptionTarget
     "PreemptionByScheduler": "preempted",
     "DeletionByTaintManager": "node lost",
     "DeletionByPodGC": "node lost",
@@ -38,13 +38,13 @@ ENDED = {"Evicted": "evicted", "Preempting": "preempted", "NodeLost": "node lost
 
 
 class Pods(AbstractContextManager):
-    """See a job's pods, and make and delete them.
+    """Watch, create and delete a job's pods.
 
     Args:
         templates: The folder with ``ps.json`` and ``worker.json``.
         job: The job's name.
-        owner: The name of the Job that they belong to.
-        namespace: Where.
+        owner: The name of the Job that owns them.
+        namespace: The namespace.
     """
 
     def __init__(self, templates: Path, *, job: str, owner: str, namespace: str) -> None:
@@ -77,10 +77,10 @@ class Pods(AbstractContextManager):
     def __exit__(self, *exception) -> None:
         self._closed.set()  # the threads end with their watch, or with the process
 
-    # What crew asks
+    # The interface for crew
 
     def members(self) -> list[Member]:
-        """Return the job's servers and workers, as far as they are known."""
+        """Return the known servers and workers of the job."""
         with self._lock:
             pods = list(self._pods.values())
         found = []
@@ -91,12 +91,12 @@ class Pods(AbstractContextManager):
         return found
 
     def wanted(self) -> int | None:
-        """Return how many workers the job's object asks for; None where it does not say."""
+        """Return the desired number of workers in the job's annotation; None if it has none."""
         said = (self._owner["metadata"].get("annotations") or {}).get(REPLICAS, "")
         return int(said) if said.isdigit() else None
 
     def launch(self, role: str, index: int) -> bool:
-        """Make a pod; tell whether it is there now."""
+        """Create a pod; return True if it exists now."""
         pod = self.pod(role, index)
         name = pod["metadata"]["name"]
         with self._lock:
@@ -113,7 +113,7 @@ class Pods(AbstractContextManager):
         return True
 
     def remove(self, role: str, index: int, *, now: bool = False) -> None:
-        """Delete a pod; with ``now`` without waiting for its node, which may be lost."""
+        """Delete a pod; with ``now`` do not wait for its node, which may be lost."""
         name = self._name(role, index)
         grace = {"grace_period_seconds": 0} if now else {}
         try:
@@ -123,7 +123,7 @@ class Pods(AbstractContextManager):
                 _complain(f"pod {name} cannot be deleted", error)
 
     def pod(self, role: str, index: int) -> dict:
-        """Return a pod's manifest: the template with the number, and whose it is."""
+        """Return a pod's manifest: the template with the number and the owner reference."""
         pod = copy.deepcopy(self._templates[role])
         about = pod["metadata"]
         about["name"] = self._name(role, index)
@@ -143,7 +143,7 @@ class Pods(AbstractContextManager):
     # Watches
 
     def _follow(self, once) -> None:
-        """Watch until closed; whatever ends a watch, the next one begins with a list."""
+        """Watch until closed; when a watch ends, for any reason, list and watch again."""
         while not self._closed.is_set():
             try:
                 once()
@@ -154,7 +154,7 @@ class Pods(AbstractContextManager):
 
     def _follow_pods(self) -> None:
         where = {"namespace": self._namespace, "label_selector": f"{JOB}={self._job}"}
-        with self._lock:  # a pod that is made meanwhile would be missing from the list
+        with self._lock:  # a pod that is created meanwhile would be missing from the list
             found = self._core.list_namespaced_pod(**where, _request_timeout=REQUEST_SECONDS)
             self._pods = {each.metadata.name: self._plain(each) for each in found.items}
         self._listed.set()
@@ -191,7 +191,7 @@ class Pods(AbstractContextManager):
 
 
 def fate(pod: dict) -> tuple[str, str]:
-    """Return why a pod is over, in a word and for people; two empty texts while it waits or runs.
+    """Return why a pod ended, as a word and a readable text; both are empty while it is pending or running.
 
     Example:
         >>> fate({"metadata": {}, "status": {"phase": "Failed", "reason": "Evicted", "message": "no room"}})
@@ -224,7 +224,7 @@ def fate(pod: dict) -> tuple[str, str]:
 
 
 def in_this_pod(templates: Path, job: str) -> Pods:
-    """Return the pods of the job whose master this process is."""
+    """Return the pods of the job whose master is this process."""
     owner, namespace = os.environ.get("JOB_NAME"), os.environ.get("NAMESPACE")
     if not owner or not namespace:
         raise SystemExit("--pods needs JOB_NAME and NAMESPACE in the environment: whose the pods will be")

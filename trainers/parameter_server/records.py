@@ -1,8 +1,8 @@
-"""Records on disk, read by range: an array of raw bytes in NumPy's format, mapped into memory.
+"""Read ranges of records from disk: an array of raw bytes in NumPy's format, memory-mapped.
 
-``datasets/records.py`` writes them and says what is in each: the label in one byte, then the pixels. A task
-of the master's is a range ``[start, end)`` of them, so nobody reads what he was not asked to. What a record
-means is for the model file's ``dataset(record)`` to say, and is not here.
+``datasets/records.py`` writes them and defines their content: the label in one byte, then the pixels. A task
+of the master is a range ``[start, end)``, and a worker reads only that range. The model file's
+``dataset(record)`` interprets a record.
 """
 
 from pathlib import Path
@@ -14,10 +14,10 @@ class Records:
     """The records of one file.
 
     Args:
-        path: Of a ``.npy`` file.
+        path: Path of a ``.npy`` file.
 
     Raises:
-        SystemExit: It is not there, or has no records.
+        SystemExit: It does not exist, or has no records.
 
     Example:
         >>> records = open_records("/data/mnist/records/train.npy")
@@ -41,10 +41,10 @@ class Records:
         return len(self._rows)
 
     def read(self, start: int, end: int) -> list[bytes]:
-        """Return the records from ``start`` up to ``end``, which is not among them.
+        """Return the records from ``start`` up to, but not including, ``end``.
 
         Raises:
-            IndexError: There are not so many.
+            IndexError: The range exceeds the number of records.
         """
         if not 0 <= start <= end <= len(self):
             raise IndexError(f"records {start} to {end} of {len(self)}")
@@ -52,9 +52,9 @@ class Records:
 
 
 def open_records(path: str | Path) -> Records:
-    """Return the records of a file.
+    """Open the records of a file.
 
     Raises:
-        SystemExit: It is not there, or has no records.
+        SystemExit: It does not exist, or has no records.
     """
     return Records(path)

@@ -1,4 +1,4 @@
-"""A worker's copy of the user's model: parameters come in, gradients go out, both as flat tensors."""
+"""A worker's copy of the user's model: loads parameters and computes gradients, both as flat tensors."""
 
 from types import ModuleType
 
@@ -11,7 +11,7 @@ from .user_model import UserError, explain
 
 
 class Replica:
-    """The user's model, cut as the servers have cut it.
+    """The user's model, partitioned like on the servers.
 
     Args:
         module: The user's file.
@@ -63,21 +63,21 @@ class Replica:
         return loss.item()
 
     def gradients(self) -> list[list[Tensor]]:
-        """Return for each server what `compute` has found: gradients, and by how much buffers have moved."""
+        """Return for each server the gradients that `compute` found, and the changes of the buffers."""
         found = [g if g is not None else move for g, move in zip(self._gradients, self._moves, strict=True)]
         return self._cut(shards.pack(found))
 
     def load(self, tensors: list) -> None:
-        """Take over every server's parameters.
+        """Load every server's parameters.
 
         Raises:
-            ValueError: They are of another model.
+            ValueError: They belong to another model.
         """
         shards.unpack([each for shard in tensors for each in shard], self._flats)
 
     @torch.no_grad()
     def judge(self, records: list[bytes]) -> tuple[int, float]:
-        """Return how many answers are right, and the sum of the losses.
+        """Return the number of correct predictions, and the sum of the losses.
 
         Raises:
             UserError: The user's code raises.
@@ -103,7 +103,7 @@ class Replica:
         return zip(self._groups, self._flats, strict=True)
 
     def _cut(self, messages: list[Tensor]) -> list[list[Tensor]]:
-        """Return a list for each server."""
+        """Partition a list by server."""
         found, start = [], 0
         for count in self._ends:
             found.append(messages[start : start + count])

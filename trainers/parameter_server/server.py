@@ -2,9 +2,9 @@
 
     python -m parameter_server.server --master localhost:50001 --index 0
 
-It asks the master what the job is, takes its shard of the user's model (restored from its newest checkpoint,
-if there is one) and tells the master which minibatches are in it. What the checkpoint lacks is then handed
-out again, and the other servers recognise it: no minibatch counts twice anywhere, and none is missing.
+It gets the job's settings from the master, loads its shard of the user's model (from its newest checkpoint,
+if there is one) and reports the minibatches in it to the master. Minibatches that the checkpoint lacks are
+then assigned again, and the other servers recognise them: none counts twice anywhere, and none is missing.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PULSE_SECONDS = 0.5
 
 
 class Service(protocol_pb2_grpc.ServerServicer):
-    """What workers and the master may ask of a server."""
+    """A server's gRPC service for workers and the master."""
 
     def __init__(self, shard: Shard, keeper: "Keeper", stop: threading.Event) -> None:
         self._shard, self._keeper, self._stop = shard, keeper, stop
@@ -106,13 +106,13 @@ class Service(protocol_pb2_grpc.ServerServicer):
 
 
 class Keeper:
-    """Write checkpoints beside the work: the shard is held up while it is copied, not while that is written.
+    """Write checkpoints in the background: the shard is locked while it is copied, not while it is written.
 
     Args:
-        shard: What to save.
-        folder: Where.
-        every: Updates between two.
-        tell: Says what was saved.
+        shard: The shard to save.
+        folder: The target folder.
+        every: Updates between two checkpoints.
+        tell: Logs the saves.
     """
 
     def __init__(self, shard: Shard, folder: Path, *, every: int, tell: Teller) -> None:
@@ -123,11 +123,11 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
     def start(self) -> None:
-        """Begin to write when it is due."""
+        """Start the thread that writes when a checkpoint is due."""
         self._thread.start()
 
     def moved(self, version: int) -> None:
-        """Hear which version there is now."""
+        """Notify the keeper of the current version."""
         if version - self._saved >= self._every:
             self._due.set()
 
@@ -135,7 +135,7 @@ class Keeper:
         """Write a checkpoint now; return its version.
 
         Raises:
-            OSError: The disk does not take it.
+            OSError: Writing failed.
         """
         with self._saving:
             began = time.perf_counter()
@@ -154,7 +154,7 @@ class Keeper:
             return version
 
     def complain(self, error: OSError) -> None:
-        """Say that a checkpoint could not be written."""
+        """Log that a checkpoint could not be written."""
         self._tell("broken", what="checkpoint", reason=str(error))
 
     def _run(self) -> None:
@@ -165,11 +165,11 @@ class Keeper:
                 self.save()
             except OSError as error:
                 self.complain(error)
-                time.sleep(1)  # a full disk is not asked again at each update
+                time.sleep(1)  # do not retry at each update if the disk is full
 
 
 def build(settings: Settings, index: int) -> Shard:
-    """Return this server's shard of the user's model, as it is before training.
+    """Return this server's shard of the user's untrained model.
 
     Raises:
         user_model.UserError: The user's file raises.
@@ -190,10 +190,10 @@ def build(settings: Settings, index: int) -> Shard:
 
 
 def restore(shard: Shard, folder: Path) -> list[str]:
-    """Put the newest checkpoint into the shard, if there is one; return the names of files that are broken.
+    """Load the newest checkpoint into the shard, if there is one; return the names of broken files.
 
     Raises:
-        user_model.UserError: The checkpoint is of another model.
+        user_model.UserError: The checkpoint belongs to another model.
     """
     state, broken = checkpoints.load(folder)
     if state is not None:
@@ -207,7 +207,7 @@ def restore(shard: Shard, folder: Path) -> list[str]:
 
 
 def serve(master, settings: Settings, *, index: int, port: int) -> None:
-    """Hold a shard until the job is over."""
+    """Serve a shard until the job is complete."""
     tell = Teller("ps", index, settings.workers)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -258,13 +258,13 @@ def serve(master, settings: Settings, *, index: int, port: int) -> None:
 
 
 def watch(master, shard: Shard, *, index: int, stop: threading.Event, register) -> None:
-    """Tell the master twice a second that this server lives, until it is to end."""
+    """Send a heartbeat to the master twice a second, until the server stops."""
     while not stop.wait(PULSE_SECONDS):
         pulse = Pulse(role="ps", index=index, incarnation=shard.incarnation, version=shard.version)
         try:
             orders = master.Heartbeat(pulse, timeout=channels.CALL_SECONDS)
         except grpc.RpcError:
-            continue  # the master is being restarted; workers go on meanwhile
+            continue  # the master is being restarted; workers continue meanwhile
         if orders.over:
             return
         if orders.unknown:
@@ -272,7 +272,7 @@ def watch(master, shard: Shard, *, index: int, stop: threading.Event, register) 
 
 
 def own_address() -> str:
-    """Return the address under which other pods reach this one."""
+    """Return the address at which other pods reach this one."""
     given = os.environ.get("POD_IP")
     if given:
         return given
@@ -283,7 +283,7 @@ def own_address() -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Ask what the job is, and serve it."""
+    """Get the job's settings from the master, and serve the shard."""
     parser = argparse.ArgumentParser(description="Hold a shard of a model.")
     parser.add_argument("--master", required=True, help="host:port")
     parser.add_argument("--index", type=int, required=True)

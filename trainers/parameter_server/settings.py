@@ -1,4 +1,4 @@
-"""What a job is asked for. The master reads it from its flags; servers and workers get it from the master."""
+"""The settings of a job. The master parses its flags; servers and workers get them from the master."""
 
 import argparse
 import json
@@ -10,32 +10,32 @@ PORT = 50001
 
 @dataclass(frozen=True)
 class Settings:
-    """A job.
+    """The settings of a job.
 
     Attributes:
         job: Its name; pods and files are named after it.
         trainer: The user's file, with ``model()``, ``loss()``, ``optimizer()`` and ``dataset()``.
-        records: Where the training records are.
-        test_records: Where those for evaluation are; empty for none.
-        state_dir: Where the master's journal and the servers' checkpoints are.
-        model_file: Where the trained model is written; empty for nowhere.
-        epochs: How often each record counts.
+        records: Path of the training records.
+        test_records: Path of the test records; empty for none.
+        state_dir: Folder of the master's journal and the servers' checkpoints.
+        model_file: Path for the trained model; empty for none.
+        epochs: How often each record is counted.
         minibatch: Records in a gradient.
         minibatches_per_task: Gradients in a task.
-        evaluation_steps: Minibatches between two evaluations; 0: at the end alone.
+        evaluation_steps: Minibatches between two evaluations; 0: only at the end.
         grads_to_wait: 1: each gradient is applied at once (asynchronous); n: the mean of n of one version.
-        max_staleness: Updates that a gradient may be behind; 0 stands for four times the workers.
-        workers: How many to have.
-        servers: How many to have.
+        max_staleness: Maximum staleness of a gradient, in updates; 0 means four times the workers.
+        workers: The number of workers.
+        servers: The number of servers.
         checkpoint_steps: Updates between two checkpoints of a server.
-        seed: Of the first weights and the order of tasks.
+        seed: Seed of the initial weights and the order of tasks.
         dataset: Its name, for the model file.
         classes: Their names, for the model file.
-        max_relaunches: How many processes may fail of their own accord, or be killed before they have done
-            anything, until the job is given up. Preemption, eviction and a node's loss do not count.
-        silent_seconds: How long nothing may be heard of a worker until its task goes to others.
+        max_relaunches: How many processes may exit with an error, or be killed before they have completed
+            any work, until the job fails. Preemption, eviction and the loss of a node do not count.
+        silent_seconds: How long a worker may be silent until its task is assigned to others.
         log_every: Minibatches between two ``step`` events of a worker.
-        step_seconds: The least time for a minibatch: so that a lab on a small machine lasts long enough to
+        step_seconds: The minimum time for a minibatch, so that a run on a small machine lasts long enough to
             be watched.
     """
 
@@ -64,7 +64,7 @@ class Settings:
 
     @property
     def staleness_bound(self) -> int:
-        """How many updates a gradient may be behind."""
+        """The maximum staleness of a gradient, in updates."""
         return self.max_staleness or 4 * max(1, self.workers)
 
     def to_json(self) -> str:
@@ -73,15 +73,15 @@ class Settings:
 
     @classmethod
     def from_json(cls, text: str) -> "Settings":
-        """Return what `to_json` has written; what is unknown here is left out."""
+        """Parse the output of `to_json`; ignore unknown settings."""
         known = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in json.loads(text).items() if name in known})
 
     def check(self) -> None:
-        """Refuse what cannot work.
+        """Validate the settings.
 
         Raises:
-            SystemExit: It says which flag, and what to do.
+            SystemExit: A setting is invalid; the text names the flag, and what to do.
         """
         least = {"servers": 1, "workers": 1, "epochs": 1, "minibatch": 1, "minibatches_per_task": 1}
         least |= {
@@ -114,7 +114,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def from_flags(given: argparse.Namespace) -> Settings:
-    """Return the settings among parsed flags, checked."""
+    """Return the validated settings from parsed flags."""
     settings = Settings(**{each.name: getattr(given, each.name) for each in fields(Settings)})
     settings.check()
     return settings

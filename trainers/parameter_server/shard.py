@@ -1,9 +1,9 @@
-"""One server's part of the model: what applies gradients, and knows which it has applied.
+"""One server's part of the model: apply gradients, and track which were applied.
 
-Each minibatch's gradient changes it once, however often it is pushed: a worker that was not answered pushes
-again, and so does another one that was given a lost worker's task. Asynchronous: a gradient is applied when
-it comes. Synchronous: the mean of ``grads_to_wait`` gradients of one version makes the next version. What
-comes over the network, and when state is written to disk, is not here.
+Each minibatch's gradient is applied once, however often it is pushed: a worker without a response pushes
+again, and so does another one that was assigned a lost worker's task. Asynchronous: a gradient is applied on
+arrival. Synchronous: the mean of ``grads_to_wait`` gradients of one version makes the next version. The
+network and the checkpoints are in other modules.
 """
 
 import threading
@@ -18,14 +18,14 @@ from .user_model import UserError, explain
 
 
 class Shard:
-    """Tensors, the user's optimizer on them, and what has been applied.
+    """Tensors, the user's optimizer for them, and the applied minibatches.
 
     Args:
         groups: This server's part of the plan.
         optimizer: The user's; called with the list of this shard's parameters.
         grads_to_wait: 1 or more.
-        staleness_bound: Updates that a gradient may be behind, where it is applied at once.
-        path: The user's file, for the traceback of what its optimizer raises.
+        staleness_bound: Maximum staleness of a gradient that is applied at once.
+        path: The user's file, for tracebacks of its optimizer.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Shard:
         self.lock = threading.Lock()
         self._wait, self._bound = grads_to_wait, staleness_bound
         self._flats = shards.flatten(groups)
-        self._came = [torch.zeros_like(flat) for flat in self._flats]  # what a message is copied into
+        self._came = [torch.zeros_like(flat) for flat in self._flats]  # buffers for received messages
         self._sums = [torch.zeros_like(flat) for flat in self._flats] if grads_to_wait > 1 else self._came
         parameters = []
         for group, gradient in zip(groups, self._sums, strict=True):
@@ -62,19 +62,19 @@ class Shard:
     def push(
         self, epoch: int, minibatch: int, *, version: int, incarnation: int, tensors: Sequence[Tensor]
     ) -> tuple[int, int]:
-        """Apply a minibatch's gradient, or keep it until there are enough; the caller has the lock.
+        """Apply a minibatch's gradient, or keep it until there are enough; the caller holds the lock.
 
         Returns:
-            A verdict, and by how many updates the gradient was behind.
+            A verdict, and the gradient's staleness.
 
         Raises:
-            ValueError: The tensors are not this shard's.
-            UserError: The user's optimizer raises; the shard is to be restored.
+            ValueError: The tensors do not match this shard.
+            UserError: The user's optimizer raises; the shard must be restored.
         """
         if self._has(epoch, minibatch):
             return DUPLICATE, 0
         behind = max(0, self.version - version)
-        # After a restart the versions begin anew from the checkpoint's: the same number, other parameters.
+        # After a restart the versions continue from the checkpoint's: the same number, other parameters.
         if incarnation != self.incarnation or behind > (0 if self._wait > 1 else self._bound):
             return STALE, behind
         shards.unpack(tensors, self._came)
@@ -90,7 +90,7 @@ class Shard:
         return APPLIED, behind
 
     def flush(self) -> None:
-        """Apply what is kept, though it is less than was to be waited for; the caller has the lock."""
+        """Apply the kept gradients, although there are too few; the caller holds the lock."""
         if self._buffered:
             self._apply(len(self._buffered))
 
@@ -100,7 +100,7 @@ class Shard:
             if group.learned:
                 if count > 1:
                     total.div_(count)
-            else:  # a running mean moves by the mean of the moves, a counter by their sum
+            else:  # a running mean changes by the mean of the changes, a counter by their sum
                 flat.add_(total, alpha=1 / count) if flat.is_floating_point() else flat.add_(total)
         if self._optimizer is not None:
             try:
@@ -115,7 +115,7 @@ class Shard:
         self.version += 1
 
     def close(self, first_open: int) -> None:
-        """Forget the minibatches of epochs that are over: all have been applied; the caller has the lock."""
+        """Forget the minibatches of closed epochs, which were all applied; the caller holds the lock."""
         self._first_open = max(self._first_open, first_open)
         for epoch in [each for each in self._applied if each < self._first_open]:
             del self._applied[epoch]
@@ -137,7 +137,7 @@ class Shard:
     # Parameters
 
     def read(self, pin: int = 0) -> tuple[int, list[Tensor]]:
-        """Return a version and its tensors; the caller has the lock.
+        """Return a version and its tensors; the caller holds the lock.
 
         Raises:
             KeyError: Nothing is kept under this number.
@@ -146,26 +146,26 @@ class Shard:
         return version, shards.pack(flats)
 
     def pin(self, number: int) -> None:
-        """Keep the present parameters under a number."""
+        """Keep the current parameters under a number."""
         with self.lock:
             if number not in self._pins:
                 self._pins[number] = (self.version, [flat.clone() for flat in self._flats])
 
     def unpin(self, number: int) -> None:
-        """Forget parameters that were kept."""
+        """Forget pinned parameters."""
         with self.lock:
             self._pins.pop(number, None)
 
     # State
 
     def applied(self) -> dict[int, bytes]:
-        """Return what has been applied of the epochs that are not over, a bit each; the caller locks."""
+        """Return the applied minibatches of open epochs, a bit each; the caller holds the lock."""
         return {epoch: bytes(bits) for epoch, bits in self._applied.items()}
 
     def state(self) -> dict:
-        """Return all that a checkpoint needs, copied; the caller has the lock.
+        """Return a copy of the state for a checkpoint; the caller holds the lock.
 
-        Gradients that are kept for later are not in it, and are not among those applied.
+        It does not include kept gradients, which do not count as applied.
         """
         for epoch, minibatch in self._buffered:
             self._mark(epoch, minibatch, has=False)
@@ -182,10 +182,10 @@ class Shard:
         }
 
     def restore(self, state: dict) -> None:
-        """Go on from a checkpoint.
+        """Restore from a checkpoint.
 
         Raises:
-            ValueError: It is of another model, or of another number of servers.
+            ValueError: It belongs to another model, or to another number of servers.
         """
         if state["layout"] != f"{self.layout:016x}":
             raise ValueError("it is of another model, or of another number of servers")
@@ -200,7 +200,7 @@ class Shard:
 
 
 def _copied(value: object) -> object:
-    """Return an optimizer's state with its own tensors."""
+    """Copy an optimizer's state."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, dict):

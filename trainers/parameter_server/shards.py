@@ -1,7 +1,7 @@
-"""How a model is cut among the servers, and how a shard travels: as one flat tensor for each type.
+"""Partition a model among the servers, and serialise a shard as one flat tensor for each type.
 
-Every process makes the plan from the model itself, so nobody has to send it; a number made from names, types
-and shapes shows whether two have made the same one. A process's tensors are views of the flat ones, so a
+Every process computes the plan from the model itself, so it need not be sent; a hash of names, types and
+shapes shows whether two processes have the same plan. A process's tensors are views of the flat ones, so a
 gradient is sent, and a parameter received, with one copy and no loop over layers.
 """
 
@@ -27,7 +27,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """Tensors of one shard that have one type and travel as one."""
+    """Tensors of one shard and one type, sent as one."""
 
     learned: bool
     dtype: torch.dtype
@@ -35,12 +35,12 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Elements of all."""
+        """The total number of elements."""
         return sum(each.tensor.numel() for each in self.members)
 
 
 def members(model: nn.Module) -> list[Member]:
-    """Return what a model's ``state_dict`` has, shared tensors once."""
+    """Return the tensors of a model's ``state_dict``, shared ones only once."""
     kept = model.state_dict().keys()
     learned = [Member(name, tensor, tensor.requires_grad) for name, tensor in model.named_parameters()]
     buffers = [Member(name, tensor, False) for name, tensor in model.named_buffers() if name in kept]
@@ -48,9 +48,9 @@ def members(model: nn.Module) -> list[Member]:
 
 
 def plan(model: nn.Module, servers: int) -> list[list[Group]]:
-    """Return each server's groups: the largest tensor first, each to the server that has least.
+    """Return each server's groups: the largest tensor first, each to the least loaded server.
 
-    A model with fewer tensors than there are servers leaves servers without any; they have nothing to do.
+    If the model has fewer tensors than there are servers, some servers have nothing to do.
     """
     shares: list[list[Member]] = [[] for _ in range(servers)]
     loads = [0] * servers
@@ -73,7 +73,7 @@ def _group(share: Iterable[Member]) -> list[Group]:
 
 
 def layout(groups: Sequence[Group]) -> int:
-    """Return a number (64 bits) that two processes share if they have cut the model alike."""
+    """Return a hash (64 bits) that is equal in two processes with the same partition."""
     words = [
         f"{each.name} {each.tensor.dtype} {tuple(each.tensor.shape)} {each.tensor.stride()}"
         for group in groups
@@ -96,7 +96,7 @@ def flatten(groups: Sequence[Group], device: torch.device | str = "cpu") -> list
 
 
 def views(group: Group, flat: torch.Tensor) -> list[torch.Tensor]:
-    """Return the members' places in a flat tensor, in their shapes; channels stay last where they were."""
+    """Return views of a flat tensor in the members' shapes; keep the channels-last format."""
     found, start = [], 0
     for each in group.members:
         one = each.tensor
@@ -126,7 +126,7 @@ def unpack(messages: Sequence[Tensor], into: Sequence[torch.Tensor]) -> None:
     """Copy messages into flat tensors.
 
     Raises:
-        ValueError: They are of other types or sizes.
+        ValueError: Types or sizes differ.
     """
     if len(messages) != len(into):
         raise ValueError(f"{len(messages)} tensors have come, and {len(into)} are needed")

@@ -1,11 +1,11 @@
-"""The ledger: which records are still to do, who does them, and which have counted.
+"""The ledger: which records are todo, doing and done.
 
-An epoch's records are cut into minibatches, these into tasks. A task goes from todo to doing to done; what a
-lost worker leaves goes back to todo, and what takes long is handed to a second worker as well. What counts is
-not the task but the minibatch: one bit each, set once, so whoever does it first, its records count once.
+An epoch's records are divided into minibatches, these into tasks. A task moves from todo to doing to done; a
+lost worker's task returns to todo, and a slow task is also assigned to a second worker. The unit of counting
+is the minibatch, not the task: one bit each, set once, so its records count once, whichever worker is first.
 
-Tasks that nobody has yet are numbers in an order, not objects: a million of them take a few megabytes. Pure:
-the time comes in as an argument; what is written to disk and what comes over the network is not here.
+Unassigned tasks are numbers in an order, not objects: a million of them take a few megabytes. This module has
+no I/O: the time is an argument, and disk and network are in other modules.
 """
 
 import random
@@ -14,21 +14,21 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-PATIENCE = 3.0  # times the mean: a task that has taken so long is handed out a second time
+PATIENCE = 3.0  # times the mean: a task that has taken this long is assigned a second time
 LEAST_PATIENCE = 5.0  # seconds
-AHEAD = 2  # epochs that are open at a time: nobody waits for the slowest, and nobody runs away
-SMOOTHING = 0.1  # of the mean, so that it follows a machine that becomes slower
+AHEAD = 2  # epochs open at a time: workers do not wait for the slowest, and do not get far ahead
+SMOOTHING = 0.1  # smoothing of the mean, so that it follows a machine that becomes slower
 
 
 @dataclass(frozen=True)
 class Handed:
-    """What a worker is to do next.
+    """A task for a worker.
 
     Attributes:
         epoch: Counted from 0.
         task: The task's number in the epoch.
-        minibatches: Numbers in the epoch of those that have not counted yet, in the order to do them.
-        again: Somebody else has it as well.
+        minibatches: Numbers in the epoch of the uncounted minibatches, in processing order.
+        again: Another worker has it as well.
     """
 
     epoch: int
@@ -39,11 +39,11 @@ class Handed:
 
 @dataclass
 class _Epoch:
-    """One epoch that is not closed: the order of its tasks, and a bit for each minibatch."""
+    """An open epoch: the order of its tasks, and a bit for each minibatch."""
 
     order: array
     bits: bytearray
-    following: int = 0  # place in the order of the first task that nobody has had
+    following: int = 0  # position in the order of the first unassigned task
     counted: int = 0  # records
     missing: int = 0  # minibatches
     returned: deque[int] = field(default_factory=deque)
@@ -51,24 +51,24 @@ class _Epoch:
 
 @dataclass
 class _Doing:
-    """A task that is handed out: to whom, and since when."""
+    """An assigned task: its workers, and the start time."""
 
     since: float
     workers: list[int]
 
 
 class Ledger:
-    """Hand out tasks and count records.
+    """Assign tasks and count records.
 
     Args:
-        records: How many there are.
+        records: The number of records.
         minibatch: Records in a minibatch; the last one of an epoch may have fewer.
-        minibatches_per_task: How many a worker gets at a time.
-        epochs: How often each record is to count.
-        seed: Of the order of tasks, which is another one in each epoch.
+        minibatches_per_task: The number of minibatches in a task.
+        epochs: How often each record is counted.
+        seed: Seed of the order of tasks, which differs in each epoch.
 
     Raises:
-        ValueError: One of them is less than one.
+        ValueError: An argument is less than one.
 
     Example:
         >>> ledger = Ledger(records=10, minibatch=4, minibatches_per_task=2, epochs=1)
@@ -92,18 +92,18 @@ class Ledger:
         self.seed = seed
         self.minibatches = -(-records // minibatch)
         self.tasks = -(-self.minibatches // minibatches_per_task)
-        self.first_open = 0  # epochs before it are closed for good
-        self.mean_seconds = 0.0  # of a task
+        self.first_open = 0  # all epochs before it are closed
+        self.mean_seconds = 0.0  # duration of a task
         self._open: dict[int, _Epoch] = {}
-        self._doing: OrderedDict[tuple[int, int], _Doing] = OrderedDict()  # the longest first
+        self._doing: OrderedDict[tuple[int, int], _Doing] = OrderedDict()  # longest running first
         self._of_worker: dict[int, tuple[int, int]] = {}
 
-    # Handing out
+    # Assignment
 
     def next(self, worker: int, now: float) -> Handed | None:
-        """Return what a worker is to do; None where there is nothing to do at present.
+        """Return a task for a worker; None if there is none at present.
 
-        A worker that still has a task gets what is left of that.
+        A worker that still has a task gets the rest of it.
         """
         mine = self._of_worker.get(worker)
         if mine is not None:
@@ -117,7 +117,7 @@ class Ledger:
             self._of_worker[worker] = slow
             self._doing[slow].since = now
             self._doing.move_to_end(slow)
-            return Handed(*slow, self.left(*slow)[::-1], again=True)  # from its end: they meet in the middle
+            return Handed(*slow, self.left(*slow)[::-1], again=True)  # from its end: they meet halfway
         for key in self._waiting():
             left = self.left(*key)
             if left and key not in self._doing:
@@ -127,7 +127,7 @@ class Ledger:
         return None
 
     def left(self, epoch: int, task: int) -> list[int]:
-        """Return a task's minibatches that have not counted, in order."""
+        """Return the uncounted minibatches of a task, in order."""
         one = self._open.get(epoch)
         if one is None:
             return []
@@ -141,7 +141,7 @@ class Ledger:
         return start, min(start + self.minibatch, self.records)
 
     def _waiting(self):
-        """Give the tasks that nobody has: returned ones, then new ones; each is taken by being given."""
+        """Yield unassigned tasks: returned ones, then new ones; a yielded task counts as taken."""
         for epoch in range(self.first_open, min(self.first_open + AHEAD, self.epochs)):
             one = self._epoch(epoch)
             while one.returned:
@@ -151,7 +151,7 @@ class Ledger:
                 yield epoch, one.order[one.following - 1]
 
     def _slow(self, now: float) -> tuple[int, int] | None:
-        """Return the task that has been with a single worker for longest, if that is too long."""
+        """Return the longest running task with a single worker, if it is too slow."""
         patience = max(LEAST_PATIENCE, PATIENCE * self.mean_seconds)
         for key, doing in self._doing.items():
             if doing.since > now - patience:
@@ -173,14 +173,14 @@ class Ledger:
         """Count minibatches that every server has applied.
 
         Returns:
-            How many records are new by that, and the tasks that are done by it.
+            The number of newly counted records, and the tasks completed by them.
 
         Raises:
             ValueError: There is no such minibatch.
         """
         one = self._open.get(epoch)
         if one is None and self.first_open <= epoch < self.epochs:
-            one = self._epoch(epoch)  # a master that was restarted hears of what it does not remember
+            one = self._epoch(epoch)  # a restarted master may get reports of tasks that it does not know
         new, touched = 0, set()
         for number in minibatches:
             if not 0 <= number < self.minibatches:
@@ -200,10 +200,10 @@ class Ledger:
         return new, finished
 
     def reopen(self, epoch: int, applied: bytes) -> int:
-        """Take back what a server has not applied, so that it is done again; return how many records.
+        """Reopen the minibatches that a server has not applied; return the number of records.
 
         Args:
-            epoch: An epoch that is not closed; of another one nothing is taken back.
+            epoch: An open epoch; nothing is reopened in others.
             applied: The server's minibatches, a bit each.
         """
         one = self._open.get(epoch)
@@ -228,20 +228,20 @@ class Ledger:
         return before - one.counted
 
     def counted(self, epoch: int) -> int:
-        """Return how many of an epoch's records have counted."""
+        """Return the number of counted records of an epoch."""
         if epoch < self.first_open:
             return self.records
         return self._open[epoch].counted if epoch in self._open else 0
 
     def complete(self, epoch: int) -> bool:
-        """Tell whether every record of an epoch has counted."""
+        """Return True if every record of an epoch has been counted."""
         return self.counted(epoch) == self.records
 
     def close(self, epoch: int) -> None:
-        """End an epoch for good: what it did to the model is on disk at every server.
+        """Close an epoch: every server has its updates on disk.
 
         Raises:
-            ValueError: It is not complete, or not the next one to be closed.
+            ValueError: It is incomplete, or not the next one to be closed.
         """
         if epoch != self.first_open or not self.complete(epoch):
             raise ValueError(
@@ -252,19 +252,19 @@ class Ledger:
 
     @property
     def over(self) -> bool:
-        """Whether all epochs are closed."""
+        """True if all epochs are closed."""
         return self.first_open == self.epochs
 
     @property
     def steps(self) -> int:
-        """How many minibatches have counted, over all epochs."""
+        """The number of counted minibatches, over all epochs."""
         done = sum(self.minibatches - each.missing for each in self._open.values())
         return self.first_open * self.minibatches + done
 
     # Workers
 
     def lost(self, worker: int) -> tuple[int, int] | None:
-        """Return a lost worker's task to todo; say which. None: it had none, or another has it too."""
+        """Move a lost worker's task to todo and return it; None: it had none, or another one has it too."""
         key = self._drop(worker)
         if key is None or key in self._doing or not self.left(*key):
             return None
@@ -294,14 +294,14 @@ class Ledger:
             if self._of_worker.get(worker) == key:
                 del self._of_worker[worker]
 
-    # What outlives the process
+    # Persistent state
 
     def snapshot(self) -> dict[int, bytes]:
-        """Return the bits of each epoch that is not closed; `restore` takes them."""
+        """Return the bits of each open epoch, for `restore`."""
         return {number: bytes(one.bits) for number, one in self._open.items()}
 
     def restore(self, first_open: int, bits: dict[int, bytes]) -> None:
-        """Go on from what was closed and counted before; whoever had a task then has none now."""
+        """Restore closed epochs and counted minibatches; all assignments are dropped."""
         self.first_open, self._open = first_open, {}
         self._doing.clear()
         self._of_worker.clear()
@@ -310,6 +310,6 @@ class Ledger:
             one.bits[:] = its
             one.missing = self.minibatches - sum(byte.bit_count() for byte in its)
             last = self.minibatches - 1
-            short = self.minibatch * self.minibatches - self.records  # what the last one lacks
+            short = self.minibatch * self.minibatches - self.records  # fewer in the last one
             has_last = its[last >> 3] >> (last & 7) & 1
             one.counted = (self.minibatches - one.missing) * self.minibatch - short * has_last

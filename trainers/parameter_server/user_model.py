@@ -15,11 +15,11 @@ NEEDED = {
 
 
 class UserError(Exception):
-    """The user's file raises, or lacks something. Its text is for the user: the traceback in their file."""
+    """The user's file raises, or is incomplete. The text has the traceback in the user's file."""
 
 
 def load(path: str) -> ModuleType:
-    """Return the user's file as a module.
+    """Import the user's file as a module.
 
     Raises:
         UserError: It cannot be imported, or lacks one of the four functions.
@@ -29,7 +29,7 @@ def load(path: str) -> ModuleType:
         raise UserError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules["trainer"] = module
-    sys.path.insert(0, str(Path(path).parent))  # it may import what lies beside it
+    sys.path.insert(0, str(Path(path).parent))  # it may import modules next to it
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -41,7 +41,7 @@ def load(path: str) -> ModuleType:
 
 
 def explain(error: BaseException, path: str) -> str:
-    """Return the traceback from the user's file on; where it does not occur there, all of it."""
+    """Return the traceback starting at the user's file; the whole traceback if that file is not in it."""
     frames = traceback.extract_tb(error.__traceback__)
     first = next((i for i, frame in enumerate(frames) if frame.filename == path), 0)
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames[first:])]

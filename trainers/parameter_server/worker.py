@@ -1,10 +1,10 @@
-"""A worker: gets tasks from the master, computes gradients, gives them to the servers.
+"""A worker: get tasks from the master, compute gradients, push them to the servers.
 
     python -m parameter_server.worker --master localhost:50001 --index 0
 
-While the servers apply one minibatch's gradient, the next one is computed; what they answer with, the newest
-parameters, is taken over between two minibatches. In synchronous mode each answer is waited for. A worker may
-die at any time; on SIGTERM it ends after the minibatch that it is at, and gives back the rest of its task.
+While the servers apply one minibatch's gradient, the worker computes the next one; it loads the newest
+parameters from their responses between two minibatches. In synchronous mode it waits for each response. A
+worker may die at any time; on SIGTERM it exits after the current minibatch, and returns the rest of its task.
 """
 
 import argparse
@@ -29,17 +29,17 @@ from .settings import Settings
 
 PULSE_SECONDS = 1.0
 REPORT_SECONDS = 1.0
-CURRENT = 0  # the parameters that training goes on with; other numbers are those of evaluations
+CURRENT = 0  # the current training parameters; other numbers are those of evaluations
 
 
 class Worker:
-    """Do tasks until there are none.
+    """Process tasks until there are none left.
 
     Args:
         master: A stub.
         settings: The job's.
-        index: This worker's.
-        stop: Set when it is to leave.
+        index: This worker's index.
+        stop: Set when the worker must leave.
     """
 
     def __init__(self, master, settings: Settings, *, index: int, stop: threading.Event) -> None:
@@ -51,8 +51,8 @@ class Worker:
         self._links = Links(master, self._replica.layouts, stop=stop)
         self._train = Records(Path(settings.records))
         self._test = Records(Path(settings.test_records)) if settings.test_records else None
-        self._holds: int | None = None  # which parameters the replica has
-        self._sent: tuple[int, object] | None = None  # a minibatch whose answers have not been looked at
+        self._holds: int | None = None  # the number of the parameters in the replica
+        self._sent: tuple[int, object] | None = None  # a minibatch with pending responses
         self._refused = False
         self._acknowledged: list[tuple[int, tuple[int, ...]]] = []
         self._staleness: list[int] = []
@@ -60,7 +60,7 @@ class Worker:
         self._steps, self._since, self._images = 0, time.perf_counter(), 0
 
     def run(self) -> None:
-        """Ask for tasks and do them."""
+        """Request tasks and process them."""
         progress = Progress(worker=self._index)
         while True:
             task = self._call(self._master.NextTask, progress)
@@ -82,7 +82,7 @@ class Worker:
     # Training
 
     def _train_task(self, task) -> Progress:
-        """Do a task; return what is to be reported of it."""
+        """Process a task; return its report."""
         if self._holds != CURRENT:
             self._replica.load(self._links.pull(CURRENT))
             self._holds = CURRENT
@@ -94,7 +94,7 @@ class Worker:
             if time.monotonic() - self._reported > REPORT_SECONDS:
                 left = set(self._call(self._master.Report, self._progress(task.epoch)).minibatches)
                 busy = {self._sent[0]} if self._sent else set()
-                again = left - set(work) - busy  # a server has died, and lacks them
+                again = left - set(work) - busy  # a server has died and lacks them
                 work = deque([each for each in work if each in left] + sorted(again & set(task.minibatches)))
             if not work:
                 self._settle(work)
@@ -103,7 +103,7 @@ class Worker:
         return self._progress(task.epoch)
 
     def _step(self, epoch: int, minibatch: int, work: deque[int]) -> None:
-        """Compute a gradient, look at the answers to the one before, and send this one."""
+        """Compute a gradient, process the responses to the previous one, and push this one."""
         settings = self._settings
         start = minibatch * settings.minibatch
         end = min(start + settings.minibatch, len(self._train))
@@ -121,7 +121,7 @@ class Worker:
             self._settle(work)
 
     def _settle(self, work: deque[int]) -> None:
-        """Wait for the answers to what was sent, and go on with the parameters in them."""
+        """Wait for the responses to the last push, and load the parameters in them."""
         if self._sent is None:
             return
         (minibatch, sent), self._sent = self._sent, None
@@ -136,7 +136,7 @@ class Worker:
                 self._staleness.append(max(each.staleness for each in answers))
 
     def _progress(self, epoch: int) -> Progress:
-        """Return what has been acknowledged since the last report, by the servers that are there now."""
+        """Return the minibatches acknowledged since the last report, by the servers' current processes."""
         now = self._links.incarnations()
         done = [minibatch for minibatch, then in self._acknowledged if then == now]
         progress = Progress(
@@ -163,7 +163,7 @@ class Worker:
     # Evaluation, and the model at the end
 
     def _pinned(self, task) -> Progress:
-        """Do what needs parameters that stand still; return what is to be reported."""
+        """Process a task that needs pinned parameters; return its report."""
         progress = Progress(worker=self._index)
         try:
             if self._holds != task.pin:
@@ -173,7 +173,7 @@ class Worker:
         except grpc.RpcError as error:
             if error.code() != grpc.StatusCode.NOT_FOUND:
                 raise
-            progress.pin_lost = True  # a server has been restarted; the master begins again
+            progress.pin_lost = True  # a server was restarted; the master starts again
             return progress
         if task.kind == protocol_pb2.SAVE:
             self._save()
@@ -190,7 +190,7 @@ class Worker:
         return progress
 
     def _save(self) -> None:
-        """Write the model file: whole, or not there."""
+        """Write the model file atomically."""
         settings = self._settings
         path = Path(settings.model_file)
         classes = settings.classes.split(",") if settings.classes else []
@@ -213,7 +213,7 @@ class Worker:
 
 
 def pulse(master, *, index: int, stop: threading.Event) -> None:
-    """Tell the master each second that this process lives, also while a minibatch takes long."""
+    """Send a heartbeat to the master each second, even during a long minibatch."""
     while not stop.wait(PULSE_SECONDS):
         try:
             orders = master.Heartbeat(Pulse(role="worker", index=index), timeout=channels.CALL_SECONDS)
@@ -224,7 +224,7 @@ def pulse(master, *, index: int, stop: threading.Event) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Ask what the job is, and work for it."""
+    """Get the job's settings from the master, and process its tasks."""
     parser = argparse.ArgumentParser(description="Compute gradients.")
     parser.add_argument("--master", required=True, help="host:port")
     parser.add_argument("--index", type=int, required=True)
