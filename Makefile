@@ -20,7 +20,7 @@ SIDE_BY_SIDE = $(PYTEST) --dist loadfile --no-loadscope-reorder -n
 # Make each target, whatever became of those before it; what failed is listed at the end, and is the exit status.
 each_of = @failed=; $(foreach each,$(1),$(MAKE) --no-print-directory $(each) || failed="$$failed $(each)"; ) \
 	test -z "$$failed" || { echo "$@ failed:$$failed" >&2; exit 1; }
-# What a pod is promised, whichever way it is run; what plain mode does not promise has the marker "site".
+# What a pod is promised, whichever way it is run; what plain mode does not promise has the marker "namespaces".
 IN_BOTH_MODES = $(wildcard $(addprefix tests/node/test_,pods_*.py streams_*.py workloads*.py) \
 	$(patsubst %,tests/node/test_%.py,lifecycle machines metrics names_and_services_live probes scheduling))
 

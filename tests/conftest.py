@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items):
     if os.environ.get("TRAINYARD_MODE") == "plain":
         skip = pytest.mark.skip(reason="plain mode does not promise it: localkube/README.md, Plain mode")
         for item in items:
-            if item.get_closest_marker("site"):
+            if item.get_closest_marker("namespaces"):
                 item.add_marker(skip)
 
 

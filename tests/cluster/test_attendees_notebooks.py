@@ -66,11 +66,11 @@ def attend(attendee, number, folder):
 def test_an_attendees_kubeconfig_runs_the_notebooks_or_they_say_what_it_takes(cluster, tmp_path):
     people = {number: f"runs-{number}" for number in NOTEBOOKS}
     made = kit.workshop.create([*people.values()], cluster=cluster, datasets=["digits"])
-    rooms = {each.name: each for each in made.attendees}
+    restrictions = {each.name: each for each in made.attendees}
 
     def run(number):
         (tmp_path / number).mkdir()
-        return attend(rooms[people[number]], number, tmp_path / number)
+        return attend(restrictions[people[number]], number, tmp_path / number)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         ended = dict(zip(NOTEBOOKS, pool.map(run, NOTEBOOKS), strict=True))

@@ -183,7 +183,7 @@ def whole(local_cluster):
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.site
+@pytest.mark.namespaces
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("rendezvous", ["c10d", "etcd"])
 def test_training_goes_on_whatever_happens_to_workers_and_their_nodes(

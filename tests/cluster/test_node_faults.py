@@ -15,7 +15,7 @@ from kitlib.errors import KitError
 from ..patience import PATIENCE
 from .ranks import at_step, containers, until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.site]
+pytestmark = [pytest.mark.cluster, pytest.mark.namespaces]
 
 UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
 AT_ONCE = {"tolerations": [UNREACHABLE | {"tolerationSeconds": 1}]}

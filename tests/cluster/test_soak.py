@@ -11,7 +11,7 @@ SPEC = importlib.util.spec_from_file_location(
 soak = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(soak)
 
-pytestmark = [pytest.mark.cluster, pytest.mark.site, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.cluster, pytest.mark.namespaces, pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.mark.timeout(1800)

@@ -11,7 +11,7 @@ def bare_control_plane(tmp_path_factory):
     """Yield a running etcd, API server and controller manager without nodes, on loopback."""
     from localkube.controlplane import binaries
 
-    from .bare import bare
+    from .bare_control_plane import bare
 
     control_plane = binaries.obtain(report=lambda text: None)
     with bare(tmp_path_factory.mktemp("control-plane"), control_plane) as running:
@@ -19,24 +19,24 @@ def bare_control_plane(tmp_path_factory):
 
 
 @pytest.fixture(scope="package")
-def lab(request):
+def cluster(request):
     """Yield a real local cluster of two nodes that declare two GPUs each; all tests share it.
 
     Its home is below the checkout and not in /tmp, which pods do not see anyway.
     """
-    from .lab import running_lab, state_home
+    from .clusters import running_cluster, state_home
 
     with (
         state_home(request.config.cache.mkdir("lab")) as home,
-        running_lab("--nodes", "2", "--gpus", "2", home=home) as running,
+        running_cluster("--nodes", "2", "--gpus", "2", home=home) as running,
     ):
         yield running
 
 
 @pytest.fixture
-def pods(lab):
+def pods(cluster):
     """Make pods in the shared cluster; those that are left are deleted after the test."""
-    from .lab import Pods
+    from .clusters import Pods
 
-    with Pods(lab) as made:
+    with Pods(cluster) as made:
         yield made

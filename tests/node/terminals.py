@@ -11,8 +11,8 @@ import subprocess
 import termios
 import time
 
-from .lab import PATIENCE
-from .rooms import Enter
+from .clusters import PATIENCE
+from .restrictions import Enter
 
 
 class Terminal:

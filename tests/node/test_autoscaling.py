@@ -2,14 +2,14 @@
 
 import pytest
 
-from .lab import eventually, python
+from .clusters import eventually, python
 
 BUSY = "while True: sum(range(100000))"
 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_an_autoscaler_adds_pods_to_a_deployment_that_computes(lab):
+def test_an_autoscaler_adds_pods_to_a_deployment_that_computes(cluster):
     container = {"name": "main", **python(BUSY)}
     container["resources"] = {"requests": {"cpu": "100m"}, "limits": {"cpu": "200m"}}
     deployment = {
@@ -24,12 +24,12 @@ def test_an_autoscaler_adds_pods_to_a_deployment_that_computes(lab):
             },
         },
     }
-    lab.kubectl("apply", "-f", "-", stdin=deployment)
+    cluster.kubectl("apply", "-f", "-", stdin=deployment)
     try:
-        lab.kubectl("autoscale", "deployment", "busy", "--cpu=50%", "--min=1", "--max=3")
+        cluster.kubectl("autoscale", "deployment", "busy", "--cpu=50%", "--min=1", "--max=3")
 
         def replicas():
-            return lab.apps.read_namespaced_deployment("busy", "default").spec.replicas
+            return cluster.apps.read_namespaced_deployment("busy", "default").spec.replicas
 
         for _ in range(3):  # the autoscaler looks every 15 s, and waits 30 s before it believes a new pod
             try:
@@ -37,6 +37,6 @@ def test_an_autoscaler_adds_pods_to_a_deployment_that_computes(lab):
                 return
             except AssertionError:
                 continue
-        pytest.fail(lab.kubectl("describe", "hpa", "busy"))
+        pytest.fail(cluster.kubectl("describe", "hpa", "busy"))
     finally:
-        lab.kubectl("delete", "hpa,deployment", "busy", "--ignore-not-found")
+        cluster.kubectl("delete", "hpa,deployment", "busy", "--ignore-not-found")

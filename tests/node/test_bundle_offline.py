@@ -13,8 +13,8 @@ import pytest
 from localkube.bundles import making
 from localkube.controlplane import programs
 
-from .lab import state_home
-from .rooms import REPOSITORY
+from .clusters import state_home
+from .restrictions import REPOSITORY
 
 OFFLINE = Path(__file__).parent / "awkward" / "offline.py"
 

@@ -9,8 +9,19 @@ import sys
 import psutil
 import pytest
 
-from .lab import PATIENCE, REPOSITORY, Lab, Pods, Refused, answer, localkube, on_node, pod, state_home
-from .traces import Traces
+from .clusters import (
+    PATIENCE,
+    REPOSITORY,
+    Pods,
+    Refused,
+    RunningCluster,
+    answer,
+    localkube,
+    on_node,
+    pod,
+    state_home,
+)
+from .footprint import Footprint
 
 SHAPE = ("--nodes", "1", "--no-warm")
 BUSY = {"main": {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}, **on_node(0)}
@@ -36,10 +47,10 @@ def begin(home, *, name="lab"):
     )
 
 
-def occupy(lab):
+def occupy(cluster):
     """Give a cluster a running pod with a claim and a volume in memory, and return its traces."""
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
-    lab.core.create_namespaced_persistent_volume_claim(
+    cluster.core.create_namespaced_persistent_volume_claim(
         "default", {"metadata": {"name": "data"}, "spec": claim}
     )
     volumes = [
@@ -47,13 +58,13 @@ def occupy(lab):
         {"name": "memory", "emptyDir": {"medium": "Memory"}},
     ]
     made = pod("touch /data/file; sleep 600 & sleep 600", name="busy", volumes=volumes, **BUSY)
-    Pods(lab).running(made)
-    return Traces.of(lab)
+    Pods(cluster).running(made)
+    return Footprint.of(cluster)
 
 
-def kill(lab, name="supervisor"):
+def kill(cluster, name="supervisor"):
     """Kill a process of the record, and wait until it is gone."""
-    process = psutil.Process(lab.status["processes"][name]["pid"])
+    process = psutil.Process(cluster.status["processes"][name]["pid"])
     process.kill()
     process.wait(PATIENCE)
 
@@ -69,29 +80,29 @@ def test_two_creates_at_once_and_a_third_later_give_one_cluster_and_deleting_lea
     assert "runs already, with nodes=1" in caught.value.error["what"]
     assert "delete it" in caught.value.error["fix"]
 
-    lab = Lab(home, first)
-    traces = occupy(lab)
+    cluster = RunningCluster(home, first)
+    traces = occupy(cluster)
     assert len(traces.namespaces) > 4
     assert len(traces.processes) > 8
-    lab.close()
+    cluster.close()
     assert localkube("delete", "lab", home=home) == {"name": "lab", "state": "absent", "existed": True}
     assert traces.left() == []
     assert localkube("list", home=home) == []
 
 
 def test_a_cluster_whose_supervisor_was_killed_begins_again_with_its_objects_and_can_be_deleted(home):
-    lab = Lab(home, localkube("create", "lab", *SHAPE, home=home))
-    lab.kubectl("create", "configmap", "kept", "--from-literal=a=b")
-    traces = occupy(lab)
-    kill(lab)
+    cluster = RunningCluster(home, localkube("create", "lab", *SHAPE, home=home))
+    cluster.kubectl("create", "configmap", "kept", "--from-literal=a=b")
+    traces = occupy(cluster)
+    kill(cluster)
     assert psutil.wait_procs(list(traces.processes), timeout=PATIENCE)[1] == []
     status = localkube("status", "lab", home=home)
     assert (status["state"], "its supervisor has ended" in status["reason"]) == ("stopped", True)
-    lab.close()
+    cluster.close()
 
-    again = Lab(home, localkube("start", "lab", home=home))
+    again = RunningCluster(home, localkube("start", "lab", home=home))
     assert again.kubectl("get", "--raw", "/readyz") == "ok", "it calls itself ready when it is said to be"
-    assert again.status["server"] == lab.status["server"]
+    assert again.status["server"] == cluster.status["server"]
     assert again.core.read_namespaced_config_map("kept", "default").data == {"a": "b"}
     pods = Pods(again)
     lost = pods.until("busy", lambda pod: pod["status"]["phase"] == "Failed")
@@ -100,7 +111,7 @@ def test_a_cluster_whose_supervisor_was_killed_begins_again_with_its_objects_and
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
     assert pods.output(pod("ls /data", volumes=[claim], **BUSY)) == "file\n"
 
-    traces = Traces.of(again)
+    traces = Footprint.of(again)
     stopped = localkube("stop", "lab", home=home)
     assert (stopped["state"], "was stopped" in stopped["reason"]) == ("stopped", True)
     assert traces.processes and psutil.wait_procs(list(traces.processes), timeout=PATIENCE)[1] == []
@@ -110,10 +121,10 @@ def test_a_cluster_whose_supervisor_was_killed_begins_again_with_its_objects_and
 
 
 def test_a_running_cluster_whose_record_was_damaged_can_be_deleted_without_leaving_anything(home):
-    lab = Lab(home, localkube("create", "lab", *SHAPE, home=home))
-    traces = Traces.of(lab)
-    lab.close()
-    (lab.root / "cluster.json").write_text("not json")
+    cluster = RunningCluster(home, localkube("create", "lab", *SHAPE, home=home))
+    traces = Footprint.of(cluster)
+    cluster.close()
+    (cluster.root / "cluster.json").write_text("not json")
     assert localkube("status", "lab", home=home)["state"] == "broken"
     localkube("delete", "lab", home=home)
     try:

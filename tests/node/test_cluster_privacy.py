@@ -12,40 +12,40 @@ import psutil
 import pytest
 import yaml
 
-from .lab import eventually
-from .traces import namespaces
+from .clusters import eventually
+from .footprint import namespaces
 
 
-def on_the_host(lab):
+def on_the_host(cluster):
     """Return the processes of the cluster that are in the host's network."""
     here = str(Path("/proc/self/ns/net").readlink())
-    return [process for process in lab.processes() if here in namespaces(process.pid)]
+    return [process for process in cluster.processes() if here in namespaces(process.pid)]
 
 
-def ask(lab, path, *, token=None):
+def ask(cluster, path, *, token=None):
     """Return the status of a request to the API without a certificate."""
-    context = ssl.create_default_context(cafile=str(lab.root / "pki" / "ca.crt"))
+    context = ssl.create_default_context(cafile=str(cluster.root / "pki" / "ca.crt"))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(lab.status["server"] + path, headers=headers)
+    request = urllib.request.Request(cluster.status["server"] + path, headers=headers)
     try:
         return urllib.request.urlopen(request, context=context, timeout=120).status
     except urllib.error.HTTPError as error:
         return error.code
 
 
-def test_one_port_listens_on_the_loopback_and_no_other(lab):
+def test_one_port_listens_on_the_loopback_and_no_other(cluster):
     listening = [
         (connection.laddr.ip, connection.laddr.port)
-        for process in on_the_host(lab)
+        for process in on_the_host(cluster)
         for connection in process.net_connections(kind="inet")
         if connection.status == psutil.CONN_LISTEN
         or (connection.type == socket.SOCK_DGRAM and not connection.raddr)
     ]
-    assert set(listening) == {("127.0.0.1", lab.status["api_port"])}
+    assert set(listening) == {("127.0.0.1", cluster.status["api_port"])}
 
 
-def test_the_control_plane_and_the_pods_are_not_in_the_hosts_network(lab):
-    names = {word for process in on_the_host(lab) for word in process.cmdline()}
+def test_the_control_plane_and_the_pods_are_not_in_the_hosts_network(cluster):
+    names = {word for process in on_the_host(cluster) for word in process.cmdline()}
     assert (
         not {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "localkube.kubelet"}
         & names
@@ -54,31 +54,31 @@ def test_the_control_plane_and_the_pods_are_not_in_the_hosts_network(lab):
     assert not [name for name in interfaces if name.startswith(("trainyard", "gate-", "pod"))]
 
 
-def test_strangers_may_ask_for_health_and_nothing_else(lab):
-    eventually(lambda: ask(lab, "/readyz"), wanted=200)
-    assert ask(lab, "/api/v1/pods") in (401, 403)
-    assert ask(lab, "/api/v1/pods", token="forged") == 401
+def test_strangers_may_ask_for_health_and_nothing_else(cluster):
+    eventually(lambda: ask(cluster, "/readyz"), wanted=200)
+    assert ask(cluster, "/api/v1/pods") in (401, 403)
+    assert ask(cluster, "/api/v1/pods", token="forged") == 401
 
 
-def test_the_authority_of_one_cluster_is_not_that_of_another(lab, tmp_path):
+def test_the_authority_of_one_cluster_is_not_that_of_another(cluster, tmp_path):
     from localkube.controlplane import certificates
 
     certificates.issue(tmp_path, node_addresses=[])
     context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
     with pytest.raises(urllib.error.URLError, match="certificate verify failed"):
-        urllib.request.urlopen(lab.status["server"] + "/readyz", context=context, timeout=120)
-    mine = ssl.create_default_context(cafile=str(lab.root / "pki" / "ca.crt"))
+        urllib.request.urlopen(cluster.status["server"] + "/readyz", context=context, timeout=120)
+    mine = ssl.create_default_context(cafile=str(cluster.root / "pki" / "ca.crt"))
     mine.load_cert_chain(tmp_path / "admin.crt", tmp_path / "admin.key")
     with pytest.raises((urllib.error.HTTPError, OSError)) as caught:
-        urllib.request.urlopen(lab.status["server"] + "/api/v1/pods", context=mine, timeout=120)
+        urllib.request.urlopen(cluster.status["server"] + "/api/v1/pods", context=mine, timeout=120)
     assert getattr(caught.value, "code", 401) == 401
 
 
-def test_no_command_line_and_no_environment_of_a_component_shows_a_secret(lab):
-    secrets = {key.name: key.read_text() for key in (lab.root / "pki").glob("*.key")}
-    user = yaml.safe_load(Path(lab.status["kubeconfig"]).read_text())["users"][0]["user"]
+def test_no_command_line_and_no_environment_of_a_component_shows_a_secret(cluster):
+    secrets = {key.name: key.read_text() for key in (cluster.root / "pki").glob("*.key")}
+    user = yaml.safe_load(Path(cluster.status["kubeconfig"]).read_text())["users"][0]["user"]
     secrets["kubeconfig"] = base64.b64decode(user["client-key-data"]).decode()
-    processes = lab.processes()
+    processes = cluster.processes()
     assert len(processes) >= 7
     shown = " ".join(
         word for process in processes for word in [*process.cmdline(), *process.environ().values()]
@@ -90,27 +90,29 @@ def test_no_command_line_and_no_environment_of_a_component_shows_a_secret(lab):
     assert user["client-key-data"] not in shown
 
 
-def test_files_are_their_owners_alone(lab):
+def test_files_are_their_owners_alone(cluster):
     open_to_others = []
-    for folder, _, names in os.walk(lab.home / "trainyard"):
-        if Path(folder).parent == lab.root and Path(folder).name in ("pods", "volumes"):
+    for folder, _, names in os.walk(cluster.home / "trainyard"):
+        if Path(folder).parent == cluster.root and Path(folder).name in ("pods", "volumes"):
             continue  # the directory itself is closed; what pods write in it has the modes that they give
-        if (lab.root / "pods") in Path(folder).parents or (lab.root / "volumes") in Path(folder).parents:
+        if (cluster.root / "pods") in Path(folder).parents or (cluster.root / "volumes") in Path(
+            folder
+        ).parents:
             continue
         for path in [Path(folder), *(Path(folder, name) for name in names)]:
             if path.stat().st_mode & 0o077:
                 open_to_others.append(f"{path} {path.stat().st_mode:o}")
     assert not open_to_others
     for name in ("pods", "volumes"):
-        assert (lab.root / name).stat().st_mode & 0o777 == 0o700
+        assert (cluster.root / name).stat().st_mode & 0o777 == 0o700
 
 
-def test_the_users_own_kubeconfig_is_left_alone(lab):
-    assert Path(lab.status["kubeconfig"]).is_relative_to(lab.home)
+def test_the_users_own_kubeconfig_is_left_alone(cluster):
+    assert Path(cluster.status["kubeconfig"]).is_relative_to(cluster.home)
     own = Path.home() / ".kube" / "config"
-    assert not own.exists() or str(lab.status["api_port"]) not in own.read_text()
+    assert not own.exists() or str(cluster.status["api_port"]) not in own.read_text()
 
 
-def test_no_control_group_is_made(lab):
+def test_no_control_group_is_made(cluster):
     mine = Path("/proc/self/cgroup").read_text()
-    assert {Path(f"/proc/{process.pid}/cgroup").read_text() for process in lab.processes()} == {mine}
+    assert {Path(f"/proc/{process.pid}/cgroup").read_text() for process in cluster.processes()} == {mine}

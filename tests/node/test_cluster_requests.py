@@ -12,8 +12,8 @@ import pytest
 
 from localkube.__main__ import main
 
-from . import rooms
-from .lab import Refused, answer, localkube
+from . import restrictions
+from .clusters import Refused, answer, localkube
 
 SMALL = ("--nodes", "1", "--no-warm")
 
@@ -94,7 +94,12 @@ def test_a_port_that_is_taken_is_named(call, tmp_path):
 
 def test_a_read_only_home_is_named(tmp_path):
     error = refused(
-        localkube, "create", "lab", *SMALL, home=tmp_path, preexec_fn=rooms.disk(tmp_path, read_only=True)
+        localkube,
+        "create",
+        "lab",
+        *SMALL,
+        home=tmp_path,
+        preexec_fn=restrictions.disk(tmp_path, read_only=True),
     )
     assert str(tmp_path) in error["about"]
     assert "Read-only" in error["what"]
@@ -112,7 +117,7 @@ def test_a_home_of_somebody_else_is_named(call, tmp_path):
 @pytest.mark.parametrize("size", ["16k", "200k"])
 def test_a_full_disk_is_named(tmp_path, size):
     error = refused(
-        localkube, "create", "lab", *SMALL, home=tmp_path, preexec_fn=rooms.disk(tmp_path, size=size)
+        localkube, "create", "lab", *SMALL, home=tmp_path, preexec_fn=restrictions.disk(tmp_path, size=size)
     )
     assert "No space left" in error["what"] or "no space left" in error["what"]
     assert str(tmp_path) in error["about"]
@@ -121,14 +126,16 @@ def test_a_full_disk_is_named(tmp_path, size):
 
 def test_a_machine_that_refuses_namespaces_says_why_and_which_switch_allows_them(tmp_path):
     asked = (*SMALL, "--mode", "namespaces")
-    error = refused(localkube, "create", "lab", *asked, home=tmp_path, preexec_fn=rooms.without_namespaces())
+    error = refused(
+        localkube, "create", "lab", *asked, home=tmp_path, preexec_fn=restrictions.without_namespaces()
+    )
     assert "a user namespace was refused" in error["what"]
     assert "sysctl -w user.max_user_namespaces=" in error["fix"]
     assert not left(tmp_path)
 
 
 def test_the_doctor_says_the_same_before(tmp_path):
-    here = localkube("doctor", home=tmp_path, preexec_fn=rooms.without_namespaces())
+    here = localkube("doctor", home=tmp_path, preexec_fn=restrictions.without_namespaces())
     assert here["namespaces"]["allowed"] is False
     assert here["mode"] == "plain"
     assert "sysctl" in here["namespaces"]["fix"]

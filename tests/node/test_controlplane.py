@@ -11,7 +11,7 @@ import pytest
 
 from localkube.controlplane import binaries
 
-from .bare import bare
+from .bare_control_plane import bare
 
 ALL = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 DEPLOYMENT = {

@@ -13,7 +13,7 @@ from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
 
 from .fake_informer import FakeInformer, endpoint, service, slice_of
-from .site import in_site, mount
+from .network_namespace import in_network_namespace, mount
 
 WEB = "web.default.svc.cluster.local"
 PATIENCE = 2.5  # seconds; a server that does not answer costs three
@@ -177,7 +177,7 @@ options ndots:5
 LOOK_UP = "import json, socket, sys; print(json.dumps(socket.gethostbyname_ex(sys.argv[1])[2]))"
 
 
-@in_site
+@in_network_namespace
 async def test_the_system_s_resolver_finds_short_names_as_in_a_pod(tmp_path):
     (tmp_path / "resolv.conf").write_text(RESOLVER)
     mount("--bind", tmp_path / "resolv.conf", "/etc/resolv.conf")

@@ -6,7 +6,7 @@ import pytest
 
 from localkube.controlplane import binaries, etcd_snapshot
 
-from .bare import bare
+from .bare_control_plane import bare
 
 
 @pytest.fixture(scope="module")

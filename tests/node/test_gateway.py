@@ -21,7 +21,7 @@ import pytest
 
 from localkube.controlplane import binaries
 
-from .site import enter_site
+from .network_namespace import enter_network_namespace
 
 GATEWAY, POD = "10.244.255.254", "10.244.1.5"
 LARGE = os.urandom(1 << 20) * 8
@@ -171,7 +171,7 @@ def play_pod(host, ports):
 
 def _child(parent, play):
     try:
-        enter_site()
+        enter_network_namespace()
         for line in LINKS:
             subprocess.run(["ip", *line.split()], check=True)
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)) as frames:

@@ -11,7 +11,7 @@ from localkube.controlplane import programs
 from localkube.controlplane.recipes import RECIPES
 from localkube.paths import cache_dir
 
-from .lab import Pods, pod, python, running_lab, state
+from .clusters import Pods, pod, python, running_cluster, state
 
 ETCD = "quay.io/coreos/etcd:v3.5.9"
 LISTEN = ["--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://0.0.0.0:2379"]
@@ -76,8 +76,8 @@ def test_torchrun_of_the_pytorch_image_starts_ranks(pods):
     assert {"rank 0", "rank 1"} <= set(written.splitlines())
 
 
-def test_nginx_serves_its_folder_and_logs_requests(pods, lab):
-    lab.kubectl("create", "configmap", "page", "--from-literal=index.html=hello from a volume")
+def test_nginx_serves_its_folder_and_logs_requests(pods, cluster):
+    cluster.kubectl("create", "configmap", "page", "--from-literal=index.html=hello from a volume")
     volume = {"name": "page", "configMap": {"name": "page"}}
     mount = {"name": "page", "mountPath": "/usr/share/nginx/html"}
     served = pods.running(pod(main={"image": "nginx:1.29", "volumeMounts": [mount]}, volumes=[volume]))
@@ -85,12 +85,12 @@ def test_nginx_serves_its_folder_and_logs_requests(pods, lab):
     assert '"GET / HTTP/1.1" 200 19 ' in pods.logs(served)
 
 
-def test_nginx_says_that_it_reads_no_configuration(pods, lab):
+def test_nginx_says_that_it_reads_no_configuration(pods, cluster):
     volume = {"name": "settings", "emptyDir": {}}
     mount = {"name": "settings", "mountPath": "/etc/nginx/conf.d"}
     made = pods.running(pod(main={"image": "nginx", "volumeMounts": [mount]}, volumes=[volume]))
     assert "Welcome" in fetch(pods, f"http://{made['status']['podIP']}/")
-    lab.kubectl(
+    cluster.kubectl(
         "wait",
         "--for=create",
         "event",
@@ -150,7 +150,7 @@ def test_a_container_waits_for_a_program_that_is_missing_and_starts_when_it_is_t
     (folder / "trainyard" / "controlplane").symlink_to(cache_dir() / "controlplane")
     home = Path(request.config.cache.mkdir("images"))
     own = {"XDG_CACHE_HOME": str(folder)}
-    with running_lab("--nodes", "1", name="images", home=home, env=own) as lab, Pods(lab) as pods:
+    with running_cluster("--nodes", "1", name="images", home=home, env=own) as cluster, Pods(cluster) as pods:
         name = pods.create(image(ETCD, command=["etcd", "--version"]))
         reasons = {}
         pods.until(name, lambda pod: _note(reasons, state(pod)) and "ImagePullBackOff" in reasons)
@@ -160,7 +160,7 @@ def test_a_container_waits_for_a_program_that_is_missing_and_starts_when_it_is_t
         put_in_place(built, folder / "trainyard" / built.relative_to(cache_dir()))
         pods.until(name, lambda pod: pod["status"]["phase"] == "Succeeded")
         assert "etcd Version: 3.5.1" in pods.logs(name)
-        events = json.loads(lab.kubectl("get", "events", "-o", "json"))["items"]
+        events = json.loads(cluster.kubectl("get", "events", "-o", "json"))["items"]
         said = {event["message"] for event in events if event["reason"] == "Failed"}
         assert {"Error: ErrImagePull", "Error: ImagePullBackOff"} <= said
 

@@ -3,9 +3,9 @@
 import psutil
 import pytest
 
-from .lab import PATIENCE, Pods, eventually, pod, running_lab, state_home
-from .traces import Traces
-from .weight import Weight, proportional_memory, runtime_init_of
+from .clusters import PATIENCE, Pods, eventually, pod, running_cluster, state_home
+from .footprint import Footprint
+from .resource_counts import ResourceCounts, proportional_memory, runtime_init_of
 
 MEBI = 1024**2
 GROWTH = 12 * MEBI
@@ -15,7 +15,7 @@ GROWTH = 12 * MEBI
 def busy(request):
     """A cluster of these tests' own, whose processes nobody else starts."""
     home = request.config.cache.mkdir("leaks")
-    with state_home(home) as place, running_lab("--nodes", "2", name="busy", home=place) as running:
+    with state_home(home) as place, running_cluster("--nodes", "2", name="busy", home=place) as running:
         yield running
 
 
@@ -34,46 +34,46 @@ def job(name, script, *, pods, policy="Never"):
     }
 
 
-def until(lab, name, condition):
-    lab.kubectl("wait", f"--for={condition}", f"job/{name}", f"--timeout={2 * PATIENCE}s")
+def until(cluster, name, condition):
+    cluster.kubectl("wait", f"--for={condition}", f"job/{name}", f"--timeout={2 * PATIENCE}s")
 
 
-def gone(lab, name):
-    lab.kubectl("delete", "job", name, "--cascade=foreground", f"--timeout={2 * PATIENCE}s")
+def gone(cluster, name):
+    cluster.kubectl("delete", "job", name, "--cascade=foreground", f"--timeout={2 * PATIENCE}s")
 
 
-def come_and_go(lab, number, *, pods):
+def come_and_go(cluster, number, *, pods):
     """Let ``pods`` pods live: half end by themselves, a quarter in the middle, a quarter after a kill."""
     quarter = pods // 4
     many, kept, hit = f"many-{number}", f"kept-{number}", f"hit-{number}"
-    lab.kubectl("create", "-f", "-", stdin=job(many, "true", pods=pods - 2 * quarter))
-    until(lab, many, "condition=Complete")
-    lab.kubectl("create", "-f", "-", stdin=job(kept, "sleep 601", pods=quarter))
-    lab.kubectl("create", "-f", "-", stdin=job(hit, "sleep 602", pods=quarter, policy="OnFailure"))
+    cluster.kubectl("create", "-f", "-", stdin=job(many, "true", pods=pods - 2 * quarter))
+    until(cluster, many, "condition=Complete")
+    cluster.kubectl("create", "-f", "-", stdin=job(kept, "sleep 601", pods=quarter))
+    cluster.kubectl("create", "-f", "-", stdin=job(hit, "sleep 602", pods=quarter, policy="OnFailure"))
     for name in (kept, hit):
-        until(lab, name, f"jsonpath={{.status.ready}}={quarter}")
-    for process in lab.processes_with("sleep", "602"):
+        until(cluster, name, f"jsonpath={{.status.ready}}={quarter}")
+    for process in cluster.processes_with("sleep", "602"):
         process.kill()
     wanted = [1] * quarter
-    eventually(lambda: restarts(lab, hit), wanted=wanted)
+    eventually(lambda: restarts(cluster, hit), wanted=wanted)
     for name in (many, kept, hit):
-        gone(lab, name)
+        gone(cluster, name)
 
 
-def restarts(lab, name):
-    found = lab.core.list_namespaced_pod("default", label_selector=f"job-name={name}").items
+def restarts(cluster, name):
+    found = cluster.core.list_namespaced_pod("default", label_selector=f"job-name={name}").items
     return [status.restart_count for each in found for status in each.status.container_statuses or []]
 
 
-def check_pods_leave_nothing(lab, *, rounds, pods, first):
-    come_and_go(lab, 0, pods=first)  # what is made once: threads, caches, connections, room for so many
-    eventually(lambda: Weight.of(lab).pod_directories, wanted=())
-    before = Weight.of(lab)
-    kept = [lab.process("localkube.kubelet"), runtime_init_of(lab), lab.processes()[0]]
+def check_pods_leave_nothing(cluster, *, rounds, pods, first):
+    come_and_go(cluster, 0, pods=first)  # what is made once: threads, caches, connections, room for so many
+    eventually(lambda: ResourceCounts.of(cluster).pod_directories, wanted=())
+    before = ResourceCounts.of(cluster)
+    kept = [cluster.process("localkube.kubelet"), runtime_init_of(cluster), cluster.processes()[0]]
     memory = [proportional_memory(process) for process in kept]
     for number in range(1, rounds + 1):
-        come_and_go(lab, number, pods=pods)
-    eventually(lambda: Weight.of(lab), wanted=before)
+        come_and_go(cluster, number, pods=pods)
+    eventually(lambda: ResourceCounts.of(cluster), wanted=before)
     for process, size in zip(kept, memory, strict=True):
         assert proportional_memory(process) - size < GROWTH, process
 
@@ -95,9 +95,9 @@ def test_clusters_that_come_and_go_leave_nothing(request, tmp_path, cycles):
         scratch = {"TMPDIR": str(tmp_path)}
         descriptors = psutil.Process().num_fds()
         for _ in range(cycles):
-            with running_lab("--nodes", "2", name="cycle", home=home, env=scratch) as lab:
-                Pods(lab).running(pod("sleep 600"))
-                traces = Traces.of(lab)
+            with running_cluster("--nodes", "2", name="cycle", home=home, env=scratch) as cluster:
+                Pods(cluster).running(pod("sleep 600"))
+                traces = Footprint.of(cluster)
             assert traces.left() == []
         assert [path for path in home.rglob("*") if path.is_file()] == []
         assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ from datetime import datetime
 import psutil
 import pytest
 
-from .lab import container, eventually, is_ready, pod, python, state
+from .clusters import container, eventually, is_ready, pod, python, state
 
 FOREVER = "trap 'exit 0' TERM; sleep infinity & wait"
 ALWAYS = {"restartPolicy": "Always", "terminationGracePeriodSeconds": 30}
@@ -23,9 +23,9 @@ http.server.HTTPServer(('', 8000), Handler).serve_forever()
 
 
 @pytest.fixture
-def place(lab):
+def place(cluster):
     """A directory of the host that the pods of a test share with it."""
-    made = lab.home / f"place-{secrets.token_hex(3)}"
+    made = cluster.home / f"place-{secrets.token_hex(3)}"
     made.mkdir()
     return made
 
@@ -70,51 +70,51 @@ def test_a_container_whose_post_start_hook_fails_is_killed_and_runs_again(pods):
     pods.wait_for_event(name, "Killing", "FailedPostStartHook")
 
 
-def test_the_pre_stop_hook_comes_before_the_signal_and_within_the_grace_period(pods, lab, place):
+def test_the_pre_stop_hook_comes_before_the_signal_and_within_the_grace_period(pods, cluster, place):
     hook = {"lifecycle": {"preStop": {"sleep": {"seconds": 2}}}}
     tidy = shell("main", "trap 'echo asked >> /place/ends; exit 0' TERM; sleep infinity & wait", **hook)
     name = pods.running(pod(containers=[tidy], **at(place), terminationGracePeriodSeconds=600))["metadata"][
         "name"
     ]
     begun = time.monotonic()
-    lab.kubectl("delete", "pod", name)
+    cluster.kubectl("delete", "pod", name)
     assert 2 <= time.monotonic() - begun < 600
     assert lines(place / "ends") == ["asked"]
 
 
-def test_a_pre_stop_hook_by_http_is_heard(pods, lab, place):
+def test_a_pre_stop_hook_by_http_is_heard(pods, cluster, place):
     hook = {"lifecycle": {"preStop": {"httpGet": {"path": "/bye", "port": 8000}}}}
     ready = {"readinessProbe": {"tcpSocket": {"port": 8000}, "periodSeconds": 1}}
     main = shell("main", 'exec python -c "$0" > /place/heard', **hook, **ready)
     main["command"].append(LISTENER)
     name = pods.running(pod(containers=[main], **at(place)))["metadata"]["name"]
-    lab.kubectl("delete", "pod", name)
+    cluster.kubectl("delete", "pod", name)
     assert lines(place / "heard") == ["/bye", "kube-lifecycle/1.36"]
 
 
-def test_hooks_by_command_run_in_the_container(pods, lab, place):
+def test_hooks_by_command_run_in_the_container(pods, cluster, place):
     say = {"exec": {"command": ["sh", "-c", "echo $WORD $PPID >> /place/begins"]}}
     env = [{"name": "WORD", "value": "hook"}]
     main = shell("main", FOREVER, env=env, lifecycle={"postStart": say, "preStop": say})
     name = pods.running(pod(containers=[main], **at(place)))["metadata"]["name"]
-    lab.kubectl("delete", "pod", name)
+    cluster.kubectl("delete", "pod", name)
     assert lines(place / "begins")[::2] == ["hook", "hook"]
 
 
-def test_a_pre_stop_hook_that_fails_is_told_and_does_not_hold_up_the_end(pods, lab):
+def test_a_pre_stop_hook_that_fails_is_told_and_does_not_hold_up_the_end(pods, cluster):
     hook = {"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", "echo secret; exit 1"]}}}}
     name = pods.running(pod(FOREVER, main=hook, terminationGracePeriodSeconds=30))["metadata"]["name"]
-    lab.kubectl("delete", "pod", name)
+    cluster.kubectl("delete", "pod", name)
     assert "secret" not in pods.wait_for_event(name, "FailedPreStopHook", "PreStopHook failed")["message"]
 
 
-def test_a_pre_stop_hook_that_takes_too_long_is_cut_off(pods, lab):
+def test_a_pre_stop_hook_that_takes_too_long_is_cut_off(pods, cluster):
     hook = {"lifecycle": {"preStop": {"httpGet": {"port": 8000, "path": "/", "host": "10.244.250.250"}}}}
     name = pods.running(pod(FOREVER, main=hook, terminationGracePeriodSeconds=1))["metadata"]["name"]
-    lab.kubectl("delete", "pod", name, "--timeout=120s")
+    cluster.kubectl("delete", "pod", name, "--timeout=120s")
 
 
-def test_sidecars_begin_in_order_before_the_others_and_end_after_them_in_reverse(pods, lab, place):
+def test_sidecars_begin_in_order_before_the_others_and_end_after_them_in_reverse(pods, cluster, place):
     inits = [sidecar("first"), sidecar("second")]
     main = shell(
         "main",
@@ -126,11 +126,11 @@ def test_sidecars_begin_in_order_before_the_others_and_end_after_them_in_reverse
     ]
     # A container without a probe is ready before its program has written anything.
     eventually(lambda: lines(place / "begins"), wanted=["first", "second", "main"])
-    lab.kubectl("delete", "pod", name)
+    cluster.kubectl("delete", "pod", name)
     assert lines(place / "ends") == ["main", "second", "first"]
 
 
-def test_what_comes_after_a_sidecar_waits_until_it_has_passed_its_startup_probe(pods, lab, place):
+def test_what_comes_after_a_sidecar_waits_until_it_has_passed_its_startup_probe(pods, cluster, place):
     probe = {"tcpSocket": {"port": 8000}, "periodSeconds": 1, "failureThreshold": 60}
     serve = "until [ -e /place/go ]; do sleep 0.05; done; exec python -m http.server 8000"
     inits = [sidecar("server", serve, startupProbe=probe)]
@@ -146,7 +146,7 @@ def test_what_comes_after_a_sidecar_waits_until_it_has_passed_its_startup_probe(
     assert "terminated" in state(done, "server")
 
 
-def test_a_sidecar_does_not_keep_a_job_from_completing_and_runs_again_when_it_ends(lab, place):
+def test_a_sidecar_does_not_keep_a_job_from_completing_and_runs_again_when_it_ends(cluster, place):
     name = f"job-{secrets.token_hex(3)}"
     flaky = sidecar("flaky", "[ $(wc -l < /place/begins) -gt 1 ] || exit 1; " + FOREVER)
     main = shell("main", "until [ $(wc -l < /place/begins) -gt 1 ]; do sleep 0.05; done")
@@ -157,10 +157,10 @@ def test_a_sidecar_does_not_keep_a_job_from_completing_and_runs_again_when_it_en
         "metadata": {"name": name},
         "spec": {"template": {"spec": spec}},
     }
-    lab.kubectl("create", "-f", "-", stdin=body)
-    lab.kubectl("wait", "--for=condition=Complete", f"job/{name}", "--timeout=120s")
+    cluster.kubectl("create", "-f", "-", stdin=body)
+    cluster.kubectl("wait", "--for=condition=Complete", f"job/{name}", "--timeout=120s")
     assert lines(place / "begins") == ["flaky", "flaky"]
-    lab.kubectl("delete", "job", name)
+    cluster.kubectl("delete", "job", name)
 
 
 def test_a_container_may_have_a_restart_policy_and_rules_of_its_own(pods, place):
@@ -185,17 +185,19 @@ def test_containers_of_a_pod_share_its_network_and_its_volumes(pods, place):
     assert "hello" in pods.logs(made, "client")
 
 
-def test_containers_see_each_others_processes_where_their_pod_asks_for_it(pods, lab, place):
+def test_containers_see_each_others_processes_where_their_pod_asks_for_it(pods, cluster, place):
     hold = shell("hold", "sleep 43210 & exec sleep 43211")
     look = "until pkill -9 -xf 'sleep 43211'; do sleep 0.05; done; sleep 54321 &"
     made = pods.finish(pod(containers=[hold, shell("look", look)], shareProcessNamespace=True, **at(place)))
     assert state(made, "hold")["terminated"]["exitCode"] == 137
     assert state(made, "look")["terminated"]["exitCode"] == 0
     left = {"43210", "54321", "infinity"}
-    eventually(lambda: left & {word for process in lab.processes() for word in words(process)}, wanted=set())
+    eventually(
+        lambda: left & {word for process in cluster.processes() for word in words(process)}, wanted=set()
+    )
 
 
-@pytest.mark.site
+@pytest.mark.namespaces
 def test_containers_do_not_see_each_others_processes_otherwise(pods, place):
     hold = shell("hold", "touch /place/up; exec sleep 32109")
     look = "until [ -e /place/up ]; do sleep 0.05; done; ps ax"
@@ -204,14 +206,14 @@ def test_containers_do_not_see_each_others_processes_otherwise(pods, place):
     assert "32109" not in pods.logs(name, "look")
 
 
-def test_a_readiness_gate_is_somebody_elses_to_open_and_to_close(pods, lab):
+def test_a_readiness_gate_is_somebody_elses_to_open_and_to_close(pods, cluster):
     gate = "example.com/warmed-up"
     name = pods.create(pod(FOREVER, readinessGates=[{"conditionType": gate}]))
     closed = pods.until(name, lambda pod: container(pod).get("ready"))
     assert not is_ready(closed)
     for status in ("True", "False"):
         condition = {"type": gate, "status": status}
-        lab.core.patch_namespaced_pod_status(name, "default", {"status": {"conditions": [condition]}})
+        cluster.core.patch_namespaced_pod_status(name, "default", {"status": {"conditions": [condition]}})
         pods.until(name, lambda pod, wanted=status == "True": is_ready(pod) == wanted)
 
 
@@ -224,17 +226,17 @@ def test_what_a_pod_asks_for_in_vain_is_named(pods):
         assert field in event["message"]
 
 
-def test_what_probes_have_found_survives_the_agent(lab, pods):
+def test_what_probes_have_found_survives_the_agent(cluster, pods):
     ready = {"httpGet": {"port": 8000}, "periodSeconds": 600}
     startup = {"tcpSocket": {"port": 8000}, "periodSeconds": 1, "failureThreshold": 30}
     live = {"tcpSocket": {"port": 8000}, "periodSeconds": 1, "failureThreshold": 1}
     main = python(LISTENER) | {"readinessProbe": ready, "startupProbe": startup, "livenessProbe": live}
     name = pods.running(pod(main=main, **ALWAYS))["metadata"]["name"]
     before = pods.until(name, is_ready)
-    kubelet = lab.process("localkube.kubelet")
+    kubelet = cluster.process("localkube.kubelet")
     kubelet.kill()
-    eventually(lambda: kubelet_of(lab) not in (None, kubelet.pid))
-    process = [p for p in lab.processes() if LISTENER in words(p)][0]
+    eventually(lambda: kubelet_of(cluster) not in (None, kubelet.pid))
+    process = [p for p in cluster.processes() if LISTENER in words(p)][0]
     process.kill()
     after = pods.until(name, lambda pod: container(pod)["restartCount"] == 1 and is_ready(pod))
     assert container(before)["ready"] and container(after)["started"]
@@ -247,6 +249,6 @@ def words(process):
         return []
 
 
-def kubelet_of(lab):
-    found = [p.pid for p in lab.processes() if "localkube.kubelet" in " ".join(words(p))]
+def kubelet_of(cluster):
+    found = [p.pid for p in cluster.processes() if "localkube.kubelet" in " ".join(words(p))]
     return found[0] if len(found) == 1 else None

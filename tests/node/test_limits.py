@@ -8,7 +8,7 @@ import pytest
 
 from localkube.kubelet.resources.cgroups import RECORD
 
-from .lab import Pods, eventually, pod, python, running_lab, state, state_home
+from .clusters import Pods, eventually, pod, python, running_cluster, state, state_home
 
 GREEDY = "held = []\nwhile True: held.append(b'x' * (8 << 20))"
 SPIN = (
@@ -18,9 +18,9 @@ CORES = "import os; print(len(os.sched_getaffinity(0)))"
 
 
 @pytest.fixture(scope="module")
-def groups(lab):
+def groups(cluster):
     """Skip, saying so, where this machine has no control groups to write."""
-    if not (lab.root / RECORD).exists():
+    if not (cluster.root / RECORD).exists():
         pytest.skip("no control groups can be written here: limits by the kernel were NOT tested")
 
 
@@ -29,10 +29,10 @@ def without(request):
     """Pods of a cluster that is told to do without control groups."""
     with (
         state_home(request.config.cache.mkdir("lab")) as home,
-        running_lab("--nodes", "1", name="plain", home=home, env={"TRAINYARD_CGROUPS": "off"}) as lab,
-        Pods(lab) as made,
+        running_cluster("--nodes", "1", name="plain", home=home, env={"TRAINYARD_CGROUPS": "off"}) as cluster,
+        Pods(cluster) as made,
     ):
-        assert not (lab.root / RECORD).exists()
+        assert not (cluster.root / RECORD).exists()
         yield made
 
 
@@ -63,9 +63,9 @@ def test_the_kernel_throttles_a_container_to_its_cpu_limit(groups, pods):
     assert seconds < 1.2  # of 2 that went by; 0.5 and what a late scheduler lets through
 
 
-def test_a_container_that_has_ended_leaves_no_group(groups, lab, pods):
+def test_a_container_that_has_ended_leaves_no_group(groups, cluster, pods):
     uid = pods.finish(limited("print()", cpu="500m"))["metadata"]["uid"]
-    eventually(lambda: any(path.name.startswith(uid) for path in directories(lab)), wanted=False)
+    eventually(lambda: any(path.name.startswith(uid) for path in directories(cluster)), wanted=False)
 
 
 def test_without_groups_a_container_runs_on_as_many_cores_as_its_limit(without):
@@ -91,9 +91,9 @@ def test_memory_volumes_have_the_size_that_they_were_given(pods):
     assert "16777216" in output or "No space left" in output
 
 
-def directories(lab):
+def directories(cluster):
     """Return the control groups of containers."""
-    roots = [Path(path) for path in json.loads((lab.root / RECORD).read_text())]
+    roots = [Path(path) for path in json.loads((cluster.root / RECORD).read_text())]
     return [path for root in roots for path in root.iterdir() if path.is_dir()]
 
 
@@ -101,28 +101,28 @@ def directories(lab):
 def test_nothing_is_left_of_the_groups_of_a_cluster_that_was_killed(groups, request):
     with (
         state_home(request.config.cache.mkdir("lab")) as home,
-        running_lab("--nodes", "1", name="killed", home=home) as lab,
-        Pods(lab) as pods,
+        running_cluster("--nodes", "1", name="killed", home=home) as cluster,
+        Pods(cluster) as pods,
     ):
         pods.running(pod("sleep 600"))
-        assert (found := directories(lab))
-        lab.process("localkube.supervisor", str(lab.root)).kill()
+        assert (found := directories(cluster))
+        cluster.process("localkube.supervisor", str(cluster.root)).kill()
         pods._names.clear()
-        lab.localkube("delete")
+        cluster.localkube("delete")
         assert not [path for path in found if path.exists() or path.parent.exists()]
 
 
-def test_a_command_that_joins_a_container_is_in_its_group(groups, lab, pods):
+def test_a_command_that_joins_a_container_is_in_its_group(groups, cluster, pods):
     name = pods.running(limited("import time; time.sleep(600)", cpu="500m"))["metadata"]["name"]
-    own = lab.kubectl("exec", name, "--", "cat", "/proc/1/cgroup")
+    own = cluster.kubectl("exec", name, "--", "cat", "/proc/1/cgroup")
     assert "main.0" in own
-    assert lab.kubectl("exec", name, "--", "cat", "/proc/self/cgroup") == own
+    assert cluster.kubectl("exec", name, "--", "cat", "/proc/self/cgroup") == own
 
 
-def test_a_container_that_could_not_be_started_leaves_no_group(groups, lab, pods):
+def test_a_container_that_could_not_be_started_leaves_no_group(groups, cluster, pods):
     manifest = pod(main={"command": ["/no/such/program"], "resources": {"limits": {"cpu": "500m"}}})
     uid = pods.finish(manifest)["metadata"]["uid"]
-    eventually(lambda: any(path.name.startswith(uid) for path in directories(lab)), wanted=False)
+    eventually(lambda: any(path.name.startswith(uid) for path in directories(cluster)), wanted=False)
 
 
 def test_containers_that_ask_for_nothing_share_a_group(groups, pods):

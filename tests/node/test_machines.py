@@ -10,7 +10,7 @@ import psutil
 import pytest
 from kubernetes import watch
 
-from .lab import (
+from .clusters import (
     PATIENCE,
     Pods,
     Refused,
@@ -20,7 +20,7 @@ from .lab import (
     localkube,
     on_node,
     pod,
-    running_lab,
+    running_cluster,
     state_home,
 )
 
@@ -30,28 +30,28 @@ BACK = {"stop": "start", "isolate": "reconnect"}
 
 
 @pytest.fixture(scope="module")
-def lab(request):
+def cluster(request):
     with (
         state_home(request.config.cache.mkdir("machines")) as home,
-        running_lab("--nodes", "3", name="power", home=home) as running,
+        running_cluster("--nodes", "3", name="power", home=home) as running,
     ):
         yield running
 
 
 @pytest.fixture
-def pods(lab):
-    with Pods(lab) as made:
+def pods(cluster):
+    with Pods(cluster) as made:
         yield made
 
 
 @pytest.fixture
-def switch(lab):
+def switch(cluster):
     """Switch nodes, by ``python -m localkube node``; all of them are back after the test."""
     gone = {}
 
     def call(verb, node):
         gone[node] = BACK.get(verb)
-        return localkube("node", verb, lab.name, node, home=lab.home)["state"]
+        return localkube("node", verb, cluster.name, node, home=cluster.home)["state"]
 
     yield call
     for node, verb in gone.items():
@@ -65,24 +65,24 @@ def tolerating(seconds):
     return {"tolerations": [toleration | {"tolerationSeconds": seconds}]}
 
 
-def until_ready(lab, node, wanted):
+def until_ready(cluster, node, wanted):
     """Watch a node until it is Ready, or not."""
     only = f"metadata.name={node}"
-    stream = watch.Watch().stream(lab.core.list_node, field_selector=only, timeout_seconds=PATIENCE)
+    stream = watch.Watch().stream(cluster.core.list_node, field_selector=only, timeout_seconds=PATIENCE)
     for event in stream:
         if is_ready(event["raw_object"]) == wanted:
             return
     raise AssertionError(f"Ready of {node} did not become {wanted}")
 
 
-def taints(lab, node):
-    return {taint.key for taint in lab.core.read_node(node).spec.taints or []}
+def taints(cluster, node):
+    return {taint.key for taint in cluster.core.read_node(node).spec.taints or []}
 
 
-def running_with(lab, word):
+def running_with(cluster, word):
     """Return how many of the cluster's processes have ``word`` in their command, as the host sees them."""
     count = 0
-    for process in lab.processes():
+    for process in cluster.processes():
         try:
             count += process.status() != psutil.STATUS_ZOMBIE and any(
                 word in part for part in process.cmdline()
@@ -92,30 +92,30 @@ def running_with(lab, word):
     return count
 
 
-def test_a_node_that_is_switched_off_is_silent_and_returns_with_the_pods_that_remain(lab, pods, switch):
+def test_a_node_that_is_switched_off_is_silent_and_returns_with_the_pods_that_remain(cluster, pods, switch):
     stays = pods.running(pod("trap '' TERM; while :; do sleep 0.2; done # stays", restartPolicy="Always"))
     name, node = stays["metadata"]["name"], stays["spec"]["nodeName"]
     evicted = pods.create(pod("while :; do sleep 0.2; done # evicted", nodeName=node, **tolerating(1)))
     pods.until(evicted, is_ready)
 
     assert switch("stop", node) == "stopped"
-    assert running_with(lab, "# stays") == running_with(lab, "# evicted") == 0
-    assert lab.core.read_namespaced_pod(name, "default").status.phase == "Running", "nobody was told"
-    until_ready(lab, node, False)
-    eventually(lambda: UNREACHABLE in taints(lab, node))
+    assert running_with(cluster, "# stays") == running_with(cluster, "# evicted") == 0
+    assert cluster.core.read_namespaced_pod(name, "default").status.phase == "Running", "nobody was told"
+    until_ready(cluster, node, False)
+    eventually(lambda: UNREACHABLE in taints(cluster, node))
     pods.until(evicted, lambda seen: seen["metadata"].get("deletionTimestamp"))
 
     assert switch("start", node) == "running"
-    until_ready(lab, node, True)
+    until_ready(cluster, node, True)
     pods.gone(evicted)
     again = pods.until(name, lambda seen: is_ready(seen) and container(seen)["restartCount"] == 1)
     assert again["metadata"]["uid"] == stays["metadata"]["uid"]
     assert container(again)["lastState"]["terminated"]["exitCode"] == 137
-    assert running_with(lab, "# evicted") == 0
-    eventually(lambda: taints(lab, node), wanted=set())
+    assert running_with(cluster, "# evicted") == 0
+    eventually(lambda: taints(cluster, node), wanted=set())
 
 
-def test_volumes_in_memory_are_empty_when_the_power_is_back_and_those_on_disk_are_not(lab, pods, switch):
+def test_volumes_in_memory_are_empty_when_the_power_is_back_and_those_on_disk_are_not(cluster, pods, switch):
     volumes = [{"name": "memory", "emptyDir": {"medium": "Memory"}}, {"name": "disk", "emptyDir": {}}]
     mounts = [{"name": each["name"], "mountPath": f"/{each['name']}"} for each in volumes]
     script = "echo found: $(ls /memory) $(ls /disk); touch /memory/ram /disk/disk; echo up; exec sleep 600"
@@ -130,9 +130,9 @@ def test_volumes_in_memory_are_empty_when_the_power_is_back_and_those_on_disk_ar
     assert pods.logs(name).splitlines()[0] == "found: disk"
 
 
-@pytest.mark.site
+@pytest.mark.namespaces
 def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when_it_is_healed(
-    lab, pods, switch
+    cluster, pods, switch
 ):
     serve = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8080)"
     server = pods.running(
@@ -155,16 +155,16 @@ def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when
 
     assert switch("isolate", "node-0") == "isolated"
     pods.wait_for_line(far["metadata"]["name"], "unreachable")
-    until_ready(lab, "node-0", False)
+    until_ready(cluster, "node-0", False)
     pods.until(server["metadata"]["name"], lambda seen: seen["metadata"].get("deletionTimestamp"))
-    lab.process("localkube.kubelet").kill()
-    eventually(lambda: running_with(lab, "localkube.kubelet"))
-    assert running_with(lab, "SimpleHTTPRequestHandler") >= 1, "nobody could tell it to end"
+    cluster.process("localkube.kubelet").kill()
+    eventually(lambda: running_with(cluster, "localkube.kubelet"))
+    assert running_with(cluster, "SimpleHTTPRequestHandler") >= 1, "nobody could tell it to end"
 
     assert switch("reconnect", "node-0") == "running"
     pods.gone(server["metadata"]["name"])
-    assert running_with(lab, "SimpleHTTPRequestHandler") == 0
-    until_ready(lab, "node-0", True)
+    assert running_with(cluster, "SimpleHTTPRequestHandler") == 0
+    until_ready(cluster, "node-0", True)
     seen = pods.until(near["metadata"]["name"], is_ready)
     assert container(seen)["restartCount"] == 0
     pods.wait_for_line(near["metadata"]["name"], "unreachable")
@@ -172,33 +172,33 @@ def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when
     assert lines.index("unreachable") > 40, "it reached its neighbour all the time, until that ended"
 
 
-def test_what_was_switched_off_stays_off_when_the_agent_is_killed(lab, switch):
+def test_what_was_switched_off_stays_off_when_the_agent_is_killed(cluster, switch):
     switch("stop", "node-2")
-    kubelet = lab.process("localkube.kubelet")
+    kubelet = cluster.process("localkube.kubelet")
     kubelet.kill()
     kubelet.wait()
-    eventually(lambda: running_with(lab, "localkube.kubelet"))
+    eventually(lambda: running_with(cluster, "localkube.kubelet"))
     with pytest.raises(Refused, match="switched off"):
-        localkube("node", "isolate", lab.name, "node-2", home=lab.home)
+        localkube("node", "isolate", cluster.name, "node-2", home=cluster.home)
     assert switch("start", "node-2") == "running"
 
 
-def test_a_node_that_is_not_there_is_refused_with_those_that_are(lab):
+def test_a_node_that_is_not_there_is_refused_with_those_that_are(cluster):
     with pytest.raises(Refused, match="node-0, node-1, node-2"):
-        localkube("node", "stop", lab.name, "node-9", home=lab.home)
+        localkube("node", "stop", cluster.name, "node-9", home=cluster.home)
 
 
-def test_a_cluster_that_slept_as_a_laptop_does_goes_on_without_evicting_anybody(lab, pods):
+def test_a_cluster_that_slept_as_a_laptop_does_goes_on_without_evicting_anybody(cluster, pods):
     name = pods.running(pod("sleep 600", restartPolicy="Always", **tolerating(10)))["metadata"]["name"]
-    asleep = lab.processes()
+    asleep = cluster.processes()
     for process in asleep:
         process.suspend()
     time.sleep(ASLEEP_SECONDS)  # nothing can be watched of what sleeps
     for process in reversed(asleep):
         process.resume()
     for index in range(3):
-        until_ready(lab, f"node-{index}", True)
-        eventually(lambda node=f"node-{index}": taints(lab, node), wanted=set())
+        until_ready(cluster, f"node-{index}", True)
+        eventually(lambda node=f"node-{index}": taints(cluster, node), wanted=set())
     after = pods.until(name, is_ready)
     assert container(after)["restartCount"] == 0
     assert not after["metadata"].get("deletionTimestamp")

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from .lab import eventually, pod, python
+from .clusters import eventually, pod, python
 
 BUSY = "import time\nheld = bytearray(64 << 20)\nwhile True: sum(range(20000)); time.sleep(0.01)"
 FAMILIES = (
@@ -21,35 +21,35 @@ FAMILIES = (
 
 
 @pytest.fixture(scope="module")
-def busy(lab):
+def busy(cluster):
     """A pod that computes now and then, and holds 64 MiB."""
-    from .lab import Pods
+    from .clusters import Pods
 
-    with Pods(lab) as pods:
+    with Pods(cluster) as pods:
         yield pods.running(pod(main=python(BUSY)))
 
 
-def series(lab, node):
+def series(cluster, node):
     """Return the samples of ``/metrics/resource`` of a node, by name and labels."""
-    text = lab.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/metrics/resource")
+    text = cluster.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/metrics/resource")
     lines = [line.split(" ") for line in text.splitlines() if not line.startswith("#")]
     return {words[0]: float(words[1]) for words in lines}
 
 
-def test_a_node_tells_of_its_own_pods_in_the_kubelets_words(lab, busy):
+def test_a_node_tells_of_its_own_pods_in_the_kubelets_words(cluster, busy):
     name, node = busy["metadata"]["name"], busy["spec"]["nodeName"]
     labels = f'{{container="main",namespace="default",pod="{name}"}}'
     memory = f"container_memory_working_set_bytes{labels}"
-    eventually(lambda: series(lab, node).get(memory, 0) > 64 << 20)
-    found = series(lab, node)
+    eventually(lambda: series(cluster, node).get(memory, 0) > 64 << 20)
+    found = series(cluster, node)
     assert {key.partition("{")[0] for key in found} >= set(FAMILIES)
     assert found[memory] < 120 << 20
     assert found["scrape_error"] == 0
     (other,) = {"node-0", "node-1"} - {node}
-    assert not any(name in key for key in series(lab, other))
+    assert not any(name in key for key in series(cluster, other))
 
 
-def test_the_time_that_is_counted_never_falls_while_children_come_and_go(lab, pods):
+def test_the_time_that_is_counted_never_falls_while_children_come_and_go(cluster, pods):
     script = "while true; do python3 -c 'sum(range(300000))'; done"
     made = pods.running(pod(script))
     name, node = made["metadata"]["name"], made["spec"]["nodeName"]
@@ -57,48 +57,48 @@ def test_the_time_that_is_counted_never_falls_while_children_come_and_go(lab, po
     seen = []
 
     def enough():
-        seen.append(series(lab, node).get(key, 0.0))
+        seen.append(series(cluster, node).get(key, 0.0))
         return seen[-1] > seen[0] + 0.3
 
     eventually(enough)
     assert seen == sorted(seen)
 
 
-def test_the_summary_has_the_pods_of_the_node(lab, busy):
+def test_the_summary_has_the_pods_of_the_node(cluster, busy):
     node = busy["spec"]["nodeName"]
-    found = json.loads(lab.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/stats/summary"))
+    found = json.loads(cluster.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/stats/summary"))
     assert found["node"]["nodeName"] == node
     (stats,) = [each for each in found["pods"] if each["podRef"]["uid"] == busy["metadata"]["uid"]]
     assert [each["name"] for each in stats["containers"]] == ["main"]
     assert stats["memory"]["workingSetBytes"] > 60 << 20
 
 
-def top(lab, *words):
+def top(cluster, *words):
     """Return the lines of ``kubectl top``, split; none while metrics-server has nothing to say."""
-    command = lab.kubectl_command("top", *words, "--no-headers")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=lab.enter)
+    command = cluster.kubectl_command("top", *words, "--no-headers")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=cluster.enter)
     return [line.split() for line in done.stdout.splitlines()] if done.returncode == 0 else []
 
 
-def test_kubectl_top_shows_every_node_and_the_pod(lab, busy):
+def test_kubectl_top_shows_every_node_and_the_pod(cluster, busy):
     name = busy["metadata"]["name"]
-    eventually(lambda: sorted(line[0] for line in top(lab, "nodes")), wanted=["node-0", "node-1"])
-    eventually(lambda: name in [line[0] for line in top(lab, "pods")])
-    ((_, cpu, memory),) = [line for line in top(lab, "pods") if line[0] == name]
+    eventually(lambda: sorted(line[0] for line in top(cluster, "nodes")), wanted=["node-0", "node-1"])
+    eventually(lambda: name in [line[0] for line in top(cluster, "pods")])
+    ((_, cpu, memory),) = [line for line in top(cluster, "pods") if line[0] == name]
     assert int(cpu.removesuffix("m")) > 5
     assert 60 < int(memory.removesuffix("Mi")) < 120
 
 
-def test_nobody_but_metrics_server_and_the_api_server_may_ask(lab):
+def test_nobody_but_metrics_server_and_the_api_server_may_ask(cluster):
     """The scheduler's certificate is of the same authority, and has no business here."""
-    pki, script = lab.root / "pki", "import ssl, http.client, sys\n"
+    pki, script = cluster.root / "pki", "import ssl, http.client, sys\n"
     script += "context = ssl.create_default_context(cafile=sys.argv[1] + '/ca.crt')\n"
     script += (
         "context.load_cert_chain(*(sys.argv[1] + '/' + sys.argv[2] + end for end in ('.crt', '.key')))\n"
     )
     script += "link = http.client.HTTPSConnection(sys.argv[4], 10250, context=context)\n"
     script += "link.request('GET', sys.argv[3])\nprint(link.getresponse().status)\n"
-    kubelet = lab.process("localkube.kubelet")
+    kubelet = cluster.process("localkube.kubelet")
     # In plain mode the kubelet is in this network, and node-0's address on the loopback interface.
     listening = [each.laddr.ip for each in kubelet.net_connections() if each.laddr.port == 10250]
     address = next((each for each in listening if each.endswith(".254.1")), "10.244.254.1")

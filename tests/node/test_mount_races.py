@@ -11,7 +11,7 @@ import pytest
 from localkube.kubelet.volumes.host_path import resolve_subpath
 from localkube.runtime.rootfs import _mount_entry, mount_point
 
-from .site import in_site
+from .network_namespace import in_network_namespace
 
 ROUNDS = 3000
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
@@ -32,13 +32,13 @@ def entry(source, *, target="/data"):
     return {"kind": "bind", "source": str(source), "target": target, "exact": True}
 
 
-@in_site
+@in_network_namespace
 async def test_a_sub_path_is_mounted_as_it_was_checked(volume):
     _mount_entry(entry(resolve_subpath(volume, "sub", create=False)), str(volume.parent / "root"))
     assert (volume.parent / "root" / "data" / "file").read_text() == "inside"
 
 
-@in_site
+@in_network_namespace
 async def test_a_sub_path_that_has_become_a_link_since_it_was_checked_is_refused(volume):
     checked = resolve_subpath(volume, "sub/file", create=False)
     (volume / "sub").rename(volume / "was")

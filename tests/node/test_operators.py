@@ -4,7 +4,7 @@ import pytest
 
 from localkube.controlplane import programs
 
-from .lab import PATIENCE, eventually
+from .clusters import PATIENCE, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -18,23 +18,25 @@ print("rank", d.get_rank(), "of", d.get_world_size(), "sum", int(total))
 
 
 @pytest.fixture(scope="module")
-def training_operator(lab):
+def training_operator(cluster):
     """The operator as a Deployment; the first time, its program is built, which takes a minute or two."""
     (recipe,) = programs.obtain(["training-operator"], report=print)
     manifests = str(recipe.folder / "manifests" / "overlays" / "standalone")
     # Server-side: the definition of a PyTorchJob is too long for the annotation of a plain apply.
-    lab.kubectl("apply", "--server-side", "-k", manifests)
-    lab.kubectl("rollout", "status", "-n=kubeflow", "deployment/training-operator", f"--timeout={PATIENCE}s")
+    cluster.kubectl("apply", "--server-side", "-k", manifests)
+    cluster.kubectl(
+        "rollout", "status", "-n=kubeflow", "deployment/training-operator", f"--timeout={PATIENCE}s"
+    )
     # It is ready before its webhook listens.
-    eventually(lambda: _dry_run(lab), wanted="")
+    eventually(lambda: _dry_run(cluster), wanted="")
     yield
-    lab.kubectl("delete", "-k", manifests, "--timeout=120s")
+    cluster.kubectl("delete", "-k", manifests, "--timeout=120s")
 
 
-def _dry_run(lab) -> str:
+def _dry_run(cluster) -> str:
     """Return what speaks against creating a PyTorchJob."""
     try:
-        lab.kubectl("create", "--dry-run=server", "-f", "-", stdin=pytorch_job("probe"))
+        cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=pytorch_job("probe"))
     except AssertionError as error:
         return str(error)
     return ""
@@ -53,16 +55,16 @@ def pytorch_job(name: str) -> dict:
 
 
 @pytest.mark.timeout(900)
-def test_a_pytorch_job_of_a_master_and_a_worker_trains(lab, training_operator):
-    lab.kubectl("apply", "-f", "-", stdin=pytorch_job("pair"))
-    lab.kubectl("wait", "--for=condition=Succeeded", "pytorchjob/pair", "--timeout=120s")
-    written = [lab.kubectl("logs", f"pair-{role}-0", "-c", "pytorch") for role in ("master", "worker")]
+def test_a_pytorch_job_of_a_master_and_a_worker_trains(cluster, training_operator):
+    cluster.kubectl("apply", "-f", "-", stdin=pytorch_job("pair"))
+    cluster.kubectl("wait", "--for=condition=Succeeded", "pytorchjob/pair", "--timeout=120s")
+    written = [cluster.kubectl("logs", f"pair-{role}-0", "-c", "pytorch") for role in ("master", "worker")]
     assert written == ["rank 0 of 2 sum 2\n", "rank 1 of 2 sum 2\n"]
-    lab.kubectl("delete", "pytorchjob/pair")
+    cluster.kubectl("delete", "pytorchjob/pair")
 
 
-def test_the_operators_webhook_refuses_a_job_that_cannot_run(lab, training_operator):
+def test_the_operators_webhook_refuses_a_job_that_cannot_run(cluster, training_operator):
     wrong = pytorch_job("wrong")
     del wrong["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]["image"]
     with pytest.raises(AssertionError, match="denied the request"):
-        lab.kubectl("create", "-f", "-", stdin=wrong)
+        cluster.kubectl("create", "-f", "-", stdin=wrong)

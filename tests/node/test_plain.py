@@ -13,43 +13,43 @@ from pathlib import Path
 import psutil
 import pytest
 
-from . import rooms
-from .lab import Pods, Refused, eventually, is_ready, localkube, pod, python, running_lab, state_home
-from .traces import Traces
+from . import restrictions
+from .clusters import Pods, Refused, eventually, is_ready, localkube, pod, python, running_cluster, state_home
+from .footprint import Footprint
 
 
 @pytest.fixture(scope="module")
-def lab(request):
+def cluster(request):
     with (
         state_home(request.config.cache.mkdir("plain-lab")) as home,
-        running_lab("--nodes", "2", "--mode", "plain", home=home) as running,
+        running_cluster("--nodes", "2", "--mode", "plain", home=home) as running,
     ):
         yield running
 
 
 @pytest.fixture
-def pods(lab):
-    with Pods(lab) as made:
+def pods(cluster):
+    with Pods(cluster) as made:
         yield made
 
 
-def test_pods_share_the_machines_namespaces(lab, pods):
-    assert lab.status["mode"] == "plain"
+def test_pods_share_the_machines_namespaces(cluster, pods):
+    assert cluster.status["mode"] == "plain"
     own = "".join(f"{Path(f'/proc/self/ns/{name}').readlink()}\n" for name in ("net", "mnt", "pid"))
     assert pods.output(pod("for name in net mnt pid; do readlink /proc/self/ns/$name; done")) == own
 
 
-def test_nothing_listens_but_on_the_loopback(lab, pods):
+def test_nothing_listens_but_on_the_loopback(cluster, pods):
     pods.running(pod(main=python("import http.server as h; h.test(port=8000)")))
     listening = set()
-    for process in lab.processes():
+    for process in cluster.processes():
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
             found = process.net_connections("inet")
             listening |= {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
     assert listening and all(address.startswith("127.") for address in listening)
 
 
-def test_two_pods_listen_on_the_same_port_and_a_service_finds_both(lab, pods):
+def test_two_pods_listen_on_the_same_port_and_a_service_finds_both(cluster, pods):
     source = """if True:
         import http.server, socket
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -63,7 +63,7 @@ def test_two_pods_listen_on_the_same_port_and_a_service_finds_both(lab, pods):
         "metadata": {"name": "pair"},
         "spec": {"selector": {"app": "pair"}, "ports": [{"port": 80}]},
     }
-    lab.core.create_namespaced_service("default", service)
+    cluster.core.create_namespaced_service("default", service)
     try:
         ask = """if True:
             import time, urllib.request
@@ -77,7 +77,7 @@ def test_two_pods_listen_on_the_same_port_and_a_service_finds_both(lab, pods):
         """
         assert pods.output(pod(main=python(ask))) == "['left', 'right']\n"
     finally:
-        lab.core.delete_namespaced_service("pair", "default")
+        cluster.core.delete_namespaced_service("pair", "default")
 
 
 def test_a_kubernetes_client_in_a_pod_finds_its_account_and_the_api(pods):
@@ -92,12 +92,12 @@ def test_a_kubernetes_client_in_a_pod_finds_its_account_and_the_api(pods):
     assert pods.output(pod(main=python(source))) == "403\n"
 
 
-def test_what_a_container_leaves_behind_ends_with_it(lab, pods):
+def test_what_a_container_leaves_behind_ends_with_it(cluster, pods):
     mark = "sleep 98765"
     script = f"({mark} &) ; setsid {mark} & exec sleep 600"
     made = pods.create(pod(script))
     eventually(lambda: len(_running(mark)), wanted=2)
-    lab.kubectl("delete", "pod", made, "--grace-period=0", "--force")
+    cluster.kubectl("delete", "pod", made, "--grace-period=0", "--force")
     eventually(lambda: _running(mark), wanted=[])
 
 
@@ -106,13 +106,13 @@ def test_a_process_that_lost_its_parent_lives_on_in_its_container(pods):
     assert pods.output(pod(script)) == "adopted\ndone\n"
 
 
-def test_a_command_joins_the_pod_and_ends_with_its_container(lab, pods):
+def test_a_command_joins_the_pod_and_ends_with_its_container(cluster, pods):
     made = pods.create(pod("echo here > /tmp/mine; sleep 600", hostname="joined"))
     pods.until(made, is_ready)
-    assert lab.kubectl("exec", made, "--", "sh", "-c", "hostname; cat /tmp/mine") == "joined\nhere\n"
+    assert cluster.kubectl("exec", made, "--", "sh", "-c", "hostname; cat /tmp/mine") == "joined\nhere\n"
 
 
-def test_what_is_not_kept_is_named_by_an_event(lab, pods):
+def test_what_is_not_kept_is_named_by_an_event(cluster, pods):
     made = pods.create(
         pod(
             "sleep 600",
@@ -126,10 +126,10 @@ def test_what_is_not_kept_is_named_by_an_event(lab, pods):
     )
 
 
-def test_a_static_program_finds_its_files_by_its_arguments_and_an_event_says_what_it_lacks(lab, pods):
-    kubectl = lab.status["kubectl"]
+def test_a_static_program_finds_its_files_by_its_arguments_and_an_event_says_what_it_lacks(cluster, pods):
+    kubectl = cluster.status["kubectl"]
     main = {"command": [*kubectl, "create", "-f", "/settings/map.yaml", "--dry-run=client", "-o=name"]}
-    lab.core.create_namespaced_config_map(
+    cluster.core.create_namespaced_config_map(
         "default",
         {
             "metadata": {"name": "settings"},
@@ -143,16 +143,16 @@ def test_a_static_program_finds_its_files_by_its_arguments_and_an_event_says_wha
         assert pods.logs(made) == "configmap/found\n"
         pods.wait_for_event(made["metadata"]["name"], "UnsupportedFields", "is linked statically")
     finally:
-        lab.core.delete_namespaced_config_map("settings", "default")
+        cluster.core.delete_namespaced_config_map("settings", "default")
 
 
-def test_a_node_cannot_be_cut_off_and_the_refusal_says_why_and_what_to_do(lab):
+def test_a_node_cannot_be_cut_off_and_the_refusal_says_why_and_what_to_do(cluster):
     with pytest.raises(Refused) as caught:
-        localkube("node", "isolate", lab.name, "node-1", home=lab.home)
+        localkube("node", "isolate", cluster.name, "node-1", home=cluster.home)
     assert "a node cannot be isolated in plain mode" in caught.value.error["what"]
 
 
-def test_two_torch_ranks_meet_by_the_name_of_a_pod(lab, pods):
+def test_two_torch_ranks_meet_by_the_name_of_a_pod(cluster, pods):
     source = """if True:
         import os, torch, torch.distributed as dist
         dist.init_process_group("gloo")
@@ -160,7 +160,7 @@ def test_two_torch_ranks_meet_by_the_name_of_a_pod(lab, pods):
         dist.destroy_process_group()
     """
     service = {"metadata": {"name": "ranks"}, "spec": {"clusterIP": "None", "selector": {"app": "ranks"}}}
-    lab.core.create_namespaced_service("default", service)
+    cluster.core.create_namespaced_service("default", service)
     try:
         names = []
         for rank in range(2):
@@ -183,17 +183,19 @@ def test_two_torch_ranks_meet_by_the_name_of_a_pod(lab, pods):
                 )
             )
         for name in names:
-            lab.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s")
-            assert lab.kubectl("logs", name) == "3.0\n"
+            cluster.kubectl(
+                "wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s"
+            )
+            assert cluster.kubectl("logs", name) == "3.0\n"
     finally:
-        lab.core.delete_namespaced_service("ranks", "default")
+        cluster.core.delete_namespaced_service("ranks", "default")
 
 
 def test_a_machine_that_refuses_namespaces_gets_a_plain_cluster_by_itself(request):
-    enter = rooms.without_namespaces()
+    enter = restrictions.without_namespaces()
     with (
         state_home(request.config.cache.mkdir("plain-lab")) as home,
-        running_lab("--nodes", "1", home=home, enter=enter) as refused,
+        running_cluster("--nodes", "1", home=home, enter=enter) as refused,
         Pods(refused) as made,
     ):
         assert refused.status["mode"] == "plain"
@@ -204,13 +206,13 @@ def test_a_machine_that_refuses_namespaces_gets_a_plain_cluster_by_itself(reques
 def test_nothing_is_left_when_what_owns_the_pods_is_killed(request, victim):
     mark = f"sleep 4{os.getpid()}"
     with state_home(request.config.cache.mkdir("plain-lab")) as home:
-        with running_lab("--nodes", "1", "--mode", "plain", name="killed", home=home) as lab:
+        with running_cluster("--nodes", "1", "--mode", "plain", name="killed", home=home) as cluster:
             script = f"(setsid {mark} &) ; {mark} & wait"
-            lab.core.create_namespaced_pod("default", pod(script, name="victim"))
+            cluster.core.create_namespaced_pod("default", pod(script, name="victim"))
             eventually(lambda: len(_running(mark)), wanted=2)
-            traces = Traces.of(lab)
+            traces = Footprint.of(cluster)
             names = {"supervisor": "supervisor", "runtime": "runtime"}
-            os.kill(lab.status["processes"][names[victim]]["pid"], signal.SIGKILL)
+            os.kill(cluster.status["processes"][names[victim]]["pid"], signal.SIGKILL)
             eventually(lambda: _running(mark), wanted=[])
         eventually(traces.left, wanted=[])
 

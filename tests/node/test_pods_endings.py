@@ -2,7 +2,7 @@
 
 import pytest
 
-from .lab import container, eventually, on_node, pod, python, state
+from .clusters import container, eventually, on_node, pod, python, state
 
 HOG = """
 import time
@@ -71,11 +71,11 @@ def test_the_last_lines_of_a_failed_container_stand_in_for_a_message_where_it_is
     assert not terminated(pods.finish(pod("echo nobody asked; exit 1"))).get("message")
 
 
-def test_a_command_that_does_not_exist_is_named(pods, lab):
+def test_a_command_that_does_not_exist_is_named(pods, cluster):
     made = pods.finish(pod(main={"command": ["no-such-trainer", "--fast"]}))
     assert (terminated(made)["reason"], terminated(made)["exitCode"]) == ("StartError", 128)
     assert 'exec: "no-such-trainer": executable file not found in $PATH' in terminated(made)["message"]
-    assert "no-such-trainer" in lab.kubectl("get", "events", "--field-selector=reason=Failed")
+    assert "no-such-trainer" in cluster.kubectl("get", "events", "--field-selector=reason=Failed")
 
 
 @pytest.mark.parametrize(
@@ -113,35 +113,35 @@ def test_a_container_within_its_memory_limit_is_left_alone(pods):
     assert terminated(made)["reason"] == "Completed"
 
 
-def test_deleting_asks_first_and_gives_the_time_that_was_promised(pods, lab):
-    gate = {"name": "gate", "hostPath": {"path": str(shared(lab))}}
+def test_deleting_asks_first_and_gives_the_time_that_was_promised(pods, cluster):
+    gate = {"name": "gate", "hostPath": {"path": str(shared(cluster))}}
     mounts = {"volumeMounts": [{"name": "gate", "mountPath": "/gate"}]}
     name = pods.create(pod(TIDY, main=mounts, volumes=[gate], terminationGracePeriodSeconds=30))
     pods.wait_for_line(name, "ready")
-    lab.kubectl("delete", "pod", name)
-    assert (shared(lab) / "note").read_text() == "tidied\n"
+    cluster.kubectl("delete", "pod", name)
+    assert (shared(cluster) / "note").read_text() == "tidied\n"
 
 
-def test_what_does_not_end_in_time_is_killed_with_all_that_descends_from_it(pods, lab):
+def test_what_does_not_end_in_time_is_killed_with_all_that_descends_from_it(pods, cluster):
     name = pods.create(pod(DEAF_CHILD))
     pods.wait_for_line(name, "deaf")
-    sleeper = lab.process("sleep", "98765")
-    lab.kubectl("delete", "pod", name)
+    sleeper = cluster.process("sleep", "98765")
+    cluster.kubectl("delete", "pod", name)
     eventually(sleeper.is_running, wanted=False)
 
 
-def test_a_first_process_that_ignores_the_request_is_killed(pods, lab):
+def test_a_first_process_that_ignores_the_request_is_killed(pods, cluster):
     name = pods.create(pod("trap '' TERM; echo deaf; sleep infinity & wait"))
     pods.wait_for_line(name, "deaf")
-    lab.kubectl("delete", "pod", name, "--timeout=120s")
-    assert name not in lab.kubectl("get", "pods", "-o", "name")
+    cluster.kubectl("delete", "pod", name, "--timeout=120s")
+    assert name not in cluster.kubectl("get", "pods", "-o", "name")
 
 
-def test_a_pod_that_is_forced_away_leaves_no_process(pods, lab):
+def test_a_pod_that_is_forced_away_leaves_no_process(pods, cluster):
     name = pods.create(pod("trap '' TERM; echo deaf; sleep 87654", **PATIENT))
     pods.wait_for_line(name, "deaf")
-    sleeper = lab.process("sleep", "87654")
-    lab.kubectl("delete", "pod", name, "--force", "--grace-period=0")
+    sleeper = cluster.process("sleep", "87654")
+    cluster.kubectl("delete", "pod", name, "--force", "--grace-period=0")
     eventually(sleeper.is_running, wanted=False)
 
 
@@ -150,12 +150,12 @@ def test_the_image_that_does_nothing_ends_when_it_is_asked_to(pods):
     assert terminated(made)["exitCode"] == 0
 
 
-def test_a_pod_deleted_before_it_could_start_is_gone_as_well(pods, lab):
+def test_a_pod_deleted_before_it_could_start_is_gone_as_well(pods, cluster):
     volumes = [{"name": "never", "configMap": {"name": "there-is-none"}}]
     mounts = {"volumeMounts": [{"name": "never", "mountPath": "/never"}]}
     name = pods.create(pod("true", main=mounts, volumes=volumes, **on_node(0)))
-    lab.kubectl("wait", "--for=condition=PodScheduled", f"pod/{name}", "--timeout=120s")
-    lab.kubectl("delete", "pod", name, "--timeout=120s")
+    cluster.kubectl("wait", "--for=condition=PodScheduled", f"pod/{name}", "--timeout=120s")
+    cluster.kubectl("delete", "pod", name, "--timeout=120s")
 
 
 def test_output_is_complete_when_the_end_is_reported(pods):
@@ -166,8 +166,8 @@ def test_output_is_complete_when_the_end_is_reported(pods):
     assert container(made)["restartCount"] == 0
 
 
-def shared(lab):
+def shared(cluster):
     """Return a directory of the host that pods may write in through a hostPath volume."""
-    place = lab.home / "shared"
+    place = cluster.home / "shared"
     place.mkdir(exist_ok=True)
     return place

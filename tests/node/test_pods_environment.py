@@ -5,17 +5,19 @@ import secrets
 
 import pytest
 
-from .lab import container, pod, python, state
+from .clusters import container, pod, python, state
 
 SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
 @pytest.fixture(scope="module")
-def settings(lab):
+def settings(cluster):
     """The name of a ConfigMap and of a Secret."""
     name = f"settings-{secrets.token_hex(3)}"
-    lab.kubectl("create", "configmap", name, "--from-literal=LEARNING_RATE=0.1", "--from-literal=EPOCHS=3")
-    lab.kubectl("create", "secret", "generic", name, "--from-literal=PASSWORD=not for argv")
+    cluster.kubectl(
+        "create", "configmap", name, "--from-literal=LEARNING_RATE=0.1", "--from-literal=EPOCHS=3"
+    )
+    cluster.kubectl("create", "secret", "generic", name, "--from-literal=PASSWORD=not for argv")
     return name
 
 
@@ -55,14 +57,14 @@ def test_config_maps_and_secrets_become_variables(pods, settings):
     assert wanted.items() <= found.items()
 
 
-def test_a_container_whose_config_map_is_missing_waits_for_it(pods, lab):
+def test_a_container_whose_config_map_is_missing_waits_for_it(pods, cluster):
     name = f"late-{secrets.token_hex(3)}"
     late = pods.create(pod("echo $WORD", main={"envFrom": [{"configMapRef": {"name": name}}]}))
     waiting = pods.until(
         late, lambda pod: state(pod).get("waiting", {}).get("reason") == "CreateContainerConfigError"
     )
     assert name in state(waiting)["waiting"]["message"]
-    lab.kubectl("create", "configmap", name, "--from-literal=WORD=arrived")
+    cluster.kubectl("create", "configmap", name, "--from-literal=WORD=arrived")
     pods.until(late, lambda pod: pod["status"]["phase"] == "Succeeded")
     assert pods.logs(late) == "arrived\n"
 
@@ -130,8 +132,8 @@ def test_the_users_own_environment_stays_outside(pods):
     assert not {"XDG_STATE_HOME", "KUBECONFIG", "VIRTUAL_ENV", "PYTHONPATH"} & variables(pods).keys()
 
 
-def test_declared_gpus_are_counted(lab, pods):
-    nodes = lab.core.list_node().items
+def test_declared_gpus_are_counted(cluster, pods):
+    nodes = cluster.core.list_node().items
     assert {node.status.allocatable["nvidia.com/gpu"] for node in nodes} == {"2"}
     holding = pod("sleep 600", main={"resources": {"limits": {"nvidia.com/gpu": 2}}})
     first, second = (pods.running(holding) for _ in range(2))
@@ -139,7 +141,7 @@ def test_declared_gpus_are_counted(lab, pods):
     third = pods.create(pod("true", main={"resources": {"limits": {"nvidia.com/gpu": 1}}}))
     stuck = pods.until(third, lambda pod: pod["status"].get("conditions"))
     assert "Insufficient nvidia.com/gpu" in stuck["status"]["conditions"][0]["message"]
-    lab.core.delete_namespaced_pod(first["metadata"]["name"], "default", grace_period_seconds=0)
+    cluster.core.delete_namespaced_pod(first["metadata"]["name"], "default", grace_period_seconds=0)
     assert (
         container(pods.until(third, lambda pod: pod["status"]["phase"] == "Succeeded"))["restartCount"] == 0
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from .lab import pod, python, state
+from .clusters import pod, python, state
 
 READ_ONLY = {"securityContext": {"readOnlyRootFilesystem": True}}
 REACH = """
@@ -21,14 +21,14 @@ else:
 HOSTS_PLACES = ["/usr/local", "/etc", "/sys", str(Path.home())]
 
 
-@pytest.mark.site
+@pytest.mark.namespaces
 @pytest.mark.parametrize("path", [f"{place}/of-a-pod" for place in HOSTS_PLACES])
 def test_the_hosts_files_cannot_be_written(pods, path):
     assert pods.output(pod(f"touch {path} 2>&1 || echo refused")).endswith("refused\n")
     assert not Path(path).exists()
 
 
-@pytest.mark.site
+@pytest.mark.namespaces
 def test_what_a_pod_writes_at_the_top_or_in_scratch_places_stays_in_it(pods):
     places = ["/of-a-pod", "/tmp/of-a-pod", "/run/of-a-pod", "/var/tmp/of-a-pod", "/dev/shm/of-a-pod"]
     script = f"touch {' '.join(places)} && ls {' '.join(places)} | wc -l"
@@ -40,7 +40,7 @@ def test_read_only_mounts_of_the_host_cannot_be_made_writable_again(pods):
     assert "refused" in pods.output(pod("mount -o remount,bind,rw /usr 2>&1 || echo refused"))
 
 
-@pytest.mark.site
+@pytest.mark.namespaces
 def test_a_read_only_root_leaves_volumes_and_scratch_places_writable(pods):
     script = "touch /here 2>&1 || echo refused; touch /data/file /tmp/file && echo kept"
     mounts = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
@@ -49,16 +49,16 @@ def test_a_read_only_root_leaves_volumes_and_scratch_places_writable(pods):
     assert lines[-2:] == ["refused", "kept"]
 
 
-@pytest.mark.site
-def test_the_clusters_own_files_are_hidden(pods, lab):
-    assert (lab.root / "pki" / "ca.key").exists()
+@pytest.mark.namespaces
+def test_the_clusters_own_files_are_hidden(pods, cluster):
+    assert (cluster.root / "pki" / "ca.key").exists()
     # A home below a place that each container has for itself, such as /tmp, is not there at all.
-    look = f"ls -A {lab.home}/trainyard; test -e {lab.root} || echo hidden; touch {lab.home}/x"
+    look = f"ls -A {cluster.home}/trainyard; test -e {cluster.root} || echo hidden; touch {cluster.home}/x"
     assert pods.output(pod(f"({look}) 2>/dev/null; true")).split() == ["hidden"]
-    assert not (lab.home / "x").exists()
+    assert not (cluster.home / "x").exists()
 
 
-@pytest.mark.site
+@pytest.mark.namespaces
 def test_a_pod_sees_its_own_processes_and_no_others(pods):
     pods.running(pod("sleep 43210"))
     lines = pods.output(pod("cat /proc/[0-9]*/cmdline | tr '\\0' ' '; echo; echo first is $$$$"))
@@ -67,7 +67,7 @@ def test_a_pod_sees_its_own_processes_and_no_others(pods):
     assert "first is 1" in lines
 
 
-@pytest.mark.site
+@pytest.mark.namespaces
 def test_containers_of_a_pod_share_its_network_and_not_their_processes(pods):
     serve = "import socket, time; s = socket.create_server(('127.0.0.1', 8000)); s.accept(); time.sleep(600)"
     ask = REACH.replace("try:", "while not socket.socket().connect_ex(('127.0.0.1', 8000)) == 0: pass\ntry:")
@@ -79,7 +79,7 @@ def test_containers_of_a_pod_share_its_network_and_not_their_processes(pods):
     assert pods.logs(made) == "connected\n[1]\n"
 
 
-@pytest.mark.site
+@pytest.mark.namespaces
 def test_a_pod_has_no_privileges_over_the_kernel(pods):
     script = "grep -E 'CapEff|NoNewPrivs' /proc/self/status"
     effective, no_new = pods.output(pod(script)).split("\n")[:2]
@@ -89,14 +89,14 @@ def test_a_pod_has_no_privileges_over_the_kernel(pods):
     assert no_new.split() == ["NoNewPrivs:", "1"]
 
 
-@pytest.mark.site
+@pytest.mark.namespaces
 def test_a_pod_has_the_devices_of_a_container_and_no_disks(pods):
     listed = pods.output(pod("ls /dev; find /dev -type b")).split()
     assert {"null", "zero", "urandom", "shm", "pts"} <= set(listed)
     assert not [name for name in listed if name.startswith(("sd", "vd", "nvme", "/dev/", "kmsg", "mem"))]
 
 
-@pytest.mark.site
+@pytest.mark.namespaces
 @pytest.mark.parametrize(("place", "port"), [("10.244.0.1", 2379), ("10.244.0.1", 2380)])
 def test_etcd_cannot_be_reached_from_a_pod(pods, place, port):
     main = python(REACH)

@@ -6,76 +6,78 @@ import subprocess
 import pytest
 import yaml
 
-from .lab import PATIENCE, pod
+from .clusters import PATIENCE, pod
 
 
 @pytest.fixture
-def deployment(lab):
+def deployment(cluster):
     """A Deployment of one pod that says who it is; deleted after the test."""
     name = f"web-{secrets.token_hex(3)}"
     template = pod("echo up; exec sleep 600", labels={"app": name}, restartPolicy="Always")
     del template["metadata"]["generateName"], template["apiVersion"], template["kind"]
     spec = {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template}
     manifest = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
-    lab.kubectl("apply", "-f", "-", stdin=manifest)
-    available(lab, name, 1)
+    cluster.kubectl("apply", "-f", "-", stdin=manifest)
+    available(cluster, name, 1)
     yield name
-    lab.kubectl("delete", "deployment", name, "--cascade=foreground", f"--timeout={PATIENCE}s")
-    assert not pods_of(lab, name)
+    cluster.kubectl("delete", "deployment", name, "--cascade=foreground", f"--timeout={PATIENCE}s")
+    assert not pods_of(cluster, name)
 
 
-def available(lab, name, count):
+def available(cluster, name, count):
     condition = f"--for=jsonpath={{.status.availableReplicas}}={count}"
-    lab.kubectl("wait", condition, f"deployment/{name}", f"--timeout={PATIENCE}s")
+    cluster.kubectl("wait", condition, f"deployment/{name}", f"--timeout={PATIENCE}s")
 
 
-def pods_of(lab, name):
-    return lab.kubectl("get", "pods", "-l", f"app={name}", "-o", "name").split()
+def pods_of(cluster, name):
+    return cluster.kubectl("get", "pods", "-l", f"app={name}", "-o", "name").split()
 
 
-def test_get_shows_a_pod_with_its_address_and_node(lab, pods):
+def test_get_shows_a_pod_with_its_address_and_node(cluster, pods):
     made = pods.running(pod("sleep 600"))
-    line = lab.kubectl("get", "pod", made["metadata"]["name"], "-o", "wide", "--no-headers").split()
+    line = cluster.kubectl("get", "pod", made["metadata"]["name"], "-o", "wide", "--no-headers").split()
     assert line[:4] == [made["metadata"]["name"], "1/1", "Running", "0"]
     assert {made["status"]["podIP"], made["spec"]["nodeName"]} <= set(line)
 
 
-def test_get_shows_nodes_that_are_ready(lab):
-    lines = [line.split() for line in lab.kubectl("get", "nodes", "--no-headers").splitlines()]
+def test_get_shows_nodes_that_are_ready(cluster):
+    lines = [line.split() for line in cluster.kubectl("get", "nodes", "--no-headers").splitlines()]
     assert [line[:2] for line in lines] == [["node-0", "Ready"], ["node-1", "Ready"]]
     assert all(line[-1].startswith("v1.36.") for line in lines)
 
 
-def test_describe_tells_what_the_agent_did(lab, pods):
+def test_describe_tells_what_the_agent_did(cluster, pods):
     made = pods.finish(pod("exit 3"))
-    text = lab.kubectl("describe", "pod", made["metadata"]["name"])
+    text = cluster.kubectl("describe", "pod", made["metadata"]["name"])
     assert "Exit Code:    3" in text
     events = text[text.index("Events:") :]
     for word in ("Scheduled", "Started", "kubelet"):
         assert word in events
 
 
-def test_events_tell_of_the_end_of_a_pod(lab, pods):
+def test_events_tell_of_the_end_of_a_pod(cluster, pods):
     name = pods.running(pod("sleep 600"))["metadata"]["name"]
-    lab.kubectl("delete", "pod", name)
-    assert "Killing" in lab.kubectl("events", "--for", f"pod/{name}")
+    cluster.kubectl("delete", "pod", name)
+    assert "Killing" in cluster.kubectl("events", "--for", f"pod/{name}")
 
 
-def test_describe_of_a_node_counts_what_its_pods_ask_for(lab, pods):
+def test_describe_of_a_node_counts_what_its_pods_ask_for(cluster, pods):
     main = {"resources": {"requests": {"cpu": "123m", "memory": "32Mi"}}}
     made = pods.running(pod("sleep 600", main=main))
-    text = lab.kubectl("describe", "node", made["spec"]["nodeName"])
+    text = cluster.kubectl("describe", "node", made["spec"]["nodeName"])
     assert any("123m" in line and made["metadata"]["name"] in line for line in text.splitlines())
 
 
-def test_logs_are_followed_until_the_end(lab, pods):
+def test_logs_are_followed_until_the_end(cluster, pods):
     mounts = {"volumeMounts": [{"name": "gate", "mountPath": "/gate"}]}
-    place = lab.home / f"gate-{secrets.token_hex(3)}"
+    place = cluster.home / f"gate-{secrets.token_hex(3)}"
     place.mkdir()
     volumes = [{"name": "gate", "hostPath": {"path": str(place)}}]
     script = "echo first; until [ -e /gate/open ]; do sleep 0.05; done; echo last"
     name = pods.running(pod(script, main=mounts, volumes=volumes))["metadata"]["name"]
-    following = subprocess.Popen(lab.kubectl_command("logs", "-f", name), stdout=subprocess.PIPE, text=True)
+    following = subprocess.Popen(
+        cluster.kubectl_command("logs", "-f", name), stdout=subprocess.PIPE, text=True
+    )
     try:
         assert following.stdout.readline() == "first\n"
         (place / "open").touch()
@@ -86,47 +88,47 @@ def test_logs_are_followed_until_the_end(lab, pods):
         following.wait()
 
 
-def test_logs_are_cut_as_asked(lab, pods):
+def test_logs_are_cut_as_asked(cluster, pods):
     name = pods.finish(pod("for i in 1 2 3 4; do echo line $i; done; echo problem >&2"))["metadata"]["name"]
-    assert lab.kubectl("logs", name, "--tail=2") == "line 4\nproblem\n"
-    assert lab.kubectl("logs", name, "--limit-bytes=6") == "line 1"
-    stamped = lab.kubectl("logs", name, "--timestamps", "--tail=1").split()
+    assert cluster.kubectl("logs", name, "--tail=2") == "line 4\nproblem\n"
+    assert cluster.kubectl("logs", name, "--limit-bytes=6") == "line 1"
+    stamped = cluster.kubectl("logs", name, "--timestamps", "--tail=1").split()
     assert stamped[0].startswith("20") and stamped[1] == "problem"
 
 
-def test_apply_changes_what_is_there_and_names_a_misspelt_field(lab):
+def test_apply_changes_what_is_there_and_names_a_misspelt_field(cluster):
     name = f"settings-{secrets.token_hex(3)}"
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"epochs": "3"}}
-    assert "created" in lab.kubectl("apply", "-f", "-", stdin=manifest)
-    assert "configured" in lab.kubectl("apply", "-f", "-", stdin=manifest | {"data": {"epochs": "4"}})
-    assert yaml.safe_load(lab.kubectl("get", "configmap", name, "-o", "yaml"))["data"] == {"epochs": "4"}
+    assert "created" in cluster.kubectl("apply", "-f", "-", stdin=manifest)
+    assert "configured" in cluster.kubectl("apply", "-f", "-", stdin=manifest | {"data": {"epochs": "4"}})
+    assert yaml.safe_load(cluster.kubectl("get", "configmap", name, "-o", "yaml"))["data"] == {"epochs": "4"}
     with pytest.raises(AssertionError, match='unknown field "dta"'):
-        lab.kubectl("apply", "-f", "-", stdin=manifest | {"dta": {}})
+        cluster.kubectl("apply", "-f", "-", stdin=manifest | {"dta": {}})
 
 
-def test_a_deployment_scales_up_and_down(lab, deployment):
-    lab.kubectl("scale", "deployment", deployment, "--replicas=3")
-    available(lab, deployment, 3)
-    assert len(pods_of(lab, deployment)) == 3
-    lab.kubectl("scale", "deployment", deployment, "--replicas=1")
-    available(lab, deployment, 1)
+def test_a_deployment_scales_up_and_down(cluster, deployment):
+    cluster.kubectl("scale", "deployment", deployment, "--replicas=3")
+    available(cluster, deployment, 3)
+    assert len(pods_of(cluster, deployment)) == 3
+    cluster.kubectl("scale", "deployment", deployment, "--replicas=1")
+    available(cluster, deployment, 1)
 
 
-def test_a_deployment_replaces_a_pod_that_is_deleted(lab, deployment):
-    (before,) = pods_of(lab, deployment)
-    lab.kubectl("delete", before)
-    available(lab, deployment, 1)
-    assert pods_of(lab, deployment) != [before]
+def test_a_deployment_replaces_a_pod_that_is_deleted(cluster, deployment):
+    (before,) = pods_of(cluster, deployment)
+    cluster.kubectl("delete", before)
+    available(cluster, deployment, 1)
+    assert pods_of(cluster, deployment) != [before]
 
 
-def test_a_deployment_rolls_out_a_change(lab, deployment):
-    lab.kubectl("set", "env", f"deployment/{deployment}", "VERSION=2")
-    lab.kubectl("rollout", "status", f"deployment/{deployment}", f"--timeout={PATIENCE}s")
+def test_a_deployment_rolls_out_a_change(cluster, deployment):
+    cluster.kubectl("set", "env", f"deployment/{deployment}", "VERSION=2")
+    cluster.kubectl("rollout", "status", f"deployment/{deployment}", f"--timeout={PATIENCE}s")
     variables = "jsonpath={.items[*].spec.containers[0].env[?(@.name=='VERSION')].value}"
-    assert lab.kubectl("get", "pods", "-l", f"app={deployment}", "-o", variables) == "2"
+    assert cluster.kubectl("get", "pods", "-l", f"app={deployment}", "-o", variables) == "2"
 
 
-def test_a_pod_larger_than_any_node_stays_pending_with_the_schedulers_words(lab, pods):
+def test_a_pod_larger_than_any_node_stays_pending_with_the_schedulers_words(cluster, pods):
     main = {"resources": {"requests": {"memory": "100Ti"}}}
     name = pods.create(pod("true", main=main))
     made = pods.until(name, lambda pod: pod["status"].get("conditions"))
@@ -134,10 +136,10 @@ def test_a_pod_larger_than_any_node_stays_pending_with_the_schedulers_words(lab,
     condition = made["status"]["conditions"][0]
     assert condition["reason"] == "Unschedulable"
     assert "0/2 nodes are available: 2 Insufficient memory" in condition["message"]
-    assert "Insufficient memory" in lab.kubectl("describe", "pod", name)
+    assert "Insufficient memory" in cluster.kubectl("describe", "pod", name)
 
 
-def test_a_job_of_indexed_pods_completes(lab):
+def test_a_job_of_indexed_pods_completes(cluster):
     name = f"job-{secrets.token_hex(3)}"
     template = pod("echo rank $JOB_COMPLETION_INDEX on $(hostname)")
     spec = {
@@ -147,16 +149,16 @@ def test_a_job_of_indexed_pods_completes(lab):
         "template": {"spec": template["spec"]},
     }
     manifest = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
-    lab.kubectl("apply", "-f", "-", stdin=manifest)
-    lab.kubectl("wait", "--for=condition=Complete", f"job/{name}", f"--timeout={PATIENCE}s")
-    lines = lab.kubectl("logs", "-l", f"job-name={name}").splitlines()
+    cluster.kubectl("apply", "-f", "-", stdin=manifest)
+    cluster.kubectl("wait", "--for=condition=Complete", f"job/{name}", f"--timeout={PATIENCE}s")
+    lines = cluster.kubectl("logs", "-l", f"job-name={name}").splitlines()
     assert sorted(lines) == [f"rank {rank} on {name}-{rank}" for rank in range(4)]
-    lab.kubectl("delete", "job", name, f"--timeout={PATIENCE}s")
+    cluster.kubectl("delete", "job", name, f"--timeout={PATIENCE}s")
 
 
-def test_deleting_by_label_leaves_the_others(lab, pods):
+def test_deleting_by_label_leaves_the_others(cluster, pods):
     mine, other = (pods.running(pod("sleep 600", labels={"of": word})) for word in ("mine", "others"))
-    lab.kubectl("delete", "pods", "-l", "of=mine", f"--timeout={PATIENCE}s")
-    names = lab.kubectl("get", "pods", "-o", "name")
+    cluster.kubectl("delete", "pods", "-l", "of=mine", f"--timeout={PATIENCE}s")
+    names = cluster.kubectl("get", "pods", "-o", "name")
     assert mine["metadata"]["name"] not in names
     assert other["metadata"]["name"] in names

@@ -4,7 +4,7 @@ import secrets
 
 import pytest
 
-from .lab import is_ready, pod, python, state
+from .clusters import is_ready, pod, python, state
 
 GREET = """
 import http.server, os
@@ -63,16 +63,16 @@ except urllib.error.HTTPError as error:
 
 
 @pytest.fixture(scope="module")
-def greeters(lab):
+def greeters(cluster):
     """Three pods behind a Service and a headless one; the name of both."""
-    from .lab import Pods
+    from .clusters import Pods
 
     name = f"greet-{secrets.token_hex(3)}"
     ports = [{"port": 80, "targetPort": 8080, "name": "http"}]
     for service, spec in ((name, {}), (f"{name}-each", {"clusterIP": "None"})):
         spec = {"selector": {"app": name}, "ports": ports} | spec
-        lab.core.create_namespaced_service("default", {"metadata": {"name": service}, "spec": spec})
-    with Pods(lab) as pods:
+        cluster.core.create_namespaced_service("default", {"metadata": {"name": service}, "spec": spec})
+    with Pods(cluster) as pods:
         made = [
             pods.create(
                 pod(
@@ -88,7 +88,7 @@ def greeters(lab):
             pods.until(each, is_ready)
         yield name
     for service in (name, f"{name}-each"):
-        lab.core.delete_namespaced_service(service, "default")
+        cluster.core.delete_namespaced_service(service, "default")
 
 
 def ask(pods, url):
@@ -101,8 +101,8 @@ def test_a_service_is_reached_by_each_form_of_its_name(pods, greeters, form):
     assert ask(pods, f"http://{form.format(greeters)}/").startswith("greeter-")
 
 
-def test_a_service_is_reached_by_its_address_and_spreads_over_its_pods(pods, lab, greeters):
-    address = lab.core.read_namespaced_service(greeters, "default").spec.cluster_ip
+def test_a_service_is_reached_by_its_address_and_spreads_over_its_pods(pods, cluster, greeters):
+    address = cluster.core.read_namespaced_service(greeters, "default").spec.cluster_ip
     main = python(ASK_ALL)
     seen = pods.output(pod(main=main | {"args": [f"http://{address}/", "greeter-0", "greeter-1"]})).split()
     assert set(seen) == {"greeter-0", "greeter-1"}
@@ -149,9 +149,11 @@ def test_the_api_knows_a_pod_by_its_token(pods):
     assert pods.output(pod(main=python(CALL_API) | {"args": ["stranger"]})).startswith("401")
 
 
-def test_a_pod_may_do_what_its_account_is_given(pods, lab):
-    lab.kubectl("create", "serviceaccount", "reader")
-    lab.kubectl("create", "rolebinding", "reader", "--clusterrole=view", "--serviceaccount=default:reader")
+def test_a_pod_may_do_what_its_account_is_given(pods, cluster):
+    cluster.kubectl("create", "serviceaccount", "reader")
+    cluster.kubectl(
+        "create", "rolebinding", "reader", "--clusterrole=view", "--serviceaccount=default:reader"
+    )
     made = pod(main=python(CALL_API) | {"args": ["known"]}, serviceAccountName="reader")
     assert pods.output(made) == "200\n"
 
@@ -169,7 +171,7 @@ def test_pods_reach_each_other_by_address_and_are_on_the_network_of_their_node(p
     assert "running" in state(server)
 
 
-@pytest.mark.site
+@pytest.mark.namespaces
 def test_who_has_an_address_keeps_its_hardware_address_as_pods_come_and_go(pods):
     still = pods.running(pod("sleep 600"))["status"]["podIP"]
     own = "".join(f":{int(part):02x}" for part in still.split("."))

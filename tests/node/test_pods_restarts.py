@@ -4,7 +4,7 @@ import secrets
 
 import pytest
 
-from .lab import container, pod, state
+from .clusters import container, pod, state
 
 COUNT = "n=$(cat /keep/n 2>/dev/null || echo 0); n=$((n+1)); echo $n > /keep/n; echo run $n; "
 KEEP = {
@@ -34,8 +34,8 @@ def test_init_containers_run_one_after_the_other_before_the_rest(pods):
     assert ended <= state(made, "second")["terminated"]["startedAt"]
 
 
-def test_an_init_container_that_fails_for_good_fails_its_pod_and_nothing_else_runs(pods, lab):
-    place = lab.home / f"init-{secrets.token_hex(3)}"
+def test_an_init_container_that_fails_for_good_fails_its_pod_and_nothing_else_runs(pods, cluster):
+    place = cluster.home / f"init-{secrets.token_hex(3)}"
     place.mkdir()
     volumes = [{"name": "keep", "hostPath": {"path": str(place)}}]
     inits = [init("prepare", "touch /keep/prepare; exit 5"), init("after", "touch /keep/after")]
@@ -44,7 +44,7 @@ def test_an_init_container_that_fails_for_good_fails_its_pod_and_nothing_else_ru
     assert state(made, "prepare")["terminated"]["exitCode"] == 5
     assert "waiting" in state(made, "after")
     assert "waiting" in state(made)
-    lab.kubectl("delete", "pod", made["metadata"]["name"])
+    cluster.kubectl("delete", "pod", made["metadata"]["name"])
     assert [path.name for path in place.iterdir()] == ["prepare"]
 
 
@@ -86,7 +86,7 @@ def test_always_runs_again_whatever_the_end(pods, code):
     assert made["status"]["phase"] == "Running"
 
 
-def test_a_container_that_fails_again_and_again_is_held_back_and_its_last_run_can_be_read(pods, lab):
+def test_a_container_that_fails_again_and_again_is_held_back_and_its_last_run_can_be_read(pods, cluster):
     name = pods.create(pod(COUNT + "exit 1", restartPolicy="Always", **KEEP))
     made = pods.until(name, waits_to_restart)
     assert made["status"]["phase"] == "Running"
@@ -95,18 +95,18 @@ def test_a_container_that_fails_again_and_again_is_held_back_and_its_last_run_ca
     assert (ended["exitCode"], ended["reason"]) == (1, "Error")
     count = container(made)["restartCount"]
     assert pods.logs(name) == f"run {count + 1}\n"
-    assert lab.kubectl("logs", "--previous", name) in (f"run {count}\n", f"run {count + 1}\n")
-    assert "BackOff" in lab.kubectl("events", "--for", f"pod/{name}")
+    assert cluster.kubectl("logs", "--previous", name) in (f"run {count}\n", f"run {count + 1}\n")
+    assert "BackOff" in cluster.kubectl("events", "--for", f"pod/{name}")
 
 
-def test_the_output_of_the_run_before_is_kept(pods, lab):
+def test_the_output_of_the_run_before_is_kept(pods, cluster):
     name = pods.create(pod(COUNT + "[ $n = 2 ] && sleep 600; exit 1", restartPolicy="Always", **KEEP))
     pods.until(name, lambda pod: container(pod)["restartCount"] == 1 and "running" in state(pod))
     pods.wait_for_line(name, "run 2")
-    assert lab.kubectl("logs", "--previous", name) == "run 1\n"
+    assert cluster.kubectl("logs", "--previous", name) == "run 1\n"
 
 
-def test_a_container_that_never_ran_before_has_no_previous_output(pods, lab):
+def test_a_container_that_never_ran_before_has_no_previous_output(pods, cluster):
     name = pods.running(pod("sleep 600"))["metadata"]["name"]
     with pytest.raises(AssertionError, match="previous terminated container"):
-        lab.kubectl("logs", "--previous", name)
+        cluster.kubectl("logs", "--previous", name)

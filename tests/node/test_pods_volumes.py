@@ -7,29 +7,29 @@ import secrets
 import pytest
 from kubernetes import watch
 
-from .lab import on_node, pod
+from .clusters import on_node, pod
 
 
 @pytest.fixture(scope="module")
-def files(lab):
+def files(cluster):
     """The name of a ConfigMap and of a Secret with files."""
     name = f"files-{secrets.token_hex(3)}"
-    lab.kubectl(
+    cluster.kubectl(
         "create", "configmap", name, "--from-literal=train.py=print(1)", "--from-literal=eval.py=print(2)"
     )
-    lab.kubectl("create", "secret", "generic", name, "--from-literal=token=s3cret")
+    cluster.kubectl("create", "secret", "generic", name, "--from-literal=token=s3cret")
     return name
 
 
 @pytest.fixture
-def claim(lab):
+def claim(cluster):
     """Make a claim of an access mode; it is deleted after the test."""
     made = []
 
     def make(mode):
         name = f"claim-{secrets.token_hex(3)}"
         spec = {"accessModes": [mode], "resources": {"requests": {"storage": "10Mi"}}}
-        lab.core.create_namespaced_persistent_volume_claim(
+        cluster.core.create_namespaced_persistent_volume_claim(
             "default", {"metadata": {"name": name}, "spec": spec}
         )
         made.append(name)
@@ -37,7 +37,7 @@ def claim(lab):
 
     yield make
     for name in made:
-        lab.core.delete_namespaced_persistent_volume_claim(name, "default")
+        cluster.core.delete_namespaced_persistent_volume_claim(name, "default")
 
 
 def at(path, **more):
@@ -49,7 +49,7 @@ def at(path, **more):
     ("source", "kind"),
     [
         ({}, ""),
-        pytest.param({"medium": "Memory", "sizeLimit": "8Mi"}, "tmpfs", marks=pytest.mark.site),
+        pytest.param({"medium": "Memory", "sizeLimit": "8Mi"}, "tmpfs", marks=pytest.mark.namespaces),
     ],
 )
 def test_the_containers_of_a_pod_share_an_empty_directory(pods, source, kind):
@@ -65,7 +65,7 @@ def test_the_containers_of_a_pod_share_an_empty_directory(pods, source, kind):
     assert kind in lines[1]
 
 
-@pytest.mark.site
+@pytest.mark.namespaces
 def test_a_memory_volume_is_as_large_as_it_says(pods):
     volumes = [{"name": "data", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
     script = "head -c 2000000 /dev/zero > /data/big 2>/dev/null || echo full; stat -c %s /data/big"
@@ -86,12 +86,12 @@ def test_a_secret_can_be_mounted_item_by_item(pods, files):
     assert pods.output(made) == "s3cret 400\n"
 
 
-def test_a_missing_config_map_holds_the_pod_up_and_the_event_names_it(pods, lab):
+def test_a_missing_config_map_holds_the_pod_up_and_the_event_names_it(pods, cluster):
     name = f"late-{secrets.token_hex(3)}"
     volumes = [{"name": "data", "configMap": {"name": name}}]
     late = pods.create(pod("cat /data/word", main=at("/data"), volumes=volumes))
-    assert name in seen_event(lab, late, "FailedMount")
-    lab.kubectl("create", "configmap", name, "--from-literal=word=arrived")
+    assert name in seen_event(cluster, late, "FailedMount")
+    cluster.kubectl("create", "configmap", name, "--from-literal=word=arrived")
     pods.until(late, lambda pod: pod["status"]["phase"] == "Succeeded")
     assert pods.logs(late) == "arrived"
 
@@ -123,8 +123,8 @@ def test_the_downward_api_is_a_directory_as_well(pods):
     assert pods.logs(made) == made["metadata"]["name"] + "2"
 
 
-def test_a_directory_of_the_host_can_be_mounted_and_protected(pods, lab):
-    place = lab.home / "hostpath"
+def test_a_directory_of_the_host_can_be_mounted_and_protected(pods, cluster):
+    place = cluster.home / "hostpath"
     place.mkdir(exist_ok=True)
     volumes = [{"name": "data", "hostPath": {"path": str(place), "type": "Directory"}}]
     pods.output(pod("echo from a pod > /data/file", main=at("/data"), volumes=volumes))
@@ -136,10 +136,10 @@ def test_a_directory_of_the_host_can_be_mounted_and_protected(pods, lab):
     assert (place / "file").read_text() == "from a pod\n"
 
 
-def test_a_host_path_of_the_wrong_type_is_refused_with_its_reason(pods, lab):
-    volumes = [{"name": "data", "hostPath": {"path": str(lab.home / "nowhere"), "type": "Directory"}}]
+def test_a_host_path_of_the_wrong_type_is_refused_with_its_reason(pods, cluster):
+    volumes = [{"name": "data", "hostPath": {"path": str(cluster.home / "nowhere"), "type": "Directory"}}]
     name = pods.create(pod("true", main=at("/data"), volumes=volumes))
-    assert "nowhere" in seen_event(lab, name, "FailedMount")
+    assert "nowhere" in seen_event(cluster, name, "FailedMount")
 
 
 def test_a_claim_keeps_its_files_from_pod_to_pod(pods, claim):
@@ -185,11 +185,11 @@ def test_a_mount_point_that_the_host_lacks_is_made_for_the_pod_alone(pods, path)
     assert pods.output(made) == "written\n/usr/bin/env\n"
 
 
-def seen_event(lab, name, reason):
+def seen_event(cluster, name, reason):
     """Watch the events of a pod until one has this reason, and return its message."""
     selector = f"involvedObject.name={name},reason={reason}"
     stream = watch.Watch().stream(
-        lab.core.list_namespaced_event, "default", field_selector=selector, timeout_seconds=60
+        cluster.core.list_namespaced_event, "default", field_selector=selector, timeout_seconds=60
     )
     for event in stream:
         return event["raw_object"]["message"]

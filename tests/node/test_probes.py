@@ -2,7 +2,7 @@
 
 import pytest
 
-from .lab import container, eventually, is_ready, pod, python, state
+from .clusters import container, eventually, is_ready, pod, python, state
 
 SERVER = """
 import http.server
@@ -45,9 +45,11 @@ def served(**probes):
     return python(SERVER) | probes
 
 
-def events(lab, name, reason):
+def events(cluster, name, reason):
     wanted = f"involvedObject.name={name},reason={reason}"
-    return lab.kubectl("get", "events", f"--field-selector={wanted}", "-o", "jsonpath={.items[*].message}")
+    return cluster.kubectl(
+        "get", "events", f"--field-selector={wanted}", "-o", "jsonpath={.items[*].message}"
+    )
 
 
 def test_a_pod_is_ready_once_its_http_probe_is_answered(pods):
@@ -61,7 +63,7 @@ def test_a_pod_is_ready_once_its_http_probe_is_answered(pods):
     assert "/ kube-probe/1.36" in pods.logs(name)
 
 
-def test_a_pod_whose_probe_fails_is_not_ready_and_an_event_says_why(pods, lab):
+def test_a_pod_whose_probe_fails_is_not_ready_and_an_event_says_why(pods, cluster):
     name = pods.create(pod(main=served(readinessProbe=http("/no"))))
     seen = pods.until(name, lambda pod: "running" in state(pod))
     pods.wait_for_event(name, "Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 500")
@@ -71,10 +73,10 @@ def test_a_pod_whose_probe_fails_is_not_ready_and_an_event_says_why(pods, lab):
     assert container(seen)["restartCount"] == 0
 
 
-def test_a_service_leads_only_to_pods_that_are_ready(pods, lab):
+def test_a_service_leads_only_to_pods_that_are_ready(pods, cluster):
     name = pods.running(pod(main=served(readinessProbe=http()), labels={"app": "probed"}))["metadata"]["name"]
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "probed"}}
-    lab.kubectl(
+    cluster.kubectl(
         "apply",
         "-f",
         "-",
@@ -82,14 +84,14 @@ def test_a_service_leads_only_to_pods_that_are_ready(pods, lab):
     )
     slices = ("get", "endpointslices", "-l", "kubernetes.io/service-name=probed", "-o")
     ready = "jsonpath={.items[*].endpoints[*].conditions.ready}"
-    eventually(lambda: lab.kubectl(*slices, ready), wanted="true")
-    lab.kubectl("get", "--raw", f"/api/v1/namespaces/default/pods/{name}:8000/proxy/break")
+    eventually(lambda: cluster.kubectl(*slices, ready), wanted="true")
+    cluster.kubectl("get", "--raw", f"/api/v1/namespaces/default/pods/{name}:8000/proxy/break")
     assert not is_ready(pods.until(name, lambda pod: not is_ready(pod)))
-    eventually(lambda: lab.kubectl(*slices, ready), wanted="false")
-    lab.kubectl("get", "--raw", f"/api/v1/namespaces/default/pods/{name}:8000/proxy/mend")
+    eventually(lambda: cluster.kubectl(*slices, ready), wanted="false")
+    cluster.kubectl("get", "--raw", f"/api/v1/namespaces/default/pods/{name}:8000/proxy/mend")
     assert container(pods.until(name, is_ready))["restartCount"] == 0
-    eventually(lambda: lab.kubectl(*slices, ready), wanted="true")
-    lab.kubectl("delete", "service", "probed")
+    eventually(lambda: cluster.kubectl(*slices, ready), wanted="true")
+    cluster.kubectl("delete", "service", "probed")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_a_service_leads_only_to_pods_that_are_ready(pods, lab):
     ],
     ids=lambda probe: next(iter(probe)),
 )
-def test_a_container_that_fails_its_liveness_probe_is_killed_and_runs_again(pods, lab, probe):
+def test_a_container_that_fails_its_liveness_probe_is_killed_and_runs_again(pods, cluster, probe):
     always = {"restartPolicy": "Always", "terminationGracePeriodSeconds": 30}
     name = pods.create(pod(FOREVER, main={"livenessProbe": probe | QUICK}, **always))
     again = pods.until(name, lambda pod: container(pod)["restartCount"] == 1 and "running" in state(pod))
@@ -139,14 +141,14 @@ def test_a_job_pod_that_a_probe_has_ended_has_failed_and_is_not_started_again(po
     assert container(made)["restartCount"] == 0
 
 
-def test_a_command_that_takes_too_long_is_ended_and_has_failed(pods, lab):
+def test_a_command_that_takes_too_long_is_ended_and_has_failed(pods, cluster):
     probe = {"exec": {"command": ["sleep", "65432"]}, "timeoutSeconds": 1} | QUICK
     name = pods.create(pod(FOREVER, main={"readinessProbe": probe}))
     words = 'Readiness probe failed: command timed out: "sleep 65432" timed out after 1s'
     pods.wait_for_event(name, "Unhealthy", words)
     assert not is_ready(pods.until(name, lambda pod: True))
-    lab.kubectl("delete", "pod", name)
-    assert not [process for process in lab.processes() if process.cmdline()[-1:] == ["65432"]]
+    cluster.kubectl("delete", "pod", name)
+    assert not [process for process in cluster.processes() if process.cmdline()[-1:] == ["65432"]]
 
 
 def test_a_container_that_passes_its_startup_probe_late_is_left_in_peace_until_then(pods):

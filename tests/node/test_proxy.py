@@ -11,7 +11,7 @@ import pytest
 from localkube.network.service_proxy import ServiceProxy
 
 from .fake_informer import FakeInformer, endpoint, service, slice_of
-from .site import in_site
+from .network_namespace import in_network_namespace
 
 IP = "10.96.7.7"
 WEB = [("http", 80, "TCP")]
@@ -74,14 +74,14 @@ async def settle():
         await asyncio.sleep(0)
 
 
-@in_site
+@in_network_namespace
 async def test_connections_go_to_the_endpoints_in_turn():
     cluster = Cluster("10.244.1.2", "10.244.2.2", "10.244.3.2")
     async with Backend("10.244.1.2"), Backend("10.244.2.2"), Backend("10.244.3.2"), cluster.proxy():
         assert [await greeting() for _ in range(6)] == ["10.244.1.2", "10.244.2.2", "10.244.3.2"] * 2
 
 
-@in_site
+@in_network_namespace
 async def test_a_client_with_affinity_keeps_its_endpoint_until_that_is_gone():
     cluster = Cluster("10.244.1.2", "10.244.2.2", sessionAffinity="ClientIP")
     async with Backend("10.244.1.2"), Backend("10.244.2.2"), cluster.proxy():
@@ -95,7 +95,7 @@ async def test_a_client_with_affinity_keeps_its_endpoint_until_that_is_gone():
         assert {await greeting("10.244.9.1") for _ in range(4)} == second
 
 
-@in_site
+@in_network_namespace
 async def test_without_endpoints_a_connection_is_refused_and_with_one_again_accepted():
     cluster = Cluster()
     async with Backend("10.244.1.2"), cluster.proxy():
@@ -112,7 +112,7 @@ async def test_without_endpoints_a_connection_is_refused_and_with_one_again_acce
         await settle()
 
 
-@in_site
+@in_network_namespace
 async def test_an_established_connection_outlives_its_endpoint_and_its_service():
     cluster = Cluster("10.244.1.2")
     async with Backend("10.244.1.2"), cluster.proxy():
@@ -128,14 +128,14 @@ async def test_an_established_connection_outlives_its_endpoint_and_its_service()
         writer.close()
 
 
-@in_site
+@in_network_namespace
 async def test_an_endpoint_that_refuses_is_passed_over():
     cluster = Cluster("10.244.1.2", "10.244.2.2")
     async with Backend("10.244.2.2"), cluster.proxy():
         assert [await greeting() for _ in range(3)] == ["10.244.2.2"] * 3
 
 
-@in_site
+@in_network_namespace
 async def test_when_no_endpoint_takes_it_the_client_is_reset():
     cluster = Cluster("10.244.1.2", "10.244.2.2")
     async with cluster.proxy():
@@ -143,7 +143,7 @@ async def test_when_no_endpoint_takes_it_the_client_is_reset():
             await greeting()
 
 
-@in_site
+@in_network_namespace
 async def test_one_end_of_data_leaves_the_other_direction_open():
     cluster = Cluster("10.244.1.2")
     async with Backend("10.244.1.2"), cluster.proxy():
@@ -155,7 +155,7 @@ async def test_one_end_of_data_leaves_the_other_direction_open():
         writer.close()
 
 
-@in_site
+@in_network_namespace
 async def test_a_reset_is_passed_on_as_a_reset():
     resets = asyncio.get_running_loop().create_future()
 
@@ -179,7 +179,7 @@ async def test_a_reset_is_passed_on_as_a_reset():
     server.close()
 
 
-@in_site
+@in_network_namespace
 async def test_a_slow_reader_slows_the_writer_and_nothing_is_lost():
     sent = os.urandom(1 << 20) * 48
     taken = 0
@@ -218,7 +218,7 @@ class Echo(asyncio.DatagramProtocol):
         self.transport.sendto(self.address.encode() + b" " + data, client)
 
 
-@in_site
+@in_network_namespace
 async def test_datagrams_of_a_client_stay_with_one_endpoint_while_it_is_ready():
     loop = asyncio.get_running_loop()
     cluster = Cluster("10.244.1.2", "10.244.2.2", ports=[("dns", 53, "UDP")])
@@ -238,7 +238,7 @@ async def test_datagrams_of_a_client_stay_with_one_endpoint_while_it_is_ready():
             assert {await ask() for _ in range(4)} == {b"10.244.2.2 ?"}
 
 
-@in_site
+@in_network_namespace
 async def test_a_terminating_endpoint_serves_only_while_no_other_does():
     cluster = Cluster()
     leaving = endpoint("10.244.1.2", ready=False, serving=True, terminating=True)
@@ -252,7 +252,7 @@ async def test_a_terminating_endpoint_serves_only_while_no_other_does():
         assert {await greeting() for _ in range(3)} == {"10.244.2.2"}
 
 
-@in_site
+@in_network_namespace
 async def test_an_address_may_move_to_another_service():
     cluster = Cluster("10.244.1.2")
     ports = [("http", 8080, "TCP")]
@@ -266,7 +266,7 @@ async def test_an_address_may_move_to_another_service():
             assert await greeting() == "10.244.2.2"
 
 
-@in_site
+@in_network_namespace
 async def test_a_service_that_is_its_own_endpoint_does_not_go_round():
     cluster = Cluster()
     cluster.slices.put(slice_of("web", endpoint(IP), ports=[("http", 80, "TCP")]))
@@ -275,7 +275,7 @@ async def test_a_service_that_is_its_own_endpoint_does_not_go_round():
             await greeting()
 
 
-@in_site
+@in_network_namespace
 async def test_headless_services_and_other_protocols_are_left_alone():
     cluster = Cluster("10.244.1.2", ports=[("sctp", 80, "SCTP")])
     cluster.services.put(service("headless", ports=WEB))
@@ -284,7 +284,7 @@ async def test_headless_services_and_other_protocols_are_left_alone():
         assert proxy._listeners == {}
 
 
-@in_site
+@in_network_namespace
 async def test_many_clients_at_once_are_all_served():
     cluster = Cluster("10.244.1.2", "10.244.2.2")
     async with Backend("10.244.1.2") as one, Backend("10.244.2.2") as two, cluster.proxy():

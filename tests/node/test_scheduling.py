@@ -4,36 +4,36 @@ import time
 
 import pytest
 
-from .lab import eventually, is_ready, on_node, pod, state
+from .clusters import eventually, is_ready, on_node, pod, state
 from .workloads import FOREVER, apply, delete, named, names, nodes, pods_of, rolled_out, workload
 
 GRACEFUL = "trap 'sleep 1; exit 0' TERM; echo ready to be told; sleep infinity & wait"
 
 
 @pytest.fixture
-def tainted(lab):
+def tainted(cluster):
     """Taint nodes; the taints are taken away after the test."""
     done = []
 
     def taint(node, words):
-        lab.kubectl("taint", "node", node, words)
+        cluster.kubectl("taint", "node", node, words)
         done.append((node, words.split("=")[0].split(":")[0]))
 
     yield taint
     for node, key in done:
-        lab.kubectl("taint", "node", node, f"{key}-")
+        cluster.kubectl("taint", "node", node, f"{key}-")
 
 
 @pytest.fixture
-def made(lab):
+def made(cluster):
     things = []
 
     def make(manifest):
         things.append(f"{manifest['kind'].lower()}/{manifest['metadata']['name']}")
-        return apply(lab, manifest)
+        return apply(cluster, manifest)
 
     yield make
-    delete(lab, *reversed(things))
+    delete(cluster, *reversed(things))
 
 
 def graceful(pods, **spec):
@@ -58,7 +58,7 @@ def test_a_pod_goes_where_its_selector_and_its_tolerations_let_it(pods, tainted)
     assert pods.running(pod(FOREVER, tolerations=[toleration], **on_node(0)))["spec"]["nodeName"] == "node-0"
 
 
-def test_a_no_execute_taint_evicts_and_says_why(pods, lab, tainted):
+def test_a_no_execute_taint_evicts_and_says_why(pods, cluster, tainted):
     patient = {"key": "gone", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 600}
     stays = pods.running(pod(FOREVER, tolerations=[patient], **on_node(1)))["metadata"]["name"]
     leaves = graceful(pods, **on_node(1))
@@ -69,16 +69,16 @@ def test_a_no_execute_taint_evicts_and_says_why(pods, lab, tainted):
     assert is_ready(pods.until(stays, lambda pod: True))
 
 
-def test_replicas_spread_over_the_nodes(lab, made):
+def test_replicas_spread_over_the_nodes(cluster, made):
     name = named("spread")
     spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
     spread["labelSelector"] = {"matchLabels": {"app": name}}
     made(workload("Deployment", name, spec={"replicas": 4}, topologySpreadConstraints=[spread]))
-    rolled_out(lab, "deployment", name)
-    assert sorted(nodes(pods_of(lab, name))) == ["node-0", "node-0", "node-1", "node-1"]
+    rolled_out(cluster, "deployment", name)
+    assert sorted(nodes(pods_of(cluster, name))) == ["node-0", "node-0", "node-1", "node-1"]
 
 
-def test_a_pod_of_high_priority_takes_the_place_of_another_which_ends_gracefully(pods, lab, made):
+def test_a_pod_of_high_priority_takes_the_place_of_another_which_ends_gracefully(pods, cluster, made):
     urgent = made(
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": named("urgent")}}
         | {"value": 1000}
@@ -94,22 +94,24 @@ def test_a_pod_of_high_priority_takes_the_place_of_another_which_ends_gracefully
     pods.gone(low)
 
 
-def test_a_drained_node_is_empty_but_for_daemons_and_takes_no_more_until_it_is_uncordoned(lab, pods, made):
+def test_a_drained_node_is_empty_but_for_daemons_and_takes_no_more_until_it_is_uncordoned(
+    cluster, pods, made
+):
     name = made(workload("Deployment", named("moved"), spec={"replicas": 2}, **on_either()))
     daemon = made(workload("DaemonSet", named("stays")))
     for kind, each in (("deployment", name), ("daemonset", daemon)):
-        rolled_out(lab, kind, each)
+        rolled_out(cluster, kind, each)
     try:
         selector = f"--pod-selector=app in ({name},{daemon})"
-        lab.kubectl("drain", "node-0", "--ignore-daemonsets", selector, "--timeout=120s")
-        rolled_out(lab, "deployment", name)
-        assert nodes(pods_of(lab, name)) == ["node-1", "node-1"]
-        assert sorted(nodes(pods_of(lab, daemon))) == ["node-0", "node-1"]
+        cluster.kubectl("drain", "node-0", "--ignore-daemonsets", selector, "--timeout=120s")
+        rolled_out(cluster, "deployment", name)
+        assert nodes(pods_of(cluster, name)) == ["node-1", "node-1"]
+        assert sorted(nodes(pods_of(cluster, daemon))) == ["node-0", "node-1"]
         waits = pods.create(pod(FOREVER, **on_node(0)))
         seen = pods.until(waits, lambda pod: condition(pod, "PodScheduled").get("status") == "False")
         assert "unschedulable" in condition(seen, "PodScheduled")["message"]
     finally:
-        lab.kubectl("uncordon", "node-0")
+        cluster.kubectl("uncordon", "node-0")
     assert pods.until(waits, is_ready)["spec"]["nodeName"] == "node-0"
 
 
@@ -118,30 +120,32 @@ def on_either():
     return {"topologySpreadConstraints": [rule | {"labelSelector": {}}]}
 
 
-def test_an_evicted_pod_ends_gracefully_and_its_condition_names_the_eviction(pods, lab):
+def test_an_evicted_pod_ends_gracefully_and_its_condition_names_the_eviction(pods, cluster):
     name = graceful(pods)
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
-    lab.kubectl("create", "--raw", f"/api/v1/namespaces/default/pods/{name}/eviction", "-f", "-", stdin=body)
+    cluster.kubectl(
+        "create", "--raw", f"/api/v1/namespaces/default/pods/{name}/eviction", "-f", "-", stdin=body
+    )
     ended = pods.until(name, lambda pod: "terminated" in state(pod))
     assert condition(ended, "DisruptionTarget")["reason"] == "EvictionByEvictionAPI"
     assert state(ended)["terminated"]["exitCode"] == 0
     pods.gone(name)
 
 
-def test_a_pod_that_is_deleted_stays_until_its_grace_period_is_over_and_no_longer(pods, lab):
+def test_a_pod_that_is_deleted_stays_until_its_grace_period_is_over_and_no_longer(pods, cluster):
     deaf = "trap '' TERM; sleep infinity & wait"
     name = pods.running(pod(deaf, terminationGracePeriodSeconds=600))["metadata"]["name"]
     begun = time.monotonic()
-    lab.kubectl("delete", "pod", name, "--grace-period=2", "--timeout=120s")
+    cluster.kubectl("delete", "pod", name, "--grace-period=2", "--timeout=120s")
     assert 2 <= time.monotonic() - begun < 600, "not its own grace period"
 
 
-def test_a_forced_deletion_cuts_a_graceful_one_short(pods, lab):
+def test_a_forced_deletion_cuts_a_graceful_one_short(pods, cluster):
     deaf = "trap '' TERM; sleep infinity & wait"
     name = pods.running(pod(deaf + "; : 76543", terminationGracePeriodSeconds=600))["metadata"]["name"]
-    lab.kubectl("delete", "pod", name, "--wait=false")
+    cluster.kubectl("delete", "pod", name, "--wait=false")
     pods.until(name, lambda pod: "deletionTimestamp" in pod["metadata"])
-    process = next(p for p in lab.processes() if "76543" in " ".join(p.cmdline()))
-    lab.kubectl("delete", "pod", name, "--force", "--grace-period=0", "--timeout=120s")
+    process = next(p for p in cluster.processes() if "76543" in " ".join(p.cmdline()))
+    cluster.kubectl("delete", "pod", name, "--force", "--grace-period=0", "--timeout=120s")
     eventually(process.is_running, wanted=False)
-    assert name not in names(pods_of(lab, ""))
+    assert name not in names(pods_of(cluster, ""))

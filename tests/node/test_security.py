@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from .lab import pod, python
-from .rooms import NOBODY
-from .weight import runtime_init_of
+from .clusters import pod, python
+from .resource_counts import runtime_init_of
+from .restrictions import NOBODY
 
 EVIL = "https://evil.example"
 ASK = """
@@ -69,10 +69,10 @@ def connect(path):
         client.connect(str(path))
 
 
-def request(lab, method="GET", path="/api/v1/namespaces/default/configmaps", *, body=None, **headers):
+def request(cluster, method="GET", path="/api/v1/namespaces/default/configmaps", *, body=None, **headers):
     """Return the status, the headers and the body of a request without a certificate."""
     connection = http.client.HTTPSConnection(
-        "127.0.0.1", lab.status["api_port"], context=ssl._create_unverified_context(), timeout=10
+        "127.0.0.1", cluster.status["api_port"], context=ssl._create_unverified_context(), timeout=10
     )
     connection.request(method, path, body=body, headers={k.replace("_", "-"): v for k, v in headers.items()})
     answer = connection.getresponse()
@@ -80,12 +80,12 @@ def request(lab, method="GET", path="/api/v1/namespaces/default/configmaps", *, 
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user, so this was NOT tested")
-def test_another_user_of_the_machine_reaches_neither_files_nor_sockets_nor_processes(lab):
-    files = [path for path in [lab.root, *lab.root.rglob("*")] if not path.is_symlink()]
+def test_another_user_of_the_machine_reaches_neither_files_nor_sockets_nor_processes(cluster):
+    files = [path for path in [cluster.root, *cluster.root.rglob("*")] if not path.is_symlink()]
     keys = [path for path in files if path.suffix in (".key", ".sock") or path.name == "kubeconfig"]
     assert len(keys) > 5
-    sockets = list(lab.root.glob("*.sock"))
-    pids = [process.pid for process in lab.processes()]
+    sockets = list(cluster.root.glob("*.sock"))
+    pids = [process.pid for process in cluster.processes()]
     assert len(sockets) and len(pids) > 7
 
     def look():
@@ -102,7 +102,7 @@ def test_another_user_of_the_machine_reaches_neither_files_nor_sockets_nor_proce
         done = {
             what: [str(item) for item in items if succeeds(act, item)] for what, (items, act) in own.items()
         }
-        return done | {"api": request(lab)[0]}
+        return done | {"api": request(cluster)[0]}
 
     seen = as_nobody(look)
     assert seen.pop("api") in (401, 403)
@@ -119,24 +119,24 @@ def test_another_user_of_the_machine_reaches_neither_files_nor_sockets_nor_proce
     ],
     ids=["a foreign origin", "a rebound name", "both", "guessed words"],
 )
-def test_a_web_page_in_the_users_browser_gets_nothing_and_changes_nothing(lab, headers):
-    status, answered, text = request(lab, **headers)
+def test_a_web_page_in_the_users_browser_gets_nothing_and_changes_nothing(cluster, headers):
+    status, answered, text = request(cluster, **headers)
     assert status in (401, 403)
     assert "items" not in text
     assert not [name for name in answered if name.lower().startswith("access-control-")]
     # What a form of any page may send without asking the server before.
     body = json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "of-a-page"}})
-    status, _, _ = request(lab, "POST", body=body, Content_Type="text/plain", **headers)
+    status, _, _ = request(cluster, "POST", body=body, Content_Type="text/plain", **headers)
     assert status in (401, 403)
-    status, answered, _ = request(lab, "OPTIONS", Access_Control_Request_Method="POST", **headers)
+    status, answered, _ = request(cluster, "OPTIONS", Access_Control_Request_Method="POST", **headers)
     assert status in (401, 403)
     assert not [name for name in answered if name.lower().startswith("access-control-")]
-    names = [each.metadata.name for each in lab.core.list_namespaced_config_map("default").items]
+    names = [each.metadata.name for each in cluster.core.list_namespaced_config_map("default").items]
     assert "of-a-page" not in names
 
 
-def test_the_port_speaks_no_plain_http(lab):
-    connection = http.client.HTTPConnection("127.0.0.1", lab.status["api_port"], timeout=120)
+def test_the_port_speaks_no_plain_http(cluster):
+    connection = http.client.HTTPConnection("127.0.0.1", cluster.status["api_port"], timeout=120)
     connection.request("GET", "/api/v1/pods", headers={"Host": "evil.example"})
     answer = connection.getresponse()
     assert (answer.status, "HTTPS server" in answer.read().decode()) == (400, True)
@@ -148,53 +148,52 @@ def test_a_pod_cannot_act_on_the_api_by_itself(pods, mounted):
     assert said == f"{mounted} [{', '.join(['403' if mounted else '401'] * 3)}]\n"
 
 
-def test_no_key_of_the_cluster_is_readable_in_a_pod(pods, lab):
-    names = [path.name for path in (lab.root / "pki").glob("*.key")]
+def test_no_key_of_the_cluster_is_readable_in_a_pod(pods, cluster):
+    names = [path.name for path in (cluster.root / "pki").glob("*.key")]
     assert "kubelet.key" in names
-    search = (
-        f"find / -xdev -name '*.key' -path '*{lab.name}*' 2>/dev/null; cat {lab.root}/pki/kubelet.key 2>&1"
-    )
+    keys = f"find / -xdev -name '*.key' -path '*{cluster.name}*' 2>/dev/null"
+    search = f"{keys}; cat {cluster.root}/pki/kubelet.key 2>&1"
     said = pods.output(pod(f"({search}) | grep -v '^cat' ; ls /proc/1/root/proc | grep -c '^[0-9]'"))
     assert "PRIVATE KEY" not in said
     assert not [name for name in names if name in said]
 
 
 @pytest.mark.parametrize("place", ["", "pki", "link/pki", "not-there/yet"])
-def test_a_host_path_that_names_the_clusters_own_directory_is_refused(pods, lab, place, tmp_path):
-    (tmp_path / "link").symlink_to(lab.root)
-    path = tmp_path / place if place.startswith("link") else lab.root / place
+def test_a_host_path_that_names_the_clusters_own_directory_is_refused(pods, cluster, place, tmp_path):
+    (tmp_path / "link").symlink_to(cluster.root)
+    path = tmp_path / place if place.startswith("link") else cluster.root / place
     volumes = [{"name": "own", "hostPath": {"path": str(path), "type": "DirectoryOrCreate"}}]
     main = {"volumeMounts": [{"name": "own", "mountPath": "/own"}]}
     name = pods.create(pod("find /own", main=main, volumes=volumes))
     pods.wait_for_event(name, "FailedMount", "belongs to the local cluster itself, and is not shown to pods")
-    assert not (lab.root / "not-there").exists()
+    assert not (cluster.root / "not-there").exists()
 
 
-def test_a_sub_path_that_leads_to_the_clusters_own_directory_is_refused(pods, lab):
-    volumes = [{"name": "above", "hostPath": {"path": str(lab.home)}}]
-    path = str((lab.root / "pki").relative_to(lab.home))
+def test_a_sub_path_that_leads_to_the_clusters_own_directory_is_refused(pods, cluster):
+    volumes = [{"name": "above", "hostPath": {"path": str(cluster.home)}}]
+    path = str((cluster.root / "pki").relative_to(cluster.home))
     main = {"volumeMounts": [{"name": "above", "mountPath": "/own", "subPath": path}]}
     name = pods.create(pod("find /own", main=main, volumes=volumes))
     pods.wait_for_event(name, "Failed", "belongs to the local cluster itself, and is not shown to pods")
 
 
-@pytest.mark.site
+@pytest.mark.namespaces
 @pytest.mark.parametrize("root", ["home", "the machine", "a link"])
-def test_the_clusters_own_directory_is_empty_in_a_host_path_above_it(pods, lab, root, tmp_path):
-    link = lab.home / "link"
+def test_the_clusters_own_directory_is_empty_in_a_host_path_above_it(pods, cluster, root, tmp_path):
+    link = cluster.home / "link"
     link.unlink(missing_ok=True)
-    link.symlink_to(lab.home)
-    path = {"home": lab.home, "the machine": Path("/"), "a link": link}[root]
+    link.symlink_to(cluster.home)
+    path = {"home": cluster.home, "the machine": Path("/"), "a link": link}[root]
     volumes = [{"name": "above", "hostPath": {"path": str(path)}}]
     main = {"volumeMounts": [{"name": "above", "mountPath": "/above"}]}
-    within = Path("/") if root == "the machine" else lab.home
-    own = Path("/above") / lab.root.relative_to(within)
+    within = Path("/") if root == "the machine" else cluster.home
+    own = Path("/above") / cluster.root.relative_to(within)
     script = f"cd {own.parents[1]} && ls -A | wc -l; touch x 2>/dev/null || echo closed"
     assert pods.output(pod(script, main=main, volumes=volumes)).split() == ["0", "closed"]
 
 
-def test_the_sites_own_processes_cannot_be_seen_or_signalled_from_a_pod(pods, lab):
-    runtime_init = runtime_init_of(lab)
+def test_the_sites_own_processes_cannot_be_seen_or_signalled_from_a_pod(pods, cluster):
+    runtime_init = runtime_init_of(cluster)
     said = pods.output(
         pod(f"cat /proc/[0-9]*/cmdline; kill -9 -1; kill -9 {runtime_init.pid}; echo; echo alive")
     )

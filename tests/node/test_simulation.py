@@ -5,7 +5,7 @@ import json
 import psutil
 import pytest
 
-from .lab import Refused, eventually, localkube, pod
+from .clusters import Refused, eventually, localkube, pod
 
 TOLERATED = {
     "nodeSelector": {"trainyard/simulated": "true"},
@@ -15,30 +15,30 @@ TAINT = {"key": "trainyard/simulated", "value": "true", "effect": "NoSchedule"}
 
 
 @pytest.fixture(scope="module")
-def simulate(lab):
+def simulate(cluster):
     """Set how many simulated nodes there are; none is left after the module."""
 
     def call(count):
-        return localkube("simulate", lab.name, str(count), home=lab.home)["simulated"]
+        return localkube("simulate", cluster.name, str(count), home=cluster.home)["simulated"]
 
     yield call
     call(0)
 
 
-def simulated(lab):
+def simulated(cluster):
     """Return the simulated nodes by name, as the API has them."""
-    items = json.loads(lab.kubectl("get", "nodes", "-l", "trainyard/simulated", "-o", "json"))["items"]
+    items = json.loads(cluster.kubectl("get", "nodes", "-l", "trainyard/simulated", "-o", "json"))["items"]
     return {item["metadata"]["name"]: item for item in items}
 
 
-def ready(lab):
-    conditions = [each["status"]["conditions"][0] for each in simulated(lab).values()]
+def ready(cluster):
+    conditions = [each["status"]["conditions"][0] for each in simulated(cluster).values()]
     return sum((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
 
 
-def simulators(lab):
+def simulators(cluster):
     count = 0
-    for process in lab.processes():
+    for process in cluster.processes():
         try:
             count += "localkube.kubelet.nodes.simulator" in process.cmdline()
         except psutil.NoSuchProcess:  # or a zombie
@@ -46,19 +46,21 @@ def simulators(lab):
     return count
 
 
-def test_simulated_nodes_are_ready_and_marked_and_stay_so_when_the_agent_is_killed(lab, simulate):
+def test_simulated_nodes_are_ready_and_marked_and_stay_so_when_the_agent_is_killed(cluster, simulate):
     assert simulate(20) == 20
-    assert ready(lab) == 20
+    assert ready(cluster) == 20
     # A new node has a taint of the control plane's own until that has seen it Ready.
-    eventually(lambda: [node["spec"]["taints"] for node in simulated(lab).values()], wanted=[[TAINT]] * 20)
-    lab.process("localkube.kubelet").kill()
-    eventually(lambda: simulators(lab), wanted=1)
+    eventually(
+        lambda: [node["spec"]["taints"] for node in simulated(cluster).values()], wanted=[[TAINT]] * 20
+    )
+    cluster.process("localkube.kubelet").kill()
+    eventually(lambda: simulators(cluster), wanted=1)
     assert simulate(5) == 5
-    assert sorted(simulated(lab)) == [f"simulated-{index}" for index in range(5)]
+    assert sorted(simulated(cluster)) == [f"simulated-{index}" for index in range(5)]
 
 
 def test_a_pod_that_tolerates_it_runs_there_as_far_as_anybody_can_tell_and_others_stay_away(
-    lab, simulate, pods
+    cluster, simulate, pods
 ):
     simulate(5)
     there = pods.running(pod("exit 1", **TOLERATED))
@@ -67,11 +69,13 @@ def test_a_pod_that_tolerates_it_runs_there_as_far_as_anybody_can_tell_and_other
     away = pods.running(pod("sleep 60"))
     assert not away["spec"]["nodeName"].startswith("simulated-")
     with pytest.raises(AssertionError, match="no preferred addresses"):
-        lab.kubectl("logs", there["metadata"]["name"])
-    lab.kubectl("delete", "pod", there["metadata"]["name"], "--timeout=120s")
+        cluster.kubectl("logs", there["metadata"]["name"])
+    cluster.kubectl("delete", "pod", there["metadata"]["name"], "--timeout=120s")
 
 
-def test_what_the_node_controller_says_of_silent_nodes_and_their_pods_is_contradicted(lab, simulate, pods):
+def test_what_the_node_controller_says_of_silent_nodes_and_their_pods_is_contradicted(
+    cluster, simulate, pods
+):
     simulate(5)
     there = pods.running(pod("true", **TOLERATED))
     said = {
@@ -82,11 +86,11 @@ def test_what_the_node_controller_says_of_silent_nodes_and_their_pods_is_contrad
     }
     for kind, name in (("node", there["spec"]["nodeName"]), ("pod", there["metadata"]["name"])):
         patch = json.dumps({"status": {"conditions": [said]}})
-        lab.kubectl("patch", kind, name, "--subresource=status", f"--patch={patch}")
-        lab.kubectl("wait", "--for=condition=Ready", kind, name, "--timeout=120s")
+        cluster.kubectl("patch", kind, name, "--subresource=status", f"--patch={patch}")
+        cluster.kubectl("wait", "--for=condition=Ready", kind, name, "--timeout=120s")
 
 
-def test_a_simulated_pod_of_a_job_succeeds(lab, simulate):
+def test_a_simulated_pod_of_a_job_succeeds(cluster, simulate):
     simulate(5)
     job = {
         "apiVersion": "batch/v1",
@@ -102,12 +106,12 @@ def test_a_simulated_pod_of_a_job_succeeds(lab, simulate):
         },
     }
     try:
-        lab.kubectl("create", "-f", "-", stdin=job)
-        lab.kubectl("wait", "--for=condition=Complete", "job/pretended", "--timeout=120s")
+        cluster.kubectl("create", "-f", "-", stdin=job)
+        cluster.kubectl("wait", "--for=condition=Complete", "job/pretended", "--timeout=120s")
     finally:
-        lab.kubectl("delete", "job", "pretended", "--ignore-not-found")
+        cluster.kubectl("delete", "job", "pretended", "--ignore-not-found")
 
 
-def test_too_many_are_refused(lab):
+def test_too_many_are_refused(cluster):
     with pytest.raises(Refused, match="0 to 5000"):
-        localkube("simulate", lab.name, "5001", home=lab.home)
+        localkube("simulate", cluster.name, "5001", home=cluster.home)

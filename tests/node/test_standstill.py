@@ -14,28 +14,28 @@ from pathlib import Path
 import psutil
 import pytest
 
-from .lab import REPOSITORY, Refused, answer, localkube, running_lab, state_home
+from .clusters import REPOSITORY, Refused, answer, localkube, running_cluster, state_home
 
 
 @pytest.fixture(scope="module")
-def lab(request):
+def cluster(request):
     with (
         state_home(request.config.cache.mkdir("standstill")) as home,
-        running_lab("--nodes", "1", home=home) as running,
+        running_cluster("--nodes", "1", home=home) as running,
     ):
         running.localkube("stop")
         yield running
 
 
 @pytest.fixture
-def start(lab):
+def start(cluster):
     """Begin ``start``, and return its process when the supervisor is about to run; its end is awaited."""
     begun = []
 
     def start(*options):
         process = subprocess.Popen(
-            [sys.executable, "-m", "localkube", "start", lab.name, *options],
-            env=os.environ | {"XDG_STATE_HOME": str(lab.home), "PYTHONPATH": str(REPOSITORY)},
+            [sys.executable, "-m", "localkube", "start", cluster.name, *options],
+            env=os.environ | {"XDG_STATE_HOME": str(cluster.home), "PYTHONPATH": str(REPOSITORY)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -49,7 +49,7 @@ def start(lab):
     yield start
     for process in begun:
         process.communicate()
-        lab.localkube("stop")
+        cluster.localkube("stop")
 
 
 def part(starting, name):
@@ -97,11 +97,11 @@ def test_a_supervisor_that_is_killed_is_named(start):
     assert "the supervisor has ended with status -9" in refused(starting)["what"]
 
 
-def test_a_part_that_ends_as_soon_as_it_is_started_is_named_with_what_it_wrote(lab):
-    (database,) = lab.root.glob("etcd/member/snap/db")
+def test_a_part_that_ends_as_soon_as_it_is_started_is_named_with_what_it_wrote(cluster):
+    (database,) = cluster.root.glob("etcd/member/snap/db")
     database.write_bytes(b"damaged" * 10_000)
     with pytest.raises(Refused) as caught:
-        localkube("start", lab.name, home=lab.home)
+        localkube("start", cluster.name, home=cluster.home)
     assert "etcd has ended at once " in caught.value.error["what"]
     assert "\n  etcd: " in caught.value.error["what"]
     assert "the lines of etcd" in caught.value.error["fix"]

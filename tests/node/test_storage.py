@@ -2,7 +2,7 @@
 
 import json
 
-from .lab import eventually, pod
+from .clusters import eventually, pod
 
 FILL = "dd if=/dev/zero of={path} bs=1M count=8 2>/dev/null; exec sleep 600"
 
@@ -14,18 +14,18 @@ def evicted(pods, manifest):
     return status
 
 
-def events(lab, name):
-    found = lab.core.list_namespaced_event("default", field_selector=f"involvedObject.name={name}").items
+def events(cluster, name):
+    found = cluster.core.list_namespaced_event("default", field_selector=f"involvedObject.name={name}").items
     return {(event.type, event.reason, event.message) for event in found}
 
 
-def test_a_pod_whose_empty_dir_outgrows_its_limit_is_evicted(lab, pods):
+def test_a_pod_whose_empty_dir_outgrows_its_limit_is_evicted(cluster, pods):
     manifest = pod(FILL.format(path="/scratch/file"), name="outgrown")
     manifest["spec"]["volumes"] = [{"name": "scratch", "emptyDir": {"sizeLimit": "4Mi"}}]
     manifest["spec"]["containers"][0]["volumeMounts"] = [{"name": "scratch", "mountPath": "/scratch"}]
     message = 'Usage of EmptyDir volume "scratch" exceeds the limit "4Mi". '
     assert evicted(pods, manifest)["message"] == message
-    eventually(lambda: ("Warning", "Evicted", message) in events(lab, "outgrown"))
+    eventually(lambda: ("Warning", "Evicted", message) in events(cluster, "outgrown"))
 
 
 def test_a_container_that_writes_too_much_outside_of_volumes_is_evicted(pods):
@@ -34,19 +34,19 @@ def test_a_container_that_writes_too_much_outside_of_volumes_is_evicted(pods):
     assert "ephemeral local storage usage exceeds the total limit of containers 4Mi" in status["message"]
 
 
-def test_what_a_limited_pod_stores_is_in_the_nodes_summary(lab, pods):
+def test_what_a_limited_pod_stores_is_in_the_nodes_summary(cluster, pods):
     limits = {"resources": {"limits": {"ephemeral-storage": "64Mi"}}}
     made = pods.running(pod(FILL.format(path="/tmp/file"), main=limits))
     node, uid = made["spec"]["nodeName"], made["metadata"]["uid"]
 
     def stored():
-        text = lab.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/stats/summary")
+        text = cluster.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/stats/summary")
         found = [each for each in json.loads(text)["pods"] if each["podRef"]["uid"] == uid]
         return found[0].get("ephemeral-storage", {}).get("usedBytes", 0) if found else 0
 
     eventually(lambda: 8 << 20 <= stored() < 16 << 20)
 
 
-def test_nodes_offer_their_disk(lab):
-    for node in lab.core.list_node().items:
+def test_nodes_offer_their_disk(cluster):
+    for node in cluster.core.list_node().items:
         assert node.status.allocatable["ephemeral-storage"].endswith("Ki")

@@ -5,7 +5,7 @@ import select
 import signal
 import subprocess
 
-from .lab import PATIENCE, eventually, pod, state
+from .clusters import PATIENCE, eventually, pod, state
 from .terminals import Terminal
 
 ECHO = (
@@ -13,8 +13,8 @@ ECHO = (
 )
 
 
-def attach(lab, *words, **options):
-    command = lab.kubectl_command("attach", *words)
+def attach(cluster, *words, **options):
+    command = cluster.kubectl_command("attach", *words)
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
     )
@@ -26,9 +26,9 @@ def running(pods, script, **main):
     return made
 
 
-def test_input_reaches_a_container_and_its_output_everybody_and_the_log(lab, pods):
+def test_input_reaches_a_container_and_its_output_everybody_and_the_log(cluster, pods):
     name = running(pods, ECHO, stdin=True)
-    with attach(lab, "-i", name) as first, attach(lab, name) as second:
+    with attach(cluster, "-i", name) as first, attach(cluster, name) as second:
         # Who attaches hears what comes from then on.
         eventually(lambda: _is_heard(first, second))
         first.stdin.write("two\nstop\n")
@@ -47,37 +47,37 @@ def _is_heard(speaker, listener):
     return bool(select.select([listener.stdout], [], [], 0.1)[0])
 
 
-def say(lab, name, text):
+def say(cluster, name, text):
     """Attach, give the input ``text`` and its end, and return what is still running."""
-    attached = attach(lab, "-i", name)
+    attached = attach(cluster, "-i", name)
     attached.stdin.write(text)
     attached.stdin.close()
     return attached
 
 
-def test_the_input_stays_open_for_the_next(lab, pods):
+def test_the_input_stays_open_for_the_next(cluster, pods):
     name = running(pods, ECHO, stdin=True)
     for number in (1, 2):
-        with say(lab, name, f"{number}\n") as attached:
+        with say(cluster, name, f"{number}\n") as attached:
             eventually(lambda text=f"got {number}\n": pods.logs(name).endswith(text))
             attached.kill()
 
 
-def test_the_input_ends_with_the_first_where_it_is_for_once(lab, pods):
+def test_the_input_ends_with_the_first_where_it_is_for_once(cluster, pods):
     name = running(pods, ECHO, stdin=True, stdinOnce=True)
-    with say(lab, name, "1\n") as attached:
+    with say(cluster, name, "1\n") as attached:
         eventually(lambda: pods.logs(name), wanted="ready\ngot 1\nend\n")
         attached.kill()
 
 
-def test_a_container_on_a_terminal_is_attached_to_and_left(lab, pods):
+def test_a_container_on_a_terminal_is_attached_to_and_left(cluster, pods):
     name = running(pods, "echo ready; exec sh -i", stdin=True, tty=True)
-    with Terminal(lab.kubectl_command("attach", "-it", name), columns=101, rows=33) as terminal:
+    with Terminal(cluster.kubectl_command("attach", "-it", name), columns=101, rows=33) as terminal:
         terminal.type("tty; stty size; echo $TERM\r")
         terminal.until(r"/dev/pts/0\r\n33 101\r\nxterm\r\n")
-    lab.process("localkube.kubelet").kill()
-    eventually(lambda: "ready" in _logs(lab, name))
-    with Terminal(lab.kubectl_command("attach", "-it", name)) as terminal:
+    cluster.process("localkube.kubelet").kill()
+    eventually(lambda: "ready" in _logs(cluster, name))
+    with Terminal(cluster.kubectl_command("attach", "-it", name)) as terminal:
         terminal.type("echo still''here\r")
         terminal.until("stillhere")
         terminal.type("exit 4\r")
@@ -86,16 +86,16 @@ def test_a_container_on_a_terminal_is_attached_to_and_left(lab, pods):
     assert state(pods.until(name, lambda pod: "terminated" in state(pod)))["terminated"]["exitCode"] == 4
 
 
-def _logs(lab, name):
-    done = subprocess.run(lab.kubectl_command("logs", name), capture_output=True, text=True, check=False)
+def _logs(cluster, name):
+    done = subprocess.run(cluster.kubectl_command("logs", name), capture_output=True, text=True, check=False)
     return done.stdout
 
 
-def test_a_slow_reader_loses_nothing(lab, pods):
+def test_a_slow_reader_loses_nothing(cluster, pods):
     # More than the buffers on the way hold, which are several megabytes.
     last = 4_000_000
     name = running(pods, f"echo ready; read go; seq {last}; read go", stdin=True)
-    with attach(lab, "-i", name) as attached:
+    with attach(cluster, "-i", name) as attached:
         try:
             attached.stdin.write("go\n")
             attached.stdin.flush()
@@ -109,25 +109,27 @@ def test_a_slow_reader_loses_nothing(lab, pods):
             attached.kill()
 
 
-def test_kubectl_run_takes_input_and_cleans_up(lab):
+def test_kubectl_run_takes_input_and_cleans_up(cluster):
     words = ("run", "calculator", "--image=busybox", "--restart=Never", "-i", "--rm", "--quiet", "--", "sh")
     done = subprocess.run(
-        lab.kubectl_command(*words),
+        cluster.kubectl_command(*words),
         input=b"echo $((6 * 7)); exit 9\n",
         capture_output=True,
         timeout=PATIENCE,
         check=False,
     )
     assert (done.stdout, done.returncode) == (b"42\n", 9), done.stderr
-    assert "calculator" not in lab.kubectl("get", "pods", "-o", "name")
+    assert "calculator" not in cluster.kubectl("get", "pods", "-o", "name")
 
 
-def test_files_are_copied_both_ways(lab, pods, tmp_path):
+def test_files_are_copied_both_ways(cluster, pods, tmp_path):
     name = running(pods, "echo ready; sleep 600")
     (tmp_path / "there" / "deep").mkdir(parents=True)
     data = os.urandom(2_000_000)
     (tmp_path / "there" / "deep" / "weights.pt").write_bytes(data)
-    lab.kubectl("cp", str(tmp_path / "there"), f"{name}:/tmp/there")
-    assert lab.kubectl("exec", name, "--", "stat", "-c", "%s", "/tmp/there/deep/weights.pt") == "2000000\n"
-    lab.kubectl("cp", f"{name}:/tmp/there", str(tmp_path / "back"))
+    cluster.kubectl("cp", str(tmp_path / "there"), f"{name}:/tmp/there")
+    assert (
+        cluster.kubectl("exec", name, "--", "stat", "-c", "%s", "/tmp/there/deep/weights.pt") == "2000000\n"
+    )
+    cluster.kubectl("cp", f"{name}:/tmp/there", str(tmp_path / "back"))
     assert (tmp_path / "back" / "deep" / "weights.pt").read_bytes() == data

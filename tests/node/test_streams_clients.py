@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from kubernetes.stream import portforward, stream
 
-from .lab import PATIENCE, eventually, pod, python
+from .clusters import PATIENCE, eventually, pod, python
 
 # Answers on two ports of localhost with its port and the path, or as many bytes as the path says; the end of
 # an answer is that of its connection.
@@ -34,25 +34,25 @@ V4, V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
 
 
 @pytest.fixture(scope="module")
-def target(lab):
+def target(cluster):
     """The name of a pod for commands, with servers on its localhost."""
-    lab.core.create_namespaced_pod("default", pod(name="clients", main=python(SERVER)))
-    lab.kubectl("wait", "--for=condition=Ready", "pod/clients", f"--timeout={PATIENCE}s")
-    eventually(lambda: lab.kubectl("logs", "clients"), wanted="listening\n")
+    cluster.core.create_namespaced_pod("default", pod(name="clients", main=python(SERVER)))
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/clients", f"--timeout={PATIENCE}s")
+    eventually(lambda: cluster.kubectl("logs", "clients"), wanted="listening\n")
     yield "clients"
-    lab.kubectl("delete", "pod", "clients", "--now")
+    cluster.kubectl("delete", "pod", "clients", "--now")
 
 
-def execute(lab, name, *command, **options):
+def execute(cluster, name, *command, **options):
     """Start a command by the official Python client."""
     options = {"stdin": True, "stdout": True, "stderr": True, "tty": False} | options
-    method = lab.core.connect_get_namespaced_pod_exec
+    method = cluster.core.connect_get_namespaced_pod_exec
     return stream(method, name, "default", command=list(command), _preload_content=False, **options)
 
 
-def forward(lab, name, *ports):
+def forward(cluster, name, *ports):
     words = ",".join(map(str, ports))
-    return portforward(lab.core.connect_get_namespaced_pod_portforward, name, "default", ports=words)
+    return portforward(cluster.core.connect_get_namespaced_pod_portforward, name, "default", ports=words)
 
 
 def get(forwarded, port, path):
@@ -64,9 +64,9 @@ def get(forwarded, port, path):
     return connection.getresponse().read()
 
 
-def test_strings_reach_a_command_as_utf_8_and_its_exit_code_comes_back(lab, target):
+def test_strings_reach_a_command_as_utf_8_and_its_exit_code_comes_back(cluster, target):
     given = ["one\ntwo\n", "\n", TEXT, "a line without an end"]
-    command = execute(lab, target, "sh", "-c", "cat; echo problem >&2; exit 3")
+    command = execute(cluster, target, "sh", "-c", "cat; echo problem >&2; exit 3")
     for piece in given:
         command.write_stdin(piece)
     command.close_channel(0)
@@ -75,9 +75,9 @@ def test_strings_reach_a_command_as_utf_8_and_its_exit_code_comes_back(lab, targ
     assert (command.read_stderr(), command.returncode) == ("problem\n", 3)
 
 
-def test_a_megabyte_in_one_string_arrives_whole(lab, target):
+def test_a_megabyte_in_one_string_arrives_whole(cluster, target):
     given = TEXT * 50_000
-    command = execute(lab, target, "sha256sum")
+    command = execute(cluster, target, "sha256sum")
     command.write_stdin(given)
     command.close_channel(0)
     command.run_forever(timeout=PATIENCE)
@@ -85,8 +85,8 @@ def test_a_megabyte_in_one_string_arrives_whole(lab, target):
     assert command.returncode == 0
 
 
-def test_bytes_that_are_cut_within_a_character_arrive_as_they_are(lab, target):
-    command = execute(lab, target, "cat", binary=True)
+def test_bytes_that_are_cut_within_a_character_arrive_as_they_are(cluster, target):
+    command = execute(cluster, target, "cat", binary=True)
     for piece in ("ü\n".encode()[:1], "ü\n".encode()[1:], b"\xff\n"):
         command.write_stdin(piece)
     command.close_channel(0)
@@ -94,8 +94,8 @@ def test_bytes_that_are_cut_within_a_character_arrive_as_they_are(lab, target):
     assert command.read_stdout() == "ü\n".encode() + b"\xff\n"
 
 
-def test_a_shell_on_a_terminal_is_talked_to_and_resized(lab, target):
-    shell = execute(lab, target, "sh", tty=True)
+def test_a_shell_on_a_terminal_is_talked_to_and_resized(cluster, target):
+    shell = execute(cluster, target, "sh", tty=True)
     shell.write_channel(4, json.dumps({"Width": 101, "Height": 33}))
     shell.write_stdin("stty -echo; PS1=; echo be''gin\n")
     while "begin" not in shell.readline_stdout(timeout=PATIENCE):
@@ -109,10 +109,10 @@ def test_a_shell_on_a_terminal_is_talked_to_and_resized(lab, target):
     assert shell.returncode == 5
 
 
-def test_strings_reach_a_container_that_is_attached_to(lab, pods):
+def test_strings_reach_a_container_that_is_attached_to(cluster, pods):
     name = pods.create(pod(ECHO, main={"stdin": True}))
     pods.wait_for_line(name, "ready")
-    attach = lab.core.connect_get_namespaced_pod_attach
+    attach = cluster.core.connect_get_namespaced_pod_attach
     attached = stream(attach, name, "default", stdin=True, stdout=True, stderr=True, _preload_content=False)
     attached.write_stdin(TEXT)
     assert attached.readline_stdout(timeout=PATIENCE) == f"got {TEXT}".strip()
@@ -120,8 +120,8 @@ def test_strings_reach_a_container_that_is_attached_to(lab, pods):
     assert "running" in pods.until(name, lambda pod: True)["status"]["containerStatuses"][0]["state"]
 
 
-def test_answers_that_end_with_their_connections_come_through_two_ports(lab, target):
-    forwarded = forward(lab, target, 7001, 7002)
+def test_answers_that_end_with_their_connections_come_through_two_ports(cluster, target):
+    forwarded = forward(cluster, target, 7001, 7002)
     for port in (7001, 7002):
         forwarded.socket(port).sendall(f"GET /{port} HTTP/1.0\r\n\r\n".encode())
     answers = {port: forwarded.socket(port).makefile("rb").read() for port in (7001, 7002)}
@@ -130,28 +130,28 @@ def test_answers_that_end_with_their_connections_come_through_two_ports(lab, tar
     }
 
 
-def test_a_large_answer_comes_whole_before_its_end(lab, target):
-    assert get(forward(lab, target, 7001), 7001, "/5000000") == b"x" * 5_000_000
+def test_a_large_answer_comes_whole_before_its_end(cluster, target):
+    assert get(forward(cluster, target, 7001), 7001, "/5000000") == b"x" * 5_000_000
 
 
-def test_a_connection_that_the_client_closes_is_closed_in_the_pod(lab, target):
-    forwarded = forward(lab, target, 7001)
+def test_a_connection_that_the_client_closes_is_closed_in_the_pod(cluster, target):
+    forwarded = forward(cluster, target, 7001)
     forwarded.socket(7001).sendall(b"GET /")
-    eventually(lambda: established(lab, target), wanted=2)
+    eventually(lambda: established(cluster, target), wanted=2)
     forwarded.socket(7001).close()
-    eventually(lambda: established(lab, target), wanted=0)
+    eventually(lambda: established(cluster, target), wanted=0)
 
 
-def established(lab, name):
+def established(cluster, name):
     """Count both ends of the connections to the first server's port, in the pod's network."""
-    table = lab.kubectl("exec", name, "--", "cat", "/proc/net/tcp")
+    table = cluster.kubectl("exec", name, "--", "cat", "/proc/net/tcp")
     return sum(":1B59 " in line and line.split()[3] == "01" for line in table.splitlines())
 
 
 @asynccontextmanager
-async def bare(lab, name, *protocols, path="exec", **query):
+async def bare(cluster, name, *protocols, path="exec", **query):
     """Yield a WebSocket of the API server's, for frames that no client library sends."""
-    settings = lab.core.api_client.configuration
+    settings = cluster.core.api_client.configuration
     tls = ssl.create_default_context(cafile=settings.ssl_ca_cert)
     tls.load_cert_chain(settings.cert_file, settings.key_file)
     url = f"{settings.host}/api/v1/namespaces/default/pods/{name}/{path}"
@@ -173,8 +173,8 @@ async def heard(sock):
     return channels
 
 
-async def test_messages_that_mean_nothing_are_left_out(lab, target):
-    async with bare(lab, target, V5, **command("cat")) as sock:
+async def test_messages_that_mean_nothing_are_left_out(cluster, target):
+    async with bare(cluster, target, V5, **command("cat")) as sock:
         for text in (
             "",
             "\0",
@@ -194,8 +194,8 @@ async def test_messages_that_mean_nothing_are_left_out(lab, target):
     assert json.loads(channels[b"\x03"])["status"] == "Success"
 
 
-async def test_a_text_of_version_4_is_input(lab, target):
-    async with bare(lab, target, V4, **command("sh", "-c", "head -n 1; exit 4")) as sock:
+async def test_a_text_of_version_4_is_input(cluster, target):
+    async with bare(cluster, target, V4, **command("sh", "-c", "head -n 1; exit 4")) as sock:
         await sock.send_str("\0" + TEXT)
         channels = await heard(sock)
     assert channels[b"\x01"] == TEXT.encode()
@@ -204,9 +204,9 @@ async def test_a_text_of_version_4_is_input(lab, target):
 
 @pytest.mark.parametrize("version", ["v4.", ""])
 @pytest.mark.parametrize("send", ["send_str", "send_bytes"])
-async def test_web_consoles_are_served_by_base64(lab, target, version, send):
+async def test_web_consoles_are_served_by_base64(cluster, target, version, send):
     async with bare(
-        lab, target, f"{version}base64.channel.k8s.io", **command("sh", "-c", "head -n 1; exit 4")
+        cluster, target, f"{version}base64.channel.k8s.io", **command("sh", "-c", "head -n 1; exit 4")
     ) as sock:
         for text in ("0!broken", "0", "0" + base64.b64encode(TEXT.encode()).decode()):
             await getattr(sock, send)(text if send == "send_str" else text.encode())
@@ -217,35 +217,35 @@ async def test_web_consoles_are_served_by_base64(lab, target, version, send):
     assert message == "command terminated with non-zero exit code: exit status 4"
 
 
-async def test_a_client_without_a_protocol_gets_bytes_and_errors_as_they_are(lab, target):
-    async with bare(lab, target, **command("echo", "hello")) as sock:
+async def test_a_client_without_a_protocol_gets_bytes_and_errors_as_they_are(cluster, target):
+    async with bare(cluster, target, **command("echo", "hello")) as sock:
         assert await heard(sock) == {b"\x01": b"hello\n"}
-    async with bare(lab, target, **command("false")) as sock:
+    async with bare(cluster, target, **command("false")) as sock:
         assert b"exit status 1" in (await heard(sock))[b"\x03"]
 
 
 @pytest.mark.parametrize("path", ["exec", "portforward"])
-async def test_a_client_whose_protocols_are_unknown_is_refused(lab, target, path):
+async def test_a_client_whose_protocols_are_unknown_is_refused(cluster, target, path):
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-        async with bare(lab, target, "v9.channel.k8s.io", path=path, ports="7001", **command("true")):
+        async with bare(cluster, target, "v9.channel.k8s.io", path=path, ports="7001", **command("true")):
             pass
     assert refused.value.status == 403
 
 
 @pytest.mark.parametrize("ports", ["0", ",".join(map(str, range(1, 130)))])
-async def test_ports_that_cannot_be_forwarded_are_refused(lab, target, ports):
+async def test_ports_that_cannot_be_forwarded_are_refused(cluster, target, ports):
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-        async with bare(lab, target, V4, path="portforward", ports=ports):
+        async with bare(cluster, target, V4, path="portforward", ports=ports):
             pass
     assert refused.value.status == 400
 
 
-async def test_a_message_may_have_megabytes_but_not_fill_the_nodes_memory(lab, target):
-    async with bare(lab, target, V5, **command("wc", "-c")) as sock:
+async def test_a_message_may_have_megabytes_but_not_fill_the_nodes_memory(cluster, target):
+    async with bare(cluster, target, V5, **command("wc", "-c")) as sock:
         await sock.send_bytes(bytes(20_000_001))
         await sock.send_bytes(b"\xff\x00")
         assert (await heard(sock))[b"\x01"] == b"20000000\n"
-    async with bare(lab, target, V5, **command("wc", "-c")) as sock:
+    async with bare(cluster, target, V5, **command("wc", "-c")) as sock:
         try:
             await sock.send_bytes(bytes(40_000_000))
             channels = await heard(sock)
@@ -254,9 +254,9 @@ async def test_a_message_may_have_megabytes_but_not_fill_the_nodes_memory(lab, t
     assert b"\x03" not in channels
 
 
-async def test_what_is_sent_to_a_port_without_a_server_is_not_kept(lab, target):
-    kubelet = lab.process("localkube.kubelet")
-    async with bare(lab, target, V4, path="portforward", ports="7999,7001") as sock:
+async def test_what_is_sent_to_a_port_without_a_server_is_not_kept(cluster, target):
+    kubelet = cluster.process("localkube.kubelet")
+    async with bare(cluster, target, V4, path="portforward", ports="7999,7001") as sock:
         while b"refused" not in await sock.receive_bytes():
             pass
         before = kubelet.memory_info().rss
@@ -267,16 +267,16 @@ async def test_what_is_sent_to_a_port_without_a_server_is_not_kept(lab, target):
         assert kubelet.memory_info().rss - before < 100_000_000
 
 
-async def test_texts_and_base64_are_forwarded_to_a_port(lab, target):
+async def test_texts_and_base64_are_forwarded_to_a_port(cluster, target):
     request = "GET /hello HTTP/1.0\r\n\r\n"
-    async with bare(lab, target, V4, path="portforward", ports="7001") as sock:
+    async with bare(cluster, target, V4, path="portforward", ports="7001") as sock:
         await sock.send_str("\x01not for the port")
         await sock.send_str("\0" + request)
         channels = await heard(sock)
     assert channels[b"\x00"].startswith(b"\x59\x1bHTTP/1.0 200 ")
     assert channels[b"\x00"].endswith(b"\r\n\r\n7001 hello")
     assert channels[b"\x01"] == b"\x59\x1b"
-    async with bare(lab, target, "v4.base64.channel.k8s.io", path="portforward", ports="7001") as sock:
+    async with bare(cluster, target, "v4.base64.channel.k8s.io", path="portforward", ports="7001") as sock:
         await sock.send_str("0" + base64.b64encode(request.encode()).decode())
         messages = [message.data async for message in sock]
     assert b"".join(base64.b64decode(text[1:]) for text in messages if text[0] == "0").endswith(b"7001 hello")

@@ -4,16 +4,16 @@ import contextlib
 import itertools
 import subprocess
 
-from .lab import PATIENCE, eventually, pod, state
+from .clusters import PATIENCE, eventually, pod, state
 
 MEGABYTE = 1_000_000
 
 
 @contextlib.contextmanager
-def kubectl(lab, *words):
+def kubectl(cluster, *words):
     """Yield a kubectl that runs; it is killed at the end."""
     pipe = subprocess.PIPE
-    command = lab.kubectl_command(*words)
+    command = cluster.kubectl_command(*words)
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             yield process
@@ -21,84 +21,84 @@ def kubectl(lab, *words):
             process.kill()
 
 
-def say(lab, name, text):
+def say(cluster, name, text):
     """Give a container a line of input."""
-    with kubectl(lab, "attach", "-i", name) as attached:
+    with kubectl(cluster, "attach", "-i", name) as attached:
         attached.stdin.write(text + "\n")
         attached.stdin.close()
         attached.stdout.read()
 
 
-def test_following_ends_with_a_run_and_begins_anew_with_the_next(lab, pods):
+def test_following_ends_with_a_run_and_begins_anew_with_the_next(cluster, pods):
     script = "echo begin; read line; echo $line; exit 1"
     name = pods.create(pod(script, restartPolicy="Always", main={"stdin": True}))
     for run in range(2):
         pods.until(name, lambda pod, run=run: "running" in state(pod) and _restarts(pod) == run)
-        with kubectl(lab, "logs", "-f", name) as following:
+        with kubectl(cluster, "logs", "-f", name) as following:
             assert following.stdout.readline() == "begin\n"
-            say(lab, name, f"run {run}")
+            say(cluster, name, f"run {run}")
             assert following.stdout.read() == f"run {run}\n"
             assert following.wait(PATIENCE) == 0
-    assert lab.kubectl("logs", name, "--previous").startswith("begin\nrun ")
+    assert cluster.kubectl("logs", name, "--previous").startswith("begin\nrun ")
 
 
 def _restarts(pod):
     return pod["status"]["containerStatuses"][0]["restartCount"]
 
 
-def test_a_container_that_is_waited_for_shows_its_last_run_with_and_without_previous(lab, pods):
+def test_a_container_that_is_waited_for_shows_its_last_run_with_and_without_previous(cluster, pods):
     name = pods.create(pod("echo gone wrong; exit 1", restartPolicy="Always"))
     backing_off = "CrashLoopBackOff"
     pods.until(name, lambda pod: state(pod).get("waiting", {}).get("reason") == backing_off)
-    assert lab.kubectl("logs", name) == lab.kubectl("logs", name, "-p") == "gone wrong\n"
+    assert cluster.kubectl("logs", name) == cluster.kubectl("logs", name, "-p") == "gone wrong\n"
 
 
-def test_a_container_that_has_written_nothing_has_an_empty_log(lab, pods):
-    assert lab.kubectl("logs", pods.running(pod("sleep 600"))["metadata"]["name"]) == ""
-    assert lab.kubectl("logs", pods.finish(pod("true"))["metadata"]["name"], "-f") == ""
+def test_a_container_that_has_written_nothing_has_an_empty_log(cluster, pods):
+    assert cluster.kubectl("logs", pods.running(pod("sleep 600"))["metadata"]["name"]) == ""
+    assert cluster.kubectl("logs", pods.finish(pod("true"))["metadata"]["name"], "-f") == ""
 
 
-def test_a_log_is_read_and_followed_across_rotation_and_its_size_is_bounded(lab, pods):
+def test_a_log_is_read_and_followed_across_rotation_and_its_size_is_bounded(cluster, pods):
     name = pods.create(pod("read go; seq 1000000; seq 500000", main={"stdin": True}))
     made = pods.until(name, lambda pod: "running" in state(pod))
-    place = lab.root / "pods" / made["metadata"]["uid"] / "logs" / "main"
-    with kubectl(lab, "logs", "-f", name) as following:
-        say(lab, name, "go")
+    place = cluster.root / "pods" / made["metadata"]["uid"] / "logs" / "main"
+    with kubectl(cluster, "logs", "-f", name) as following:
+        say(cluster, name, "go")
         expected = itertools.chain(range(1, 1_000_001), range(1, 500_001))
         assert all(following.stdout.readline() == f"{number}\n" for number in expected)
         assert (following.stdout.read(), following.wait(PATIENCE)) == ("", 0)
     names = {path.name for path in place.iterdir()}
     assert 4 <= len(names) <= 5 and "0.log.1" not in names
     assert sum(path.stat().st_size for path in place.iterdir()) < 5 * 12.5 * MEGABYTE
-    assert lab.kubectl("logs", name, "--tail=2") == "499999\n500000\n"
-    assert lab.kubectl("logs", name, "--tail=300000").startswith("200001\n")
-    kept = lab.kubectl("logs", name)
+    assert cluster.kubectl("logs", name, "--tail=2") == "499999\n500000\n"
+    assert cluster.kubectl("logs", name, "--tail=300000").startswith("200001\n")
+    kept = cluster.kubectl("logs", name)
     assert kept.endswith("999999\n1000000\n" + "".join(f"{number}\n" for number in range(1, 500_001)))
 
 
-def test_output_that_cannot_be_kept_is_said_in_an_event_and_the_container_goes_on(lab, pods):
+def test_output_that_cannot_be_kept_is_said_in_an_event_and_the_container_goes_on(cluster, pods):
     name = pods.create(pod("read go; seq 100000; seq 100000 >&2; exit 3", main={"stdin": True}))
     made = pods.until(name, lambda pod: "running" in state(pod))
-    place = lab.root / "pods" / made["metadata"]["uid"]
+    place = cluster.root / "pods" / made["metadata"]["uid"]
     place.mkdir(exist_ok=True)
     (place / "logs").write_text("in the way")
-    say(lab, name, "go")
+    say(cluster, name, "go")
     ended = pods.until(name, lambda pod: "terminated" in state(pod))
     assert state(ended)["terminated"]["exitCode"] == 3
     said = "Output of container main is lost until there is room for it: Not a directory"
-    eventually(lambda: lab.kubectl("events", "--for", f"pod/{name}").count(said), wanted=1)
+    eventually(lambda: cluster.kubectl("events", "--for", f"pod/{name}").count(said), wanted=1)
 
 
-def test_every_flag_of_kubectl_logs_is_honoured(lab, pods):
+def test_every_flag_of_kubectl_logs_is_honoured(cluster, pods):
     script = "for i in 1 2 3; do echo line $i; done; sleep 2; echo late; printf half; echo problem >&2"
     name = pods.finish(pod(script))["metadata"]["name"]
-    assert lab.kubectl("logs", name, "--tail=2") == "late\nhalfproblem\n"
-    assert lab.kubectl("logs", name, "--tail=0") == ""
-    assert lab.kubectl("logs", name, "--limit-bytes=9") == "line 1\nli"
-    stamped = lab.kubectl("logs", name, "--timestamps").splitlines()
+    assert cluster.kubectl("logs", name, "--tail=2") == "late\nhalfproblem\n"
+    assert cluster.kubectl("logs", name, "--tail=0") == ""
+    assert cluster.kubectl("logs", name, "--limit-bytes=9") == "line 1\nli"
+    stamped = cluster.kubectl("logs", name, "--timestamps").splitlines()
     assert [line.split(" ", 1)[1] for line in stamped[:4]] == ["line 1", "line 2", "line 3", "late"]
     late = stamped[3].split(" ")[0]
-    assert lab.kubectl("logs", name, f"--since-time={late}") == "late\nhalfproblem\n"
-    assert lab.kubectl("logs", name, "--since=1h") == "line 1\nline 2\nline 3\nlate\nhalfproblem\n"
-    assert lab.kubectl("logs", name, "--since=1h", "--tail=3", "--limit-bytes=8") == "line 3\nl"
-    assert lab.kubectl("logs", name, "--prefix").startswith(f"[pod/{name}/main] line 1\n")
+    assert cluster.kubectl("logs", name, f"--since-time={late}") == "late\nhalfproblem\n"
+    assert cluster.kubectl("logs", name, "--since=1h") == "line 1\nline 2\nline 3\nlate\nhalfproblem\n"
+    assert cluster.kubectl("logs", name, "--since=1h", "--tail=3", "--limit-bytes=8") == "line 3\nl"
+    assert cluster.kubectl("logs", name, "--prefix").startswith(f"[pod/{name}/main] line 1\n")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from kubernetes.stream import portforward
 
-from .lab import PATIENCE, Lab, eventually, pod, python
+from .clusters import PATIENCE, RunningCluster, eventually, pod, python
 
 # Echoes what it gets, on localhost alone, and says so at the end of the input.
 SERVER = """
@@ -33,19 +33,19 @@ listen(socket.AF_INET, "127.0.0.1")
 
 
 @pytest.fixture(scope="module")
-def target(lab):
+def target(cluster):
     """The name of a pod with a server on its localhost."""
-    lab.core.create_namespaced_pod("default", pod(name="forwarded", main=python(SERVER)))
-    lab.kubectl("wait", "--for=condition=Ready", "pod/forwarded", f"--timeout={PATIENCE}s")
-    eventually(lambda: lab.kubectl("logs", "forwarded"), wanted="listening\n")
+    cluster.core.create_namespaced_pod("default", pod(name="forwarded", main=python(SERVER)))
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/forwarded", f"--timeout={PATIENCE}s")
+    eventually(lambda: cluster.kubectl("logs", "forwarded"), wanted="listening\n")
     yield "forwarded"
-    lab.kubectl("delete", "pod", "forwarded", "--now")
+    cluster.kubectl("delete", "pod", "forwarded", "--now")
 
 
 @contextlib.contextmanager
-def forwarding(lab: Lab, *words: str) -> Iterator[tuple[int, subprocess.Popen]]:
+def forwarding(cluster: RunningCluster, *words: str) -> Iterator[tuple[int, subprocess.Popen]]:
     """Yield the local port of a ``kubectl port-forward``."""
-    command = lab.kubectl_command("port-forward", "--address=127.0.0.1", *words)
+    command = cluster.kubectl_command("port-forward", "--address=127.0.0.1", *words)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as kubectl:
         try:
             line = kubectl.stdout.readline()
@@ -66,15 +66,15 @@ def exchange(port: int, data: bytes) -> bytes:
     return received
 
 
-def test_bytes_come_back_whole_and_each_half_of_a_connection_has_its_own_end(lab, target):
+def test_bytes_come_back_whole_and_each_half_of_a_connection_has_its_own_end(cluster, target):
     data = os.urandom(3_000_000)
-    with forwarding(lab, target, ":7000") as (port, _):
+    with forwarding(cluster, target, ":7000") as (port, _):
         assert exchange(port, data) == data + b"end"
         assert exchange(port, b"again") == b"againend"
 
 
-def test_many_connections_do_not_mix(lab, target):
-    with forwarding(lab, f"pod/{target}", ":7000") as (port, _):
+def test_many_connections_do_not_mix(cluster, target):
+    with forwarding(cluster, f"pod/{target}", ":7000") as (port, _):
         sent = {number: os.urandom(20_000) for number in range(30)}
         got = {}
         threads = [
@@ -88,8 +88,8 @@ def test_many_connections_do_not_mix(lab, target):
         assert got == {number: data + b"end" for number, data in sent.items()}
 
 
-def test_a_port_without_a_server_is_said_to_refuse(lab, target):
-    with forwarding(lab, target, ":7999") as (port, kubectl):
+def test_a_port_without_a_server_is_said_to_refuse(cluster, target):
+    with forwarding(cluster, target, ":7999") as (port, kubectl):
         assert exchange(port, b"hello") == b""
         assert kubectl.wait(PATIENCE) == 1
         errors = kubectl.stderr.read()
@@ -97,38 +97,38 @@ def test_a_port_without_a_server_is_said_to_refuse(lab, target):
     assert target in errors
 
 
-def test_connections_end_with_kubectl(lab, target):
-    with forwarding(lab, target, ":7000") as (port, kubectl):
+def test_connections_end_with_kubectl(cluster, target):
+    with forwarding(cluster, target, ":7000") as (port, kubectl):
         connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         connection.sendall(b"x")
         assert connection.recv(1) == b"x"
-        assert established(lab, target) == 2
+        assert established(cluster, target) == 2
         kubectl.send_signal(signal.SIGKILL)
-    eventually(lambda: established(lab, target), wanted=0)
+    eventually(lambda: established(cluster, target), wanted=0)
     connection.close()
 
 
-def established(lab: Lab, name: str) -> int:
+def established(cluster: RunningCluster, name: str) -> int:
     """Count both ends of the connections to the server's port, in the pod's network."""
-    table = lab.kubectl("exec", name, "--", "cat", "/proc/net/tcp")
+    table = cluster.kubectl("exec", name, "--", "cat", "/proc/net/tcp")
     return sum(":1B58 " in line and line.split()[3] == "01" for line in table.splitlines())
 
 
-def test_forwarding_to_a_pod_that_is_deleted_ends_the_connection(lab, pods):
+def test_forwarding_to_a_pod_that_is_deleted_ends_the_connection(cluster, pods):
     name = pods.create(pod(main=python(SERVER)))
     pods.wait_for_line(name, "listening")
-    with forwarding(lab, name, ":7000") as (port, _):
+    with forwarding(cluster, name, ":7000") as (port, _):
         connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         connection.sendall(b"x")
         assert connection.recv(1) == b"x"
-        lab.kubectl("delete", "pod", name, "--now")
+        cluster.kubectl("delete", "pod", name, "--now")
         assert connection.recv(1) == b""
         connection.close()
 
 
-def test_a_client_library_forwards_by_channels(lab, target):
+def test_a_client_library_forwards_by_channels(cluster, target):
     forwarded = portforward(
-        lab.core.connect_get_namespaced_pod_portforward, target, "default", ports="7000,7999"
+        cluster.core.connect_get_namespaced_pod_portforward, target, "default", ports="7000,7999"
     )
     connection = forwarded.socket(7000)
     connection.setblocking(True)

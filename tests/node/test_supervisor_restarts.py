@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from .lab import PATIENCE, Pods, container, eventually, on_node, pod, running_lab, state, state_home
+from .clusters import PATIENCE, Pods, container, eventually, on_node, pod, running_cluster, state, state_home
 
 LINES = 500
 # Started by an order of its own, so that a test finds the process on the host by its words.
@@ -28,7 +28,7 @@ def homes(request):
 @pytest.fixture(scope="module", autouse=True)
 def silent(homes):
     """A cluster with a pod, whose kubelet no longer says anything."""
-    with running_lab("--nodes", "1", name="silent", home=homes) as running:
+    with running_cluster("--nodes", "1", name="silent", home=homes) as running:
         # It stays, however long the other tests take: others are evicted after five minutes.
         stays = [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}]
         Pods(running).running(pod("sleep 600", name="steady", tolerations=stays))
@@ -42,7 +42,7 @@ def silent(homes):
 @pytest.fixture(scope="module")
 def victim(homes, silent):
     """A cluster whose processes are killed."""
-    with running_lab("--nodes", "2", name="victim", home=homes) as running:
+    with running_cluster("--nodes", "2", name="victim", home=homes) as running:
         running.kubectl("create", "configmap", "kept", "--from-literal=a=b")
         yield running
 
@@ -53,10 +53,12 @@ def pods(victim):
         yield made
 
 
-def component(lab, name):
+def component(cluster, name):
     """Return a program of the control plane, which may be one of several in the same binary."""
     found = [
-        process for process in lab.processes() if name in [Path(word).name for word in words_of(process)[:2]]
+        process
+        for process in cluster.processes()
+        if name in [Path(word).name for word in words_of(process)[:2]]
     ]
     assert len(found) <= 1
     return found[0] if found else None
@@ -69,31 +71,31 @@ def words_of(process):
         return []
 
 
-def killed(lab, name):
+def killed(cluster, name):
     """Kill a component, and wait until another one runs in its place and the API is ready."""
-    before = component(lab, name)
+    before = component(cluster, name)
     before.kill()
-    eventually(lambda: (now := component(lab, name)) is not None and now.pid != before.pid)
-    eventually(lambda: ready(lab))
+    eventually(lambda: (now := component(cluster, name)) is not None and now.pid != before.pid)
+    eventually(lambda: ready(cluster))
 
 
-def ready(lab):
+def ready(cluster):
     try:
-        return lab.kubectl("get", "--raw", "/readyz", "--request-timeout=5s") == "ok"
+        return cluster.kubectl("get", "--raw", "/readyz", "--request-timeout=5s") == "ok"
     except AssertionError:
         return False
 
 
-def gate(lab):
+def gate(cluster):
     """Return a directory in which a test opens gates for its pods, and the volume that shows it to them."""
-    place = lab.home / "gate"
+    place = cluster.home / "gate"
     place.mkdir(exist_ok=True)
     return place, {"name": "gate", "hostPath": {"path": str(place)}}
 
 
-def waiting(lab, name, *, code, lines=LINES):
+def waiting(cluster, name, *, code, lines=LINES):
     """Return a pod that waits at the gate of its name, writes lines, and ends with a code."""
-    _, volume = gate(lab)
+    _, volume = gate(cluster)
     command = ["sh", "-c", WAIT.format(lines=lines, code=code), name]
     main = {"command": command, "volumeMounts": [{"name": "gate", "mountPath": "/gate"}]}
     return pod(main=main, volumes=[volume])

@@ -16,10 +16,10 @@ import pytest
 from localkube.controlplane import binaries, etcd_snapshot
 from localkube.paths import cache_dir
 
-from . import rooms
-from .lab import PATIENCE, Pods, Refused, localkube, pod, python, running_lab, state
+from . import restrictions
+from .clusters import PATIENCE, Pods, Refused, localkube, pod, python, running_cluster, state
+from .footprint import Footprint
 from .terminals import Terminal
-from .traces import Traces
 
 pytestmark = pytest.mark.skipif(
     os.getuid() != 0,
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 def home():
     """A home of the user nobody."""
     with tempfile.TemporaryDirectory(prefix="nobody-") as path:
-        os.chown(path, rooms.NOBODY, rooms.NOBODY)
+        os.chown(path, restrictions.NOBODY, restrictions.NOBODY)
         yield Path(path)
 
 
@@ -48,38 +48,38 @@ def enter(home):
         if folder.is_relative_to(originals):
             shutil.copytree(folder, copy / folder.name)
     for path in [copy, *copy.rglob("*")]:
-        os.chown(path, rooms.NOBODY, rooms.NOBODY)
-    return rooms.nobody({place: place for place in rooms.python_places()} | {originals: copy})
+        os.chown(path, restrictions.NOBODY, restrictions.NOBODY)
+    return restrictions.nobody({place: place for place in restrictions.python_places()} | {originals: copy})
 
 
 @pytest.fixture(scope="module")
-def lab(home, enter):
+def cluster(home, enter):
     environment = {"HOME": str(home), "XDG_CACHE_HOME": str(cache_dir().parent)}
-    with running_lab("--nodes", "2", home=home, enter=enter, env=environment, cwd="/") as running:
+    with running_cluster("--nodes", "2", home=home, enter=enter, env=environment, cwd="/") as running:
         yield running
 
 
 @pytest.fixture
-def pods(lab):
-    with Pods(lab) as made:
+def pods(cluster):
+    with Pods(cluster) as made:
         yield made
 
 
-def test_every_process_of_the_cluster_is_the_users(lab):
-    owners = {process.uids().real for process in lab.processes()}
-    assert owners == {rooms.NOBODY}
-    assert lab.status["mode"] == "namespaces"
+def test_every_process_of_the_cluster_is_the_users(cluster):
+    owners = {process.uids().real for process in cluster.processes()}
+    assert owners == {restrictions.NOBODY}
+    assert cluster.status["mode"] == "namespaces"
 
 
-def test_a_job_completes_and_its_output_can_be_read(lab):
-    lab.kubectl("create", "job", "first", "--image=busybox", "--", "sh", "-c", "echo done by $(id -u)")
-    lab.kubectl("wait", "--for=condition=Complete", "job/first", f"--timeout={PATIENCE}s")
-    assert lab.kubectl("logs", "job/first") == "done by 0\n"
+def test_a_job_completes_and_its_output_can_be_read(cluster):
+    cluster.kubectl("create", "job", "first", "--image=busybox", "--", "sh", "-c", "echo done by $(id -u)")
+    cluster.kubectl("wait", "--for=condition=Complete", "job/first", f"--timeout={PATIENCE}s")
+    assert cluster.kubectl("logs", "job/first") == "done by 0\n"
 
 
-def test_a_claim_is_bound_and_keeps_files(lab, pods):
+def test_a_claim_is_bound_and_keeps_files(cluster, pods):
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Mi"}}}
-    lab.core.create_namespaced_persistent_volume_claim(
+    cluster.core.create_namespaced_persistent_volume_claim(
         "default", {"metadata": {"name": "data"}, "spec": spec}
     )
     volumes = [
@@ -104,20 +104,20 @@ def test_pods_have_names_services_and_tokens(pods):
     assert pods.output(pod(script, hostname="rank-0")) == "10.96.0.1\ntoken\nrank-0\n"
 
 
-def test_commands_run_in_pods_with_and_without_a_terminal_and_files_are_copied(lab, pods, home):
+def test_commands_run_in_pods_with_and_without_a_terminal_and_files_are_copied(cluster, pods, home):
     name = pods.running(pod("echo up; exec sleep 600"))["metadata"]["name"]
-    assert lab.kubectl("exec", name, "--", "sh", "-c", "hostname; cat /proc/1/comm") == f"{name}\nsleep\n"
-    with Terminal(lab.kubectl_command("exec", "-it", name, "--", "sh"), enter=lab.enter) as terminal:
+    assert cluster.kubectl("exec", name, "--", "sh", "-c", "hostname; cat /proc/1/comm") == f"{name}\nsleep\n"
+    with Terminal(cluster.kubectl_command("exec", "-it", name, "--", "sh"), enter=cluster.enter) as terminal:
         terminal.type("tty; exit 3\r")
         terminal.until(r"/dev/pts/\d+\r\n")
         assert terminal.wait() == 3
     (home / "sent").write_text("copied\n")
-    lab.kubectl("cp", str(home / "sent"), f"{name}:/tmp/sent")
-    assert lab.kubectl("exec", name, "--", "cat", "/tmp/sent") == "copied\n"
-    assert lab.kubectl("logs", name) == "up\n"
+    cluster.kubectl("cp", str(home / "sent"), f"{name}:/tmp/sent")
+    assert cluster.kubectl("exec", name, "--", "cat", "/tmp/sent") == "copied\n"
+    assert cluster.kubectl("logs", name) == "up\n"
 
 
-def test_a_port_that_listens_on_localhost_is_forwarded(lab, pods):
+def test_a_port_that_listens_on_localhost_is_forwarded(cluster, pods):
     source = """
 import http.server
 server = http.server.HTTPServer(("127.0.0.1", 8000), http.server.SimpleHTTPRequestHandler)
@@ -126,8 +126,8 @@ server.serve_forever()
 """
     name = pods.create(pod(main=python(source) | {"workingDir": "/tmp"}))
     pods.wait_for_line(name, "listening")
-    command = lab.kubectl_command("port-forward", "--address=127.0.0.1", name, ":8000")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=lab.enter) as forwarding:
+    command = cluster.kubectl_command("port-forward", "--address=127.0.0.1", name, ":8000")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=cluster.enter) as forwarding:
         try:
             port = forwarding.stdout.readline().split(" -> ")[0].rsplit(":", 1)[1]
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=PATIENCE) as answer:
@@ -165,8 +165,8 @@ def test_a_probe_runs_a_command_in_a_container(pods):
     pods.running(pod("touch /tmp/up; sleep 600", main={"readinessProbe": probe}))
 
 
-def test_deleting_leaves_nothing_even_after_the_supervisor_was_killed(home, lab):
-    traces = Traces.of(lab)
-    lab.processes()[0].kill()
-    localkube("delete", lab.name, home=home, preexec_fn=lab.enter, cwd="/")
+def test_deleting_leaves_nothing_even_after_the_supervisor_was_killed(home, cluster):
+    traces = Footprint.of(cluster)
+    cluster.processes()[0].kill()
+    localkube("delete", cluster.name, home=home, preexec_fn=cluster.enter, cwd="/")
     assert traces.left() == []

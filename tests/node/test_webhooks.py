@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from kubernetes import client
 
-from .lab import Pods, eventually, pod, python
+from .clusters import Pods, eventually, pod, python
 from .tls import Authority
 
 SERVER = """
@@ -76,7 +76,7 @@ POST = lambda review: None
 
 
 @pytest.fixture(scope="module")
-def serve(lab, tmp_path_factory):
+def serve(cluster, tmp_path_factory):
     """Return what starts a server in a pod behind a Service, and returns its authority for the API server."""
     made = []
 
@@ -97,7 +97,7 @@ def serve(lab, tmp_path_factory):
             "spec": {"selector": {"app": name}, "ports": [{"port": 443, "targetPort": 8443}]},
         }
         for thing in (secret, service):
-            lab.kubectl("apply", "-f", "-", stdin=thing)
+            cluster.kubectl("apply", "-f", "-", stdin=thing)
         manifest = pod(name=name, labels={"app": name}, main=python(SERVER.replace("RULES", rules)))
         manifest["spec"]["volumes"] = [{"name": "tls", "secret": {"secretName": name}}]
         container = manifest["spec"]["containers"][0]
@@ -107,14 +107,14 @@ def serve(lab, tmp_path_factory):
         made.append(name)
         return base64.b64encode(authority.cert.read_bytes()).decode()
 
-    with Pods(lab) as pods:
+    with Pods(cluster) as pods:
         yield start
     for name in made:
-        lab.kubectl("delete", "--wait=false", "secret", name)
-        lab.kubectl("delete", "--wait=false", "service", name)
+        cluster.kubectl("delete", "--wait=false", "secret", name)
+        cluster.kubectl("delete", "--wait=false", "service", name)
 
 
-def test_a_validating_webhook_in_a_pod_is_asked(lab, serve):
+def test_a_validating_webhook_in_a_pod_is_asked(cluster, serve):
     bundle = serve("validator", VALIDATE)
     configuration = {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -143,13 +143,13 @@ def test_a_validating_webhook_in_a_pod_is_asked(lab, serve):
             }
         ],
     }
-    lab.kubectl("apply", "-f", "-", stdin=configuration)
+    cluster.kubectl("apply", "-f", "-", stdin=configuration)
     try:
 
         def refusal():
             body = {"metadata": {"generateName": "tea-", "labels": {"check": "me"}}, "data": {"teapot": "1"}}
             try:
-                lab.core.create_namespaced_config_map("default", body)
+                cluster.core.create_namespaced_config_map("default", body)
             except client.ApiException as error:
                 return json.loads(error.body)["message"]
             return "it was let in"  # the configuration has not reached the API server yet
@@ -158,13 +158,13 @@ def test_a_validating_webhook_in_a_pod_is_asked(lab, serve):
             refusal, wanted='admission webhook "validator.example.org" denied the request: no teapots here'
         )
         body = {"metadata": {"generateName": "coffee-", "labels": {"check": "me"}}, "data": {"mug": "1"}}
-        assert lab.core.create_namespaced_config_map("default", body).metadata.name
+        assert cluster.core.create_namespaced_config_map("default", body).metadata.name
     finally:
-        lab.kubectl("delete", "validatingwebhookconfiguration", "validator")
-        lab.kubectl("delete", "configmap", "-l", "check=me")
+        cluster.kubectl("delete", "validatingwebhookconfiguration", "validator")
+        cluster.kubectl("delete", "configmap", "-l", "check=me")
 
 
-def test_an_aggregated_api_in_a_pod_is_served_as_if_it_were_the_api_servers(lab, serve):
+def test_an_aggregated_api_in_a_pod_is_served_as_if_it_were_the_api_servers(cluster, serve):
     bundle = serve("brewery", AGGREGATED)
     service = {
         "apiVersion": "apiregistration.k8s.io/v1",
@@ -179,16 +179,18 @@ def test_an_aggregated_api_in_a_pod_is_served_as_if_it_were_the_api_servers(lab,
             "caBundle": bundle,
         },
     }
-    lab.kubectl("apply", "-f", "-", stdin=service)
+    cluster.kubectl("apply", "-f", "-", stdin=service)
     try:
         there = "apiservice/v1.brewing.example.org"
-        lab.kubectl("wait", "--for=condition=Available", there, "--timeout=120s")
+        cluster.kubectl("wait", "--for=condition=Available", there, "--timeout=120s")
 
         def teapots():
-            command = lab.kubectl_command("get", "teapots", "-o", "name")
-            done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=lab.enter)
+            command = cluster.kubectl_command("get", "teapots", "-o", "name")
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, preexec_fn=cluster.enter
+            )
             return done.stdout.strip()
 
         eventually(teapots, wanted="teapot.brewing.example.org/brown")
     finally:
-        lab.kubectl("delete", "apiservice", "v1.brewing.example.org")
+        cluster.kubectl("delete", "apiservice", "v1.brewing.example.org")

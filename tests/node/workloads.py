@@ -4,7 +4,7 @@ import json
 import secrets
 from typing import Any
 
-from .lab import PATIENCE, Lab, pod
+from .clusters import PATIENCE, RunningCluster, pod
 
 FOREVER = "trap 'exit 0' TERM; sleep infinity & wait"
 
@@ -24,7 +24,7 @@ def workload(
         name: Its own.
         script: What the container ``main`` runs.
         spec: The rest of the workload's spec.
-        pod_spec: As for ``lab.pod``.
+        pod_spec: As for ``cluster.pod``.
     """
     template = pod(script, labels={"app": name}, **({"restartPolicy": "Always"} | pod_spec))
     template = {"metadata": {"labels": {"app": name}}, "spec": template["spec"]}
@@ -32,23 +32,23 @@ def workload(
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": body}
 
 
-def apply(lab: Lab, manifest: dict[str, Any]) -> str:
-    lab.kubectl("apply", "-f", "-", stdin=manifest)
+def apply(cluster: RunningCluster, manifest: dict[str, Any]) -> str:
+    cluster.kubectl("apply", "-f", "-", stdin=manifest)
     return manifest["metadata"]["name"]
 
 
-def rolled_out(lab: Lab, kind: str, name: str) -> None:
-    lab.kubectl("rollout", "status", f"{kind}/{name}", f"--timeout={PATIENCE}s")
+def rolled_out(cluster: RunningCluster, kind: str, name: str) -> None:
+    cluster.kubectl("rollout", "status", f"{kind}/{name}", f"--timeout={PATIENCE}s")
 
 
-def until(lab: Lab, thing: str, path: str, value: Any) -> None:
+def until(cluster: RunningCluster, thing: str, path: str, value: Any) -> None:
     """Wait until a field of an object has a value, by its JSONPath without braces."""
-    lab.kubectl("wait", f"--for=jsonpath={{{path}}}={value}", thing, f"--timeout={PATIENCE}s")
+    cluster.kubectl("wait", f"--for=jsonpath={{{path}}}={value}", thing, f"--timeout={PATIENCE}s")
 
 
-def pods_of(lab: Lab, name: str) -> list[dict[str, Any]]:
+def pods_of(cluster: RunningCluster, name: str) -> list[dict[str, Any]]:
     """Return the pods labelled ``app=name`` that are not being deleted, by name."""
-    items = json.loads(lab.kubectl("get", "pods", "-l", f"app={name}", "-o", "json"))["items"]
+    items = json.loads(cluster.kubectl("get", "pods", "-l", f"app={name}", "-o", "json"))["items"]
     alive = [item for item in items if "deletionTimestamp" not in item["metadata"]]
     return sorted(alive, key=lambda item: item["metadata"]["name"])
 
@@ -61,5 +61,5 @@ def nodes(pods: list[dict[str, Any]]) -> list[str]:
     return [item["spec"].get("nodeName", "") for item in pods]
 
 
-def delete(lab: Lab, *things: str) -> None:
-    lab.kubectl("delete", *things, "--ignore-not-found", "--cascade=foreground", f"--timeout={PATIENCE}s")
+def delete(cluster: RunningCluster, *things: str) -> None:
+    cluster.kubectl("delete", *things, "--ignore-not-found", "--cascade=foreground", f"--timeout={PATIENCE}s")

@@ -19,7 +19,7 @@ import kitlib as kit
 from kitlib.errors import KitError
 from localkube.paths import cache_dir
 
-from ..node import rooms
+from ..node import restrictions
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))  # as it is for a program that lies there
@@ -170,7 +170,7 @@ def test_papermill_passes_all_as_a_user_without_privileges(finish):
         home = Path(path)
         shutil.copytree(cache_dir(), home / ".cache" / "trainyard", symlinks=True)
         for each in [home, *home.rglob("*")]:
-            os.chown(each, rooms.NOBODY, rooms.NOBODY, follow_symlinks=False)
+            os.chown(each, restrictions.NOBODY, restrictions.NOBODY, follow_symlinks=False)
         home_of_nobody = {name: str(home) for name in ("HOME", "IPYTHONDIR", "JUPYTER_CONFIG_DIR")}
         home_of_nobody |= {"XDG_STATE_HOME": str(home / "state"), "XDG_CACHE_HOME": str(home / ".cache")}
         command = [
@@ -179,6 +179,6 @@ def test_papermill_passes_all_as_a_user_without_privileges(finish):
             "--output",
             str(home / "reports"),
         ]
-        enter = rooms.nobody({place: place for place in rooms.python_places()})
+        enter = restrictions.nobody({place: place for place in restrictions.python_places()})
         done = finish(command, timeout=LIMIT, env=os.environ | home_of_nobody, preexec_fn=enter)
         check_papermill(done, home / "reports", names=NOTEBOOKS)

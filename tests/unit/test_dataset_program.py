@@ -14,7 +14,7 @@ import zipfile
 
 import pytest
 
-from ..node import rooms
+from ..node import restrictions
 from .release_server import Release, serving
 from .small_archive import DATASETS, PATH, Program, archive
 
@@ -214,7 +214,7 @@ def test_a_full_volume_is_said_and_nothing_half_made_stays(program, release, siz
     before = f"import atexit; atexit.register(lambda: exec({look!r}))"
     with serving(release) as url:
         events, err, status = run(
-            program, mirror=url, before=before, preexec_fn=rooms.disk(program.root, size=size)
+            program, mirror=url, before=before, preexec_fn=restrictions.disk(program.root, size=size)
         )
     assert status == 1
     assert events[-1]["message"].startswith("the volume is full")

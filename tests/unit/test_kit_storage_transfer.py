@@ -12,7 +12,7 @@ from kitlib.errors import TransferFailed, VolumeFull
 from kitlib.storage import copy
 from kitlib.storage.helper import Helper
 
-from ..node import rooms
+from ..node import restrictions
 
 STAGING = ".trainyard-upload-here"
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "STAGING": STAGING}
@@ -53,7 +53,9 @@ def test_a_stream_that_ends_too_early_leaves_nothing(tmp_path, content):
 @pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="a small disk needs root")
 def test_a_full_volume_is_called_that_and_given_back(tmp_path):
-    status, left, said = receive(tmp_path, stream(500_000), preexec_fn=rooms.disk(tmp_path, size="64k"))
+    status, left, said = receive(
+        tmp_path, stream(500_000), preexec_fn=restrictions.disk(tmp_path, size="64k")
+    )
     assert (status != 0, left) == (True, [])
     helper = Helper(SimpleNamespace(name="lab"), "shared")
     error = helper.failed(said)

@@ -1,7 +1,7 @@
 """Run a test in a network namespace like a site's: loopback up, and the Service range local to it.
 
-``in_site`` forks, so that the child, which has one thread, may make a user namespace where the user is not
-root. Nothing of the host's network is touched.
+``in_network_namespace`` forks, so that the child, which has one thread, may make a user namespace where the
+user is not root. Nothing of the host's network is touched.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ SETUP = (
 )
 
 
-def in_site(test):
+def in_network_namespace(test):
     """Make an async test run in a namespace of its own; skip it where that is refused, saying so."""
 
     @functools.wraps(test)
@@ -46,7 +46,7 @@ def in_site(test):
 def _child(test, args, kwargs, pipe) -> int:
     try:
         try:
-            enter_site()
+            enter_network_namespace()
         except PermissionError as error:
             os.write(pipe, str(error).encode())
             return 77
@@ -58,7 +58,7 @@ def _child(test, args, kwargs, pipe) -> int:
     return 0
 
 
-def enter_site() -> None:
+def enter_network_namespace() -> None:
     """Move this process into new network and mount namespaces, and a user namespace if it is not root's."""
     user, group = os.getuid(), os.getgid()
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,6 +1,6 @@
 """A real local cluster for tests, driven as users do: ``python -m localkube``, kubectl, a client library.
 
-Each lab has a state directory of its own, so that tests neither see nor touch the user's clusters. What a
+Each cluster has a state directory of its own, so that tests neither see nor touch the user's clusters. What a
 test waits for it learns from a watch; where nothing can be watched, ``eventually`` looks again and again.
 """
 
@@ -19,7 +19,7 @@ import psutil
 from kubernetes import client, config, watch
 
 from ..patience import PATIENCE, Standstill
-from .rooms import REPOSITORY, Enter
+from .restrictions import REPOSITORY, Enter
 
 TERMINAL = ("Succeeded", "Failed")
 
@@ -65,7 +65,7 @@ def answer(output: str, errors: str) -> dict[str, Any]:
     return last["result"]
 
 
-class Lab:
+class RunningCluster:
     """A running cluster; ``status`` is what ``create`` answered, ``enter`` makes a command its user's."""
 
     def __init__(self, home: Path, status: dict[str, Any], *, enter: Enter | None = None) -> None:
@@ -131,9 +131,9 @@ class Lab:
 
 
 @contextmanager
-def running_lab(
+def running_cluster(
     *shape: str, name: str = "lab", home: Path, enter: Enter | None = None, **options: Any
-) -> Iterator[Lab]:
+) -> Iterator[RunningCluster]:
     """Yield a new cluster; it is deleted whatever happens.
 
     Args:
@@ -145,11 +145,11 @@ def running_lab(
     """
     try:
         made = localkube("create", name, "--no-warm", *shape, home=home, preexec_fn=enter, **options)
-        lab = Lab(home, made, enter=enter)
+        cluster = RunningCluster(home, made, enter=enter)
         try:
-            yield lab
+            yield cluster
         finally:
-            lab.close()
+            cluster.close()
     finally:
         localkube("delete", name, home=home, preexec_fn=enter, **options)
 
@@ -164,8 +164,8 @@ def state_home(parent: Path) -> Iterator[Path]:
 class Pods:
     """Pods that a test makes in the namespace ``default``; those that are left are deleted after it."""
 
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
+    def __init__(self, cluster: RunningCluster) -> None:
+        self.cluster = cluster
         self._names: list[str] = []
 
     def __enter__(self) -> "Pods":
@@ -174,14 +174,14 @@ class Pods:
     def __exit__(self, *exc: object) -> None:
         for name in self._names:
             try:
-                self.lab.core.delete_namespaced_pod(name, "default", grace_period_seconds=0)
+                self.cluster.core.delete_namespaced_pod(name, "default", grace_period_seconds=0)
             except client.ApiException as error:
                 if error.status != 404:
                     raise
 
     def create(self, manifest: dict[str, Any]) -> str:
         """Create a pod and return its name."""
-        name = self.lab.core.create_namespaced_pod("default", manifest).metadata.name
+        name = self.cluster.core.create_namespaced_pod("default", manifest).metadata.name
         self._names.append(name)
         return name
 
@@ -210,7 +210,7 @@ class Pods:
         while True:
             before = last
             stream = watch.Watch().stream(
-                self.lab.core.list_namespaced_pod,
+                self.cluster.core.list_namespaced_pod,
                 "default",
                 field_selector=f"metadata.name={name}",
                 timeout_seconds=PATIENCE,
@@ -227,7 +227,7 @@ class Pods:
         """Watch the events on a pod until one has the reason and the words, and return it."""
         seen = []
         stream = watch.Watch().stream(
-            self.lab.core.list_namespaced_event,
+            self.cluster.core.list_namespaced_event,
             "default",
             field_selector=f"involvedObject.name={name}",
             timeout_seconds=PATIENCE,
@@ -241,11 +241,11 @@ class Pods:
 
     def gone(self, name: str) -> None:
         """Watch until the API has forgotten a pod."""
-        self.lab.kubectl("wait", "--for=delete", f"pod/{name}", f"--timeout={PATIENCE}s")
+        self.cluster.kubectl("wait", "--for=delete", f"pod/{name}", f"--timeout={PATIENCE}s")
 
     def logs(self, pod: dict[str, Any] | str, container: str = "main", **options: Any) -> str:
         name = pod if isinstance(pod, str) else pod["metadata"]["name"]
-        raw = self.lab.core.read_namespaced_pod_log(
+        raw = self.cluster.core.read_namespaced_pod_log(
             name, "default", container=container, _preload_content=False, **options
         )
         return raw.data.decode()
@@ -255,7 +255,7 @@ class Pods:
         self.until(
             name, lambda pod: "running" in state(pod, container) or "terminated" in state(pod, container)
         )
-        stream = self.lab.core.read_namespaced_pod_log(
+        stream = self.cluster.core.read_namespaced_pod_log(
             name,
             "default",
             container=container,

@@ -1,16 +1,16 @@
-"""What a cluster holds at a moment: to see that pods which came and went have left nothing in it."""
+"""Resources that a cluster holds at a moment, to check that deleted pods have left nothing."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from .lab import Lab
-from .traces import namespaces
+from .clusters import RunningCluster
+from .footprint import namespaces
 
 
 @dataclass(frozen=True)
-class Weight:
+class ResourceCounts:
     """What must be the same again after any number of pods.
 
     Attributes:
@@ -28,11 +28,15 @@ class Weight:
     pod_directories: tuple[str, ...]
 
     @classmethod
-    def of(cls, lab: Lab) -> "Weight":
-        found = lab.processes()
-        runtime_init = runtime_init_of(lab)
-        kept = {"runtime": runtime_init, "kubelet": lab.process("localkube.kubelet"), "supervisor": found[0]}
-        in_memory = Path(f"/proc/{runtime_init.pid}/root") / lab.root.relative_to("/") / "tmpfs"
+    def of(cls, cluster: RunningCluster) -> "ResourceCounts":
+        found = cluster.processes()
+        runtime_init = runtime_init_of(cluster)
+        kept = {
+            "runtime": runtime_init,
+            "kubelet": cluster.process("localkube.kubelet"),
+            "supervisor": found[0],
+        }
+        in_memory = Path(f"/proc/{runtime_init.pid}/root") / cluster.root.relative_to("/") / "tmpfs"
         return cls(
             processes=len(found),
             zombies=sum(process.status() == psutil.STATUS_ZOMBIE for process in found),
@@ -43,16 +47,16 @@ class Weight:
                 name: _descriptors(process, sockets=name == "runtime") for name, process in kept.items()
             },
             pod_directories=tuple(
-                str(path) for directory in (lab.root / "pods", in_memory) for path in directory.iterdir()
+                str(path) for directory in (cluster.root / "pods", in_memory) for path in directory.iterdir()
             ),
         )
 
 
-def runtime_init_of(lab: Lab) -> psutil.Process:
+def runtime_init_of(cluster: RunningCluster) -> psutil.Process:
     """Return process 1 of a cluster's site."""
     (outer,) = [
         process
-        for process in lab.processes()[0].children()
+        for process in cluster.processes()[0].children()
         if any(word.endswith("runtime/init.py") for word in process.cmdline())
     ]
     (runtime_init,) = outer.children()

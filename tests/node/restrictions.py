@@ -1,7 +1,6 @@
-"""Other circumstances for a command: full and read-only disks, another user, refused namespaces.
+"""Restrictions of a command: full and read-only disks, another user, refused namespaces.
 
-Each function returns what ``subprocess`` takes as ``preexec_fn``: it runs in the child alone, so that
-nothing of this is seen outside of it.
+Each function returns a ``preexec_fn`` for ``subprocess``: it changes the child process alone.
 """
 
 import os

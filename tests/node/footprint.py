@@ -1,4 +1,4 @@
-"""What a running cluster occupies on its host, written down to see later that nothing of it is left."""
+"""The footprint of a running cluster on its host, to check later that nothing is left."""
 
 import os
 import socket
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import psutil
 
-from .lab import Lab
+from .clusters import RunningCluster
 
 KINDS = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 
 
 @dataclass(frozen=True)
-class Traces:
+class Footprint:
     """The processes of a cluster, their namespaces and who is in them, its directory and its port."""
 
     processes: tuple[psutil.Process, ...]
@@ -23,13 +23,13 @@ class Traces:
     inside: tuple[psutil.Process, ...]
 
     @classmethod
-    def of(cls, lab: Lab) -> "Traces":
-        processes = lab.processes()
+    def of(cls, cluster: RunningCluster) -> "Footprint":
+        processes = cluster.processes()
         found = set().union(*(namespaces(process.pid) for process in processes)) - namespaces(os.getpid())
         # Others may later have a namespace with a number used again, those that were there before too.
         inside = [process for process in psutil.process_iter() if namespaces(process.pid) & found]
-        port = lab.status["api_port"]
-        return cls(tuple(processes), frozenset(found), lab.root, port, tuple(inside))
+        port = cluster.status["api_port"]
+        return cls(tuple(processes), frozenset(found), cluster.root, port, tuple(inside))
 
     def left(self) -> list[str]:
         """Return what is still there, in words."""
