@@ -48,14 +48,14 @@ def main() -> None:
         time.sleep(0.05)
     time.sleep(1.0)  # what is drawn for the first time is compiled and imported
     opened, counter.bytes, counter.messages = counter.bytes, 0, 0
-    began, busy, steps = time.perf_counter(), time.process_time(), watch.journal.total
+    began, busy, steps = time.perf_counter(), time.process_time(), watch.log_tail.total
     time.sleep(seconds)
     took = time.perf_counter() - began
     found = {
         "percent": 100 * (time.process_time() - busy) / took,
         "kilobytes": counter.bytes / took / 1000,
         "messages": counter.messages / took,
-        "lines": (watch.journal.total - steps) / took,
+        "lines": (watch.log_tail.total - steps) / took,
         "opening_kilobytes": opened / 1000,
         "columns": view.layout_of_frame["columns"],
     }

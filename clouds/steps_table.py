@@ -10,7 +10,7 @@ from html import escape
 
 from clouds.reconciler.snapshot import Phase, Snapshot, Step, duration
 from kitlib.display import progress
-from kitlib.widgets.display import somebody_looks
+from kitlib.widgets.display import has_frontend
 
 MARKS = {Phase.WAITS: "○", Phase.RUNS: "◐", Phase.DONE: "✓", Phase.FAILED: "✗", Phase.LEFT: "–"}
 HEAD = ("", "step", "state", "expected", "took", "", "")
@@ -32,7 +32,7 @@ class StepsTable(AbstractContextManager):
         self.last: Snapshot | None = None
         self.handle = None
         self.in_cell = progress.in_notebook() and not progress.is_shown_elsewhere()
-        self.live = self.in_cell and somebody_looks()
+        self.live = self.in_cell and has_frontend()
         self.line = None if self.in_cell else progress.progress(title)
 
     def __call__(self, snapshot: Snapshot) -> None:

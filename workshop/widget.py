@@ -14,8 +14,7 @@ from matplotlib.patches import Rectangle
 from kitlib.errors import KitError
 from kitlib.k8s.client import Kube
 from kitlib.k8s.watch import WatchSpec, watch_objects
-from kitlib.widgets.picture import Picture
-from kitlib.widgets.run_picture import THEME
+from kitlib.widgets.plots import THEME, Picture
 from kitlib.widgets.watch import Watch
 from workshop import attendee_status, progress_reporter
 from workshop.attendee_status import AttendeeStatus, ended

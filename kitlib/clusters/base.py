@@ -226,7 +226,7 @@ class Cluster(AbstractContextManager, ABC):
             >>> cluster.watch()
             Cluster trainyard: nodes Ready: 4 of 4, pods running: 0, cpu, mean of nodes: 1 %
         """
-        from kitlib.widgets.cluster_watch import ClusterWatch  # numpy and matplotlib take half a second
+        from kitlib.widgets.cluster_view import ClusterWatch  # numpy and matplotlib take half a second
 
         return ClusterWatch(self.kube, minutes=minutes).start()
 

@@ -28,7 +28,7 @@ from kitlib.storage import Volume, sharing
 from kitlib.storage.paths import inside
 
 if TYPE_CHECKING:
-    from kitlib.widgets.picture import Picture
+    from kitlib.widgets.plots import Picture
 
 NAMES = ("digits", "mnist", "cifar10", "tiny-imagenet-200")
 WITH_RECORDS = ("digits", "mnist", "cifar10")
@@ -88,12 +88,12 @@ class Dataset:
         """Return a picture of some of its images, each under its class."""
         import numpy  # half a second with what follows
 
-        from kitlib.widgets import images
+        from kitlib.widgets import plots
 
         packed = io.BytesIO(self.volume.read(f"{self.name}/sample.npz"))
         with numpy.load(packed, allow_pickle=False) as sample:
             shown = sample["images"], sample["labels"].tolist()
-        return images.picture(*shown, title=self.name, synthetic=self.synthetic)
+        return plots.plot_images(*shown, title=self.name, synthetic=self.synthetic)
 
     def __repr__(self) -> str:
         counted = f"{self.train_images:,} images for training, {self.test_images:,} for testing"

@@ -1,7 +1,7 @@
 """Who ran where, and when: what a cluster's pods did, as it was seen while they did it. Pure.
 
 Pods that were deleted leave no trace in the cluster, so somebody has to have looked. Where the looks come
-from is in `widgets.placement`, what it looks like in `widgets.placement_picture`.
+from is in `widgets.placement`, what it looks like in `widgets.plots`.
 """
 
 import re

@@ -124,9 +124,9 @@ class Run(RunHistory, RunControl):
 
     def plot(self):
         """Return a picture of the loss by rank."""
-        from kitlib.widgets import loss  # matplotlib takes half a second
+        from kitlib.widgets.plots import plot_loss  # matplotlib takes half a second
 
-        return loss.picture(self._reported(), title=self.name)
+        return plot_loss(self._reported(), title=self.name)
 
     def watch(self):
         """Return a live picture of it: loss by rank, images a second, world size, pods, events, merged log.
@@ -143,9 +143,9 @@ class Run(RunHistory, RunControl):
             >>> run.watch()
             Run digits: Running: 4 of 4 pods; step 120, loss 0.21, images/s 3,450, world size 4
         """
-        from kitlib.widgets.run_watch import RunWatch  # numpy and matplotlib take half a second
+        from kitlib.widgets.run_view import RunWatch  # numpy and matplotlib take half a second
 
-        return RunWatch(self).start()
+        return RunWatch(self, states=self._judgements).start()
 
     # Acting
 

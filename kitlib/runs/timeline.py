@@ -7,19 +7,20 @@ What the workers' words come to is in `history` and `timeline`, what is kept of 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import fields
 
 from kitlib.display.progress import Progress
 from kitlib.display.tables import parse_time
 from kitlib.errors import KitError, Rejected, WaitTimeout
-from kitlib.k8s import pods
+from kitlib.k8s import job_kinds, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.job_status import RunStatus
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot
 from kitlib.metrics.history import History
+from kitlib.metrics.timeline import Timeline
 from kitlib.runs.log_cache import LogCache
-from kitlib.widgets.timeline import Timeline
 
 NODES_NAMESPACE = "default"  # where Events about nodes are, since nodes are in none
 
@@ -53,7 +54,7 @@ class RunHistory(ABC):
     def _check(self, status: RunStatus) -> None:
         """Raise the error of a run that has failed or was deleted."""
 
-    def timeline(self) -> Timeline:
+    def timeline(self) -> "RunTimeline":
         """Return what became of it, change by change: who came and went when, and what that cost.
 
         Logs of pods that are gone are in it as far as this object has read them: each call does.
@@ -66,7 +67,7 @@ class RunHistory(ABC):
             >>> run.timeline().world_sizes
             (2, 1, 2)
         """
-        return self._timeline(self._pods(), over=self.status.finished)
+        return RunTimeline.of(self._timeline(self._pods(), over=self.status.finished))
 
     def dashboard(self):
         """Return its timeline as it goes, with buttons: kill, stop, scale, and switch the nodes.
@@ -79,13 +80,18 @@ class RunHistory(ABC):
             Run lab: Running: 2 of 2 pods; world size 2 in round 1, step 40, 1 changes
         """
         from kitlib.clusters import connect  # clusters know runs, and here a run asks for its cluster
-        from kitlib.widgets.dashboard import Lab  # numpy and matplotlib take half a second
+        from kitlib.widgets.dashboard import Dashboard  # numpy and matplotlib take half a second
 
         try:
             cluster = connect(self.kube.cluster)
         except KitError:  # one that is known by its kubeconfig alone
             cluster = None
-        return Lab(self, cluster=cluster if getattr(cluster, "provider", "") == "local" else None).start()
+        ours = cluster if getattr(cluster, "provider", "") == "local" else None
+
+        def replicas() -> tuple[int, int, int]:
+            return job_kinds.limits(self._main())
+
+        return Dashboard(self, states=self._judgements, replicas=replicas, cluster=ours).start()
 
     def namespace_events(self) -> list[Object]:
         """Return the Events of its namespace, and those about nodes as far as this user may see them."""
@@ -109,7 +115,7 @@ class RunHistory(ABC):
         ends = (parse_time(pods.finished_at(pod)).timestamp() for pod in there if pods.finished_at(pod))
         ended = max(ends, default=0.0) if over else 0.0
         store = [f"{self.name}-store"]
-        return Timeline.of(history.timeline(self.namespace_events(), now=ended or time.time(), store=store))
+        return history.timeline(self.namespace_events(), now=ended or time.time(), store=store)
 
     def _wait_until(self, until: Callable[[Timeline], bool], timeout: float, line: Progress) -> Timeline:
         def looks() -> Iterator[Timeline]:
@@ -135,3 +141,22 @@ class RunHistory(ABC):
         )
         line.done(found.words)
         return found
+
+
+class RunTimeline(Timeline):
+    """A run's timeline with its plot; created by :meth:`kitlib.Run.timeline`."""
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> "RunTimeline":
+        """Add the plot to a timeline."""
+        return cls(**{each.name: getattr(timeline, each.name) for each in fields(timeline)})
+
+    def plot(self):
+        """Plot world size, what each worker did, loss, and the cost of each change.
+
+        Example:
+            >>> run.timeline().plot().save("timeline.png")
+        """
+        from kitlib.widgets.timeline_plot import plot_timeline  # matplotlib takes half a second
+
+        return plot_timeline(self)

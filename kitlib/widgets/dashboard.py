@@ -1,61 +1,75 @@
-"""The elasticity lab: a run's timeline as it goes, and buttons that do what its calls do.
+"""A run's timeline as it goes, with buttons: each does the call that it shows, and reports the result.
 
-It follows pods and logs as `run_watch` does, and keeps what it hears as a history, of which the timeline is
-made anew for each look. The buttons are in `lab_buttons`, the static picture in `timeline_picture`.
+It follows pods and logs as `run_view` does, and records them as a history. A press is carried out by a thread
+of its own, one at a time, so neither the kernel nor the picture waits for it. The static plot is in
+`timeline_plot`.
 """
 
+import contextlib
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
+import ipywidgets
 import numpy as np
 
+from kitlib.display.progress import shown_elsewhere
 from kitlib.display.tables import parse_time
 from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError
 from kitlib.k8s.manifests import Object
 from kitlib.metrics.history import History
 from kitlib.metrics.timeline import Timeline
-from kitlib.widgets import timeline_picture
-from kitlib.widgets.picture import Picture
-from kitlib.widgets.run_watch import RunWatch
-from kitlib.widgets.timeline_marks import label_of, lanes, pauses, world
+from kitlib.widgets.plots import Picture
+from kitlib.widgets.run_view import RunWatch, States
+from kitlib.widgets.timeline_plot import label_of, lanes, pauses, plot_timeline, world
 from kitlib.widgets.watch import UPDATE_SECONDS
 
 if TYPE_CHECKING:
-    from ipywidgets import Widget
-
-    from kitlib.widgets.dashboard_buttons import Buttons
     from kitlib.widgets.widget import LiveView
 
-ASK_SECONDS = 1.0
+EVENTS_SECONDS = 1.0
 MOST_POINTS = 1500
 HINT = "The buttons are in front ends such as JupyterLab; run.kill(rank=1), run.scale(4) do the same."
 
+JOIN_SECONDS = 10
+NARROW = {"width": "auto", "min_width": "5.2em"}
+NODE_AFTER = {
+    "node stopped": "start",
+    "node isolated": "reconnect",
+}  # what undoes the last thing that was done to a node
+DONE = ("node stopped", "node isolated", "node started", "node reconnected")
+Replicas = Callable[[], tuple[int, int, int]]
 
-class Lab(RunWatch):
-    """A run's timeline with buttons; made by :meth:`kitlib.Run.lab`.
+
+class Dashboard(RunWatch):
+    """A run's timeline with buttons; created by :meth:`kitlib.Run.dashboard`.
 
     Args:
-        run: The run.
-        cluster: Whose nodes the buttons switch; None if they are not the kit's to switch.
+        run: A `kitlib.Run`.
+        states: Yields each snapshot of its objects with the status that follows from it.
+        replicas: Reads how many workers there should be, the fewest, and the most.
+        cluster: Whose nodes the buttons switch; None if the kit cannot switch them.
     """
 
     kind = "timeline"
 
-    def __init__(self, run: Any, *, cluster: Any = None) -> None:
-        super().__init__(run)
-        self.cluster = cluster
+    def __init__(self, run: Any, *, states: States, replicas: Replicas, cluster: Any = None) -> None:
+        super().__init__(run, states=states)
+        self.replicas, self.cluster = replicas, cluster
         self.history = History(run.name)
-        self.told: list[Object] = []
+        self.kube_events: list[Object] = []
         self.ended: float | None = None
-        self._heard = 0
+        self._lines = 0
         self._made, self._made_of = Timeline(run.name), ()
         self._buttons: Buttons | None = None
 
     # Following
 
-    def _known_as(self, pod: Object) -> str:
+    def _key(self, pod: Object) -> str:
         worker = pod["metadata"]["name"]
         with self.lock:
             self.history.add_worker(worker, pod["spec"].get("nodeName", ""))
@@ -65,40 +79,40 @@ class Lab(RunWatch):
         for worker, line in lines:
             self.history.add_lines(worker, "", [line.text])
             self.ended = parse_time(line.time).timestamp()
-        self._heard += len(lines)
+        self._lines += len(lines)
 
     def _ask_events(self, *, now: bool) -> None:
-        if now or time.monotonic() - self._asked_events > ASK_SECONDS:
+        if now or time.monotonic() - self._asked_events > EVENTS_SECONDS:
             self._asked_events = time.monotonic()
             try:
-                told = self.run.namespace_events()
+                found = self.run.namespace_events()
             except KitError:  # the pods' watch tells what is wrong with the API
                 return
             with self.lock:
-                self.told = told
+                self.kube_events = found
 
     def stop(self) -> None:
         super().stop()
         if self._buttons is not None:
             self._buttons.close()
 
-    # Showing
+    # Display
 
     def timeline(self) -> Timeline:
-        """Return the timeline until now, as far as it was followed."""
+        """The timeline until now, as far as it was followed."""
         with self.lock:
             now = self.ended if self.over and self.ended else time.time()
-            known = now // UPDATE_SECONDS, self._heard, len(self.told), len(self.history.nodes)
-            if known != self._made_of:  # one look asks for it several times
+            known = now // UPDATE_SECONDS, self._lines, len(self.kube_events), len(self.history.nodes)
+            if known != self._made_of:  # asked for several times an update
                 self._made_of = known
-                self._made = self.history.timeline(self.told, now=now, store=[f"{self.run.name}-store"])
+                self._made = self.history.timeline(
+                    self.kube_events, now=now, store=[f"{self.run.name}-store"]
+                )
             return self._made
 
-    def widget(self) -> "Widget":
+    def widget(self) -> ipywidgets.Widget:
         if self._buttons is None:
-            from kitlib.widgets.dashboard_buttons import Buttons  # ipywidgets takes a while
-
-            self._buttons = Buttons(self.run, self.cluster, self.view())
+            self._buttons = Buttons(self.run, self.cluster, self.view(), replicas=self.replicas)
             self._buttons.update(self.timeline(), over=self.over)
         return self._buttons.box
 
@@ -123,7 +137,7 @@ class Lab(RunWatch):
         return f"Run {self.title}: {self.words or self.phase}; {timeline.words}, {len(timeline.rows)} changes"
 
     def picture(self) -> Picture:
-        return timeline_picture.picture(self.timeline())
+        return plot_timeline(self.timeline())
 
     def still(self) -> list[dict[str, str]]:
         table = self.timeline().table()
@@ -132,11 +146,17 @@ class Lab(RunWatch):
 
     def state(self) -> object:
         with self.lock:
-            return self.phase, self._heard, len(self.told), self.trouble, tuple(self.history.nodes)
+            return (
+                self.phase,
+                self._lines,
+                len(self.kube_events),
+                self.trouble,
+                tuple(self.history.nodes),
+            )
 
 
 def rows_of(timeline: Timeline) -> list[tuple[str, int, np.ndarray]]:
-    """Return the steps as rows for the browser: seconds, loss, and that again where a step was repeated."""
+    """Flatten the steps into rows for the browser: seconds, loss, and the loss of repeated steps again."""
     steps = [each for each in timeline.steps if each.loss is not None]
     thin = 1 + len(steps) // MOST_POINTS
     kept = [each for index, each in enumerate(steps) if each.repeated or index % thin == 0]
@@ -147,7 +167,7 @@ def rows_of(timeline: Timeline) -> list[tuple[str, int, np.ndarray]]:
 
 
 def tables_of(timeline: Timeline) -> dict[str, object]:
-    """Return the rest of a timeline as the browser gets it, times in seconds from its beginning."""
+    """The rest of a timeline for the browser, times in seconds from its beginning."""
     times, sizes = world(timeline)
     return {
         "length": round(max(1.0, timeline.now - timeline.began), 2),
@@ -163,3 +183,161 @@ def tables_of(timeline: Timeline) -> dict[str, object]:
 
 def _rounded(spans: list[tuple[str, float, float]]) -> Iterator[tuple[str, float, float]]:
     return ((kind, round(begin, 2), round(end, 2)) for kind, begin, end in spans)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call as a user would write it, and the function that does it."""
+
+    words: str
+    do: Callable[[], object]
+
+
+class Buttons:
+    """Buttons for a run's workers, their number, and the nodes.
+
+    Args:
+        run: A `kitlib.Run`.
+        cluster: Whose nodes are switched; None for no such buttons.
+        view: The widget below them.
+        replicas: Reads how many workers there should be, the fewest, and the most.
+
+    Attributes:
+        box: The widget.
+    """
+
+    def __init__(self, run: Any, cluster: Any, view: ipywidgets.DOMWidget, *, replicas: Replicas) -> None:
+        self.run, self.cluster, self.replicas = run, cluster, replicas
+        self.said = ipywidgets.HTML("<i>A button does the call that is then shown here.</i>")
+        self.workers = ipywidgets.VBox()
+        self.nodes = ipywidgets.VBox()
+        self.count = ipywidgets.HTML()
+        self._ranks: dict[str, int] = {}
+        self._of_worker: dict[str, dict[str, ipywidgets.Widget]] = {}
+        self._of_node: dict[str, dict[str, ipywidgets.Widget]] = {}
+        self._thread: threading.Thread | None = None
+        self._wanted: tuple[int, int, int] = (0, 0, 0)
+        self._fewer = self._button("−", lambda: self._scale(-1), "one worker less", name="scale down")
+        self._more = self._button("+", lambda: self._scale(+1), "one worker more", name="scale up")
+        scale = ipywidgets.HBox([self.count, self._fewer, self._more])
+        left = ipywidgets.VBox([self.workers, scale])
+        groups = [left, self.nodes] if cluster is not None else [left]
+        layout = ipywidgets.Layout(flex_flow="row wrap", grid_gap="4px 32px")
+        self.box = ipywidgets.VBox([ipywidgets.Box(groups, layout=layout), self.said, view])
+        self.box.add_class("ty-lab")
+
+    def update(self, timeline: Timeline, *, over: bool) -> None:
+        """Show the workers and nodes of now; disable the buttons that make no sense."""
+        with contextlib.suppress(KitError):  # it is gone, or the cluster does not answer: the picture says so
+            self._wanted = self.replicas()
+        busy = over or (self._thread is not None and self._thread.is_alive())
+        self._show_workers(timeline, busy)
+        least = self._wanted[0] <= self._wanted[1]
+        most = self._wanted[0] >= self._wanted[2]
+        _set(self.count, value=f"<b>workers</b> {self._wanted[0] or ''}&ensp;")
+        _set(self._fewer, disabled=busy or least)
+        _set(self._more, disabled=busy or most)
+        if self.cluster is not None:
+            self._show_nodes(timeline, busy)
+
+    def _show_workers(self, timeline: Timeline, busy: bool) -> None:
+        there = {worker: rank for rank, worker in timeline.ranks.items()}
+        hanging = {row.worker: row.rank for row in timeline.rows if row.what == "paused"}
+        shown = there | {each: hanging[each] for each in timeline.paused if hanging.get(each) is not None}
+        self._ranks = shown
+        rows = []
+        for worker in sorted(shown, key=lambda each: (shown[each], each)):
+            parts = self._of_worker.setdefault(worker, self._row_of_worker(worker))
+            paused = worker in timeline.paused
+            words = "hangs" if paused else "trains" if worker in there else ""
+            _set(parts["label"], value=f"<b>rank {shown[worker]}</b> {escape(worker)} {words}&ensp;")
+            _set(parts["kill"], disabled=busy)
+            _set(parts["pause"], disabled=busy or paused)
+            _set(parts["resume"], disabled=busy or not paused)
+            rows.append(parts["row"])
+        if list(self.workers.children) != rows:
+            self.workers.children = rows
+
+    def _row_of_worker(self, worker: str) -> dict[str, ipywidgets.Widget]:
+        def call(verb: str) -> Callable[[], Call]:
+            def made() -> Call:
+                rank = self._ranks.get(worker, 0)
+                return Call(f"run.{verb}(rank={rank})", lambda: getattr(self.run, verb)(rank=rank))
+
+            return made
+
+        parts = {
+            "label": ipywidgets.HTML(),
+            "kill": self._button("kill", call("kill"), "as a crash would", name=f"kill {worker}"),
+            "pause": self._button("pause", call("pause"), "it hangs", name=f"pause {worker}"),
+            "resume": self._button("resume", call("resume"), "it hangs no more", name=f"resume {worker}"),
+        }
+        return parts | {"row": ipywidgets.HBox(list(parts.values()))}
+
+    def _scale(self, by: int) -> Call:
+        wanted = self._wanted[0] + by
+        return Call(f"run.scale({wanted})", lambda: self.run.scale(wanted))
+
+    def _show_nodes(self, timeline: Timeline, busy: bool) -> None:
+        if not self._of_node:
+            try:
+                names = [each["node"] for each in self.cluster.nodes()]
+            except KitError:
+                return
+            self._of_node = {name: self._row_of_node(name) for name in names}
+            self.nodes.children = [parts["row"] for parts in self._of_node.values()]
+        last = {row.node: row.what for row in timeline.rows if row.what in DONE}
+        for name, parts in self._of_node.items():
+            undo = NODE_AFTER.get(last.get(name, ""))
+            for verb in ("stop", "start", "isolate", "reconnect"):
+                makes_sense = verb == undo if undo or verb in ("start", "reconnect") else True
+                _set(parts[verb], disabled=busy or not makes_sense)
+
+    def _row_of_node(self, node: str) -> dict[str, ipywidgets.Widget]:
+        verbs = {"stop": "stop_node", "start": "start_node", "isolate": "isolate", "reconnect": "reconnect"}
+
+        def call(method: str) -> Callable[[], Call]:
+            return lambda: Call(f'cluster.{method}("{node}")', lambda: getattr(self.cluster, method)(node))
+
+        parts: dict[str, ipywidgets.Widget] = {"label": ipywidgets.HTML(f"<b>{escape(node)}</b>&ensp;")}
+        for verb, method in verbs.items():
+            parts[verb] = self._button(verb, call(method), f"cluster.{method}", name=f"{verb} {node}")
+        return parts | {"row": ipywidgets.HBox(list(parts.values()))}
+
+    # Pressing
+
+    def _button(self, text: str, call: Callable[[], Call], hint: str, *, name: str) -> ipywidgets.Button:
+        layout = ipywidgets.Layout(**NARROW)
+        made = ipywidgets.Button(description=text, tooltip=f"{name}: {hint}", layout=layout, disabled=True)
+        made.on_click(lambda _: self._press(call()))
+        return made
+
+    def _press(self, call: Call) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self.said.value = f"<code>{escape(call.words)}</code> …"
+        name = f"lab-{self.run.name}-press"
+        self._thread = threading.Thread(target=self._carry_out, args=(call,), name=name, daemon=True)
+        self._thread.start()
+
+    def _carry_out(self, call: Call) -> None:
+        with shown_elsewhere():
+            try:
+                result = call.do()
+                words = escape(str(result)) if isinstance(result, str) else "done"
+            except KitError as error:
+                fix = f" <i>{escape(error.fix)}</i>" if error.fix else ""
+                words = f"<b style='color:#b3001b'>{escape(error.what)}</b>{fix}"
+        self.said.value = f"<code>{escape(call.words)}</code> {words}"
+
+    def close(self) -> None:
+        """Wait until the last press has been carried out."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(JOIN_SECONDS)
+
+
+def _set(widget: ipywidgets.Widget, **traits: object) -> None:
+    """Set the traits that differ: each change is a message to the browser."""
+    for name, value in traits.items():
+        if getattr(widget, name) != value:
+            setattr(widget, name, value)

@@ -1,25 +1,21 @@
-"""A watch in a notebook: live where somebody looks, a picture and a table where nobody does.
+"""A watch as a cell's output: the widget where a front end shows the notebook, else a picture and a table.
 
-Where a front end shows the notebook, the output is the widget; when the watch has ended, the picture is added
-to the same output, for what is saved. Under papermill, nbclient and nbval nobody looks, and a widget would
-leave nothing in the executed notebook: there the output is a picture and a table, brought up to date after
-each cell, so the notebook has what was true when its last cell ended. Nothing is shown from a thread.
+With a front end, the picture is added to the same output when the watch has ended, for the saved notebook.
+Without one (papermill, nbclient, nbval), a widget would leave nothing in the executed notebook: the picture
+and the table are updated after each cell. Nothing is displayed from a thread.
 """
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import Any
 
 from kitlib.display.progress import in_notebook
-
-if TYPE_CHECKING:
-    from kitlib.widgets.watch import Watch
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-def somebody_looks() -> bool:
-    """Return whether a front end shows the cell that runs: only a front end can be asked for input."""
+def has_frontend() -> bool:
+    """Whether a front end shows the cell that runs: only a front end can be asked for input."""
     if not in_notebook():
         return False
     from IPython import get_ipython
@@ -27,15 +23,15 @@ def somebody_looks() -> bool:
     return bool(getattr(get_ipython().kernel, "_allow_stdin", False))
 
 
-class Showing:
-    """One display of a watch, until the watch has ended and its picture is complete."""
+class NotebookDisplay:
+    """One output of a `kitlib.widgets.watch.Watch`, updated until the watch has ended."""
 
-    def __init__(self, watch: "Watch") -> None:
+    def __init__(self, watch: Any) -> None:
         from IPython import get_ipython
         from IPython.display import display
 
         self.watch = watch
-        self.live = watch.moves and somebody_looks()
+        self.live = watch.moves and has_frontend()
         self.cells = 0
         self.drawn: object = None
         self.shell = get_ipython()
@@ -49,7 +45,7 @@ class Showing:
         self.shell.events.register("post_run_cell", self._after_cell)
 
     def complete(self) -> None:
-        """Bring the display to its last state, if it has come to that."""
+        """Show the last state, once the watch has ended."""
         if self.shell is None or not self.watch.finished:
             return
         self._update()

@@ -1,33 +1,29 @@
-"""A cluster's pods, recorded: who runs where, who waits, and the loss that the runs report meanwhile.
+"""A recording of the cluster's pods: on which node each ran, which were pending, and the runs' losses.
 
-One thread follows the pods and their logs; deleted pods leave nothing that could be asked for later. What was
-seen is in `kitlib.metrics.placement`, the picture in `placement_picture`. It does not move by itself: in a
-notebook it is brought up to date after each cell.
+One thread follows the pods and their logs; deleted pods leave nothing that could be read later. The record is
+`kitlib.metrics.placement`, the static plot in `plots`. There is no live view: its output follows each cell.
 """
 
 import time
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kitlib.display.tables import Table
 from kitlib.errors import KitError, Rejected
-from kitlib.k8s import logs, names, pods
+from kitlib.k8s import names
 from kitlib.k8s.client import Kube
-from kitlib.k8s.manifests import Object
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.metrics import events
 from kitlib.metrics.placement import RUNNING, WAITING, Placement, group_of
-from kitlib.widgets import placement_picture
-from kitlib.widgets.picture import Picture
-from kitlib.widgets.watch import Watch
+from kitlib.widgets.plots import Picture, plot_placement
+from kitlib.widgets.watch import PodLogs, Watch
 
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
 
 
 class PlacementWatch(Watch):
-    """Who ran where; made by :meth:`kitlib.Cluster.watch_placement`."""
+    """Pod placement over time; created by :meth:`kitlib.Cluster.watch_placement`."""
 
     moves = False
 
@@ -38,8 +34,7 @@ class PlacementWatch(Watch):
         self.began = time.time()
         self.ended: float | None = None
         self.placement = Placement(_nodes(kube))
-        self._followers = logs.Followers()
-        self._followed: set[str] = set()
+        self.logs = PodLogs(kube)
 
     # Following
 
@@ -51,7 +46,9 @@ class PlacementWatch(Watch):
             for seen in watch_objects(self.kube, WatchSpec("Pod")):
                 with self.lock:
                     self.placement.see(seen["Pod"].values(), now=time.time())
-                self._listen(seen["Pod"].values())
+                for pod in seen["Pod"].values():
+                    if names.RUN in (pod["metadata"].get("labels") or {}):
+                        self.logs.follow(pod, group_of(pod))
                 if self.stopping.is_set() or time.monotonic() > self.until:
                     break
         except KitError as error:
@@ -59,44 +56,33 @@ class PlacementWatch(Watch):
         finally:
             self.ended = time.time()
             self.stopping.set()
-            self._followers.close()
+            self.logs.close()
 
-    def _listen(self, seen: Iterable[Object]) -> None:
-        for pod in seen:
-            uid = pod["metadata"]["uid"]
-            if uid not in self._followed and names.RUN in (pod["metadata"].get("labels") or {}):
-                if not pods.started(pod):
-                    continue
-                self._followed.add(uid)
-                ended = partial(logs.written, self.kube, pod)
-                self._followers.add(group_of(pod), logs.Follower(self.kube, pod, ended))
-
-    def _collect(self) -> None:
-        lines, _ = self._followers.drain()
+    def collect(self) -> None:
         with self.lock:
-            for group, line in lines:
+            for group, line in self.logs.drain():
                 event = events.parse_line(line.text)
                 loss = event.fields.get("loss") if event is not None and event.event == "step" else None
                 if isinstance(loss, int | float) and event.time >= self.began:
                     self.placement.hear(group, event.time, float(loss))
 
-    # Showing
+    # Display
 
     @property
     def _now(self) -> float:
         return self.ended or time.time()
 
     def table(self) -> Table:
-        """Return a row a pod: where it ran, how long it waited and ran, and how it ended."""
+        """List each pod: where it ran, how long it waited and ran, and how it ended."""
         with self.lock:
             return self.placement.table(now=self._now)
 
     def picture(self) -> Picture:
         with self.lock:
-            figure = placement_picture.draw(
-                self.placement, title=f"cluster {self.title}", began=self.began, now=self._now
+            title = f"cluster {self.title}"
+            return plot_placement(
+                self.placement, title=title, words=repr(self), began=self.began, now=self._now
             )
-        return Picture(figure, repr(self))
 
     def still(self) -> list[dict[str, str]]:
         table = self.table()
@@ -119,7 +105,7 @@ class PlacementWatch(Watch):
 
 
 def _nodes(kube: Kube) -> list[str]:
-    """Return the nodes; none if this user may not see them: then those on which pods are seen."""
+    """List the nodes; empty for a user who may not see them: then nodes appear with their pods."""
     try:
         return sorted(each["metadata"]["name"] for each in kube.get_all("Node"))
     except Rejected as error:

@@ -1,7 +1,7 @@
-"""What all watches share: threads that are named and joined, an end, and three views of one object.
+"""Watches: objects that follow something in threads of their own, and show it as text, a picture, or live.
 
-A watch follows something in threads of its own, so the kernel stays free. What it follows, and what that
-looks like, is in `run_watch` and `cluster_watch`; how a notebook shows it in `showing`.
+The kernel stays free meanwhile. `run_view`, `cluster_view`, `placement` and `dashboard` say what is followed
+and how it looks; `display` shows a watch in a notebook.
 """
 
 import threading
@@ -9,10 +9,16 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from kitlib.display.progress import in_notebook
-from kitlib.widgets.picture import Picture
+from kitlib.display.tracebacks import Line
+from kitlib.k8s import logs, pods
+from kitlib.k8s.client import Kube
+from kitlib.k8s.manifests import Object
+from kitlib.widgets.display import NotebookDisplay
+from kitlib.widgets.plots import Picture
 
 if TYPE_CHECKING:
     from ipywidgets import Widget
@@ -27,7 +33,7 @@ END_SECONDS = 10.0
 
 
 class Watch(AbstractContextManager, ABC):
-    """Something that is followed until it ends, is stopped, or nobody looks any more.
+    """Something that is followed until it ends, is stopped, or has no viewer any more.
 
     As a context manager it is stopped at the end.
 
@@ -36,7 +42,8 @@ class Watch(AbstractContextManager, ABC):
     """
 
     kind = "run"
-    moves = True  # whether there is a widget for those who look; else its picture is renewed after each cell
+    moves = True  # whether there is a widget where a front end shows it; else its picture follows each cell
+    over = False  # whether what is followed has come to its end, so that there is nothing to go on with
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -49,12 +56,12 @@ class Watch(AbstractContextManager, ABC):
         self._working = 0
         self._view: LiveView | None = None
         self._open_views: set[str] = set()
-        self._unseen_since: float | None = None
+        self._closed_since: float | None = None
 
-    # Its life
+    # Life cycle
 
     def start(self) -> "Watch":
-        """Begin, or go on after a stop; one that runs or has seen the end stays as it is."""
+        """Start, or go on after a stop; one that runs or has seen the end stays as it is."""
         if self.stopping.is_set():
             self.join()
         if not self._threads and not self.over:
@@ -72,7 +79,7 @@ class Watch(AbstractContextManager, ABC):
         return self
 
     def stop(self) -> None:
-        """End it, and wait until its threads have; one that has ended is fine."""
+        """Stop, and join the threads; one that has ended is fine."""
         self.stopping.set()
         self.join()
 
@@ -85,7 +92,7 @@ class Watch(AbstractContextManager, ABC):
 
     @property
     def finished(self) -> bool:
-        """Whether it follows no more."""
+        """Whether all its threads have ended."""
         return self._ended.is_set()
 
     def when_finished(self, call: Callable[[], None]) -> None:
@@ -105,100 +112,128 @@ class Watch(AbstractContextManager, ABC):
                 for call in self._then:
                     call()
 
-    # What each kind of watch says
-
-    over = False  # whether what is followed has come to its end, so that there is nothing to go on with
+    # What a subclass says
 
     @abstractmethod
     def work(self) -> dict[str, Callable[[], None]]:
-        """Return what its threads do, by name; each returns when `stopping` is set."""
+        """Functions for its threads, by name; each returns when `stopping` is set."""
 
     @abstractmethod
     def push(self, view: "LiveView") -> int:
-        """Bring the widget up to date; return about how many bytes that were."""
+        """Update the widget; returns the approximate number of bytes sent."""
 
     @abstractmethod
     def picture(self) -> Picture:
-        """Return what is to be seen now, as a static picture."""
+        """Plot the present state."""
 
     @abstractmethod
     def still(self) -> list[dict[str, str]]:
-        """Return the mimebundles by which it is shown where nothing moves: picture, then tables."""
+        """MIME bundles for a front end without widgets: picture, then tables."""
 
     @abstractmethod
     def state(self) -> object:
-        """Return something that changes when the picture would."""
+        """A value that changes when the picture would."""
 
     def catch_up(self) -> None:
         """Wait a moment for the end, if what is followed has ended already."""
 
-    # Showing
+    def collect(self) -> None:
+        """Take in the log lines that have arrived."""
+
+    # Display
 
     def view(self) -> "LiveView":
-        """Return its widget, made when it is first asked for."""
+        """The live view, created when it is first asked for."""
         if self._view is None:
             from kitlib.widgets.widget import LiveView  # ipywidgets takes a while, and not all have a browser
 
             self._view = LiveView(kind=self.kind)
-            self._view.on_msg(self._told)
+            self._view.on_msg(self._on_view)
             self.push(self._view)
         return self._view
 
     def widget(self) -> "Widget":
-        """Return what a front end shows: its view, and perhaps more around it."""
+        """The widget for a front end: the live view, and perhaps more around it."""
         return self.view()
 
     def _ipython_display_(self) -> None:
         if not in_notebook():
             print(repr(self))  # a terminal asked to see it
             return
-        from kitlib.widgets.display import Showing
-
         self.start()
-        Showing(self)
+        NotebookDisplay(self)
 
     def save(self, path) -> object:
-        """Write the picture as PNG, SVG or PDF, by the path's ending."""
+        """Write the picture as PNG, SVG or PDF, by the path's suffix."""
         return self.picture().save(path)
 
     def __exit__(self, *exception) -> None:
         self.stop()
 
-    # Inside
-
     def _draw(self) -> None:
-        """Bring the widget up to date until the end, slower where there is much to send."""
+        """Update the widget until the end, slower where there is much to send."""
         pause, drawn, due = UPDATE_SECONDS, None, 0.0
         while not self.stopping.wait(pause):
-            self._collect()
+            self.collect()
             pause, state = UPDATE_SECONDS, self.state()
             if self._view is not None and (state != drawn or time.monotonic() > due):
                 drawn, due = state, time.monotonic() + STILL_SECONDS
                 pause = max(UPDATE_SECONDS, self.push(self._view) / BYTES_PER_SECOND)
-            if self._nobody_looks() or self._complete():
+            closed = self._closed_since
+            if closed is not None and time.monotonic() - closed > CLOSED_SECONDS:
                 self.stopping.set()
-        self._collect()
+        self.collect()
         if self._view is not None:
             self.push(self._view)
 
-    def _collect(self) -> None:
-        """Take in what has come since."""
-
-    def _complete(self) -> bool:
-        """Return whether the end has been seen."""
-        return self.over
-
-    def _told(self, _widget: object, content: dict[str, object], _buffers: object) -> None:
-        """Remember which views are open; a closed one may come again."""
+    def _on_view(self, _widget: object, content: dict[str, object], _buffers: object) -> None:
+        """Count the open views; a closed one may come again."""
         if content.get("event") == "opened":
             self._open_views.add(str(content.get("view")))
-            self._unseen_since = None
+            self._closed_since = None
             self.start()
         elif content.get("event") == "closed":
             self._open_views.discard(str(content.get("view")))
             if not self._open_views:
-                self._unseen_since = time.monotonic()
+                self._closed_since = time.monotonic()
 
-    def _nobody_looks(self) -> bool:
-        since = self._unseen_since
-        return since is not None and time.monotonic() - since > CLOSED_SECONDS
+
+class PodLogs:
+    """Logs of many pods, each followed once, and taken up where it was when its connection is cut."""
+
+    def __init__(self, kube: Kube) -> None:
+        self.kube = kube
+        self.followed: dict[str, logs.Follower] = {}  # by the pods' uids
+        self._followers = logs.Followers()
+        self._places: dict[str, logs.Place] = {}
+
+    def follow(self, pod: Object, key: Any, *, since: str = "") -> None:
+        """Follow a pod's log, if that has begun.
+
+        Args:
+            pod: The pod.
+            key: What `drain` calls its lines by.
+            since: RFC 3339; older lines are left out.
+        """
+        uid = pod["metadata"]["uid"]
+        if uid not in self.followed and pods.started(pod):
+            place = self._places.setdefault(uid, logs.Place(since))
+            ended = partial(logs.written, self.kube, pod)
+            self.followed[uid] = logs.Follower(self.kube, pod, ended, place)
+            self._followers.add(key, self.followed[uid])
+
+    def drain(self) -> list[tuple[Any, Line]]:
+        """Take the lines that have arrived, with their keys."""
+        lines, failed = self._followers.drain()
+        for follower, _ in failed:  # followed again when its pod is seen next
+            self.followed = {uid: each for uid, each in self.followed.items() if each is not follower}
+        return lines
+
+    def alive(self) -> bool:
+        """Whether a log is still being read."""
+        return self._followers.alive()
+
+    def close(self) -> None:
+        """Stop following; lines that have arrived can still be drained."""
+        self._followers.close()
+        self.followed = {}

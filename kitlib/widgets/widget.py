@@ -1,7 +1,7 @@
-"""The widget in the browser: one model for all live pictures, whose whole state is in its traits.
+"""The widget in the browser: one anywidget model for all live views, whose whole state is in its traits.
 
-The front end is JavaScript without a build step: `static/*.js` behind uPlot (MIT), sent
-as one text, so nothing is fetched from anywhere. What is drawn comes ready: this only carries it.
+The front end is JavaScript without a build step: `static/*.js` behind uPlot (MIT), sent as one text, so
+nothing is fetched from anywhere.
 """
 
 from functools import cache
@@ -11,7 +11,7 @@ import anywidget
 import numpy as np
 import traitlets
 
-from kitlib.widgets import palette
+from kitlib.widgets.plots import DARK, LIGHT, style
 
 STATIC = Path(__file__).parent / "static"
 SCRIPTS = ("uPlot.iife.min.js", "parts.js", "chart.js", "run.js", "cluster.js", "timeline.js")
@@ -21,27 +21,27 @@ STYLES = ("uPlot.min.css", "view.css")
 
 @cache
 def bundle(names: tuple[str, ...]) -> str:
-    """Return files of the front end as one text."""
+    """Join files of the front end."""
     return "\n".join((STATIC / name).read_text(encoding="utf-8") for name in names)
 
 
 def _colours() -> dict[str, object]:
-    themes = {"light": palette.LIGHT, "dark": palette.DARK}
-    styles = [palette.style(index) for index in range(64)]
+    themes = {"light": LIGHT, "dark": DARK}
+    styles = [style(index) for index in range(64)]
     return {name: vars(theme) for name, theme in themes.items()} | {"styles": styles}
 
 
 class LiveView(anywidget.AnyWidget):
-    """What a browser shows of a watch.
+    """The live view of a watch.
 
     Attributes:
         kind: ``run``, ``cluster``, ``timeline`` or ``workshop``.
         frame: Curves, row after row of float32, little-endian.
-        layout: What the rows of the frame are: ``{"rows": [[name, number], …], "columns": 120}``.
-        facts: Title, phase, figures: what is said in words.
+        layout_of_frame: The rows of the frame: ``{"rows": [[name, number], …], "columns": 120}``.
+        facts: Title, phase, and figures.
         tables: Rows of each table, by name.
         lines: The end of the merged log: rank, time, text.
-        summary: What is to be seen, in a sentence, for screen readers.
+        summary: The view in a sentence, for screen readers.
     """
 
     _esm = bundle(SCRIPTS)
@@ -57,7 +57,7 @@ class LiveView(anywidget.AnyWidget):
     summary = traitlets.Unicode("").tag(sync=True)
 
     def show(self, rows: list[tuple[str, int, np.ndarray]] | None = None, **traits: object) -> int:
-        """Bring the browser up to date in one message, with what has changed; return about how many bytes."""
+        """Send what has changed in one message; returns the approximate number of bytes."""
         before = {name: getattr(self, name) for name in traits}
         size = 0
         with self.hold_sync():

@@ -101,20 +101,20 @@ def test_a_run_that_ended_long_ago_is_shown_whole_by_two_watches_at_once(launch,
     watches = [local_cluster.run(run.name).watch() for _ in range(2)]
     assert all(map(ended, watches))
     assert [each.training.last_step for each in watches] == [4, 4]
-    assert [each.journal.total for each in watches] == [22, 22]
+    assert [each.log_tail.total for each in watches] == [22, 22]
 
 
 def test_a_watch_that_is_stopped_leaves_no_thread_and_goes_on_where_it_was(launch, plain):
     run = launch(plain(TRAINER.format(steps=2000, pause=0.02)))
     watch = run.watch()
-    until(lambda: (watch._collect(), watch.training.last_step or 0)[1] > 20, "step 20")
+    until(lambda: (watch.collect(), watch.training.last_step or 0)[1] > 20, "step 20")
     watch.stop()
     assert not threads()
     assert watch.finished
-    stopped = watch.journal.total
+    stopped = watch.log_tail.total
     assert watch.training.last_step is not None
     watch.start()
-    until(lambda: watch.journal.total > stopped + 50, "more lines")
+    until(lambda: watch.log_tail.total > stopped + 50, "more lines")
     watch.stop()
     frame = watch.training.frame()
     assert frame.steps.tolist() == list(range(len(frame.steps)))
@@ -139,7 +139,7 @@ def kill(cluster, name):
 
 def cut(watch):
     """Hang up on the API server, wherever the lines are."""
-    for follower in list(watch._followed.values()):
+    for follower in list(watch.logs.followed.values()):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # it has hung up already
             connection = follower.stream._response._sock_shutdown.__self__
             with socket.socket(fileno=os.dup(connection.fileno())) as same:
@@ -159,8 +159,8 @@ def test_a_log_that_is_cut_comes_without_a_gap_and_without_a_double(own_cluster,
     """
     run = train(own_cluster, source=source)
     watch, seen = run.watch(), []
-    keep = watch.journal.add
-    watch.journal.add = lambda lines: (seen.extend(lines), keep(lines))
+    keep = watch.log_tail.add
+    watch.log_tail.add = lambda lines: (seen.extend(lines), keep(lines))
     for lines in range(500, 5000, 500) if name == "connection" else (500, 2500):
         until(lambda lines=lines: len(seen) > lines, f"line {lines}")
         cut(watch) if name == "connection" else kill(own_cluster, name)

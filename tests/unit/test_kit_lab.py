@@ -10,8 +10,7 @@ from kitlib.display.progress import Progress, progress
 from kitlib.errors import BadInput
 from kitlib.metrics.disruptions import disruptions
 from kitlib.metrics.timeline import build
-from kitlib.widgets.dashboard import Lab, rows_of, tables_of
-from kitlib.widgets.dashboard_buttons import Buttons
+from kitlib.widgets.dashboard import Buttons, Dashboard, rows_of, tables_of
 
 from .elastic_story import BEGAN, Story, lab
 
@@ -25,13 +24,8 @@ class Run:
     def __init__(self):
         self.called, self.replicas = [], 2
 
-    def _main(self):
-        notes = {
-            "trainyard/replicas": str(self.replicas),
-            "trainyard/min-replicas": "1",
-            "trainyard/max-replicas": "3",
-        }
-        return {"kind": "PodTemplate", "metadata": {"name": "lab", "annotations": notes}}
+    def limits(self):
+        return self.replicas, 1, 3
 
     def kill(self, *, rank):
         with progress("run lab") as line:
@@ -60,10 +54,14 @@ class Cluster:
         self.called.append(node)
 
 
+def buttons_of(run, cluster):
+    return Buttons(run, cluster, ipywidgets.HTML(), replicas=run.limits)
+
+
 @pytest.fixture
 def made():
     run, cluster = Run(), Cluster()
-    return SimpleNamespace(run=run, cluster=cluster, buttons=Buttons(run, cluster, ipywidgets.HTML()))
+    return SimpleNamespace(run=run, cluster=cluster, buttons=buttons_of(run, cluster))
 
 
 def look(story, *, now):
@@ -139,7 +137,7 @@ def test_an_error_is_shown_with_what_to_do(made):
 
 def test_a_worker_that_hangs_keeps_its_button_when_the_others_have_gone_on():
     run = Run()
-    buttons, story = Buttons(run, None, ipywidgets.HTML()), beginning()
+    buttons, story = buttons_of(run, None), beginning()
     story.happen(2.0, "Paused", "Pod", "lab-1")
     story.meet(9.0, 2, ["lab-0"], reason="peer silent", step=3)
     buttons.update(look(story, now=9.5), over=False)
@@ -160,7 +158,8 @@ def test_the_browser_gets_strips_and_rows_in_seconds_from_the_beginning():
 
 
 def test_a_lab_that_has_heard_nothing_yet_can_be_shown():
-    lab = Lab(Run())
+    run = Run()
+    lab = Dashboard(run, states=lambda: iter(()), replicas=run.limits)
     assert lab.facts()["figures"][0] == ["world size", "0"]
     assert "no rendezvous yet" in repr(lab)
     assert [sorted(each) for each in lab.still()][0] == ["image/png", "text/plain"]

@@ -12,7 +12,7 @@ from kitlib.display.tracebacks import Line
 from kitlib.metrics import events
 from kitlib.metrics.log_format import format_line, json_of, number
 from kitlib.runs.log_stream import Log
-from kitlib.widgets.log_tail import Journal
+from kitlib.widgets.run_view import LogTail
 
 
 def said(event, **fields):
@@ -129,8 +129,8 @@ def test_a_log_shows_words_and_is_the_text_that_was_written():
 
 
 def test_the_log_of_a_watch_has_words_in_place_of_json():
-    journal = Journal()
-    journal.add([(2, Line("2026-01-01T00:00:01Z", STEP)), ("worker-2", Line("2026-01-01T00:00:02Z", STEP))])
-    first, second = journal.rows()
+    log_tail = LogTail()
+    log_tail.add([(2, Line("2026-01-01T00:00:01Z", STEP)), ("worker-2", Line("2026-01-01T00:00:02Z", STEP))])
+    first, second = log_tail.rows()
     assert first == [2, "00:00:01", "epoch 3  step 140  loss 0.4312  1,204 images/s"]
     assert second[0] == "worker-2"

@@ -3,7 +3,7 @@
 import pytest
 
 from kitlib.metrics.placement import Placement, group_of, short
-from kitlib.widgets import placement_picture
+from kitlib.widgets.plots import plot_placement
 
 EARLIER = "2026-01-01T00:00:00Z"
 START = 1767225600.0  # the same in seconds
@@ -69,7 +69,7 @@ def test_pods_are_of_their_run_or_else_of_their_job_or_app():
 def test_the_picture_has_a_lane_for_those_who_wait_and_one_for_each_node(placement):
     for step in range(20):
         placement.hear("digits-worker-0", START + step / 4, 1 / (1 + step))
-    figure = placement_picture.draw(placement, title="lab", began=START, now=START + 9)
+    figure = plot_placement(placement, title="lab", words="", began=START, now=START + 9).figure
     lanes, loss = figure.axes
     assert [each.get_text() for each in lanes.get_yticklabels()] == ["Pending", "node-0", "node-1"]
     assert len(loss.lines[0].get_xdata()) == 20

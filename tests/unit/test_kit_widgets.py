@@ -9,8 +9,8 @@ from kitlib.display.tracebacks import Line
 from kitlib.k8s.logs import Place
 from kitlib.metrics.events import Event
 from kitlib.metrics.training import MOST_BUCKETS, MOST_BYTES, MOST_ROWS, TrainingMetrics
-from kitlib.widgets import loss, palette, run_picture
-from kitlib.widgets.log_tail import LONGEST, Journal
+from kitlib.widgets.plots import DARK, LIGHT, plot_loss, plot_run, style
+from kitlib.widgets.run_view import LONGEST, LogTail
 
 
 def step(number, *, rank=0, world=1, value=1.0, **fields):
@@ -80,7 +80,7 @@ def test_a_loss_that_is_no_number_leaves_a_hole_and_the_rest():
     frame = TrainingMetrics(events).frame()
     assert frame.steps.tolist() == [0, 1, 2, 3]
     assert np.isfinite(frame.smooth).all()
-    assert loss.picture(events, title="odd")._repr_png_()
+    assert plot_loss(events, title="odd")._repr_png_()
 
 
 def test_epochs_have_the_mean_over_the_ranks_and_the_accuracy_that_was_evaluated():
@@ -97,21 +97,21 @@ def test_epochs_have_the_mean_over_the_ranks_and_the_accuracy_that_was_evaluated
 def test_a_run_without_any_step_can_be_drawn():
     frame = TrainingMetrics().frame()
     assert frame.loss.shape == (0, 0)
-    assert run_picture.draw(TrainingMetrics(), title="empty")
-    assert "no steps" in repr(loss.picture([], title="empty"))
+    assert plot_run(TrainingMetrics(), title="empty", words="")._repr_png_()
+    assert "no steps" in repr(plot_loss([], title="empty"))
 
 
 def test_the_merged_log_is_in_the_order_of_time_and_keeps_each_workers_order():
-    journal = Journal(most=5)
-    journal.add([(0, Line("2026-01-01T00:00:01Z", "a")), (1, Line("2026-01-01T00:00:03Z", "d"))])
+    log_tail = LogTail(most=5)
+    log_tail.add([(0, Line("2026-01-01T00:00:01Z", "a")), (1, Line("2026-01-01T00:00:03Z", "d"))])
     late = [Line("2026-01-01T00:00:02.5Z", text) for text in ("b", "c", "x" * 1000)]
-    journal.add((0, each) for each in late)
-    assert [row[2][:1] for row in journal.rows()] == ["a", "b", "c", "x", "d"]
-    assert journal.rows()[0][:2] == [0, "00:00:01"]
-    assert max(len(row[2]) for row in journal.rows()) == LONGEST
-    journal.add([(2, Line("2026-01-01T00:00:04Z", "e"))])
-    assert [row[2][:1] for row in journal.rows()] == ["b", "c", "x", "d", "e"]
-    assert journal.total == 6
+    log_tail.add((0, each) for each in late)
+    assert [row[2][:1] for row in log_tail.rows()] == ["a", "b", "c", "x", "d"]
+    assert log_tail.rows()[0][:2] == [0, "00:00:01"]
+    assert max(len(row[2]) for row in log_tail.rows()) == LONGEST
+    log_tail.add([(2, Line("2026-01-01T00:00:04Z", "e"))])
+    assert [row[2][:1] for row in log_tail.rows()] == ["b", "c", "x", "d", "e"]
+    assert log_tail.total == 6
 
 
 @pytest.mark.parametrize("cuts", [(1,), (2, 3), (4, 4, 5), (7,), (1, 2, 3, 4, 5, 6, 7)])
@@ -127,12 +127,26 @@ def test_a_log_that_is_cut_anywhere_is_read_without_a_gap_and_without_a_double(c
     assert got == [each.text for each in written]
 
 
-@pytest.mark.parametrize("theme", [palette.LIGHT, palette.DARK])
+def contrast(one, other):
+    """Compute the contrast of two colours, from 1 to 21 (WCAG 2.2)."""
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour):
+    parts = [int(colour[index : index + 2], 16) / 255 for index in (1, 3, 5)]
+    red, green, blue = (
+        each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_every_colour_can_be_read_on_its_ground(theme):
     written = (*theme.lines, theme.text, theme.main, theme.good, theme.bad, theme.busy)
-    assert min(palette.contrast(each, theme.ground) for each in written) >= 4.5
+    assert min(contrast(each, theme.ground) for each in written) >= 4.5
 
 
 def test_no_two_of_64_ranks_look_alike_and_eight_differ_by_their_dashes_alone():
-    assert len({palette.style(rank) for rank in range(64)}) == 64
-    assert len({palette.style(rank)[1] for rank in range(8)}) == 8
+    assert len({style(rank) for rank in range(64)}) == 64
+    assert len({style(rank)[1] for rank in range(8)}) == 8

@@ -1,44 +1,42 @@
-"""A cluster, watched: CPU, memory and GPU of every node over time, and its pods.
+"""A cluster as it is used: CPU, memory and GPUs of every node over time, and its pods.
 
-One thread follows nodes and pods and asks the kubelets for their counters; another draws. GPUs are what the
-kit can know of them: how many are asked for, and how busy they are where the trainers on a node tell. The
-figures are in `node_samples`, the static picture in `cluster_picture`.
+One thread watches nodes and pods and reads the kubelets' counters; another draws. Of GPUs it knows how many
+are requested, and how busy they are where the trainers on a node report it. The figures are in
+`kitlib.metrics.node_samples`, the static plot in `plots`.
 """
 
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kitlib.display.tables import Table
 from kitlib.errors import KitError, Rejected
-from kitlib.k8s import logs, names, pods
+from kitlib.k8s import names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import format_bytes
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.metrics import events
 from kitlib.metrics.node_samples import GPU, History, Rates, Use, figures, gpus_held, read_counters
-from kitlib.widgets import cluster_picture
-from kitlib.widgets.picture import Picture
-from kitlib.widgets.watch import Watch
+from kitlib.widgets.plots import Picture, plot_usage
+from kitlib.widgets.watch import PodLogs, Watch
 
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
 
-# As often as a local node counts: what a container that ends between two looks has used is not told.
+# As often as a local node counts: usage of a container that ends between two samples is lost.
 SAMPLE_SECONDS = 1.0
-MOST_ASKED = 16  # nodes; a request each, so larger clusters are asked by metrics-server
-FRESH_SECONDS = 15.0  # what a trainer said longer ago says nothing of now
+MOST_KUBELETS = 16  # nodes; a request each, so larger clusters are asked by metrics-server
+FRESH_SECONDS = 15.0  # a GPU's figure that is older does not count
 NODES = ("node", "status", "cpu", "memory", "gpus", "pods")
 PODS = ("pod", "phase", "node", "run", "restarts", "why")
 KINDS = ("cpu", "memory", "gpus", "gpu")
 
 
 class ClusterWatch(Watch):
-    """A cluster as it is used; made by :meth:`kitlib.Cluster.watch`."""
+    """A live view of a cluster; created by :meth:`kitlib.Cluster.watch`."""
 
     kind = "cluster"
 
@@ -52,9 +50,8 @@ class ClusterWatch(Watch):
         self.pods: list[list[object]] = []
         self._rates = Rates()
         self._sampled = 0.0
-        self._followers = logs.Followers()
-        self._followed: set[str] = set()  # the uids of pods whose trainers may tell of GPUs
-        self._told: dict[str, tuple[float, float]] = {}  # by node: when, and percent
+        self.logs = PodLogs(kube)  # of pods whose trainers may report their GPUs
+        self._gpu_percent: dict[str, tuple[float, float]] = {}  # by node: when, and percent
 
     # Following
 
@@ -63,7 +60,7 @@ class ClusterWatch(Watch):
 
     def _follow(self) -> None:
         try:
-            for seen in watch_objects(self.kube, *self._selections()):
+            for seen in watch_objects(self.kube, *self._watch_specs()):
                 nodes, every = list(seen.get("Node", {}).values()), list(seen["Pod"].values())
                 ending = self.stopping.is_set() or time.monotonic() > self.until
                 # Once more at the end: what was short is between the last sample and this one.
@@ -79,10 +76,9 @@ class ClusterWatch(Watch):
             self.trouble, self.over = error.what, True
         finally:
             self.stopping.set()
-            self._followers.close()
-            self._followed = set()
+            self.logs.close()
 
-    def _selections(self) -> list[WatchSpec]:
+    def _watch_specs(self) -> list[WatchSpec]:
         try:
             self.kube.get_all("Node")
         except Rejected as error:
@@ -95,7 +91,8 @@ class ClusterWatch(Watch):
     def _sample(self, nodes: list[Object], every: list[Object]) -> None:
         now, held = time.time(), gpus_held(every)
         used = self._used([each["metadata"]["name"] for each in nodes], now)
-        fresh = {node: percent for node, (at, percent) in self._told.items() if now - at < FRESH_SECONDS}
+        known = self._gpu_percent.items()
+        fresh = {node: percent for node, (at, percent) in known if now - at < FRESH_SECONDS}
         with self.lock:
             use = {
                 name: Use(*used.get(name, (None, None)), held.get(name, 0.0), fresh.get(name))
@@ -104,12 +101,12 @@ class ClusterWatch(Watch):
             self.history.add(now, nodes, use)
 
     def _used(self, nodes: list[str], now: float) -> dict[str, tuple[float | None, float]]:
-        """Return cores and bytes in use by node: by the kubelets, or else by metrics-server."""
-        if self.source == "the kubelets" and len(nodes) <= MOST_ASKED:
+        """Read cores and bytes in use by node: from the kubelets, or else from metrics-server."""
+        if self.source == "the kubelets" and len(nodes) <= MOST_KUBELETS:
             found = {}
             for name in nodes:
                 try:
-                    found[name] = self._ask_kubelet(name, now)
+                    found[name] = self._read_kubelet(name, now)
                 except Rejected as error:
                     if error.status == 403:  # not for this user: never ask again
                         self.source = "metrics-server"
@@ -125,33 +122,29 @@ class ClusterWatch(Watch):
             self.source = "nobody: there is no metrics-server"
             return {}
 
-    def _ask_kubelet(self, name: str, now: float) -> tuple[float | None, float] | None:
+    def _read_kubelet(self, name: str, now: float) -> tuple[float | None, float] | None:
         path = f"{self.kube.path('Node', name)}/proxy/metrics/resource"
         read = read_counters(self.kube.stream(path, about=f'the figures of node "{name}"', params={}), now)
         return None if read is None else (self._rates.add(name, read[0], read[1]), read[2])
 
     def _follow_gpus(self, every: Iterable[Object]) -> None:
-        """Listen to trainers that have GPUs: they tell how busy these are."""
+        """Follow the logs of trainers that have GPUs: they report how busy these are."""
+        since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         for pod in every:
-            uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName")
             ours = names.RUN in (pod["metadata"].get("labels") or {}) and any(gpus_held([pod]).values())
-            if ours and uid not in self._followed and pods.phase(pod) == "Running":
-                self._followed.add(uid)
-                since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-                ended = partial(logs.written, self.kube, pod)
-                self._followers.add(node, logs.Follower(self.kube, pod, ended, logs.Place(since)))
+            if ours and pods.phase(pod) == "Running":
+                self.logs.follow(pod, pod["spec"].get("nodeName"), since=since)
 
-    def _collect(self) -> None:
-        lines, _ = self._followers.drain()
-        told: dict[str, list[float]] = {}
-        for node, line in lines:
+    def collect(self) -> None:
+        reported: dict[str, list[float]] = {}
+        for node, line in self.logs.drain():
             event = events.parse_line(line.text)
             percent = event.fields.get("gpu_percent") if event is not None else None
             if isinstance(percent, int | float):
-                told.setdefault(node, []).append(float(percent))
-        self._told |= {node: (time.time(), sum(each) / len(each)) for node, each in told.items()}
+                reported.setdefault(node, []).append(float(percent))
+        self._gpu_percent |= {node: (time.time(), sum(each) / len(each)) for node, each in reported.items()}
 
-    # Showing
+    # Display
 
     def push(self, view: "LiveView") -> int:
         with self.lock:
@@ -166,7 +159,7 @@ class ClusterWatch(Watch):
             )
 
     def facts(self) -> dict[str, object]:
-        """Return what is said in words: title, names of nodes, when it began, figures with their units."""
+        """Facts for the view: title, names of nodes, when it began, figures with their units."""
         running = sum(row[1] == "Running" for row in self.pods)
         ready = sum(row[1] == "Ready" for row in self.nodes)
         figures = [["nodes Ready", f"{ready} of {len(self.nodes)}"], ["pods running", str(running)]]
@@ -190,7 +183,7 @@ class ClusterWatch(Watch):
 
     def picture(self) -> Picture:
         with self.lock:
-            return Picture(cluster_picture.draw(self.history, title=self.title), repr(self))
+            return plot_usage(self.history, title=self.title, words=repr(self))
 
     def still(self) -> list[dict[str, str]]:
         with self.lock:
@@ -230,16 +223,8 @@ def _ready(node: Object) -> str:
 
 
 def _pod_rows(every: Iterable[Object]) -> list[list[object]]:
-    """Return the pods' rows, in the columns of :data:`PODS`."""
+    """List the pods, in the columns of :data:`PODS`."""
     runs = {each["metadata"]["name"]: (each["metadata"].get("labels") or {}).get(names.RUN) for each in every}
-    return [
-        [
-            each["pod"],
-            each["status"],
-            each["node"] or "",
-            runs[each["pod"]],
-            each["restarts"],
-            each.get("why", ""),
-        ]
-        for each in pods.table(every)
-    ]
+    rows = [each | {"run": runs[each["pod"]]} for each in pods.table(every)]
+    columns = {"pod": "", "status": "", "node": "", "run": None, "restarts": 0, "why": ""}
+    return [[each.get(name) or empty for name, empty in columns.items()] for each in rows]

@@ -1,31 +1,27 @@
-"""A run, watched: its curves, its pods, what was said about it and what its workers write.
+"""A run as it goes: its curves, its pods, its events, and the merged log of its workers.
 
-One thread follows Job and pods and begins to follow each pod's log when it has started, so ranks may come and
-go while it watches; another draws. A log that is cut is taken up where it was. The figures are in `training`,
-the lines in `journal`, the static picture in `run_picture`.
+One thread follows Job and pods and each pod's log from its start, so ranks may come and go; another draws.
+The figures are in `kitlib.metrics.training`, the static plot in `plots`.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kitlib.display.tables import Table
-from kitlib.display.tracebacks import Line
+from kitlib.display.tracebacks import Line, time_key
 from kitlib.errors import KitError
-from kitlib.k8s import logs, pods
-from kitlib.k8s.client import Kube
+from kitlib.k8s import pods
 from kitlib.k8s.job_status import RunStatus
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.watch import Snapshot
 from kitlib.metrics import events as metrics
+from kitlib.metrics.log_format import format_line
 from kitlib.metrics.training import Frame, TrainingMetrics
-from kitlib.widgets import run_picture
-from kitlib.widgets.log_tail import Journal
-from kitlib.widgets.picture import Picture
-from kitlib.widgets.watch import Watch
+from kitlib.widgets.plots import Picture, plot_run
+from kitlib.widgets.watch import PodLogs, Watch
 
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
@@ -33,40 +29,65 @@ if TYPE_CHECKING:
 LINES_SECONDS = 1.0  # the log is most of what is sent, and nobody reads it faster
 EVENTS_SECONDS = 3.0
 MOST_EVENTS = 6
+MOST_LINES = 60  # what is sent each second
+LONGEST = 240  # characters
 REST_SECONDS = 10.0  # for the last lines, after the end
 PODS = ("rank", "pod", "phase", "node", "restarts", "why")
 
 
-class Followed(Protocol):
-    """What a watch needs of a run: `kitlib.runs.run` imports this module, not the other way round."""
+States = Callable[[], Iterator[tuple[Snapshot, RunStatus]]]
 
-    kube: Kube
-    name: str
 
-    @property
-    def status(self) -> RunStatus: ...
-    def events(self) -> Table: ...
-    def _watched(self) -> Iterator[Snapshot]: ...
-    def _judged(self, seen: Snapshot) -> RunStatus: ...
+class LogTail:
+    """The newest lines of all workers in the order of time; the order of each worker's lines never changes.
+
+    Args:
+        most: Number of lines to keep.
+    """
+
+    def __init__(self, most: int = MOST_LINES) -> None:
+        self.most = most
+        self.lines: list[tuple[int | str, Line]] = []
+        self.total = 0
+
+    def add(self, lines: Iterable[tuple[int | str, Line]]) -> None:
+        """Add lines with their ranks; those of one rank in its order."""
+        new = list(lines)
+        self.total += len(new)
+        self.lines += new
+        self.lines.sort(key=lambda each: time_key(each[1].time))  # stable: equal times stay as they came
+        del self.lines[: -self.most]
+
+    def rows(self) -> list[list[object]]:
+        """Format the lines for people: rank, time of day in UTC, and text, cut if it is long."""
+        return [[rank, line.time[11:19], _readable(line.text, rank)] for rank, line in self.lines]
+
+
+def _readable(text: str, rank: int | str) -> str:
+    shown = format_line(text, pod=pods.display_name(rank))
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
 
 
 class RunWatch(Watch):
-    """A run as it goes; made by :meth:`kitlib.Run.watch`."""
+    """A live view of a run; created by :meth:`kitlib.Run.watch`.
+
+    Args:
+        run: A `kitlib.Run`.
+        states: Yields each snapshot of its objects with the status that follows from it.
+    """
 
     kind = "run"
 
-    def __init__(self, run: Followed) -> None:
+    def __init__(self, run: Any, *, states: States) -> None:
         super().__init__(run.name)
-        self.run = run
+        self.run, self.states = run, states
         self.began = time.time()
         self.training = TrainingMetrics()
-        self.journal = Journal()
+        self.log_tail = LogTail()
         self.phase, self.words = "Pending", ""
         self.pods: list[list[object]] = []
         self.events: list[list[object]] = []
-        self._followers = logs.Followers()
-        self._followed: dict[str, logs.Follower] = {}  # by the pods' uids
-        self._places: dict[str, logs.Place] = {}
+        self.logs = PodLogs(run.kube)
         self._seen_finished = False
         self._asked_events = self._sent_lines = 0.0
 
@@ -77,15 +98,13 @@ class RunWatch(Watch):
 
     def _follow(self) -> None:
         try:
-            for seen in self.run._watched():
-                status = self.run._judged(seen)
+            for seen, status in self.states():
                 with self.lock:
                     self.phase, self.words = status.phase, str(status)
-                    if (
-                        seen["Pod"] or not status.finished
-                    ):  # the pods of a run that was deleted stay to be seen
+                    if seen["Pod"] or not status.finished:  # the pods of a deleted run stay to be seen
                         self.pods = _pods_rows(seen["Pod"].values())
-                self._follow_logs(seen["Pod"].values())
+                for pod in seen["Pod"].values():
+                    self.logs.follow(pod, self._key(pod))
                 self._ask_events(now=status.finished)
                 if status.finished or self.stopping.is_set():
                     self._seen_finished = status.finished
@@ -96,17 +115,7 @@ class RunWatch(Watch):
         self.over = self._seen_finished or bool(self.trouble)
         self.stopping.set()
 
-    def _follow_logs(self, seen) -> None:
-        for pod in seen:
-            uid = pod["metadata"]["uid"]
-            if uid not in self._followed and pods.started(pod):
-                place = self._places.setdefault(uid, logs.Place())
-                ended = partial(logs.written, self.run.kube, pod)
-                follower = self._followed[uid] = logs.Follower(self.run.kube, pod, ended, place)
-                self._followers.add(self._known_as(pod), follower)
-
-    def _known_as(self, pod: Object) -> object:
-        """Return by what the lines of a pod are known."""
+    def _key(self, pod: Object) -> object:
         return pods.replica_id(pod)
 
     def _ask_events(self, *, now: bool) -> None:
@@ -124,23 +133,16 @@ class RunWatch(Watch):
     def _end_logs(self) -> None:
         """Wait for the last lines of a run that has ended; then let the logs be."""
         end = time.monotonic() + REST_SECONDS
-        while self._seen_finished and self._followers.alive() and time.monotonic() < end:
+        while self._seen_finished and self.logs.alive() and time.monotonic() < end:
             time.sleep(0.05)
-        self._followers.close()
-        self._followed = {}
+        self.logs.close()
 
-    def _complete(self) -> bool:
-        return False  # the other thread says so, when the logs have been read to their ends
-
-    def _collect(self) -> None:
-        lines, failed = self._followers.drain()
+    def collect(self) -> None:
         with self.lock:
-            self._take(lines)
-        for follower, _ in failed:  # begun again with the next look at its pod, where it was
-            self._followed = {uid: each for uid, each in self._followed.items() if each is not follower}
+            self._take(self.logs.drain())
 
     def _take(self, lines: list[tuple[Any, Line]]) -> None:
-        self.journal.add(lines)
+        self.log_tail.add(lines)
         for _, line in lines:
             event = metrics.parse_line(line.text)
             if event is not None:
@@ -154,7 +156,7 @@ class RunWatch(Watch):
         if ended:
             self.join()
 
-    # Showing
+    # Display
 
     def push(self, view: "LiveView") -> int:
         with self.lock:
@@ -162,11 +164,11 @@ class RunWatch(Watch):
             traits = {"facts": self.facts(), "tables": self._tables(), "summary": self.summary()}
             now = time.monotonic()
             if now - self._sent_lines > LINES_SECONDS or self.over:
-                self._sent_lines, traits["lines"] = now, self.journal.rows()
+                self._sent_lines, traits["lines"] = now, self.log_tail.rows()
         return view.show(rows_of(frame), **traits)
 
     def facts(self) -> dict[str, object]:
-        """Return what is said in words: title, phase, and figures with their units."""
+        """Facts for the view: title, phase, and figures with their units."""
         training, figures = self.training, []
         if training.last_step is not None:
             _, loss = training.first_and_last_loss()
@@ -198,14 +200,13 @@ class RunWatch(Watch):
         return {"pods": self.pods, "events": self.events, "latest": latest, "epochs": epochs}
 
     def summary(self) -> str:
-        """Return what is to be seen, in a sentence."""
+        """Describe the run in a sentence."""
         figures = ", ".join(f"{name} {value}" for name, value in self.facts()["figures"])
         return f"Run {self.title}: {self.words or self.phase}" + (f"; {figures}" if figures else "")
 
     def picture(self) -> Picture:
         with self.lock:
-            figure = run_picture.draw(self.training, title=self.title)
-            return Picture(figure, self.summary())
+            return plot_run(self.training, title=self.title, words=self.summary())
 
     def still(self) -> list[dict[str, str]]:
         with self.lock:
@@ -214,7 +215,7 @@ class RunWatch(Watch):
 
     def state(self) -> object:
         with self.lock:
-            return self.phase, self.journal.total, repr(self.pods), self.trouble
+            return self.phase, self.log_tail.total, repr(self.pods), self.trouble
 
     def __repr__(self) -> str:
         with self.lock:
@@ -222,7 +223,7 @@ class RunWatch(Watch):
 
 
 def rows_of(frame: Frame) -> list[tuple[str, int, np.ndarray]]:
-    """Return a frame as the rows that the browser gets: name, rank, values; the steps first."""
+    """Flatten a frame into rows for the browser: name, rank, values; the steps first."""
     rows = [
         ("step", 0, frame.steps),
         ("smooth", 0, frame.smooth),
@@ -234,19 +235,8 @@ def rows_of(frame: Frame) -> list[tuple[str, int, np.ndarray]]:
 
 
 def _pods_rows(seen) -> list[list[object]]:
-    """Return the pods' rows, in the columns of :data:`PODS`."""
-    table = pods.table(seen)
-    return [
-        [
-            each.get("rank", 0),
-            each["pod"],
-            each["status"],
-            each["node"] or "",
-            each["restarts"],
-            each.get("why", ""),
-        ]
-        for each in table
-    ]
+    columns = {"rank": 0, "pod": "", "status": "", "node": "", "restarts": 0, "why": ""}
+    return [[each.get(name) or empty for name, empty in columns.items()] for each in pods.table(seen)]
 
 
 def _shown(value: float) -> str:

@@ -1,0 +1,332 @@
+"""Static plots of what was measured: a run, its loss, the nodes' usage, placement of pods, and sample images.
+
+Each function draws what it is given, as a `Picture`. A run's timeline is in `timeline_plot`.
+"""
+
+import base64
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from kitlib.metrics.events import Event
+from kitlib.metrics.node_samples import History
+from kitlib.metrics.placement import LEAVING, RUNNING, STARTING, WAITING, Placement, Stay, short
+from kitlib.metrics.training import Frame, TrainingMetrics
+
+MOST_IN_LEGEND = 8
+COLUMNS = 8  # of a grid of images
+USAGE = {"cpu": "CPU, %", "memory": "memory, %", "gpus": "GPUs asked for, %", "gpu": "GPUs in use, %"}
+
+# Hues after Okabe and Ito (2008), darkened or lightened to a contrast of 4.5 (WCAG 2.2, 1.4.3): figures are
+# written in them as well.
+LINES_LIGHT = ("#0063a6", "#b34700", "#007352", "#9c3483", "#7a5b00", "#b00020", "#00707f", "#4d4d4d")
+LINES_DARK = ("#66b5ff", "#ff9d5c", "#3fd6a0", "#f09fdc", "#e8c840", "#ff8c9b", "#52d3e6", "#c4c4c4")
+# Lengths of line and gap, in pixels, for those who see no colours; the first is a full line.
+DASHES = ((), (6, 3), (2, 3), (9, 3, 2, 3), (12, 4), (4, 2, 4, 6), (1, 2), (9, 3, 2, 3, 2, 3))
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours for a light or a dark background.
+
+    Attributes:
+        ground: The background, where the front end does not set one.
+        text: Words and axes.
+        lines: Of ranks and nodes, in turn.
+        main: The line that matters most.
+        grid: Lines behind the curves; decoration, without a contrast to keep.
+        good, bad, busy: Of phases.
+    """
+
+    ground: str
+    text: str
+    lines: tuple[str, ...]
+    main: str
+    grid: str
+    good: str
+    bad: str
+    busy: str
+
+
+LIGHT = Theme("#ffffff", "#333333", LINES_LIGHT, "#111111", "#e3e3e3", "#00703c", "#b3001b", "#0063a6")
+DARK = Theme("#111111", "#d6d6d6", LINES_DARK, "#ffffff", "#3a3a3a", "#4bd68d", "#ff8c9b", "#66b5ff")
+THEME = LIGHT  # of static plots, which have a background of their own
+
+
+def style(index: int) -> tuple[int, tuple[int, ...]]:
+    """Choose the colour's index and the dashes of a line: no two of the first sixty-four are alike."""
+    return index % len(LINES_LIGHT), DASHES[(index + index // len(LINES_LIGHT)) % len(DASHES)]
+
+
+class Picture:
+    """A figure that a notebook shows, a script saves, and a terminal describes in a line.
+
+    Args:
+        figure: Not registered with pyplot, so it needs no closing.
+        words: Its content, in a line.
+    """
+
+    def __init__(self, figure: Figure, words: str) -> None:
+        self.figure = figure
+        self.words = words
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as PNG, SVG or PDF, by the path's suffix."""
+        self.figure.savefig(path, bbox_inches="tight")
+        return Path(path)
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
+        return buffer.getvalue()
+
+    def bundle(self) -> dict[str, str]:
+        """Encode it as a MIME bundle, for a display that is updated."""
+        return {"image/png": base64.b64encode(self._repr_png_()).decode(), "text/plain": self.words}
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+def tidy(axes: Axes) -> None:
+    """Remove what shows no data."""
+    axes.grid(color=THEME.grid, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(THEME.grid)
+    axes.tick_params(colors=THEME.text, length=0)
+    axes.xaxis.label.set_color(THEME.text)
+    axes.yaxis.label.set_color(THEME.text)
+
+
+# A run
+
+
+def plot_loss(events: Iterable[Event], *, title: str) -> Picture:
+    """Plot the loss by rank, from the ``step`` events of a run.
+
+    Steps whose loss is missing or not a number are left out; a line that ends early is a rank that stopped.
+    """
+    training = TrainingMetrics(events)
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
+    _draw_loss(axes, training, title=title)
+    tidy(axes)
+    axes.set(xlabel="step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if not training.ranks:
+        return Picture(figure, "Loss: no steps were reported yet")
+    first, last = training.first_and_last_loss()
+    ranks, steps = len(training.ranks), training.last_step
+    return Picture(
+        figure, f"Loss of {ranks} ranks over {steps} steps: {first:.3g} at first, {last:.3g} at last"
+    )
+
+
+def plot_run(training: TrainingMetrics, *, title: str, words: str) -> Picture:
+    """Plot a run: loss by rank and smoothed, images a second, and the world size as a band."""
+    frame = training.frame()
+    with_rate = bool(np.isfinite(frame.rate).any())
+    heights = [3.0, 0.45, *([1.2] * with_rate)]
+    figure = Figure(figsize=(7.5, 1 + sum(heights)), layout="constrained", facecolor=THEME.ground)
+    axes = figure.subplots(len(heights), sharex=True, height_ratios=heights)
+    _draw_loss(axes[0], training, title=title, frame=frame)
+    most = int(frame.world.max(initial=1))
+    axes[1].fill_between(frame.steps, frame.world, step="post", color=THEME.lines[0], alpha=0.35, linewidth=0)
+    axes[1].set(ylabel="ranks", ylim=(0, most * 1.15), yticks=[0, most])
+    if with_rate:
+        axes[2].plot(frame.steps, frame.rate, color=THEME.lines[2], linewidth=1.4)
+        axes[2].set(ylabel="images/s", ylim=(0, np.nanmax(frame.rate) * 1.1))
+    for each in axes:
+        tidy(each)
+    axes[-1].set(xlabel="step")
+    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.align_ylabels(axes)
+    return Picture(figure, words)
+
+
+def _draw_loss(axes: Axes, training: TrainingMetrics, *, title: str, frame: Frame | None = None) -> None:
+    frame = training.frame() if frame is None else frame
+    few = len(frame.ranks) <= MOST_IN_LEGEND
+    for rank, values in zip(frame.ranks, frame.loss, strict=True):
+        there = np.isfinite(values)
+        colour, dashes = style(rank)
+        axes.plot(
+            frame.steps[there],
+            values[there],
+            label=f"rank {rank}" if few else None,
+            color=THEME.lines[colour],
+            linestyle=(0, dashes) if few and dashes else "-",
+            linewidth=1.1 if few else 0.6,
+            alpha=0.75 if few else 0.45,
+        )
+    if frame.ranks:
+        axes.plot(frame.steps, frame.smooth, label="smoothed", color=THEME.main, linewidth=1.9)
+        axes.legend(frameon=False, ncols=2 if few else 1, fontsize="small")
+    else:
+        axes.text(0.5, 0.5, "no steps were reported yet", ha="center", va="center", transform=axes.transAxes)
+    axes.set(ylabel="loss")
+    title = f"{title} (synthetic data)" if training.synthetic else title
+    axes.set_title(title, loc="left", color=THEME.text)
+
+
+# A cluster
+
+
+def plot_usage(history: History, *, title: str, words: str) -> Picture:
+    """Plot the share of CPU, memory and GPUs in use on every node, over time."""
+    shares = {kind: history.percent(kind) for kind in USAGE}
+    kinds = [kind for kind in USAGE if kind in ("cpu", "memory") or np.isfinite(shares[kind]).any()]
+    figure = Figure(figsize=(7.5, 1 + 1.9 * len(kinds)), layout="constrained", facecolor=THEME.ground)
+    axes = figure.subplots(len(kinds), sharex=True)
+    seconds = np.array(history.times) - (history.times[0] if history.times else 0)
+    few = len(history.nodes) <= MOST_IN_LEGEND
+    for each, kind in zip(axes, kinds, strict=True):
+        for index, (name, values) in enumerate(zip(history.nodes, shares[kind], strict=True)):
+            colour, dashes = style(index)
+            line = (0, dashes) if few and dashes else "-"
+            each.plot(seconds, values, label=name, color=THEME.lines[colour], linestyle=line, linewidth=1.4)
+        tidy(each)
+        top = np.nanmax(shares[kind]) if np.isfinite(shares[kind]).any() else 0
+        limit = max(10, 1.3 * top) if kind == "memory" else max(100, 1.05 * top)
+        each.set(ylabel=USAGE[kind], ylim=(0, limit))
+    if few and history.nodes:
+        axes[0].legend(frameon=False, ncols=4, fontsize="small")
+    axes[0].set_title(title, loc="left", color=THEME.text)
+    axes[-1].set(xlabel="seconds")
+    figure.align_ylabels(axes)
+    return Picture(figure, words)
+
+
+# Placement: a lane for each node over time, pending pods above them, the loss below
+
+LANE, GAP = 0.8, 0.35
+PENDING = "Pending"
+LOOKS = {
+    WAITING: {"alpha": 0.25, "hatch": "////"},
+    STARTING: {"alpha": 0.45},
+    RUNNING: {"alpha": 0.9},
+    LEAVING: {"alpha": 0.9, "hatch": "xxxx"},
+}
+
+
+def plot_placement(placement: Placement, *, title: str, words: str, began: float, now: float) -> Picture:
+    """Plot on which node each pod ran, and when.
+
+    Args:
+        placement: What was recorded.
+        title: Above it.
+        words: Its content, in a line.
+        began: Seconds since 1970 at the left end.
+        now: At the right end.
+    """
+    lanes = {PENDING: [each for each in placement.stays if each.state == WAITING and _is_visible(each, now)]}
+    lanes |= {node: [each for each in placement.stays if each.node == node] for node in placement.nodes}
+    rows = {lane: _stack(stays, now) for lane, stays in lanes.items()}
+    groups = list(dict.fromkeys(each.group for each in placement.stays))
+    colours = {group: THEME.lines[index % len(THEME.lines)] for index, group in enumerate(groups)}
+    height = 0.22 * sum(1 + max(each, default=0) for each in rows.values()) + 0.1 * len(rows) + 0.6
+    heights = [max(1.6, height), *([1.5] * bool(placement.losses))]
+    figure = Figure(figsize=(8.5, 0.8 + sum(heights)), layout="constrained", facecolor=THEME.ground)
+    axes = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+    _draw_stays(axes[0], lanes, rows, colours, began=began, now=now)
+    axes[0].set_title(title, loc="left", color=THEME.text)
+    for group, losses in placement.losses.items():
+        times, values = zip(*sorted(losses), strict=True)
+        axes[1].plot([each - began for each in times], values, color=colours.get(group, THEME.main), lw=1.4)
+        axes[1].set(ylabel="loss")
+    for each in axes:
+        tidy(each)
+    axes[-1].set(xlabel="seconds", xlim=(0, max(1.0, now - began)))
+    return Picture(figure, words)
+
+
+def _draw_stays(
+    axes: Axes,
+    lanes: dict[str, list[Stay]],
+    rows: dict[str, list[int]],
+    colours: dict[str, str],
+    *,
+    began: float,
+    now: float,
+) -> None:
+    top, ticks = 0.0, []
+    for lane, stays in lanes.items():
+        deep = 1 + max(rows[lane], default=0)
+        ticks.append(top + deep / 2)
+        if lane == PENDING:
+            axes.axhspan(top - GAP / 2, top + deep + GAP / 2, color=THEME.grid, alpha=0.5, linewidth=0)
+        for stay, row in zip(stays, rows[lane], strict=True):
+            _draw_stay(axes, stay, top + row + 0.5, colours[stay.group], began=began, now=now)
+        top += deep + GAP
+    axes.set(ylim=(top, -GAP), yticks=ticks)
+    axes.set_yticklabels(lanes)
+    legend = [Patch(color=colour, label=group) for group, colour in colours.items()]
+    legend += [Patch(facecolor=THEME.grid, hatch=LOOKS[LEAVING]["hatch"], label="terminating")]
+    place = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
+    axes.legend(handles=legend, frameon=False, fontsize="small", ncols=4, **place)
+
+
+def _draw_stay(axes: Axes, stay: Stay, at: float, colour: str, *, began: float, now: float) -> None:
+    start, end = max(stay.began, began), now if stay.ended is None else stay.ended
+    look = {"facecolor": colour, "edgecolor": THEME.ground, "linewidth": 0.6} | LOOKS[stay.state]
+    axes.barh(at, end - start, left=start - began, height=LANE, **look)
+    number = short(stay.pod)
+    if number and stay.state in (RUNNING, WAITING) and end - start > 0.025 * (now - began):
+        ink = THEME.ground if stay.state == RUNNING else THEME.text
+        axes.text((start + end) / 2 - began, at, number, ha="center", va="center", fontsize=7, color=ink)
+
+
+def _is_visible(stay: Stay, now: float) -> bool:
+    """Leave out the milliseconds that every pod is without a node."""
+    return (now if stay.ended is None else stay.ended) - stay.began > 0.1
+
+
+def _stack(stays: Sequence[Stay], now: float) -> list[int]:
+    """Assign each stay a row of its lane: none covers another, and a pod keeps its row."""
+    rows: list[int] = []
+    free: list[tuple[float, str]] = []  # by row: until when, and by whom, it is taken
+    for stay in stays:
+        end = now if stay.ended is None else stay.ended
+        fits = (row for row, (until, uid) in enumerate(free) if uid == stay.uid or until <= stay.began)
+        mine = next((row for row, (_, uid) in enumerate(free) if uid == stay.uid), None)
+        row = mine if mine is not None else next(fits, len(free))
+        free[row : row + 1] = [(end, stay.uid)]
+        rows.append(row)
+    return rows
+
+
+# Images
+
+
+def plot_images(images: Any, labels: Sequence[str], *, title: str, synthetic: bool) -> Picture:
+    """Plot a grid of images, each under its label.
+
+    Args:
+        images: Bytes of shape (images, height, width), grey, or (images, height, width, 3).
+        labels: One for each.
+        title: Of the dataset.
+        synthetic: Whether they are stand-ins; the picture then says so.
+    """
+    rows = -(-len(images) // COLUMNS)
+    figure = Figure(figsize=(COLUMNS * 1.05, rows * 1.25 + 0.5))
+    panels = figure.subplots(rows, COLUMNS, squeeze=False).flat
+    top = 1 - 0.65 / figure.get_figheight()
+    figure.subplots_adjust(left=0.01, right=0.99, bottom=0.01, top=top, hspace=0.35)
+    for panel in panels:
+        panel.axis("off")
+    for panel, image, label in zip(figure.axes, images, labels, strict=False):
+        panel.imshow(image, cmap="gray_r" if image.ndim == 2 else None)
+        panel.set_title(label if len(label) <= 14 else f"{label[:13]}…", fontsize=8)
+    words = f"{title}: synthetic stand-in images" if synthetic else title
+    figure.suptitle(words, fontsize=10, color="firebrick" if synthetic else None)
+    shown = ", ".join(sorted(set(labels))[:12])
+    return Picture(figure, f"{words}; {len(images)} of them, of the classes {shown}")

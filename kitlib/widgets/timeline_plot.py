@@ -1,0 +1,223 @@
+"""A run's timeline as a static plot: world size, what each worker did, and the loss, over seconds.
+
+The geometry (labels, pauses, lanes) is computed here; the live view in ``static/timeline.js`` draws it too.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from kitlib.metrics.timeline import Row, Step, Timeline
+from kitlib.widgets.plots import THEME, Picture, tidy
+
+LEVELS = 9  # rows of labels above the strips; what finds no room has its mark alone
+LOOKS = {  # colour, hatching and opacity: told apart without colours as well
+    "training": (THEME.lines[0], None, 0.85),
+    "waiting": (THEME.lines[1], "////", 0.45),
+    "hanging": (THEME.lines[5], "xxxx", 0.45),
+    "unknown": (THEME.lines[7], "....", 0.3),
+}
+WIDTH = 10.0
+LETTERS = 118  # so many of them fit into the plot's width
+LEGEND = {"frameon": False, "fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1.0, 1.05)}
+
+
+def plot_timeline(timeline: Timeline) -> Picture:
+    """Plot a timeline: strips over one axis of time."""
+    known = lanes(timeline)
+    marks, levels = labelled(timeline, LETTERS)
+    heights = [0.17 * levels + 0.05, 1.1, 0.2 + 0.3 * max(1, len(known)), 1.7]
+    figure = Figure(figsize=(WIDTH, 1.2 + sum(heights)), layout="constrained", facecolor=THEME.ground)
+    axes = figure.subplots(4, sharex=True, height_ratios=heights)
+    axes[0].set_title(timeline.name, loc="left", color=THEME.text)
+    _draw_labels(axes[0], marks, levels)
+    _draw_world(axes[1], timeline)
+    _draw_lanes(axes[2], known)
+    _draw_loss(axes[3], timeline)
+    for each in axes[1:]:
+        for mark in marks:
+            each.axvline(mark.time, color=THEME.text, linewidth=0.8, linestyle=(0, (2, 2)), alpha=0.7)
+        tidy(each)
+    axes[3].set(xlabel="seconds", xlim=(0, max(1.0, timeline.now - timeline.began)))
+    figure.align_ylabels(axes)
+    return Picture(figure, f"Run {timeline.name}: {timeline.words}; {len(timeline.rows)} changes")
+
+
+# Geometry, in seconds from the beginning
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A change, and the place of its label.
+
+    Attributes:
+        time: Seconds from the beginning.
+        label: What happened, and to whom; empty where there is no room to say it.
+        level: How far up the label is, so that no label and no line crosses another label.
+        begin: Where it begins, in seconds.
+    """
+
+    time: float
+    label: str
+    level: int
+    begin: float
+
+
+def labelled(timeline: Timeline, letters: int) -> tuple[list[Mark], int]:
+    """Lay out the marks; also counts the levels that their labels need.
+
+    Args:
+        timeline: The run's.
+        letters: How many fit beside each other in the picture's width.
+    """
+    letter = max(1.0, timeline.now - timeline.began) / letters  # in seconds
+    marks: list[Mark] = []
+    for row in reversed(timeline.rows):  # from the right: what begins later stays below
+        time, label = row.time - timeline.began, label_of(row)
+        begin = max(0.0, min(time, letter * (letters - len(label))))
+        end = begin + letter * (len(label) + 2)
+        level = 1 + max((each.level for each in marks if each.begin < end or each.time < end), default=-1)
+        if level < LEVELS:
+            marks.append(Mark(time, label, level, begin))
+        else:
+            marks.append(Mark(time, "", 0, time))
+    return marks[::-1], 1 + max((each.level for each in marks), default=0)
+
+
+def label_of(row: Row) -> str:
+    """Describe a change: ``killed lab-2 (rank 1)``."""
+    who = row.worker or row.node
+    rank = "" if row.rank is None or not row.worker else f" (rank {row.rank})"
+    return f"{row.what} {who}{rank}".strip()
+
+
+def pauses(timeline: Timeline) -> list[tuple[float, float, str]]:
+    """Find when nobody trained, until the first step of each round, with the seconds since the change."""
+    found = []
+    for row in timeline.rows:
+        if row.round is None or row.steps_lost is None:  # a round's first row alone
+            continue
+        end = row.time + row.seconds if row.seconds is not None else timeline.now
+        before = max((each.time for each in timeline.steps if each.time < end), default=row.time)
+        begin = max(row.time, before)  # who is asked to join lets the others train on for a while
+        words = f"{row.seconds:.1f} s" if row.seconds is not None else "…"
+        found.append((begin - timeline.began, end - timeline.began, words))
+    return found
+
+
+def lanes(timeline: Timeline) -> list[tuple[str, list[tuple[str, float, float]]]]:
+    """List what each worker did: kind, begin, end."""
+    return [
+        (worker, [(each.kind, each.begin - timeline.began, each.end - timeline.began) for each in spans])
+        for worker, spans in timeline.spans.items()
+    ]
+
+
+def world(timeline: Timeline) -> tuple[list[float], list[int]]:
+    """Compute the world size over time: when it changed, and to what; its last value at the end again."""
+    times = [0.0, *(each.time - timeline.began for each in timeline.rounds), timeline.now - timeline.began]
+    sizes = [0, *timeline.world_sizes]
+    return times, [*sizes, sizes[-1]]
+
+
+# Drawing
+
+
+def _draw_labels(axes: Axes, marks: list[Mark], levels: int) -> None:
+    axes.set_axis_off()
+    axes.set(ylim=(0, max(1, levels)))
+    for mark in marks:
+        axes.plot(
+            [mark.time] * 2, [0, mark.level + 0.15], color=THEME.text, linewidth=0.8, alpha=0.7, clip_on=False
+        )
+        axes.annotate(
+            mark.label,
+            (mark.begin, mark.level + 0.1),
+            xytext=(2, 0),
+            textcoords="offset points",
+            fontsize=8,
+            color=THEME.text,
+            va="bottom",
+            annotation_clip=False,
+        )
+
+
+def _draw_world(axes: Axes, timeline: Timeline) -> None:
+    times, sizes = world(timeline)
+    most = max(1, *sizes)
+    axes.fill_between(times, sizes, step="post", color=THEME.lines[0], alpha=0.3, linewidth=0)
+    axes.step(times, sizes, where="post", color=THEME.lines[0], linewidth=1.6)
+    for begin, end, words in pauses(timeline):
+        axes.axvspan(begin, end, color=THEME.ground, linewidth=0)
+        axes.axvspan(begin, end, color=THEME.lines[5], alpha=0.15, linewidth=0)
+        axes.annotate(words, ((begin + end) / 2, most * 1.06), ha="center", fontsize=8, color=THEME.lines[5])
+    for each in timeline.rounds:
+        place = (each.time - timeline.began, 0)
+        axes.annotate(
+            f"{each.number}", place, xytext=(3, 3), textcoords="offset points", fontsize=7, color=THEME.text
+        )
+    axes.set(ylabel="world size", ylim=(0, most * 1.32))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+
+
+def _draw_lanes(axes: Axes, known: list[tuple[str, list[tuple[str, float, float]]]]) -> None:
+    for index, (_, spans) in enumerate(known):
+        for kind, begin, end in spans:
+            colour, hatch, alpha = LOOKS[kind]
+            look = {
+                "facecolor": colour,
+                "edgecolor": THEME.ground,
+                "hatch": hatch,
+                "alpha": alpha,
+                "linewidth": 0,
+            }
+            axes.broken_barh([(begin, end - begin)], (index - 0.36, 0.72), **look)
+    axes.set(
+        yticks=range(len(known)), yticklabels=[worker for worker, _ in known], ylim=(len(known) - 0.4, -0.6)
+    )
+    seen = [kind for kind in LOOKS if any(each[0] == kind for _, spans in known for each in spans)]
+    for kind in seen:
+        colour, hatch, alpha = LOOKS[kind]
+        look = {
+            "facecolor": colour,
+            "edgecolor": THEME.ground,
+            "hatch": hatch,
+            "alpha": alpha,
+            "linewidth": 0,
+        }
+        axes.fill([], [], label=kind, **look)
+    if seen:
+        axes.legend(**LEGEND)
+
+
+def _draw_loss(axes: Axes, timeline: Timeline) -> None:
+    steps = [each for each in timeline.steps if each.loss is not None]
+    if not steps:
+        axes.text(0.5, 0.5, "no steps were reported yet", ha="center", va="center", transform=axes.transAxes)
+    for run in _stretches(steps):
+        times = [each.time - timeline.began for each in run]
+        axes.plot(times, [each.loss for each in run], color=THEME.lines[3], linewidth=1.4)
+        again = [each.time - timeline.began for each in run if each.repeated]
+        if again:
+            axes.axvspan(min(again), max(again), color=THEME.lines[4], alpha=0.25, linewidth=0)
+            losses = [each.loss for each in run if each.repeated]
+            axes.plot(again, losses, "o", color=THEME.lines[4], markersize=3.5)
+    if any(each.repeated for each in steps):
+        axes.plot([], [], "o", color=THEME.lines[4], markersize=3.5, label="step done again")
+        axes.legend(**LEGEND)
+    axes.set(ylabel="loss")
+
+
+def _stretches(steps: Iterable[Step]) -> Iterator[list[Step]]:
+    """Split steps where the run went back to an earlier one: a new line begins there."""
+    run: list[Step] = []
+    for each in steps:
+        if run and each.number <= run[-1].number:
+            yield run
+            run = []
+        run.append(each)
+    if run:
+        yield run
