@@ -118,10 +118,30 @@ def _pack(project: Path, goal: Path, architecture: str) -> None:
         )
 
 
+def _architecture(text: str) -> str:
+    if text not in MACHINES:  # argparse's choices refuse an empty list in Python 3.11
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(MACHINES)}")
+    return text
+
+
+def _architecture(text: str) -> str:
+    if text not in MACHINES:  # argparse's choices refuse an empty list in Python 3.11
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(MACHINES)}")
+    return text
+
+
+def parse(arguments: Iterable[str] | None = None) -> argparse.Namespace:
+    """Parse the command line: the architectures, none for all of them, and the folder of the wheels."""
+    parser = argparse.ArgumentParser(description="Make the wheels of trainyard-controlplane.")
+    parser.add_argument("architecture", nargs="*", type=_architecture)
+    parser.add_argument("--output", type=Path, default=ROOT / "dist")
+    return parser.parse_args(arguments)
+
+
 def main(arguments: Iterable[str] | None = None) -> int:
     """Make the wheels that are asked for."""
     parser = argparse.ArgumentParser(description="Make the wheels of trainyard-controlplane.")
-    parser.add_argument("architecture", nargs="*", choices=list(MACHINES), default=None)
+    parser.add_argument("architecture", nargs="*", type=_architecture, help="default: all")
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
     options = parser.parse_args(arguments)
     for architecture in options.architecture or MACHINES:

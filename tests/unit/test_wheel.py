@@ -69,6 +69,17 @@ def find(installed, tmp_path):
     return json.loads(done.stdout)
 
 
+def test_without_an_architecture_there_is_a_wheel_for_each(capsys):
+    sys.path.insert(0, str(ROOT / "tools"))
+    import wheel as tool
+
+    assert tool.parse([]).architecture == []
+    assert tool.parse(["arm64"]).architecture == ["arm64"]
+    with pytest.raises(SystemExit):
+        tool.parse(["z80"])
+    assert "'z80' is none of amd64, arm64" in capsys.readouterr().err
+
+
 @pytest.mark.timeout(900)
 def test_the_wheel_is_of_a_platform_and_of_any_python(wheel):
     machine = {"amd64": "x86_64", "arm64": "aarch64"}[target()[1]]
