@@ -14,7 +14,7 @@ from kitlib.datasets.dataset import SHARED, SHARED_NOTE
 from kitlib.errors import VolumeNotFound
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
-from kitlib.storage import sharing
+from kitlib.storage import persistent_volume
 
 SIZE = "10Gi"
 
@@ -42,7 +42,7 @@ class Staged:
     def share(self, kube: Kube, *, labels: Mapping[str, str]) -> None:
         """Create the read-only claim in a namespace."""
         notes = {SHARED_NOTE: json.dumps(self.found)}
-        sharing.share(kube, SHARED, source=self.source, size=self.size, labels=labels, notes=notes)
+        persistent_volume.share(kube, SHARED, source=self.source, size=self.size, labels=labels, notes=notes)
 
 
 def stage(cluster: Cluster, wanted: Mapping[str, Mapping]) -> Staged:
@@ -53,7 +53,9 @@ def stage(cluster: Cluster, wanted: Mapping[str, Mapping]) -> Staged:
         wanted: Options of `prepare_dataset`, by the dataset's name.
     """
     volume = cluster.create_volume(SHARED, size=SIZE)
-    sharing.read_only(volume.source)  # raises if the volume cannot be shared, before anything is fetched
+    persistent_volume.read_only(
+        volume.source
+    )  # raises if the volume cannot be shared, before anything is fetched
     for name, options in wanted.items():
         dataset.prepare_dataset(name, volume=volume, **options)
     said = {name: dataset.said_of(volume, name) for name in wanted}

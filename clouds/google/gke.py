@@ -19,7 +19,7 @@ from kitlib import config as settings
 from kitlib.clusters.preflight import Check, Report
 from kitlib.display.tables import Text
 from kitlib.k8s import manifests, names
-from kitlib.storage import Volume, gcs_fuse, pvc
+from kitlib.storage import Volume, persistent_volume, pvc
 
 if TYPE_CHECKING:
     from clouds.google.everything import Plan
@@ -181,8 +181,8 @@ class GkeCluster(PlannedGke):
         """Return what has GKE add the sidecar of GCS FUSE to pods that mount a bucket, and only to those."""
         for each in mounted:
             claim = self.kube.find(pvc.CLAIM, each)
-            if claim is not None and claim["spec"].get("storageClassName") == gcs_fuse.CLASS:
-                return gcs_fuse.ANNOTATIONS
+            if claim is not None and claim["spec"].get("storageClassName") == persistent_volume.GCS_FUSE:
+                return persistent_volume.GCS_FUSE_ANNOTATIONS
         return {}
 
     # Sharing
@@ -225,8 +225,9 @@ class GkeCluster(PlannedGke):
 
         By default it is a Filestore instance: it takes minutes, has at least 1 TiB whatever is asked for,
         and costs about 22 cents an hour until it is deleted. Of the class ``gcs-fuse`` it is a folder of the
-        cluster's bucket, at once and next to free, but no full file system: `storage.gcs_fuse`. Deleting that
-        leaves its files in the bucket, where a volume of the same name finds them, until the cluster goes.
+        cluster's bucket, at once and next to free, but no full file system: `storage.persistent_volume`.
+        Deleting that leaves its files in the bucket, where a volume of the same name finds them, until the
+        cluster goes.
 
         Args:
             name: By which pods mount it.
@@ -234,8 +235,8 @@ class GkeCluster(PlannedGke):
             storage_class: Who makes it; ``gcs-fuse``, or by default that of the settings, or else Filestore.
             source: Where it is, if it exists already.
         """
-        if source is None and (storage_class or settings.read().storage_class) == gcs_fuse.CLASS:
-            source = gcs_fuse.source(self.bucket.removeprefix("gs://"), name)
+        if source is None and (storage_class or settings.read().storage_class) == persistent_volume.GCS_FUSE:
+            source = persistent_volume.gcs_fuse_source(self.bucket.removeprefix("gs://"), name)
         given = {"size": size, "storage_class": storage_class, "source": source}
         pvc.create(self.kube, name, timeout=FILESTORE_SECONDS, **given)
         return Volume(self, name)

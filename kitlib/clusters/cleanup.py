@@ -44,6 +44,6 @@ def delete_all(kube: Kube) -> Table:
     for claim in kube.get_all(pvc.CLAIM, labels=names.KIT):
         name = claim["metadata"]["name"]
         with progress(f"volume {name}") as line:
-            pvc.remove(kube, name, report=line.update)
+            pvc.delete(kube, name, report=line.update)
             line.done("deleted")
     return owned(kube)

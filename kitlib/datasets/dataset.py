@@ -24,8 +24,8 @@ from kitlib.k8s.quantities import check_count
 from kitlib.metrics import events
 from kitlib.runs.log_stream import LogStream
 from kitlib.runs.run import Run
-from kitlib.storage import Volume, sharing
-from kitlib.storage.paths import inside
+from kitlib.storage import Volume, persistent_volume
+from kitlib.storage.copy import inside
 
 if TYPE_CHECKING:
     from kitlib.widgets.plots import Picture
@@ -277,7 +277,7 @@ def _places(volume: Volume, name: str, *, records: bool) -> Iterator[tuple[Volum
     Whoever reads records writes a model beside them, so these are had on a volume of one's own.
     """
     own = volume.name == SHARED or records
-    if not own and (claim := sharing.shared_claim(volume.cluster.kube, SHARED)):
+    if not own and (claim := persistent_volume.find_shared(volume.cluster.kube, SHARED)):
         note = (claim["metadata"].get("annotations") or {}).get(SHARED_NOTE, "{}")
         yield Volume(volume.cluster, SHARED), json.loads(note).get(name)
     yield volume, said_of(volume, name)

@@ -1,4 +1,4 @@
-"""Volumes that all pods share, and the way of files to and from them."""
+"""Volumes that all pods share: claims, PersistentVolumes, and copying files to and from them."""
 
 from kitlib.storage.volume import Volume
 

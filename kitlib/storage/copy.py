@@ -1,20 +1,24 @@
 """Copying files to and from a volume: one tar stream each way, complete or not at all.
 
-What is sent is unpacked into a folder of its own and then renamed into its place; so is what is fetched. The
-last member of a stream says that it is whole.
+A stream is unpacked into a folder of its own, which is then renamed; its last member marks that it is whole.
+The pod that unpacks it is in `helper_pod`.
 """
 
 import io
+import posixpath
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
 from kitlib.display.progress import Progress
+from kitlib.display.tables import Table, age
+from kitlib.errors import BadInput
 from kitlib.k8s.quantities import format_bytes
-from kitlib.storage.helper import MISSING, TAKEN, Helper
+from kitlib.storage.helper_pod import MISSING, OWN, TAKEN, HelperPod
 
 END = ".trainyard-end"
 LOOK_SECONDS = 0.5
@@ -42,27 +46,67 @@ if [ -d "./$1" ]; then cd "./$1" && find . -mindepth 1 -maxdepth 1 {_STAT}; else
 """
 
 
-def entries(helper: Helper, path: str) -> list[str]:
-    """Return a line of type, size, time and name for each entry of a folder, or for a file."""
+def inside(path: object, *, what: str = "path") -> str:
+    """Normalise a path on a volume, relative to its root, which is "".
+
+    Raises:
+        BadInput: It leads out of the volume, or is no text.
+
+    Example:
+        >>> inside("/cifar10//train/")
+        'cifar10/train'
+    """
+    text = str(path)
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    if not isinstance(path, str) or ".." in parts or "\0" in text or "\n" in text:
+        raise BadInput(
+            "this leads to no place on the volume",
+            about=f"{what}={path!r}",
+            fix=f'paths begin at the root of the volume: {what}="cifar10/train"',
+        )
+    return "/".join(parts)
+
+
+def target(name: str, to: object) -> str:
+    """Join the path of an upload called ``name``: ``to``, or below it where that ends with a slash."""
+    place = inside(to, what="to")
+    return posixpath.join(place, name) if not place or str(to).endswith("/") else place
+
+
+def listing(lines: Iterable[str], *, empty: str) -> Table:
+    """Tabulate a folder, from lines of type, size, time and name between tabs."""
+    rows = []
+    for line in lines:
+        kind, size, seconds, name = line.split("\t", 3)
+        if not posixpath.basename(name).startswith(OWN):
+            modified = datetime.fromtimestamp(int(seconds), UTC).isoformat()
+            shown = format_bytes(int(size)) if kind.startswith("regular") else None
+            kind = "file" if kind.startswith("regular") else kind  # GNU says "regular empty file"
+            rows.append((name.removeprefix("./"), kind, shown, age(modified)))
+    return Table(("name", "kind", "size", "age"), sorted(rows), empty=empty)
+
+
+def entries(helper: HelperPod, path: str) -> list[str]:
+    """List a folder, or a file: a line of type, size, time and name for each entry."""
     return helper.output(_LIST, path).splitlines()
 
 
-def content(helper: Helper, path: str) -> bytes:
-    """Return what is in a file."""
+def content(helper: HelperPod, path: str) -> bytes:
+    """Read a file."""
     with helper.running(_READ, path) as process:
         process.stdin.close()
         return process.stdout.read()
 
 
-def remove(helper: Helper, path: str) -> None:
-    """Delete a file or a folder; it disappears at once, whatever it takes to free its room."""
+def remove(helper: HelperPod, path: str) -> None:
+    """Delete a file or a folder; it disappears at once, however long freeing its space takes."""
     helper.output('if [ -e "./$1" ]; then mv "./$1" "$STAGING" && rm -rf "$STAGING"; fi', path)
 
 
 def send(
-    helper: Helper, source: Path, to: str, *, replace: bool, more: Mapping[str, bytes], line: Progress
+    helper: HelperPod, source: Path, to: str, *, replace: bool, more: Mapping[str, bytes], line: Progress
 ) -> str:
-    """Copy a file or a folder to ``to``, and return what was done in words."""
+    """Copy a file or a folder to ``to``; returns the number of files and bytes in words."""
     # GNU's format and not PAX: BusyBox, whose tar unpacks it, knows long names in no other.
     with helper.running(_RECEIVE, source.name, to, "replace" if replace else "keep") as process:
         counted = _Counted(process.stdin, line, "copied")
@@ -73,19 +117,19 @@ def send(
                 files += member.isreg()
                 if member.isreg():
                     with path.open("rb") as content:
-                        stream.addfile(_anybodys(member), content)
+                        stream.addfile(_readable(member), content)
                 else:
-                    stream.addfile(_anybodys(member))
+                    stream.addfile(_readable(member))
             for name, data in more.items():
                 member = tarfile.TarInfo(f"{source.name}/{name}")
                 member.size, member.mtime = len(data), time.time()
-                stream.addfile(_anybodys(member), io.BytesIO(data))
+                stream.addfile(_readable(member), io.BytesIO(data))
             stream.addfile(tarfile.TarInfo(END), io.BytesIO())
     return f"{files} {'file' if files == 1 else 'files'}, {format_bytes(counted.bytes)}"
 
 
-def fetch(helper: Helper, path: str, to: Path, *, line: Progress) -> str:
-    """Copy a file or a folder of the volume to ``to``, and return what was done in words."""
+def fetch(helper: HelperPod, path: str, to: Path, *, line: Progress) -> str:
+    """Copy a file or a folder of the volume to ``to``; returns the bytes in words."""
     folder, _, name = path.rpartition("/")
     with tempfile.TemporaryDirectory(prefix=".trainyard-", dir=to.parent) as staging:
         with helper.running(_SEND, folder, name) as process:
@@ -100,7 +144,7 @@ def fetch(helper: Helper, path: str, to: Path, *, line: Progress) -> str:
 
 
 def _files(source: Path) -> Iterator[Path]:
-    """Yield a file, or a folder with all that is below it; what a link leads to is not followed."""
+    """Walk a file, or a folder with all that is below it; links are not followed."""
     yield source
     if source.is_dir():
         for path in sorted(source.rglob("*")):
@@ -108,8 +152,8 @@ def _files(source: Path) -> Iterator[Path]:
                 yield path
 
 
-def _anybodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return a member as every pod may read it, whoever runs there."""
+def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Let every user of every pod read a member."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode |= 0o755 if member.isdir() else 0o644
@@ -117,12 +161,12 @@ def _anybodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 class _Counted:
-    """A pipe that counts, and tells of it a few times a second."""
+    """A pipe that counts bytes, and reports them a few times a second."""
 
     def __init__(self, pipe: IO[bytes], line: Progress, verb: str) -> None:
         self.pipe, self.line, self.verb = pipe, line, verb
         self.bytes, self.began = 0, time.monotonic()
-        self.told = self.began
+        self.reported = self.began
 
     def write(self, data: bytes) -> int:
         self.pipe.write(data)
@@ -137,7 +181,7 @@ class _Counted:
     def _count(self, more: int) -> None:
         self.bytes += more
         now = time.monotonic()
-        if self.bytes and now - self.told > LOOK_SECONDS:
-            self.told = now
+        if self.bytes and now - self.reported > LOOK_SECONDS:
+            self.reported = now
             rate = self.bytes / (now - self.began) / 1e6
             self.line.update(f"{self.verb} {format_bytes(self.bytes)}, {rate:.0f} MB/s")

@@ -1,4 +1,4 @@
-"""PersistentVolumeClaims: asking for a volume, seeing that it comes, telling who uses it, giving it back."""
+"""PersistentVolumeClaims: create, wait, find the pods that use one, delete."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,11 +12,12 @@ from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_quantity, parse_quantity
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
-from kitlib.storage import gcs_fuse
+from kitlib.storage import persistent_volume
+from kitlib.storage.persistent_volume import CLAIM, VOLUME, volume_labels
 
-CLAIM, VOLUME, CLASS = "PersistentVolumeClaim", "PersistentVolume", "StorageClass"
+CLASS = "StorageClass"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-PREPARATION = "prepare-"  # how the runs are called that put datasets there
+PREPARATION = "prepare-"  # the names of runs that put datasets there begin so
 _NO_SOURCE = {
     "accessModes",
     "capacity",
@@ -30,12 +31,6 @@ _NO_SOURCE = {
 }
 
 
-def volume_labels(name: str) -> dict[str, str]:
-    """Return the labels of a volume, and of what belongs to it."""
-    now = config.read()
-    return names.labels(volume=name, workshop=now.workshop, lifetime=now.lifetime)
-
-
 def create(
     kube: Kube,
     name: str,
@@ -45,11 +40,11 @@ def create(
     source: Mapping | None,
     timeout: float | None = None,
 ) -> None:
-    """Ask for a volume and wait until it is there; one that is there and large enough is fine.
+    """Create a claim and wait until it is bound; one that exists and is large enough is fine.
 
     Raises:
-        BadInput: There is no such class, or the volume is there and smaller.
-        WaitTimeout: Nobody made it; the error has what was said last.
+        BadInput: There is no such class, or the claim exists and is smaller.
+        WaitTimeout: It was not provisioned; the error has the last Event.
     """
     names.validate_name(name, kind="volume")
     size = check_quantity(size, what="size", example='"5Gi"') or "5Gi"
@@ -58,8 +53,8 @@ def create(
         return
     spec: dict[str, object] = {"resources": {"requests": {"storage": size}}}
     if source is not None:
-        made = _create_static(kube, name, size=size, source=source)
-        spec |= {"storageClassName": gcs_fuse.class_of(source), "volumeName": made}
+        volume = persistent_volume.create(kube, name, size=size, source=source)
+        spec |= {"storageClassName": persistent_volume.class_of(source), "volumeName": volume}
     else:
         storage_class = storage_class or config.read().storage_class
         _check_class(kube, storage_class)
@@ -70,7 +65,7 @@ def create(
     _wait_bound(kube, name, timeout)
 
 
-def remove(kube: Kube, name: str, *, report: Callable[[str], None]) -> None:
+def delete(kube: Kube, name: str, *, report: Callable[[str], None]) -> None:
     """Delete a claim, and with it what the StorageClass made for it; one that is gone is fine.
 
     Raises:
@@ -90,12 +85,12 @@ def remove(kube: Kube, name: str, *, report: Callable[[str], None]) -> None:
     for helper in kube.get_all("Pod", labels=f"{names.VOLUME}={name}"):
         kube.delete("Pod", helper["metadata"]["name"])
     _delete(kube, CLAIM, name, report)
-    if (bound := _static(kube, claim)) is not None:
+    if (bound := persistent_volume.find_created(kube, claim)) is not None:
         _delete(kube, VOLUME, bound, report)
 
 
 def _delete(kube: Kube, kind: str, name: str, report: Callable[[str], None]) -> None:
-    """Delete a claim or a volume, and wait until it is gone: who uses it keeps it."""
+    """Delete a claim or a volume, and wait until it is gone: pods that use it keep it."""
     kube.delete(kind, name)
     wait(
         watch_objects(kube, WatchSpec(kind, fields=f"metadata.name={name}")),
@@ -109,7 +104,7 @@ def _delete(kube: Kube, kind: str, name: str, report: Callable[[str], None]) -> 
 
 
 def _delete_preparations(kube: Kube, name: str) -> None:
-    """Delete the pods that have put a dataset on the volume: what they said is in the dataset's own file."""
+    """Delete the ended pods that prepared a dataset there; their result is in the dataset's own file."""
     using = users(kube, name)
     for each in kube.get_all("Pod", labels=names.RUN):
         pod, run = each["metadata"]["name"], each["metadata"]["labels"][names.RUN]
@@ -118,7 +113,7 @@ def _delete_preparations(kube: Kube, name: str) -> None:
 
 
 def users(kube: Kube, name: str) -> list[str]:
-    """Return the pods that name a claim, those of the kit's own copying left out.
+    """List the pods that mount a claim, without the kit's helper pods.
 
     Pods that have ended are among them: Kubernetes keeps a claim until they are deleted.
     """
@@ -135,7 +130,7 @@ def users(kube: Kube, name: str) -> list[str]:
 
 
 def source(kube: Kube, name: str) -> Object:
-    """Return where a volume really is, as its PersistentVolume says: ``{"nfs": {…}}``, ``{"csi": {…}}`` …
+    """Read the source of a claim's PersistentVolume: ``{"nfs": {…}}``, ``{"csi": {…}}`` …
 
     Raises:
         Rejected: This user may not see volumes, as attendees may not.
@@ -149,13 +144,13 @@ def source(kube: Kube, name: str) -> Object:
 
 
 def table(kube: Kube) -> Table:
-    """Return the volumes of the namespace, the kit's and others."""
+    """List the claims of the namespace."""
     rows = [row(each) for each in kube.get_all(CLAIM)]
     return Table(("volume", "status", "size", "mode", "class", "age"), rows, empty="no volumes")
 
 
 def row(claim: Object) -> tuple:
-    """Return name, status, size, access modes, class and age."""
+    """Format a claim: name, status, size, access modes, class and age."""
     spec, status = claim["spec"], claim.get("status") or {}
     size = (status.get("capacity") or spec["resources"]["requests"]).get("storage")
     modes = ", ".join(status.get("accessModes") or spec["accessModes"])
@@ -165,7 +160,7 @@ def row(claim: Object) -> tuple:
 
 
 def about(kube: Kube, name: str) -> str:
-    """Return how errors call a volume."""
+    """Name a volume in an error."""
     return f'volume "{name}" in cluster "{kube.cluster}"'
 
 
@@ -179,32 +174,8 @@ def _check_size(kube: Kube, claim: Object, size: str) -> None:
         )
 
 
-def _create_static(kube: Kube, claim: str, *, size: str, source: Mapping) -> str:
-    """Tell Kubernetes of a volume that somebody made, promised to one claim; return its name."""
-    name = f"{kube.namespace}-{claim}"
-    (item,) = manifests.read(config.manifests("volume", "persistentvolume.yaml"))
-    item["spec"].pop("csi")
-    promised = {"claimRef": {"name": claim, "namespace": kube.namespace}, "capacity": {"storage": size}}
-    spec = {"storageClassName": gcs_fuse.class_of(source), **promised, **source}
-    own = {"metadata": {"name": name, "labels": volume_labels(claim)}, "spec": spec}
-    kube.create(merge(item, own))
-    return name
-
-
-def _static(kube: Kube, claim: Object) -> str | None:
-    """Return the name of what `_create_static` made for a claim; its files stay where they are."""
-    name, bound = claim["metadata"]["name"], claim["spec"].get("volumeName")
-    try:
-        volume = kube.find(VOLUME, bound) if bound == f"{kube.namespace}-{name}" else None
-    except Rejected as error:
-        if error.status != 403:
-            raise
-        return None
-    return bound if volume and names.KIT in (volume["metadata"].get("labels") or {}) else None
-
-
 def _check_class(kube: Kube, name: str | None) -> None:
-    """See that somebody will make the volume: a claim without would wait for ever."""
+    """Check that there is a StorageClass: a claim without one would wait for ever."""
     try:
         classes = {each["metadata"]["name"]: each["metadata"] for each in kube.get_all(CLASS)}
     except Rejected as error:
@@ -221,7 +192,7 @@ def _check_class(kube: Kube, name: str | None) -> None:
 
 
 def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
-    """Wait until the claim has its volume, or is known to get it with its first pod."""
+    """Wait until the claim is bound, or waits for its first pod to be."""
 
     def bound(seen: Snapshot) -> bool:
         reasons = {each.get("reason") for each in seen["Event"].values()}

@@ -1,31 +1,28 @@
-"""A volume as people use it: files go there and come back, by nothing but the Kubernetes API.
+"""A volume as users see it: files are copied there and back through the Kubernetes API alone.
 
-How a volume is asked for is in `claims`, how files travel in `transfer`.
+The claim is in `pvc`, the tar streams are in `copy`.
 """
 
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, KitError
 from kitlib.k8s.manifests import Object
 from kitlib.storage import copy, pvc
-from kitlib.storage.helper import Helper
-from kitlib.storage.paths import inside, listing, target
-
-if TYPE_CHECKING:
-    from kitlib.clusters.base import Cluster
+from kitlib.storage.copy import inside, listing, target
+from kitlib.storage.helper_pod import HelperPod
 
 
 class Volume:
-    """A shared volume, and the way of files to and from it.
+    """A shared volume, and its files.
 
     Args:
-        cluster: Where it is.
+        cluster: The `kitlib.Cluster` that it belongs to.
         name: Its claim's name, by which pods mount it.
 
     Example:
@@ -34,19 +31,19 @@ class Volume:
         >>> volume.ls("pets")
     """
 
-    def __init__(self, cluster: "Cluster", name: str) -> None:
+    def __init__(self, cluster: Any, name: str) -> None:
         self.cluster, self.name = cluster, name
 
     # Files
 
     def ls(self, path: str = "") -> Table:
-        """Return what lies in a folder of the volume.
+        """List a folder of the volume.
 
         Raises:
             FileMissing: There is no such folder.
         """
         place = inside(path)
-        with Helper(self.cluster, self.name) as helper:
+        with HelperPod(self.cluster, self.name) as helper:
             return listing(copy.entries(helper, place), empty="an empty folder")
 
     def upload(
@@ -59,13 +56,13 @@ class Volume:
     ) -> str:
         """Copy a file or a folder to the volume, and return its path there.
 
-        It appears complete or not at all. A file takes the place of a file of its name.
+        It appears complete or not at all. A file replaces a file of its name.
 
         Args:
-            path: What is here.
-            to: Where it is to lie there; with a slash at the end, the folder to put it in.
-            replace: Let a folder take the place of the one that is there.
-            more: Files that the folder gets as well: name -> content.
+            path: Of the file or folder on this machine.
+            to: Its path on the volume; with a slash at the end, the folder to put it in.
+            replace: Replace a folder that is there.
+            more: Files to add to the folder: name -> content.
 
         Raises:
             BadInput: There is no such file, ``to`` leads elsewhere, or a folder of that name is there.
@@ -74,7 +71,7 @@ class Volume:
         """
         source = _here(path)
         place = target(source.name, to)
-        with progress(f"volume {self.name}") as line, Helper(self.cluster, self.name) as helper:
+        with progress(f"volume {self.name}") as line, HelperPod(self.cluster, self.name) as helper:
             try:
                 done = copy.send(helper, source, place, replace=replace, more=more, line=line)
             except OSError as error:
@@ -86,8 +83,8 @@ class Volume:
         """Copy a file or a folder of the volume to this machine, and return its path here.
 
         Args:
-            path: What is on the volume.
-            to: A folder that is there, in which it keeps its name; or its new path.
+            path: Of the file or folder on the volume.
+            to: An existing folder, in which it keeps its name; or its new path.
 
         Raises:
             FileMissing: There is no such file on the volume.
@@ -99,7 +96,7 @@ class Volume:
         here = (given / Path(place or self.name).name if given.is_dir() else given).absolute()
         if here.is_dir():
             raise BadInput("there is a folder of that name already", about=str(here), fix="give another to=")
-        with progress(f"volume {self.name}") as line, Helper(self.cluster, self.name) as helper:
+        with progress(f"volume {self.name}") as line, HelperPod(self.cluster, self.name) as helper:
             try:
                 done = copy.fetch(helper, place, here, line=line)
             except OSError as error:
@@ -108,16 +105,16 @@ class Volume:
         return here
 
     def read(self, path: str) -> bytes:
-        """Return the content of a small file of the volume.
+        """Read a small file of the volume.
 
         Raises:
             FileMissing: There is no such file.
         """
-        with Helper(self.cluster, self.name) as helper:
+        with HelperPod(self.cluster, self.name) as helper:
             return copy.content(helper, inside(path))
 
     def remove(self, path: str) -> None:
-        """Delete a file, or a folder with all that is in it; one that is gone is fine.
+        """Delete a file, or a folder with its content; one that is gone is fine.
 
         Raises:
             BadInput: The path is the volume itself: `delete` does that.
@@ -125,7 +122,7 @@ class Volume:
         place = inside(path)
         if not place:
             raise BadInput("this is the whole volume", about=f"path={path!r}", fix="volume.delete()")
-        with Helper(self.cluster, self.name) as helper:
+        with HelperPod(self.cluster, self.name) as helper:
             copy.remove(helper, place)
 
     # The volume
@@ -137,12 +134,12 @@ class Volume:
             VolumeInUse: Pods use it; the error names them.
         """
         with progress(f"volume {self.name}") as line:
-            pvc.remove(self.cluster.kube, self.name, report=line.update)
+            pvc.delete(self.cluster.kube, self.name, report=line.update)
             line.done("deleted")
 
     @property
     def source(self) -> Object:
-        """Where it really is, as its PersistentVolume says: ``{"nfs": {…}}``, ``{"csi": {…}}`` …
+        """The source of its PersistentVolume: ``{"nfs": {…}}``, ``{"csi": {…}}`` …
 
         Raises:
             Rejected: This user may not see volumes, as attendees may not.

@@ -7,9 +7,9 @@ from clouds.google.gke import GkeCluster
 from clouds.google.session import Session
 from kitlib.datasets.dataset import DatasetJob
 from kitlib.errors import BadInput
-from kitlib.storage import Volume, gcs_fuse, pvc
-from kitlib.storage.helper import Helper
-from kitlib.storage.sharing import share
+from kitlib.storage import Volume, pvc
+from kitlib.storage.helper_pod import HelperPod
+from kitlib.storage.persistent_volume import gcs_fuse_source, share
 
 from .google.fake import PROJECT
 
@@ -43,7 +43,7 @@ def test_a_folder_of_the_bucket_is_bound_by_name_and_pods_that_mount_it_get_the_
     run.delete()
     assert template["metadata"]["annotations"] == WANTED
     assert claim_in(template["spec"]) == "fuse-models"
-    assert Helper(lab, "fuse-models").manifest()["metadata"]["annotations"] == WANTED
+    assert HelperPod(lab, "fuse-models").manifest()["metadata"]["annotations"] == WANTED
     prepared = DatasetJob("digits", volume=volume).on(lab)
     assert prepared.objects[-1]["spec"]["template"]["metadata"]["annotations"] == WANTED
     with pytest.raises(BadInput, match="cannot annotate its pods"):
@@ -60,12 +60,12 @@ def test_pods_without_a_bucket_get_no_sidecar(lab):
     lab.create_volume("fuse-plain", size="1Mi")
     job = kit.IndexedJob("trainers/digits_ddp.py", name="plain", volumes={"/data": "fuse-plain"}).on(lab)
     assert "annotations" not in job.objects[-1]["spec"]["template"]["metadata"]
-    assert "annotations" not in Helper(lab, "fuse-plain").manifest()["metadata"]
+    assert "annotations" not in HelperPod(lab, "fuse-plain").manifest()["metadata"]
     assert lab.pod_annotations(["nobody-knows-it"]) == {}
 
 
 def test_a_bucket_that_is_shared_is_read_only_and_keeps_its_class(lab):
-    where = gcs_fuse.source("trainyard-lab-1", "data")
+    where = gcs_fuse_source("trainyard-lab-1", "data")
     notes = {"name": "fuse-again", "size": "1Gi", "labels": pvc.volume_labels("fuse-again"), "notes": {}}
     share(lab.kube, source=where, **notes)
     bound = lab.kube.get(pvc.VOLUME, f"{lab.kube.namespace}-fuse-again")

@@ -16,7 +16,7 @@ from kitlib.clusters import cleanup
 from kitlib.errors import BadInput, FileMissing, Interrupted, TransferFailed, VolumeInUse, VolumeNotFound
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
-from kitlib.storage.helper import Helper
+from kitlib.storage.helper_pod import HelperPod
 
 pytestmark = pytest.mark.cluster
 
@@ -111,7 +111,7 @@ def test_a_volume_is_found_again_and_not_made_smaller_or_larger(volume, local_cl
 
 
 def test_a_volume_that_a_pod_uses_is_not_deleted(volume, local_cluster):
-    pod = Helper(local_cluster, "files").manifest()
+    pod = HelperPod(local_cluster, "files").manifest()
     pod["metadata"] = {"name": "user-of-files"}
     local_cluster.kube.create(pod)
     try:
@@ -138,13 +138,13 @@ def test_a_sender_that_is_killed_leaves_nothing_half_made(volume, local_cluster,
     """The pipe never ends, so the sender is in the middle when it is killed."""
     script = (
         "import sys, kitlib as kit\n"
-        "from kitlib.storage import transfer\n"
-        "class Slow(transfer._Counted):\n"
+        "from kitlib.storage import copy\n"
+        "class Slow(copy._Counted):\n"
         "    def write(self, data):\n"
         "        size = super().write(data)\n"
         "        if self.bytes > 2_000_000: print('half', flush=True); sys.stdin.read()\n"
         "        return size\n"
-        "transfer._Counted = Slow\n"
+        "copy._Counted = Slow\n"
         f"kit.connect({local_cluster.name!r}).volume('files').upload({str(tmp_path / 'large.bin')!r})\n"
     )
     (tmp_path / "large.bin").write_bytes(os.urandom(8_000_000))
@@ -157,7 +157,7 @@ def test_a_sender_that_is_killed_leaves_nothing_half_made(volume, local_cluster,
     deadline = time.monotonic() + 20
     names = None
     while time.monotonic() < deadline and names != []:
-        with Helper(local_cluster, "files") as helper:
+        with HelperPod(local_cluster, "files") as helper:
             names = [each for each in helper.output("ls -A").split() if each.startswith((".train", "large"))]
     assert names == []
 

@@ -9,7 +9,7 @@ import kitlib as kit
 from kitlib.display.progress import Progress
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput
-from kitlib.storage.sharing import read_only
+from kitlib.storage.persistent_volume import read_only
 from workshop import capacity, rehearsal
 from workshop.attendees import Attendee, Quota, write_handout
 

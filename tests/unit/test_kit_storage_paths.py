@@ -3,7 +3,7 @@
 import pytest
 
 from kitlib.errors import BadInput
-from kitlib.storage.paths import inside, listing, target
+from kitlib.storage.copy import inside, listing, target
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "a\nb", "a\0b", 3, None])

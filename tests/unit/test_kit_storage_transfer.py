@@ -10,7 +10,7 @@ import pytest
 
 from kitlib.errors import TransferFailed, VolumeFull
 from kitlib.storage import copy
-from kitlib.storage.helper import Helper
+from kitlib.storage.helper_pod import HelperPod
 
 from ..node import restrictions
 
@@ -57,7 +57,7 @@ def test_a_full_volume_is_called_that_and_given_back(tmp_path):
         tmp_path, stream(500_000), preexec_fn=restrictions.disk(tmp_path, size="64k")
     )
     assert (status != 0, left) == (True, [])
-    helper = Helper(SimpleNamespace(name="lab"), "shared")
+    helper = HelperPod(SimpleNamespace(name="lab"), "shared")
     error = helper.failed(said)
     assert isinstance(error, VolumeFull)
     assert "volume is full" in error.what

@@ -1,8 +1,7 @@
-"""A pod that mounts a volume for as long as files are copied, and commands that run in it.
+"""A pod that mounts a volume while files are copied, and shell scripts that run in it.
 
-kubectl carries their bytes: it closes one direction and keeps the other, notices a dead connection by itself,
-and speaks to every server's version; the client library's streams do none of the three with each of them.
-What is copied, and how, is in `transfer`.
+kubectl exec carries the bytes: it closes one direction and keeps the other, notices a dead connection, and
+speaks to every server's version, which the client library's streams do not. The scripts are in `copy`.
 """
 
 import contextlib
@@ -12,7 +11,7 @@ import tarfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import IO, TYPE_CHECKING
+from typing import IO, Any
 
 from kitlib import config
 from kitlib.errors import (
@@ -28,35 +27,32 @@ from kitlib.k8s import manifests, names, pods
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
-from kitlib.storage.paths import STAGING
-from kitlib.storage.pvc import volume_labels
+from kitlib.storage.persistent_volume import volume_labels
 
-if TYPE_CHECKING:
-    from kitlib.clusters.base import Cluster
-
+OWN = ".trainyard"  # the prefix of unfinished files, which are not listed
 MISSING, TAKEN = 44, 45  # exit statuses of a script that found nothing, or something in its way
 # The last is what GNU tar says of a write that was cut short by a full disk.
 _FULL = ("No space left on device", "Disk quota exceeded", "Wrote only")
 
 
-class Helper(AbstractContextManager):
-    """A pod with the volume at ``/volume``, its working directory; deleted at the end, whatever happens.
+class HelperPod(AbstractContextManager):
+    """A pod with the volume at ``/volume``, its working directory; deleted at the end in any case.
 
     Args:
-        cluster: Where.
+        cluster: A `kitlib.Cluster`, for its API client, kubectl, and the annotations that pods need there.
         claim: The name of the volume.
     """
 
-    def __init__(self, cluster: "Cluster", claim: str) -> None:
+    def __init__(self, cluster: Any, claim: str) -> None:
         self.cluster, self.claim = cluster, claim
         self.about = f'volume "{claim}" in cluster "{cluster.name}"'
         self.pod = names.unique(f"volume-{claim}")
 
     def manifest(self) -> Object:
-        """Return the pod."""
+        """Build the pod."""
         (pod,) = manifests.read(config.manifests("volume", "helper.yaml"))
         (container,) = pod["spec"]["containers"]
-        staging = {"name": "STAGING", "value": f"{STAGING}{self.pod}"}
+        staging = {"name": "STAGING", "value": f"{OWN}-upload-{self.pod}"}
         own = {
             "metadata": {
                 "name": self.pod,
@@ -71,7 +67,7 @@ class Helper(AbstractContextManager):
         }
         return merge(pod, own)
 
-    def __enter__(self) -> "Helper":
+    def __enter__(self) -> "HelperPod":
         kube = self.cluster.kube
         kube.create(self.manifest())
         try:
@@ -82,7 +78,7 @@ class Helper(AbstractContextManager):
                 ),
                 what="the pod that mounts the volume to start",
                 about=f"{self.about}, pod {self.pod}",
-                resume="see why it waits, mend that, and try again",
+                resume="see why it waits, fix that, and try again",
                 describe=lambda state: "; ".join(
                     pods.why(each) or pods.word(each) for each in state["Pod"].values()
                 ),
@@ -100,18 +96,18 @@ class Helper(AbstractContextManager):
             self.cluster.kube.delete("Pod", self.pod)
 
     def output(self, script: str, *arguments: str) -> str:
-        """Run a shell script to its end and return what it wrote."""
+        """Run a shell script to its end, and return its stdout."""
         with self.running(script, *arguments) as process:
             process.stdin.close()
             return process.stdout.read().decode("utf-8", "replace")
 
     @contextlib.contextmanager
     def running(self, script: str, *arguments: str) -> Iterator[subprocess.Popen]:
-        """Run a shell script, its stdin and stdout in the caller's hands; wait for its end.
+        """Run a shell script with its stdin and stdout open to the caller; wait for its end.
 
         Raises:
             VolumeFull: The script met a full volume.
-            TransferFailed: It ended badly, or the connection to it was lost; the error has its words.
+            TransferFailed: It failed, or the connection to it was lost; the error has its stderr.
         """
         command = [*self.cluster.kubectl_command(), "exec", "-i", "-q", self.pod, "--"]
         process = subprocess.Popen(
@@ -152,7 +148,7 @@ class Helper(AbstractContextManager):
             raise self._explained(process.returncode, arguments, said or str(broken or "")) from broken
 
     def _explained(self, status: int, arguments: Sequence[str], said: str) -> KitError:
-        """Return the error for a script's exit status and words."""
+        """Build the error for a script's exit status and stderr."""
         if status == MISSING:
             return FileMissing(
                 "there is nothing of that name on the volume",
@@ -168,7 +164,7 @@ class Helper(AbstractContextManager):
         return self.failed(said or f"exit status {status}")
 
     def failed(self, words: str) -> TransferFailed:
-        """Return the error for what a script, kubectl or the cluster said."""
+        """Build the error for a message of a script, kubectl or the cluster."""
         if any(full in words for full in _FULL):
             return VolumeFull(
                 "the volume is full; what had been copied is removed again",
