@@ -16,14 +16,13 @@ from typing import Any
 from localkube.api_client import Api, Informer
 from localkube.kubelet import control_socket
 from localkube.kubelet.config import KubeletConfig
-from localkube.kubelet.containers.container_spec import Host
 from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.images.image_programs import Programs
 from localkube.kubelet.node_services import NodeServices
 from localkube.kubelet.nodes.machines import ISOLATED, STOPPED, NodeFaults, NodeStates, VirtualNode
 from localkube.kubelet.nodes.simulation import MARK, Simulation
-from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.context import ContainerHost, Runtime
 from localkube.kubelet.pods.plain_mode import PlainPods
 from localkube.kubelet.pods.pod import PodWorker
 from localkube.kubelet.pods.reattach import reattach
@@ -97,7 +96,7 @@ class Kubelet:
             )
             authorities = watch_authorities(api)
             objects = ObjectCache(api, authorities=authorities)
-            executions = Executions(client, limits=self._limits.join)
+            executions = Executions(client)
             self._runtime = Runtime(
                 api=api,
                 client=client,
@@ -115,7 +114,7 @@ class Kubelet:
                 logs=network.logs,
                 executions=executions,
                 events=EventRecorder(api),
-                host=Host(hide=settings.hide),
+                host=ContainerHost(hide=settings.hide),
                 pods=settings.pods,
                 tmpfs=settings.tmpfs,
                 services=network.services,

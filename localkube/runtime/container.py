@@ -1,24 +1,27 @@
-"""Start one container: namespaces, a root file system, no privileges, then the command.
+"""Start a container, and commands in it: namespaces, a root file system, no privileges, then the command.
 
-Standard library only: the runtime runs it with ``python -S``, and the warm parent imports it too.
-Which mounts a container gets is decided by the agent; here they are only carried out.
+Standard library only: ``init.py`` runs it with ``python -S``, and the forkserver imports it too.
 """
 
 import errno
+import fcntl
 import json
 import os
 import signal
 import socket
+import termios
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from localkube.runtime.pty import take_terminal
+from localkube.runtime.container_spec import ContainerSpec, LinuxSpec, ProcessSpec
 from localkube.runtime.rootfs import build_root, enter_root
 from localkube.runtime.syscalls import CLONE_NEWNS, CLONE_NEWPID, drop_privileges, setns, unshare
 
+NEW_NAMESPACES = {"mount": CLONE_NEWNS, "pid": CLONE_NEWPID}
 
-class LaunchError(Exception):
+
+class ContainerStartError(Exception):
     """The container did not start; ``stage`` is sandbox, mount or exec."""
 
     def __init__(self, stage: str, message: str) -> None:
@@ -28,41 +31,55 @@ class LaunchError(Exception):
 
 
 @dataclass(frozen=True)
-class Launched:
-    """A process that runs: its id as the caller sees it, and the master of its terminal, if it has one."""
+class StartedProcess:
+    """A process that runs: its pid as the caller sees it, and the master of its terminal, if it has one."""
 
     pid: int
     terminal: int | None = None
 
 
-def launch(
-    order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn] | None = None
-) -> Launched:
-    """Start the container of ``order``.
-
-    The process becomes a child of the site's PID 1, which reaps it.
+def start(
+    spec: ContainerSpec, fds: dict[str, int], *, scratch: str, main: Callable[[], NoReturn] | None = None
+) -> StartedProcess:
+    """Start a container; its first process becomes a child of the runtime's PID 1, which reaps it.
 
     Args:
-        order: ``argv``, ``env``, ``cwd``, ``tty``, ``root`` (see ``build_root``) and ``scratch`` (a mount
-            point); ``groups`` or ``cores``, see ``enter_limits``.
+        spec: The container.
         fds: ``stdin``, ``stdout``, ``stderr``, and ``net``, ``uts``, ``ipc``: the pod's namespaces;
-            ``pid`` where its containers share the one of processes.
+            ``pid`` if its containers share their processes.
+        scratch: A directory on which the root is mounted.
         main: Called in place of the command, when the caller has already loaded it.
 
     Raises:
-        LaunchError: With the stage that failed and a sentence.
+        ContainerStartError: With the stage that failed and a sentence.
     """
-    return launched(lambda writer: _helper(order, fds, main, writer))
+    return run_helper(lambda writer: _create(spec, fds, scratch, main, writer))
 
 
-def launched(helper: Callable[[int], NoReturn]) -> Launched:
-    """Run ``helper`` in a fork, and return what it reports on the socket that it is given.
+def execute(spec: ContainerSpec, fds: dict[str, int], *, container: int) -> StartedProcess:
+    """Start the process of ``spec`` in a container that runs, in a session of its own.
+
+    The kernel ends it with the container's first process, whose process namespace it shares.
+
+    Args:
+        spec: The container's, with the command as its process.
+        fds: ``stdin``, ``stdout`` and ``stderr``; not used with a terminal.
+        container: The pid of the container's first process, which has not been reaped.
+
+    Raises:
+        ContainerStartError: With the stage that failed and a sentence.
+    """
+    return run_helper(lambda writer: _join(spec, fds, container, writer))
+
+
+def run_helper(helper: Callable[[int], NoReturn]) -> StartedProcess:
+    """Run ``helper`` in a fork, which reports on the socket that it is given.
 
     It reports ``{"pid": …}`` of a process that it leaves behind, or a stage and a message. The socket ends
     when that process has executed its program.
 
     Raises:
-        LaunchError: It reported a problem, or nothing.
+        ContainerStartError: It reported a problem, or nothing.
     """
     reader, writer = socket.socketpair()
     child = os.fork()
@@ -82,44 +99,73 @@ def launched(helper: Callable[[int], NoReturn]) -> Launched:
         for terminal in terminals:
             os.close(terminal)
         problem = problem or {"stage": "sandbox", "message": "the process ended before it became a container"}
-        raise LaunchError(problem["stage"], problem["message"])
-    return Launched(pid, terminals[0] if terminals else None)
+        raise ContainerStartError(problem["stage"], problem["message"])
+    return StartedProcess(pid, terminals[0] if terminals else None)
 
 
-def _helper(order: dict, fds: dict, main: Callable | None, writer: int) -> NoReturn:
-    """Enter the pod's namespaces and leave a child there."""
+def _create(
+    spec: ContainerSpec, fds: dict[str, int], scratch: str, main: Callable | None, writer: int
+) -> NoReturn:
+    """Enter the pod's namespaces, build the root file system, and leave a child there."""
     try:
         with stage(writer, "sandbox"):
             os.setsid()
-            enter_limits(order)
-            for name in ("net", "uts", "ipc"):
-                setns(fds[name])
-            if "pid" in fds:
-                setns(fds["pid"])
-            unshare(CLONE_NEWNS | (0 if "pid" in fds else CLONE_NEWPID))
+            enter_limits(spec.linux)
+            for name in ("net", "uts", "ipc", "pid"):
+                if name in fds:
+                    setns(fds[name])
+            unshare(sum(NEW_NAMESPACES[name] for name in spec.linux.namespaces))
         with stage(writer, "mount"):
-            build_root(order["root"], order["scratch"])
+            build_root(spec, scratch)
         pid = os.fork()
         if pid == 0:
-            _container(order, fds, main, writer)
-        os.write(writer, json.dumps({"pid": pid}).encode() + b"\n")
+            with stage(writer, "mount"):
+                enter_root(scratch)
+            become(spec.process, fds, writer, main)
+        report_pid(writer, pid)
     finally:
         os._exit(0)
 
 
-def _container(order: dict, fds: dict, main: Callable | None, writer: int) -> NoReturn:
-    """Be PID 1 of the container."""
-    with stage(writer, "mount"):
-        enter_root(order["scratch"])
-    become(order, fds, writer, main)
+def _join(spec: ContainerSpec, fds: dict[str, int], container: int, writer: int) -> NoReturn:
+    """Enter the container's namespaces and leave a child there."""
+    try:
+        with stage(writer, "sandbox"):
+            enter_limits(spec.linux)
+            # The mount namespace comes last: behind it /proc is the container's.
+            paths = [f"/proc/{container}/ns/{name}" for name in ("net", "uts", "ipc", "pid", "mnt")]
+            for space in [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]:
+                setns(space)
+        pid = os.fork()
+        if pid == 0:
+            if not spec.process.terminal:  # a terminal makes its own
+                os.setsid()
+            become(spec.process, fds, writer)
+        report_pid(writer, pid)
+    finally:
+        os._exit(0)
 
 
-def become(order: dict, fds: dict, writer: int, main: Callable | None = None) -> NoReturn:
-    """Execute the command of ``order``, without privileges, in the namespaces that this process is in."""
+def report_pid(writer: int, pid: int) -> None:
+    os.write(writer, json.dumps({"pid": pid}).encode() + b"\n")
+
+
+def become(
+    process: ProcessSpec, fds: dict[str, int], writer: int, main: Callable | None = None, program: str = ""
+) -> NoReturn:
+    """Execute the command of ``process``, without privileges, in the namespaces of the caller.
+
+    Args:
+        process: What to execute.
+        fds: Its standard streams, unless it has a terminal.
+        writer: Reports a failure, and the master of the terminal.
+        main: Called in place of the command.
+        program: The file to execute, if it is not to be searched for.
+    """
     try:
         with stage(writer, "exec"):
             os.umask(0o022)
-            if order.get("tty"):
+            if process.terminal:
                 master = take_terminal()
                 with socket.socket(fileno=os.dup(writer)) as report:
                     socket.send_fds(report, [b"{}\n"], [master])
@@ -127,30 +173,44 @@ def become(order: dict, fds: dict, writer: int, main: Callable | None = None) ->
             else:
                 for number, name in enumerate(("stdin", "stdout", "stderr")):
                     os.dup2(fds[name], number)
-            os.chdir(order["cwd"])
-            if not order.get("plain"):
-                drop_privileges()
+            os.chdir(process.cwd)
+            if process.capabilities is not None:
+                drop_privileges(process.capabilities)
             reset_signals()
             if main is None:
-                program = order.get("program") or find_program(order["argv"][0], order["env"], order["cwd"])
-                os.execve(program, order["argv"], order["env"])
+                env = process.environment
+                os.execve(program or find_program(process.args[0], env, process.cwd), process.args, env)
         os.closerange(3, 1 << 20)
         main()
     finally:
         os._exit(126)
 
 
-def enter_limits(order: dict[str, Any]) -> None:
-    """Move this process, and so all that it starts, into the control groups or onto the cores of an order."""
-    for path in order.get("groups", ()):
+def take_terminal() -> int:
+    """Lead a new session with a new terminal as standard streams; return the terminal's master.
+
+    It is opened inside the container, so that ``tty`` names a device that exists there.
+    """
+    os.setsid()
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    for number in range(3):
+        os.dup2(slave, number)
+    os.close(slave)
+    return master
+
+
+def enter_limits(linux: LinuxSpec) -> None:
+    """Move this process, and so all that it starts, into its control groups or onto its cores."""
+    for path in linux.cgroups_path:
         with open(path, "w") as file:
             file.write("0")
-    if order.get("cores"):
-        os.sched_setaffinity(0, order["cores"])
+    if cpus := linux.resources.cpu.cpus:
+        os.sched_setaffinity(0, map(int, cpus.split(",")))
 
 
 def reset_signals() -> None:
-    """Handle and block no signal, as a program expects that has just been started."""
+    """Give every signal its default action and block none, as a new program expects."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) is not None:
@@ -182,10 +242,10 @@ def _sentence(error: BaseException, message: str) -> str:
 
 
 def find_program(name: str, env: dict[str, str], cwd: str) -> str:
-    """Return the path that a container runtime would execute for ``name``.
+    """Search for the program as container runtimes do.
 
     Raises:
-        OSError: In the runtime's words, ``exec: "nosuch": executable file not found in $PATH``.
+        OSError: In their words, ``exec: "nosuch": executable file not found in $PATH``.
     """
     if "/" in name:
         path = os.path.join(cwd, name)

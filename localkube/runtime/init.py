@@ -1,12 +1,11 @@
-"""PID 1 of a site: makes its network, and starts, signals and reaps every process in it, on orders.
+"""PID 1 of the runtime's namespaces: starts, signals and reaps every process in them, on request.
 
 A program of its own, run with ``python -S`` and the standard library alone, because a small parent forks
-quickly and because it must survive everything else: an agent that died finds here which containers still
+quickly and because it must survive everything else: a kubelet that restarts finds here which containers still
 run, their output pipes with what they wrote meanwhile, the journals of their logs, and how the others ended.
-It decides nothing.
-The supervisor's end is its end, and its end is the end of every process in the site.
+It decides nothing. It ends with the supervisor, and every process in its namespaces ends with it.
 
-Requests arrive on a Unix socket, one message each (see ``orders.py``). Its own helpers are beside it.
+Requests arrive on a Unix socket, one message each (``client.py``); the ``_do_…`` methods carry them out.
 """
 
 import gc
@@ -18,24 +17,45 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 # In place of this folder, whose modules would hide the standard library's.
 sys.path.pop(0)
 sys.path.insert(0, os.path.abspath(__file__).removesuffix("/localkube/runtime/init.py"))
 
-from localkube.runtime import container as sandbox
-from localkube.runtime import exec, host_process, messages, pause, plain, stdio
-from localkube.runtime.bootstrap import enter_site
-from localkube.runtime.forkserver_link import ForkserverClient
-from localkube.runtime.kill_session import kill_session
+from localkube.runtime import container, messages, namespaces, plain
+from localkube.runtime.container import ContainerStartError, StartedProcess
+from localkube.runtime.container_spec import ProcessSpec, StartRequest
+from localkube.runtime.forkserver import ForkserverClient
 from localkube.runtime.netlink import Netlink
 from localkube.runtime.pod_network import make_network, make_pod, move_pod, plug_node, socket_in, unplug_node
-from localkube.runtime.process_table import Entry
+from localkube.runtime.processes import (
+    ProcessEntry,
+    close_all,
+    kill_session,
+    open_streams,
+    start_host_process,
+)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer, with descriptors to send beside it, and those to close once it is sent."""
+
+    message: dict[str, Any] = field(default_factory=dict)
+    fds: Sequence[int] = ()
+    close: Sequence[int] = ()
 
 
 class RuntimeInit:
-    """Carries out orders, one after the other."""
+    """Carries out requests, one after the other.
+
+    Args:
+        settings: ``mode``, ``scratch``, and those of ``enter_namespaces`` and ``make_network``.
+        listener: Where clients connect.
+    """
 
     def __init__(self, settings: dict[str, Any], listener: socket.socket) -> None:
         self._settings = settings
@@ -43,15 +63,15 @@ class RuntimeInit:
         self._listener = listener
         self._clients: list[socket.socket] = []
         self._client: socket.socket | None = None
-        self._entries: dict[str, Entry] = {}
-        self._by_pid: dict[int, Entry] = {}
+        self._entries: dict[str, ProcessEntry] = {}
+        self._by_pid: dict[int, ProcessEntry] = {}
         self._pods: dict[str, dict[str, int]] = {}
         self._addresses: dict[str, str] = {}
         self._unplugged: dict[str, str] = {}
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        self._netlink = Netlink() if settings["mode"] != "plain" else None
         self._forkserver = ForkserverClient(self._selector)
         self._plain = settings["mode"] == "plain"
+        self._netlink = None if self._plain else Netlink()
         self._gate = None if self._plain else make_network(self._netlink, settings)
 
     def run(self) -> NoReturn:
@@ -66,6 +86,8 @@ class RuntimeInit:
             for key, _ in self._selector.select():
                 key.data()
             self._reap()
+
+    # Connections.
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
@@ -89,191 +111,210 @@ class RuntimeInit:
         if received is None:
             self._drop(client)
             return
-        order, fds = received
+        request, fds = received
+        close_all(fds)
         self._client = client
         try:
-            answer, answer_fds, done = getattr(self, "_do_" + order["op"])(order, fds)
-        except sandbox.LaunchError as error:
-            answer, answer_fds, done = {"error": error.message, "stage": error.stage}, [], []
+            reply = getattr(self, "_do_" + request["op"])(request)
+        except ContainerStartError as error:
+            reply = Reply({"error": error.message, "stage": error.stage})
         except (OSError, KeyError) as error:
-            answer, answer_fds, done = (
-                {"error": f"{type(error).__name__}: {error}", "stage": "sandbox"},
-                [],
-                [],
-            )
-        finally:
-            for descriptor in fds:
-                os.close(descriptor)
-        self._send(client, {"answer": order["number"], **answer}, answer_fds)
-        for descriptor in done:
-            os.close(descriptor)
+            reply = Reply({"error": f"{type(error).__name__}: {error}", "stage": "sandbox"})
+        self._send(client, {"answer": request["number"], **reply.message}, reply.fds)
+        close_all(reply.close)
 
-    def _send(self, client: socket.socket, message: dict, fds: list[int] | None = None) -> None:
+    def _send(self, client: socket.socket, message: dict, fds: Sequence[int] = ()) -> None:
         try:
-            messages.send(client, message, fds or [])
+            messages.send(client, message, list(fds))
         except ConnectionError:
             self._drop(client)
 
-    def _do_hello(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Answer with the way out of the site: the gateway that serves it runs outside."""
-        return {}, [self._gate], []
+    # Networks.
 
-    def _do_socket(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Answer with a TCP socket of the site's network, or of a pod's, for a client outside of it.
+    def _do_hello(self, request: dict) -> Reply:
+        """Hand out the way out of the network: the gateway that serves it runs outside."""
+        return Reply(fds=[self._gate])
 
-        ``loopback`` is the address on which what listens on the pod's localhost is reached by it.
+    def _do_socket(self, request: dict) -> Reply:
+        """Make a TCP socket of the runtime's network, or of a pod's, for a client outside of it.
+
+        The answer's ``loopback`` is the address at which the pod's localhost is reached by it.
         """
-        family, loopback = (socket.AF_INET6, "::1") if order.get("v6") else (socket.AF_INET, "127.0.0.1")
-        if self._plain and "pod" in order:
-            loopback = self._addresses[order["pod"]]
-        pod = {} if self._plain else self._pods.get(order.get("pod"), {})
+        family, loopback = (socket.AF_INET6, "::1") if request.get("v6") else (socket.AF_INET, "127.0.0.1")
+        if self._plain and "pod" in request:
+            loopback = self._addresses[request["pod"]]
+        pod = {} if self._plain else self._pods.get(request.get("pod"), {})
         made = socket_in(pod, family) if pod else socket.socket(family)
         descriptor = made.detach()
-        return {"loopback": loopback}, [descriptor], [descriptor]
+        return Reply({"loopback": loopback}, [descriptor], [descriptor])
 
-    def _do_component(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Start a program of the site itself: its network and processes, the host's file system."""
-        pid = host_process.start(order, fds, null=self._null, plain=self._plain)
-        return self._started(Entry(order["id"], "component", pid, time.time())), [], []
-
-    def _do_forkserver(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Start the process from which containers of the kit's Python are forked."""
-        with self._forkserver.open() as theirs:
-            pid = host_process.start(order, [theirs.fileno()], null=self._null, plain=self._plain)
-        return self._started(Entry(order["id"], "component", pid, time.time())), [], []
-
-    def _do_sandbox(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Make the namespaces that the containers of a pod share."""
-        if order["pod"] not in self._pods:
-            self._pods[order["pod"]] = {} if self._plain else make_pod(self._netlink, order)
-            self._addresses[order["pod"]] = order["address"]
+    def _do_sandbox(self, request: dict) -> Reply:
+        """Create the namespaces that the containers of a pod share."""
+        pod, address = request["pod"], request["address"]
+        if pod not in self._pods:
+            self._pods[pod] = {} if self._plain else make_pod(self._netlink, request)
+            self._addresses[pod] = address
             for prefix, bridge in self._unplugged.items():
-                if order["address"].startswith(prefix):
-                    move_pod(self._netlink, order["address"], bridge)
-        return {}, [], []
+                if address.startswith(prefix):
+                    move_pod(self._netlink, address, bridge)
+        return Reply()
 
-    def _do_unplug(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+    def _do_remove(self, request: dict) -> Reply:
+        """Forget a pod's namespaces; the kernel frees them with their last process."""
+        self._addresses.pop(request["pod"], None)
+        pod = self._pods.pop(request["pod"], {})
+        namespaces.end_shared_processes(pod)
+        close_all(pod.values())
+        return Reply()
+
+    def _do_unplug(self, request: dict) -> Reply:
         """Take a node off the network, and its pods, whose addresses begin with ``prefix``."""
         if self._plain:
-            plain.unplug_node(order)
+            plain.unplug_node(request)
         else:
-            unplug_node(self._netlink, order, self._pods_of(order["prefix"]))
-            self._unplugged[order["prefix"]] = order["bridge"]
-        return {}, [], []
+            unplug_node(self._netlink, request, self._pods_of(request["prefix"]))
+            self._unplugged[request["prefix"]] = request["bridge"]
+        return Reply()
 
-    def _do_plug(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+    def _do_plug(self, request: dict) -> Reply:
         """Bring a node back to the network."""
-        if self._unplugged.pop(order["prefix"], None):
-            plug_node(self._netlink, order, self._pods_of(order["prefix"]))
-        return {}, [], []
+        if self._unplugged.pop(request["prefix"], None):
+            plug_node(self._netlink, request, self._pods_of(request["prefix"]))
+        return Reply()
 
     def _pods_of(self, prefix: str) -> list[str]:
         return [address for address in self._addresses.values() if address.startswith(prefix)]
 
-    def _do_remove(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Forget a pod's namespaces; the kernel frees them with their last process."""
-        self._addresses.pop(order["pod"], None)
-        pod = self._pods.pop(order["pod"], {})
-        pause.let_go(pod)
-        stdio.close(pod)
-        return {}, [], []
+    # Starts.
 
-    def _do_run(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Start a container; the answer carries our ends of its streams."""
-        if order["id"] in self._entries:
-            return self._do_attach(order, fds)
-        with stdio.streams(order, self._null) as (ours, theirs):
-            started, forked = self._launch(order, theirs | self._pods[order["pod"]])
-        ours = stdio.kept(ours, started.terminal)
+    def _do_component(self, request: dict) -> Reply:
+        """Start a program of the cluster itself."""
+        pid = start_host_process(request, null=self._null, plain=self._plain)
+        return self._started(ProcessEntry(request["id"], "component", pid, time.time()))
+
+    def _do_forkserver(self, request: dict) -> Reply:
+        with self._forkserver.connect() as theirs:
+            pid = start_host_process(request, null=self._null, plain=self._plain, descriptor=theirs.fileno())
+        return self._started(ProcessEntry(request["id"], "component", pid, time.time()))
+
+    def _do_run(self, request: dict) -> Reply:
+        """Start a container (``StartRequest``); the answer carries our ends of its streams."""
+        if request["id"] in self._entries:
+            return self._do_attach(request)
+        start, pod = StartRequest.from_dict(request), self._pods[request["pod"]]
+        terminal = start.spec.process.terminal
+        with open_streams(terminal=terminal, stdin=start.stdin, null=self._null) as (ours, theirs):
+            started, forked = self._start(request, start, theirs | pod)
         if started.terminal is None:
             ours["journal"] = os.memfd_create("journal", os.MFD_CLOEXEC)
-        context = {name: order[name] for name in ("env", "cwd", "plain") if name in order}
-        entry = Entry(order["id"], "container", started.pid, time.time(), ours, context)
-        if "pause" in self._pods[order["pod"]]:
-            entry.mounts = pause.mounts_of(started.pid)
-        return self._started(entry) | {"forked": forked}, list(ours.values()), []
-
-    def _do_exec(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Start a command in a container that runs; its streams go to who orders it, and are not kept."""
-        container = self._entries[order["container"]]
-        with stdio.streams(order, self._null) as (ours, theirs):
-            if container.status is not None:
-                raise sandbox.LaunchError("sandbox", "the container has ended")
-            environment = container.context["env"] | order.get("env", {})
-            joined = container.context | order | {"env": environment, "spawner": os.getpid()}
-            started = (plain if self._plain else exec).join(joined, theirs, container=container.pid)
-        ours = stdio.kept(ours, started.terminal)
-        entry = Entry(
-            order["id"],
-            "exec",
-            started.pid,
-            time.time(),
-            client=self._client,
-            container=order["container"],
+        else:
+            ours = {"tty": started.terminal}
+        entry = ProcessEntry(
+            request["id"], "container", started.pid, time.time(), ours, start.spec, start.plain
         )
-        answer = self._started(entry) | {"streams": list(ours)}
-        return answer, list(ours.values()), list(ours.values())
+        if "pause" in pod:
+            entry.mount_namespace = namespaces.mount_namespace(started.pid)
+        return self._started(entry, {"forked": forked}, list(ours.values()))
 
-    def _launch(self, order: dict, given: dict[str, int]) -> tuple[sandbox.Launched, bool]:
-        order["scratch"], order["spawner"] = self._settings["scratch"], os.getpid()
-        if order.get("warm") and self._forkserver.ready and not order.get("tty"):
-            started = self._forkserver.fork(order, given)
+    def _start(self, request: dict, start: StartRequest, fds: dict[str, int]) -> tuple[StartedProcess, bool]:
+        scratch = self._settings["scratch"]
+        if start.fork_plan and self._forkserver.ready and not start.spec.process.terminal:
+            started = self._forkserver.start(request | {"scratch": scratch, "init": os.getpid()}, fds)
             if started is not None:
                 return started, True
-        return (plain if self._plain else sandbox).launch(order, given), False
+        if start.plain:
+            return plain.start(start.spec, fds, pod=start.plain, init=os.getpid()), False
+        return container.start(start.spec, fds, scratch=scratch), False
 
-    def _started(self, entry: Entry) -> dict[str, Any]:
+    def _do_exec(self, request: dict) -> Reply:
+        """Start a command in a container that runs; its streams go to the client alone.
+
+        ``process`` is a ``ProcessSpec`` whose environment is added to the container's.
+        """
+        parent = self._entries[request["container"]]
+        if parent.status is not None:
+            raise ContainerStartError("sandbox", "the container has ended")
+        process = ProcessSpec.from_dict(request["process"])
+        env = (*parent.spec.process.env, *process.env)
+        spec = replace(
+            parent.spec,
+            process=replace(parent.spec.process, args=process.args, terminal=process.terminal, env=env),
+        )
+        with open_streams(terminal=process.terminal, stdin=request["stdin"], null=self._null) as (
+            ours,
+            theirs,
+        ):
+            if parent.plain:
+                started = plain.start(spec, theirs, pod=parent.plain, init=os.getpid(), first=False)
+            else:
+                started = container.execute(spec, theirs, container=parent.pid)
+        if started.terminal is not None:
+            ours = {"tty": started.terminal}
+        fds = list(ours.values())
+        entry = ProcessEntry(
+            request["id"], "exec", started.pid, time.time(), client=self._client, container=parent.identity
+        )
+        return replace(self._started(entry, {"streams": list(ours)}, fds), close=fds)
+
+    def _started(
+        self, entry: ProcessEntry, more: dict[str, Any] | None = None, fds: Sequence[int] = ()
+    ) -> Reply:
         self._entries[entry.identity] = entry
         self._by_pid[entry.pid] = entry
-        return entry.describe()
+        return Reply(entry.describe() | (more or {}), fds)
 
-    def _do_attach(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Answer with what is known of a process, and our ends of its streams."""
-        entry = self._entries[order["id"]]
-        return entry.describe(), list(entry.pipes.values()), []
+    # Processes that were started.
 
-    def _do_kill(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        entry = self._entries.get(order["id"])
+    def _do_attach(self, request: dict) -> Reply:
+        """Describe a process, and hand out our ends of its streams."""
+        entry = self._entries[request["id"]]
+        return Reply(entry.describe(), list(entry.pipes.values()))
+
+    def _do_kill(self, request: dict) -> Reply:
+        entry = self._entries.get(request["id"])
         running = entry is not None and entry.status is None
         if running and entry.owner == "exec":
-            kill_session(entry.pid, order["signal"])
+            kill_session(entry.pid, request["signal"])
         elif running:
-            os.kill(entry.pid, order["signal"])
-        return {"running": running}, [], []
+            os.kill(entry.pid, request["signal"])
+        return Reply({"running": running})
 
-    def _do_end_input(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Close our end of a container's stdin: it reads the end once the agent has closed its own."""
-        entry = self._entries[order["id"]]
+    def _do_end_input(self, request: dict) -> Reply:
+        """Close our end of a container's stdin: it reads the end once the kubelet has closed its own."""
+        entry = self._entries[request["id"]]
         if "stdin" in entry.pipes:
             os.close(entry.pipes.pop("stdin"))
-        return {}, [], []
+        return Reply()
 
-    def _do_list(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+    def _do_list(self, request: dict) -> Reply:
         entries = [entry.describe() for entry in self._entries.values()]
-        return {"entries": entries, "pods": self._addresses, "forkserver": self._forkserver.ready}, [], []
+        return Reply({"entries": entries, "pods": self._addresses, "forkserver": self._forkserver.ready})
 
-    def _do_forget(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
+    def _do_forget(self, request: dict) -> Reply:
         """Drop a process whose end was recorded elsewhere, or will be asked for by nobody."""
-        entry = self._entries.get(order["id"])
-        if entry is not None:
+        self._forget(request["id"])
+        return Reply()
+
+    def _do_forget_pod(self, request: dict) -> Reply:
+        """Drop all containers of a pod: it is gone, nobody will ask."""
+        for identity in [key for key in self._entries if key.startswith(request["pod"] + ".")]:
+            self._forget(identity)
+        return Reply()
+
+    def _forget(self, identity: str) -> None:
+        if entry := self._entries.get(identity):
             entry.forgotten = True
             if entry.status is not None:
-                self._drop_entry(entry)
-        return {}, [], []
+                self._delete(entry)
 
-    def _drop_entry(self, entry: Entry) -> None:
+    def _delete(self, entry: ProcessEntry) -> None:
         self._entries.pop(entry.identity, None)
-        for reader in entry.pipes.values():
-            os.close(reader)
+        close_all(entry.pipes.values())
 
-    def _do_forget_pod(self, order: dict, fds: list[int]) -> tuple[dict, list[int], list[int]]:
-        """Drop all containers of a pod: it is gone, nobody will ask."""
-        for identity in [key for key in self._entries if key.startswith(order["pod"] + ".")]:
-            self._do_forget({"id": identity}, [])
-        return {}, [], []
+    # Ends.
 
     def _reap(self) -> None:
-        ended = False
+        reaped = False
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -281,28 +322,27 @@ class RuntimeInit:
                 break
             if not pid:
                 break
-            ended = True
-            entry = self._by_pid.pop(pid, None)
-            if entry is not None:
+            reaped = True
+            if entry := self._by_pid.pop(pid, None):
                 entry.status, entry.ended = status, time.time()
-                if entry.mounts:
-                    pause.end_rest(entry.mounts)
-                if entry.owner == "exec":
-                    del self._entries[entry.identity]
-                for client in list(self._clients):
-                    self._send(client, {"event": "exit", **entry.describe()})
-                if entry.forgotten:
-                    self._drop_entry(entry)
-                if self._plain:
-                    self._end_commands(entry)
-        if ended and self._plain:
+                self._exited(entry)
+        if reaped and self._plain:
             plain.end_strays(self._by_pid)
 
-    def _end_commands(self, container: Entry) -> None:
-        """End the commands that joined a container which has ended; a PID namespace does so by itself."""
-        for entry in self._entries.values():
-            if entry.container == container.identity and entry.status is None:
-                kill_session(entry.pid)
+    def _exited(self, entry: ProcessEntry) -> None:
+        if entry.mount_namespace:
+            namespaces.kill_in_mount_namespace(entry.mount_namespace)
+        if entry.owner == "exec":
+            del self._entries[entry.identity]
+        for client in list(self._clients):
+            self._send(client, {"event": "exit", **entry.describe()})
+        if entry.forgotten:
+            self._delete(entry)
+        if self._plain:
+            # The commands that run in it; a PID namespace ends them by itself.
+            for other in self._entries.values():
+                if other.container == entry.identity and other.status is None:
+                    kill_session(other.pid)
 
 
 def main() -> NoReturn:
@@ -314,7 +354,7 @@ def main() -> NoReturn:
     if settings["mode"] == "plain":
         plain.enter(settings)
     else:
-        enter_site(settings)
+        namespaces.enter_namespaces(settings)
     # What is here by now stays, and a collection in a fork would copy the pages that it shares.
     gc.freeze()
     RuntimeInit(settings, listener).run()

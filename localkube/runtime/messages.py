@@ -12,32 +12,17 @@ from typing import Any
 
 PACKET = 64 * 1024
 MAX_DESCRIPTORS = 16
-
-
-def encode(message: dict[str, Any], fds: list[int]) -> tuple[bytes, list[int], int | None]:
-    """Return the packet, the descriptors to send with it, and one to close afterwards."""
-    data = json.dumps(message).encode()
-    if len(data) <= PACKET:
-        return data, fds, None
-    memory = os.memfd_create("order", os.MFD_CLOEXEC)
-    with open(memory, "wb", closefd=False) as file:
-        file.write(data)
-    return b"memory", [memory, *fds], memory
-
-
-def decode(packet: bytes, fds: list[int]) -> tuple[dict[str, Any], list[int]]:
-    """Return the object and the descriptors that belong to it."""
-    if packet == b"memory":
-        memory, *fds = fds
-        with open(memory, "rb") as file:
-            file.seek(0)
-            packet = file.read()
-    return json.loads(packet), fds
+IN_MEMORY = b"memory"
 
 
 def send(sock: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
     """Send one message, waiting for room."""
-    packet, fds, memory = encode(message, fds)
+    packet, memory = json.dumps(message).encode(), None
+    if len(packet) > PACKET:
+        memory = os.memfd_create("message", os.MFD_CLOEXEC)
+        with open(memory, "wb", closefd=False) as file:
+            file.write(packet)
+        packet, fds = IN_MEMORY, [memory, *fds]
     try:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         sock.sendmsg([packet], ancillary)
@@ -47,7 +32,7 @@ def send(sock: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Return one message, or None when the peer has closed. Its descriptors are closed on exec."""
+    """Receive one message; None when the peer has closed. Its descriptors are closed on exec."""
     room = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
     packet, ancillary, _, _ = sock.recvmsg(PACKET + 1024, room, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
@@ -55,4 +40,9 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     if not packet:
         return None
-    return decode(packet, list(fds))
+    fds = list(fds)
+    if packet == IN_MEMORY:
+        with open(fds.pop(0), "rb") as file:
+            file.seek(0)
+            packet = file.read()
+    return json.loads(packet), fds

@@ -1,4 +1,4 @@
-"""The rtnetlink requests of a site: bridge, veth pair, up, address, route, and taking two of them back.
+"""The rtnetlink requests of the runtime: bridge, veth pair, up, address, route, and taking two of them back.
 
 Hand-written because the runtime has only the standard library, and because a pod's start waits for it:
 0.7 ms here, against 4 ms through a general library. Layouts: linux/rtnetlink.h, linux/if_link.h.
@@ -22,7 +22,7 @@ RTN_UNICAST, RTN_LOCAL = 1, 2
 
 
 def hardware_address(address: str) -> bytes:
-    """Return the hardware address of whoever has an IPv4 address; the prefix is the one of Kubernetes's CNI.
+    """Derive a hardware address from an IPv4 address, with the prefix of Kubernetes's CNI.
 
     An address that goes to another pod keeps it, so nobody has to notice.
     """
@@ -83,17 +83,17 @@ class Netlink:
         attributes = _attribute(IFLA_IFNAME, _text(name))
         if master is not None:
             attributes += _attribute(IFLA_MASTER, struct.pack("=I", master))
-        self._ask(RTM_NEWLINK, 0, header + attributes)
+        self._request(RTM_NEWLINK, 0, header + attributes)
 
     def delete_link(self, name: str) -> None:
         header = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, 0, 0)
-        self._ask(RTM_DELLINK, 0, header + _attribute(IFLA_IFNAME, _text(name)))
+        self._request(RTM_DELLINK, 0, header + _attribute(IFLA_IFNAME, _text(name)))
 
     def add_address(self, name: str, address: str, prefix: int) -> None:
-        self._ask(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, _address(name, address, prefix))
+        self._request(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, _address(name, address, prefix))
 
     def delete_address(self, name: str, address: str, prefix: int) -> None:
-        self._ask(RTM_DELADDR, 0, _address(name, address, prefix))
+        self._request(RTM_DELADDR, 0, _address(name, address, prefix))
 
     def add_route(self, destination: str, prefix: int, *, name: str, gateway: str | None = None) -> None:
         """Route ``destination/prefix`` through the interface ``name``, by ``gateway`` when one is given."""
@@ -102,19 +102,19 @@ class Netlink:
         if gateway:
             body += _attribute(RTA_GATEWAY, socket.inet_aton(gateway))
         body += _attribute(RTA_OIF, struct.pack("=I", socket.if_nametoindex(name)))
-        self._ask(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, body)
+        self._request(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, body)
 
     def add_local_range(self, destination: str, prefix: int) -> None:
         """Let sockets bind to any address of the range, as if each were configured here."""
         body = _route(destination, prefix, table=RT_TABLE_LOCAL, scope=RT_SCOPE_HOST, kind=RTN_LOCAL)
         body += _attribute(RTA_OIF, struct.pack("=I", socket.if_nametoindex("lo")))
-        self._ask(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, body)
+        self._request(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, body)
 
     def _link(self, attributes: bytes) -> None:
         header = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, 0, 0)
-        self._ask(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, header + attributes)
+        self._request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, header + attributes)
 
-    def _ask(self, kind: int, flags: int, body: bytes) -> None:
+    def _request(self, kind: int, flags: int, body: bytes) -> None:
         self._sequence += 1
         flags |= NLM_F_REQUEST | NLM_F_ACK
         self._socket.send(struct.pack("=IHHII", 16 + len(body), kind, flags, self._sequence, 0) + body)

@@ -1,36 +1,38 @@
-"""Plain mode's half of the runtime: containers without namespaces, as processes of the machine.
+"""Plain mode: containers without namespaces, as processes of the machine.
 
-What a PID namespace would do is done with the kernel's subreapers: a container's first process adopts what
-its descendants leave behind, and when it ends they all fall to the runtime, which ends them. What the other
-namespaces and the mounts would do, the preload library (``preload/``) does inside the container's programs.
+The kernel's subreapers replace PID namespaces: a container's first process adopts the orphans among its
+descendants, and when it ends they all fall to the runtime, which ends them. The preload library
+(``preload/``) replaces the other namespaces and the mounts, inside the container's programs.
 
-Standard library only: the runtime runs it with ``python -S``, and the warm parent imports it too.
+Standard library only: ``init.py`` runs it with ``python -S``, and the forkserver imports it too.
 """
 
 import ctypes
-import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from localkube.runtime import syscalls
 from localkube.runtime.container import (
-    Launched,
-    LaunchError,
+    ContainerStartError,
+    StartedProcess,
     become,
     enter_limits,
     find_program,
-    launched,
+    report_pid,
+    run_helper,
     stage,
 )
+from localkube.runtime.container_spec import ContainerSpec, PlainPod, ProcessSpec
 
 ADOPTED_SECONDS = 5.0
 
 
 def enter(settings: dict[str, Any]) -> None:
-    """Become the process to which everything that is left behind falls, and which ends with its parent."""
+    """Adopt every orphan below this process, and end with the parent."""
     parent = os.getppid()
     syscalls.adopt_orphans()
     signal.signal(signal.SIGTERM, _end)
@@ -47,7 +49,7 @@ def _end(*_: object) -> NoReturn:
 
 
 def end_children(besides: Iterable[int] = ()) -> None:
-    """End every process below this one; what one leaves behind falls to this process with its end."""
+    """End every process below this one, and the orphans that each leaves to it."""
     while found := set(children()) - set(besides):
         for pid in found:
             os.kill(pid, signal.SIGKILL)
@@ -56,7 +58,7 @@ def end_children(besides: Iterable[int] = ()) -> None:
 
 
 def children() -> list[int]:
-    """Return the processes whose parent is this one."""
+    """List the processes whose parent is this one."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return [int(pid) for pid in file.read().split()]
@@ -83,101 +85,103 @@ def end_strays(known: Iterable[int]) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def unplug_node(order: dict[str, Any]) -> None:
+def unplug_node(request: dict[str, Any]) -> None:
     """Do nothing for a node that is switched off, whose processes end; refuse to isolate one whose run on."""
-    if order.get("isolate"):
+    if request.get("isolate"):
         message = "a node cannot be isolated in plain mode: its pods are on this machine's own network"
-        raise LaunchError("sandbox", message)
+        raise ContainerStartError("sandbox", message)
 
 
-def launch(
-    order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn] | None = None
-) -> Launched:
-    """Start the container of ``order``; the process becomes a child of the runtime, whoever calls.
+def start(
+    spec: ContainerSpec,
+    fds: dict[str, int],
+    *,
+    pod: PlainPod,
+    init: int,
+    main: Callable[[], NoReturn] | None = None,
+    first: bool = True,
+) -> StartedProcess:
+    """Start a container, or a command in one; the process becomes a child of the runtime, whoever calls.
 
     Args:
-        order: ``argv``, ``env``, ``cwd``, ``tty``, ``groups`` or ``cores`` as for ``sandbox.launch``;
-            ``spawner`` (its process id), and ``plain``: ``pod`` (the file that describes the pod to the
-            preload library), ``cwd`` (the real one) and ``paths`` (pairs of seen and real ones).
-        fds: ``stdin``, ``stdout``, ``stderr``.
+        spec: The container.
+        fds: ``stdin``, ``stdout``, ``stderr``; not used with a terminal.
+        pod: The real paths of its pod.
+        init: The runtime's process id.
         main: Called in place of the command, when the caller has already loaded it.
+        first: It is the container's first process.
 
     Raises:
-        LaunchError: With the stage that failed and a sentence.
+        ContainerStartError: With the stage that failed and a sentence.
     """
-    return launched(lambda writer: _helper(order, fds, writer, main, first=True))
+
+    def helper(writer: int) -> NoReturn:
+        """Leave a child behind, which falls to the runtime."""
+        try:
+            with stage(writer, "sandbox"):
+                enter_limits(spec.linux)
+            pid = os.fork()
+            if pid == 0:
+                with stage(writer, "sandbox"):
+                    _settle(init, new_session=not spec.process.terminal, first=first)
+                _become(spec.process, fds, pod, main, writer)
+            report_pid(writer, pid)
+        finally:
+            os._exit(0)
+
+    return run_helper(helper)
 
 
-def join(order: dict[str, Any], fds: dict[str, int], *, container: int) -> Launched:
-    """Start a command in a running container: one more process of its pod, which the runtime ends with it.
-
-    Args:
-        order: As for ``launch``.
-        fds: ``stdin``, ``stdout`` and ``stderr``; not used with a terminal.
-        container: The process id of the container's first process.
-
-    Raises:
-        LaunchError: With the stage that failed and a sentence.
-    """
-    return launched(lambda writer: _helper(order, fds, writer, None, first=False))
+def _settle(init: int, *, new_session: bool, first: bool) -> None:
+    """Become a child of the runtime that ends with it."""
+    if new_session:  # a terminal makes its own
+        os.setsid()
+    _await_adoption(init)
+    syscalls.die_with_parent()
+    if first:
+        syscalls.adopt_orphans()
 
 
-def _helper(order: dict, fds: dict, writer: int, main: Callable | None, *, first: bool) -> NoReturn:
-    """Leave a child behind, which falls to the runtime."""
-    try:
-        with stage(writer, "sandbox"):
-            enter_limits(order)
-        pid = os.fork()
-        if pid == 0:
-            _process(order, fds, writer, main, first=first)
-        os.write(writer, json.dumps({"pid": pid}).encode() + b"\n")
-    finally:
-        os._exit(0)
-
-
-def _process(order: dict, fds: dict, writer: int, main: Callable | None, *, first: bool) -> NoReturn:
-    with stage(writer, "sandbox"):
-        if not order.get("tty"):  # a terminal makes its own session
-            os.setsid()
-        _await_adoption(order["spawner"])
-        syscalls.die_with_parent()
-        if first:
-            syscalls.adopt_orphans()
+def _become(
+    process: ProcessSpec, fds: dict[str, int], pod: PlainPod, main: Callable | None, writer: int
+) -> NoReturn:
+    program = ""
     with stage(writer, "exec"):
         if main is None:
-            order = order | {"cwd": order["plain"]["cwd"], "program": _program(order)}
+            program = _program(process, pod)
+            process = replace(process, cwd=pod.cwd)
         else:
-            _enter_pod(order["plain"]["pod"])
-    become(order, fds, writer, main)
+            _enter_pod(pod.description)
+    become(process, fds, writer, main, program)
 
 
-def _program(order: dict) -> str:
-    """Return the file to execute; errors name it as the pod does."""
-    name = order["argv"][0]
-    real = real_path(name, order["plain"]["paths"])
+def _program(process: ProcessSpec, pod: PlainPod) -> str:
+    """Find the file to execute; errors name it as the pod does."""
+    name = process.args[0]
+    real = real_path(name, pod.paths)
     try:
-        return find_program(real, order["env"], "")
+        return find_program(real, process.environment, "")
     except OSError as error:
         raise OSError(error.errno, error.strerror.replace(real, name)) from error
 
 
-def _await_adoption(spawner: int) -> None:
+def _await_adoption(init: int) -> None:
     """Wait the microseconds until the helper has ended and the runtime is the parent."""
     deadline = time.monotonic() + ADOPTED_SECONDS
-    while os.getppid() != spawner:
+    while os.getppid() != init:
         if time.monotonic() > deadline:
             raise OSError("the runtime has ended")
         os.sched_yield()
 
 
 def _enter_pod(description: str) -> None:
-    """Tell the preload library of this process, which started as another's, whose it is now."""
+    """Move this process into a pod: its preload library was loaded outside of one."""
     if ctypes.CDLL(None).trainyard_enter(os.fsencode(description)):
         raise OSError(f"the pod's description cannot be read: {description}")
 
 
 def real_path(path: str, paths: Iterable[Iterable[str]]) -> str:
-    """Return where a path of the pod lies on this machine.
+    """Translate a path of the pod into the real one.
 
     Example:
         >>> real_path("/data/x", [["/data", "/pods/1/data"]])

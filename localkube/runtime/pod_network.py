@@ -1,6 +1,6 @@
-"""The network of a site and of its pods: a bridge, a pair of interfaces for each pod, and one way out.
+"""The network of a cluster and of its pods: a bridge, a pair of interfaces for each pod, and one way out.
 
-Called by the runtime, standard library only. What is behind the way out is the gateway's affair.
+Standard library only, for ``init.py``. The gateway behind the way out is a process outside of the namespaces.
 """
 
 import array
@@ -13,9 +13,9 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from localkube.runtime.container import LaunchError
+from localkube.runtime.container import ContainerStartError
+from localkube.runtime.namespaces import share_processes
 from localkube.runtime.netlink import Netlink, hardware_address
-from localkube.runtime.pause import hold
 from localkube.runtime.syscalls import CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWUTS, setns, unshare
 
 SIOCETHTOOL, ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO = 0x8946, 0x17, 0x1F, 0x24
@@ -24,7 +24,7 @@ BRIDGE, GATE = "trainyard0", ("gate-in", "gate-out")
 
 
 def make_network(netlink: Netlink, settings: dict[str, Any]) -> int:
-    """Set up the site's bridge and addresses; return the way out, see ``open_gate``."""
+    """Set up the bridge and its addresses; return the way out, see ``open_gate``."""
     netlink.set_up("lo")
     netlink.add_bridge(BRIDGE, hardware=hardware_address(settings["address"]))
     netlink.add_address(BRIDGE, settings["address"], settings["prefix"])
@@ -36,7 +36,7 @@ def make_network(netlink: Netlink, settings: dict[str, Any]) -> int:
 
 
 def open_gate(netlink: Netlink, gateway: str) -> int:
-    """Return a packet socket that sees what the bridge sends to ``gateway``: the way out of the site.
+    """Open a packet socket that receives what the bridge sends to ``gateway``: the way out.
 
     A pair of interfaces and a packet socket, and no tap, because /dev/net/tun is often closed to users.
     Checksums are computed in software on the way: nobody behind the socket would fill them in.
@@ -61,32 +61,32 @@ def without_offload(name: str) -> None:
             fcntl.ioctl(sock, SIOCETHTOOL, struct.pack("16sP", name.encode(), address))
 
 
-def unplug_node(netlink: Netlink, order: dict[str, Any], pods: list[str]) -> None:
+def unplug_node(netlink: Netlink, request: dict[str, Any], pods: list[str]) -> None:
     """Take a node off the network: its address goes, its pods hear each other alone, on a bridge of theirs.
 
     Nothing happens when it is off already.
 
     Args:
-        netlink: A route socket of the site.
-        order: ``address`` of the node, and ``bridge``, the name of the one that its pods get.
+        netlink: A route socket of the runtime.
+        request: ``address`` of the node, and ``bridge``, the name of the one that its pods get.
         pods: The addresses of its pods.
     """
     with _unless(errno.EADDRNOTAVAIL):
-        netlink.delete_address(BRIDGE, order["address"], 32)
+        netlink.delete_address(BRIDGE, request["address"], 32)
     with _unless(errno.EEXIST):
-        netlink.add_bridge(order["bridge"], hardware=hardware_address(order["address"]))
-    netlink.set_up(order["bridge"])
+        netlink.add_bridge(request["bridge"], hardware=hardware_address(request["address"]))
+    netlink.set_up(request["bridge"])
     for address in pods:
-        move_pod(netlink, address, order["bridge"])
+        move_pod(netlink, address, request["bridge"])
 
 
-def plug_node(netlink: Netlink, order: dict[str, Any], pods: list[str]) -> None:
+def plug_node(netlink: Netlink, request: dict[str, Any], pods: list[str]) -> None:
     """Undo ``unplug_node``; nothing happens when the node is on the network."""
     for address in pods:
         move_pod(netlink, address, BRIDGE)
     with _unless(errno.ENODEV):
-        netlink.delete_link(order["bridge"])
-    netlink.add_address(BRIDGE, order["address"], 32)
+        netlink.delete_link(request["bridge"])
+    netlink.add_address(BRIDGE, request["address"], 32)
 
 
 def move_pod(netlink: Netlink, address: str, bridge: str) -> None:
@@ -109,13 +109,16 @@ def _interface(address: str) -> str:
     return "pod" + "-".join(address.split(".")[2:])
 
 
-def make_pod(netlink: Netlink, order: dict[str, Any]) -> dict[str, int]:
-    """Make a pod's network, host name and IPC namespaces, and return their descriptors.
+def make_pod(netlink: Netlink, request: dict[str, Any]) -> dict[str, int]:
+    """Create a pod's network, UTS and IPC namespaces.
 
     Args:
-        netlink: A route socket of the site.
-        order: ``hostname``, ``address``, ``prefix``, ``router`` (to ``services``), ``gateway`` (out);
-            with ``share_processes`` there is also what ``sharing.hold`` makes.
+        netlink: A route socket of the runtime.
+        request: ``hostname``, ``address``, ``prefix``, ``router`` (to ``services``), ``gateway`` (out);
+            with ``share_processes`` its containers share a process namespace as well.
+
+    Returns:
+        Descriptors: ``net``, ``uts``, ``ipc``, and those of ``share_processes``.
     """
     bridge = socket.if_nametoindex(BRIDGE)
     home, made = _namespaces(), {}
@@ -123,14 +126,14 @@ def make_pod(netlink: Netlink, order: dict[str, Any]) -> dict[str, int]:
         # Entered by this process itself, and left again: a fork would take longer than all the rest.
         unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
         made = _namespaces()
-        _furnish_pod(netlink, order, bridge)
-        if order.get("share_processes"):
-            made |= _held()
+        _configure_pod(netlink, request, bridge)
+        if request.get("share_processes"):
+            made |= share_processes()
         return made
-    except (OSError, LaunchError) as error:
+    except (OSError, ContainerStartError) as error:
         for descriptor in made.values():
             os.close(descriptor)
-        raise LaunchError("sandbox", str(error)) from error
+        raise ContainerStartError("sandbox", str(error)) from error
     finally:
         for descriptor in home.values():
             setns(descriptor)
@@ -138,36 +141,14 @@ def make_pod(netlink: Netlink, order: dict[str, Any]) -> dict[str, int]:
 
 
 def _namespaces() -> dict[str, int]:
-    """Return descriptors of the namespaces of this process that a pod has for itself."""
+    """Open the namespaces of this process that a pod has for itself."""
     return {
         name: os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("net", "uts", "ipc")
     }
 
 
-def _held() -> dict[str, int]:
-    """Return what ``sharing.hold`` makes; in a fork, because nobody comes back from a process namespace."""
-    ours, theirs = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        try:
-            socket.send_fds(theirs, [b"ok"], list(hold().values()))
-        except OSError as error:
-            theirs.send(str(error).encode())
-        finally:
-            os._exit(0)
-    theirs.close()
-    message, descriptors, _, _ = socket.recv_fds(ours, 4096, 2)
-    ours.close()
-    os.waitpid(child, 0)
-    if message != b"ok":
-        raise LaunchError("sandbox", message.decode() or "the pod's process namespace could not be made")
-    for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)
-    return dict(zip(("pid", "pause"), descriptors, strict=True))
-
-
 def socket_in(pod: dict[str, int], family: int) -> socket.socket:
-    """Return a TCP socket of a pod's network, whose loopback is the pod's; it may be used from anywhere."""
+    """Make a TCP socket of a pod's network, whose loopback is the pod's; any process may use it."""
     home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     setns(pod["net"])
     try:
@@ -177,15 +158,17 @@ def socket_in(pod: dict[str, int], family: int) -> socket.socket:
         os.close(home)
 
 
-def _furnish_pod(netlink: Netlink, order: dict[str, Any], bridge: int) -> None:
-    socket.sethostname(order["hostname"])
-    outside = _interface(order["address"])
-    own = hardware_address(order["address"])
+def _configure_pod(netlink: Netlink, request: dict[str, Any], bridge: int) -> None:
+    socket.sethostname(request["hostname"])
+    outside = _interface(request["address"])
+    own = hardware_address(request["address"])
     netlink.add_veth(outside, peer="eth0", peer_pid=os.getpid(), master=bridge, hardware=own)
     with contextlib.closing(Netlink()) as inside:
         inside.set_up("lo")
-        inside.add_address("eth0", order["address"], order["prefix"])
+        inside.add_address("eth0", request["address"], request["prefix"])
         inside.set_up("eth0")
-        inside.add_route("0.0.0.0", 0, name="eth0", gateway=order["gateway"])
-        inside.add_route(order["services"], order["services_prefix"], name="eth0", gateway=order["router"])
+        inside.add_route("0.0.0.0", 0, name="eth0", gateway=request["gateway"])
+        inside.add_route(
+            request["services"], request["services_prefix"], name="eth0", gateway=request["router"]
+        )
     netlink.set_up(outside)

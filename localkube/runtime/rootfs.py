@@ -1,14 +1,15 @@
 """A container's root file system: the host's, read-only, with writable places and volumes mounted into it.
 
-Which mounts a container gets is decided by the agent (``containers/start_order.py``); here they are only
-carried out, in a mount namespace that the container has for itself. Standard library only.
+The kubelet decides on the mounts (``kubelet/pods/container_spec.py``); they are made here, in the mount
+namespace of the container. Standard library only.
 """
 
 import errno
 import os
 import stat
-from typing import Any
+from collections.abc import Iterable
 
+from localkube.runtime.container_spec import ContainerSpec, MountSpec
 from localkube.runtime.syscalls import (
     MS_BIND,
     MS_NODEV,
@@ -24,6 +25,8 @@ from localkube.runtime.syscalls import (
     pivot_root,
 )
 
+# Not taken from the host, wherever the root is.
+OWN_DIRECTORIES = {"dev", "proc", "lost+found"}
 DEVICE_LINKS = {
     "fd": "/proc/self/fd",
     "stdin": "/proc/self/fd/0",
@@ -33,7 +36,7 @@ DEVICE_LINKS = {
 }
 
 
-def build_root(plan: dict[str, Any], scratch: str) -> None:
+def build_root(spec: ContainerSpec, scratch: str) -> None:
     """Make the container's root file system.
 
     The root is a tmpfs; the host's top-level directories are bound into it, read-only. A mount point that
@@ -41,26 +44,23 @@ def build_root(plan: dict[str, Any], scratch: str) -> None:
     because an overlay over the host's root is refused in a user namespace.
 
     Args:
-        plan: ``skip``: top-level names that are not taken from the host; ``devices``: names below /dev
-            that are; ``hide``: paths covered by an empty directory; ``read_only``: the root as well;
-            ``mounts``: dicts of ``kind`` (bind, tmpfs), ``source``, ``target``, ``read_only``, ``exact``
-            (no part of the source may be a symlink), ``hide`` (directories to cover in it), ``size``
-            (bytes) and ``mode``; ``directory``: the working directory, made where it is missing.
+        spec: The container.
         scratch: A directory on which the new root is mounted; containers share it without seeing each other.
     """
     mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1g")
     mount(None, scratch, None, MS_UNBINDABLE)
-    for name in os.listdir("/"):
-        _take_from_host(name, plan, scratch)
+    covered = {each.destination.strip("/") for each in spec.mounts if each.type == "tmpfs"}
+    for name in sorted(set(os.listdir(spec.root.path)) - covered - OWN_DIRECTORIES):
+        _take_from_host(os.path.join(spec.root.path, name), scratch + "/" + name)
     os.mkdir(scratch + "/proc")
-    _make_devices(scratch + "/dev", plan["devices"])
-    for hidden in plan.get("hide", ()):
-        _cover(scratch + hidden)
-    for entry in plan["mounts"]:
-        _mount_entry(entry, scratch)
+    _make_devices(scratch + "/dev", spec.linux.devices)
+    for path in spec.linux.masked_paths:
+        _cover(scratch + path)
+    for each in spec.mounts:
+        _mount_entry(each, scratch, spec.linux.masked_paths)
     # The working directory comes before the root is read-only, and may lie below one that is.
-    mount_point(scratch, plan["directory"], is_file=False)
-    if plan.get("read_only"):
+    mount_point(scratch, spec.process.cwd, is_file=False)
+    if spec.root.readonly:
         mount(None, scratch, None, MS_REMOUNT | MS_BIND | MS_RDONLY)
 
 
@@ -75,10 +75,7 @@ def enter_root(scratch: str) -> None:
     os.chdir("/")
 
 
-def _take_from_host(name: str, plan: dict, scratch: str) -> None:
-    source, target = "/" + name, scratch + "/" + name
-    if name in plan["skip"] or name in ("dev", "proc"):
-        return
+def _take_from_host(source: str, target: str) -> None:
     if os.path.islink(source):
         os.symlink(os.readlink(source), target)
     elif os.path.isdir(source):
@@ -87,15 +84,14 @@ def _take_from_host(name: str, plan: dict, scratch: str) -> None:
         make_read_only(target)
 
 
-def _make_devices(directory: str, names: list[str]) -> None:
-    """Make a /dev with the host's device nodes of these names, and nothing of the host's to write on."""
+def _make_devices(directory: str, devices: Iterable[str]) -> None:
+    """Make a /dev with these device nodes of the host, and nothing of the host's to write on."""
     os.mkdir(directory)
     mount("tmpfs", directory, "tmpfs", MS_NOSUID, "mode=755,size=64k")
-    for name in names:
-        if os.path.exists("/dev/" + name):
-            is_file = not os.path.isdir("/dev/" + name)
-            target = mount_point(directory, name, is_file=is_file)
-            mount("/dev/" + name, target, None, MS_BIND | MS_REC)
+    for path in devices:
+        if os.path.exists(path):
+            target = mount_point(directory, path.removeprefix("/dev"), is_file=not os.path.isdir(path))
+            mount(path, target, None, MS_BIND | MS_REC)
     for name, link in DEVICE_LINKS.items():
         os.symlink(link, f"{directory}/{name}")
     os.mkdir(directory + "/pts")
@@ -105,28 +101,27 @@ def _make_devices(directory: str, names: list[str]) -> None:
     os.mkdir(directory + "/shm")
 
 
-def _mount_entry(entry: dict, scratch: str) -> None:
-    if entry["kind"] == "tmpfs":
-        target = mount_point(scratch, entry["target"], is_file=False)
-        size = f",size={entry['size']}" if entry.get("size") else ""
-        mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, f"mode={entry.get('mode', '755')}{size}")
+def _mount_entry(entry: MountSpec, scratch: str, masked_paths: Iterable[str] = ()) -> None:
+    if entry.type == "tmpfs":
+        target = mount_point(scratch, entry.destination, is_file=False)
+        mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, ",".join(entry.options))
         return
-    source = _open_exactly(entry["source"]) if entry.get("exact") else _open(entry["source"])
+    source = _open_exactly(entry.source) if "nosymlinks" in entry.options else _open(entry.source)
     try:
         is_file = not stat.S_ISDIR(os.fstat(source).st_mode)
-        target = mount_point(scratch, entry["target"], is_file=is_file)
+        target = mount_point(scratch, entry.destination, is_file=is_file)
         mount(f"/proc/self/fd/{source}", target, None, MS_BIND | MS_REC)
-        if entry.get("hide"):
-            _hide_within(os.readlink(f"/proc/self/fd/{source}"), target, entry["hide"])
+        if "masked" in entry.options:
+            _mask_within(os.readlink(f"/proc/self/fd/{source}"), target, masked_paths)
     finally:
         os.close(source)
-    if entry.get("read_only"):
+    if entry.readonly:
         make_read_only(target)
 
 
-def _hide_within(source: str, target: str, hidden: list[str]) -> None:
-    """Cover directories of the host in a mount of another that they lie in; refuse one that lies in them."""
-    for directory in hidden:
+def _mask_within(source: str, target: str, masked_paths: Iterable[str]) -> None:
+    """Cover masked directories in a mount of a directory above them; refuse a source inside one of them."""
+    for directory in masked_paths:
         if (source + "/").startswith(directory + "/"):
             raise OSError(errno.EACCES, "it belongs to the local cluster itself", source)
         above = source.rstrip("/") + "/"
@@ -157,7 +152,7 @@ def _open_exactly(path: str) -> int:
 
 
 def mount_point(root: str, path: str, *, is_file: bool) -> str:
-    """Return the path under ``root`` to mount on, made where it is missing; symlinks stay inside the root.
+    """Find or make the path under ``root`` to mount on; symlinks stay inside the root.
 
     Each step is taken from an open directory, and no link is followed by the kernel: a volume's directories
     may be exchanged for links meanwhile, by another container, and nothing may be made where those lead.

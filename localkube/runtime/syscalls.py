@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import signal
+from collections.abc import Iterable
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -19,8 +20,22 @@ SYS_PIVOT_ROOT, SYS_MOUNT_SETATTR = 155, 442
 AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
 CAPABILITY_VERSION_3 = 0x20080522
-# The capabilities that container engines leave to a container by default.
-KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31})
+CAPABILITIES = {
+    "CAP_CHOWN": 0,
+    "CAP_DAC_OVERRIDE": 1,
+    "CAP_FOWNER": 3,
+    "CAP_FSETID": 4,
+    "CAP_KILL": 5,
+    "CAP_SETGID": 6,
+    "CAP_SETUID": 7,
+    "CAP_SETPCAP": 8,
+    "CAP_NET_BIND_SERVICE": 10,
+    "CAP_NET_RAW": 13,
+    "CAP_SYS_CHROOT": 18,
+    "CAP_MKNOD": 27,
+    "CAP_AUDIT_WRITE": 29,
+    "CAP_SETFCAP": 31,
+}
 LAST_CAPABILITY = 63
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -81,13 +96,14 @@ def pivot_root(new: str) -> None:
     unmount(".")
 
 
-def drop_privileges() -> None:
-    """Keep what container engines keep, for good: bounding set, permitted, effective, inheritable."""
+def drop_privileges(capabilities: Iterable[str]) -> None:
+    """Keep these capabilities alone, for good: bounding set, permitted, effective, inheritable."""
+    kept = {CAPABILITIES[name] for name in capabilities}
     for capability in range(LAST_CAPABILITY + 1):
-        if capability not in KEPT_CAPABILITIES:
+        if capability not in kept:
             _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
-    low = sum(1 << bit for bit in KEPT_CAPABILITIES)
+    low = sum(1 << bit for bit in kept)
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)(low, low, 0, 0, 0, 0)
     _check(_libc.capset(header, data), "capset")

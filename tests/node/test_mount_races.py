@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from localkube.kubelet.volumes.host_path import resolve_subpath
+from localkube.runtime.container_spec import MountSpec
 from localkube.runtime.rootfs import _mount_entry, mount_point
 
 from .network_namespace import in_network_namespace
@@ -29,7 +30,7 @@ def volume(tmp_path):
 
 
 def entry(source, *, target="/data"):
-    return {"kind": "bind", "source": str(source), "target": target, "exact": True}
+    return MountSpec(target, source=str(source), options=("nosymlinks",))
 
 
 @in_network_namespace

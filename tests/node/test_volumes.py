@@ -12,6 +12,7 @@ import pytest
 from localkube.api_client import ApiError
 from localkube.kubelet.volumes.object_cache import ObjectCache, TokenManager
 from localkube.kubelet.volumes.volume_manager import MountedVolume, VolumeError, VolumeManager, mounts
+from localkube.runtime.container_spec import MountSpec
 
 NUMBERS = itertools.count()
 
@@ -291,11 +292,10 @@ def test_mounts_bind_outer_directories_first(tmp_path):
         "v": MountedVolume(tmp_path / "data"),
         "c": MountedVolume(tmp_path, read_only=True, managed=True),
     }
-    exact = {"kind": "bind", "exact": True}
     assert mounts(container, ready, environment={"RANK": "3"}) == [
-        {"kind": "bind", "source": str(tmp_path / "data"), "target": "/data", "read_only": True},
-        exact | {"source": f"{tmp_path}/data/runs/3", "target": "/data/runs", "read_only": False},
-        exact | {"source": str(tmp_path / "train.py"), "target": "/etc/train.py", "read_only": True},
+        MountSpec("/data", source=str(tmp_path / "data"), options=("ro",)),
+        MountSpec("/data/runs", source=f"{tmp_path}/data/runs/3", options=("nosymlinks",)),
+        MountSpec("/etc/train.py", source=str(tmp_path / "train.py"), options=("ro", "nosymlinks")),
     ]
 
 

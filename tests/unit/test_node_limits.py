@@ -21,12 +21,11 @@ def test_a_limit_is_also_a_request():
 
 def test_cores_go_to_those_who_ask_for_fewer_than_there_are():
     limits = Limits(cores=[4, 5, 6, 7])
-    two = limits.order(container(limits={"cpu": "1500m"}), identity="a")
-    assert two == {"cores": [4, 5]}
-    assert limits.order(container(limits={"cpu": "1"}), identity="b") == {"cores": [6]}
-    assert limits.order(container(limits={"cpu": "4"}), identity="c") == {}
-    assert limits.order(container(requests={"cpu": "1"}), identity="d") == {}
-    assert limits.join("a") == two
+    two = limits.apply(container(limits={"cpu": "1500m"}), identity="a")
+    assert two == ([], [4, 5])
+    assert limits.apply(container(limits={"cpu": "1"}), identity="b") == ([], [6])
+    assert limits.apply(container(limits={"cpu": "4"}), identity="c") == ([], [])
+    assert limits.apply(container(requests={"cpu": "1"}), identity="d") == ([], [])
 
 
 def test_cores_of_a_container_that_has_ended_are_given_again():
@@ -68,7 +67,7 @@ def test_in_version_2_a_group_gets_its_limits_in_that_versions_words(second):
 def test_containers_that_ask_for_nothing_share_a_group(second):
     groups, root = second
     shared = groups.make("uid.main.0", Resources())
-    assert shared == [str(root / "best-effort" / "cgroup.procs")] == groups.entrances("uid.main.0")
+    assert shared == [str(root / "best-effort" / "cgroup.procs")]
     assert groups.usage("uid.main.0") is None
     assert (root / "best-effort" / "cpu.weight").read_text() == "1"
 

@@ -6,7 +6,10 @@
 import asyncio
 import contextlib
 import errno
+import fcntl
 import os
+import struct
+import termios
 from collections.abc import AsyncIterator, Callable
 
 BLOCK = 64 * 1024
@@ -52,6 +55,11 @@ async def write_all(descriptor: int, data: bytes) -> None:
             if error.errno != errno.EIO:
                 raise
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from error
+
+
+def resize(master: int, *, columns: int, rows: int) -> None:
+    """Set the size of a terminal; the kernel sends its foreground processes SIGWINCH."""
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
 async def _ready(add: Callable, remove: Callable, descriptor: int) -> None:

@@ -9,19 +9,20 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from localkube.kubelet.containers.async_io import blocks, write_all
+from localkube.kubelet.containers.async_io import blocks, resize, write_all
 from localkube.runtime.client import RuntimeCallError, RuntimeClient, RuntimeExited
-from localkube.runtime.pty import resize
+from localkube.runtime.container_spec import ProcessSpec
 from localkube.tasks import start_task
 
 # Output of what a command has left behind is waited for no longer than this.
 QUIET_SECONDS = 1.0
 OUTPUT_BYTES = 10 * 1024
 NOT_EXECUTED = 126
-TERMINAL = {"TERM": "xterm"}
+TERMINAL = ("TERM=xterm",)
 
 
 class Execution:
@@ -89,17 +90,14 @@ class Executions:
 
     Args:
         client: The connection to the runtime, whose exits of owner ``exec`` go to ``exited``.
-        limits: Returns the part of an order that holds a command to the limits of its container.
 
     Example:
         >>> await executions.run(process.identity, ["cat", "/ready"], timeout=1.0)
         (0, b"yes\\n")
     """
 
-    def __init__(
-        self, client: RuntimeClient, *, limits: Callable[[str], dict[str, Any]] = lambda container: {}
-    ) -> None:
-        self._client, self._limits = client, limits
+    def __init__(self, client: RuntimeClient) -> None:
+        self._client = client
         self._running: dict[str, Execution] = {}
 
     async def start(
@@ -118,14 +116,13 @@ class Executions:
         """
         execution = Execution(f"{container}.exec.{secrets.token_hex(8)}", self._client)
         self._running[execution.identity] = execution
-        order = {"container": container, "argv": list(argv), "stdin": stdin, "tty": tty}
-        order |= self._limits(container)
+        process = ProcessSpec(tuple(argv), env=TERMINAL if tty else (), terminal=tty)
         try:
             entry, descriptors = await self._client.call(
-                "exec", id=execution.identity, env=TERMINAL if tty else {}, **order
+                "exec", id=execution.identity, container=container, process=asdict(process), stdin=stdin
             )
         except BaseException:
-            # Whoever waited may be gone while the order was on its way.
+            # Whoever waited may be gone while the request was on its way.
             self._running.pop(execution.identity, None)
             start_task(execution.kill(), name=f"kill {execution.identity}")
             raise

@@ -12,12 +12,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from localkube.kubelet.containers.async_io import write_all
+from localkube.kubelet.containers.async_io import resize, write_all
 from localkube.kubelet.containers.attach import Attachments, Listener
 from localkube.kubelet.logs.container_log import LogJournal
 from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.status.container_state import ContainerExit
-from localkube.runtime.pty import resize
 
 DRAIN_SECONDS = 5
 

@@ -1,8 +1,9 @@
 """The life of one container of a pod: started, probed, restarted, ended.
 
 What happened is kept as a record in the pod's ``records``, from which ``status/pod_status.py`` makes the
-PodStatus. Not here: the order that starts it (``launching.py``), when it is probed (``probes/probes.py``),
-how it is ended (``containers/stopping.py``), and what becomes of the pod (``pod.py``).
+PodStatus. Not here: the specification that
+it is started with (``container_spec.py``), when it is probed (``probes/prober.py``), how it is ended
+(``containers/termination.py``), and what becomes of the pod (``pod.py``).
 """
 
 import asyncio
@@ -10,15 +11,17 @@ import contextlib
 import signal
 import time
 from collections.abc import Coroutine, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 from localkube.api_client import ApiError
 from localkube.kubelet.containers import termination as stopping
 from localkube.kubelet.containers.environment import ConfigError
 from localkube.kubelet.containers.process import Process
+from localkube.kubelet.nodes.node import NodePool
+from localkube.kubelet.pods.container_spec import start_request
+from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.image_pull import IMAGE_BACK_OFF, IMAGE_REASONS
-from localkube.kubelet.pods.launching import LaunchingPod, container_order
 from localkube.kubelet.probes.handlers import HandlerError, ProbeResult, ProbeTarget
 from localkube.kubelet.probes.prober import Prober
 from localkube.kubelet.status import container_state as records
@@ -31,15 +34,21 @@ from localkube.kubelet.status.restart_policy import (
     restarts_after_probe,
     waiting_to_restart,
 )
-from localkube.kubelet.volumes.volume_manager import VolumeError
+from localkube.kubelet.volumes.volume_manager import MountedVolume, VolumeError
 from localkube.runtime.client import RuntimeCallError, close_all
 
 RETRY_SECONDS = 2.0
 
 
-class ContainersPod(LaunchingPod, Protocol):
+class ContainersPod(Protocol):
     """What a container needs of its pod."""
 
+    pod: Mapping[str, Any]
+    uid: str
+    address: str | None
+    runtime: Runtime
+    pool: NodePool
+    volumes: Mapping[str, MountedVolume]
     records: dict[str, ContainerRecord]
     processes: dict[str, Process]
     early: dict[str, dict[str, Any]]
@@ -140,8 +149,19 @@ class ContainerWorker:
         identity = f"{pod.uid}.{self.name}.{count}"
         self._probe_ended_it = False
         try:
-            order = await container_order(pod, self.container, identity=identity, restart=count)
-            entry, descriptors = await pod.runtime.client.call("run", **order)
+            request = await start_request(
+                pod.runtime,
+                pod.pod,
+                self.container,
+                pool=pod.pool,
+                address=pod.address,
+                volumes=pod.volumes,
+                restart=count,
+                previous=self.record,
+            )
+            entry, descriptors = await pod.runtime.client.call(
+                "run", id=identity, pod=pod.uid, **asdict(request)
+            )
         except (ConfigError, VolumeError) as error:
             self._wait(error.reason, error.message, count, last)
         except ApiError as error:

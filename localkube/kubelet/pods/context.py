@@ -2,14 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, Informer
-from localkube.kubelet.containers.container_spec import Host
 from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.images.image_programs import Programs
@@ -23,8 +23,28 @@ from localkube.kubelet.volumes.volume_manager import VolumeManager
 from localkube.network.addresses import Addresses, ClusterNetwork, NamespaceAddresses
 from localkube.runtime.client import RuntimeClient
 
+# Writable directories of every container.
+SCRATCH = ("/tmp", "/run", "/var/tmp")
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 REPORTS_AT_ONCE = 6
 MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
+
+
+@dataclass(frozen=True)
+class ContainerHost:
+    """This machine as containers see it.
+
+    Attributes:
+        hide: Directories that are covered in every container.
+        python: The kit's interpreter, whose directory comes first on PATH.
+    """
+
+    hide: tuple[str, ...]
+    python: str = sys.executable
+
+    @property
+    def path(self) -> str:
+        return f"{os.path.dirname(self.python)}:{SYSTEM_PATH}"
 
 
 @dataclass
@@ -41,7 +61,7 @@ class Runtime:
     logs: LogFiles
     executions: Executions
     events: EventRecorder
-    host: Host
+    host: ContainerHost
     pods: Path
     tmpfs: Path
     services: Informer
@@ -50,7 +70,7 @@ class Runtime:
     addresses: Addresses = field(default_factory=NamespaceAddresses)
     programs: Programs = field(default_factory=Programs)
     plain: PlainPods | None = None
-    fork_plan: Callable[[list[str], Mapping[str, str]], Any] = lambda argv, env: None
+    fork_plan: Callable[[Sequence[str], Mapping[str, str]], Any] = lambda argv, env: None
     reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
     limits: Limits = field(default_factory=Limits)
     version: str = ""

@@ -1,22 +1,23 @@
-"""Plain mode's half of the agent: what a container's mounts and names become without namespaces.
+"""Plain mode's half of the kubelet: a container's mounts and names without namespaces.
 
-A container's order is made as in a site, and then translated: each mount becomes a line in the file that the
-preload library reads, so that programs find volumes, hosts file and scratch directories in their places. A
-program that is linked statically has no use for a preload library; it gets real paths in its arguments
-instead, and an Event says what it must do without.
+A container's specification is built as for namespaces, and then adapted: each mount becomes a line in the
+file that the preload library reads, so that programs find volumes, hosts file and scratch directories in
+their places. A statically linked program cannot load a library; it gets real paths in its arguments instead,
+and an Event says what it does without.
 """
 
 import json
 import os
 import re
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from localkube.network.addresses import LoopbackAddresses
 from localkube.runtime.container import find_program
+from localkube.runtime.container_spec import ContainerSpec, MountSpec, PlainPod
 from localkube.runtime.plain import real_path
 
 NAME_SERVER, API_SERVER = "10.244.0.1", ("10.244.0.1", 6443)
@@ -25,13 +26,17 @@ TOKEN_DIRECTORY = "/var/run/secrets/kubernetes.io/serviceaccount"
 # The same directory by its older name, which the host's symbolic link says and the pod's own files do not.
 OTHER_NAMES = {"/run": "/var/run"}
 PROGRAM_INTERPRETER = 3
+STATIC_WARNING = (
+    "is linked statically: in plain mode it listens on this machine's own addresses where its arguments do "
+    "not say 0.0.0.0, sees volumes only where they name them, and knows no names of the cluster"
+)
 # All of an address's own interfaces, in a listening program's arguments.
 _ANY = re.compile(r"(?<![\d.])0\.0\.0\.0(?![\d.])")
 
 
 @dataclass(frozen=True)
 class PlainPods:
-    """Translates orders of containers.
+    """Adapts specifications of containers to plain mode.
 
     Args:
         addresses: Of this cluster on the loopback interface.
@@ -41,50 +46,50 @@ class PlainPods:
     addresses: LoopbackAddresses
     preload: Path
 
-    def translate(
+    def adapt(
         self,
-        order: dict[str, Any],
+        spec: ContainerSpec,
         *,
         directory: Path,
         address: str,
-        hostname: str,
         namespace: str,
-        tell: Callable[[str], None],
-    ) -> None:
-        """Make a site's order one of plain mode, in place.
+        warn: Callable[[str], None],
+    ) -> tuple[ContainerSpec, PlainPod]:
+        """Adapt a specification, and write the pod's description for the preload library.
 
         Args:
-            order: As ``containers.order`` makes it.
+            spec: As for namespaces.
             directory: For this start of the container alone; removed with the pod.
             address: The pod's.
-            hostname: The pod's.
             namespace: The pod's.
-            tell: Called with a sentence for what cannot be kept.
+            warn: Called with a sentence for what cannot be kept.
         """
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        paths = _paths(order["root"]["mounts"], directory)
-        cwd = order["cwd"]
+        paths = _paths(spec.mounts, directory)
+        cwd = spec.process.cwd
         real = real_path(cwd, _pairs(paths))
         if cwd == "/" or not os.path.isdir(real):
             # Many images start in /, which would be this machine's own.
             real = str(directory / "cwd")
             paths |= {} if cwd == "/" else {cwd: (real, False)}
             os.makedirs(real, exist_ok=True)
-        pairs = _pairs(paths)
-        description = directory / "pod"
-        description.write_text(self._describe(paths, address, hostname, namespace))
-        order["plain"] = {"pod": str(description), "cwd": real, "paths": pairs}
-        env = order["env"]
-        if is_static(real_path(order["argv"][0], pairs), env):
-            self._help_static(order, paths, directory, address, tell)
-            return
-        env["LD_PRELOAD"] = " ".join(filter(None, (str(self.preload), env.get("LD_PRELOAD"))))
-        env["TRAINYARD_POD"] = str(description)
+        pod = PlainPod(str(directory / "pod"), real, _pairs(paths))
+        Path(pod.description).write_text(self._describe(paths, address, spec.hostname, namespace))
+        process, env = replace(spec.process, capabilities=None), spec.process.environment
+        if is_static(real_path(process.args[0], pod.paths), env):
+            warn(f"{os.path.basename(process.args[0])} {STATIC_WARNING}")
+            args, env = self._help_static(process.args, env, paths, directory, address)
+        else:
+            env["LD_PRELOAD"] = " ".join(filter(None, (str(self.preload), env.get("LD_PRELOAD"))))
+            env["TRAINYARD_POD"] = pod.description
+            args = process.args
+        variables = tuple(f"{name}={value}" for name, value in env.items())
+        return replace(spec, process=replace(process, args=args, env=variables)), pod
 
     def _describe(
         self, paths: Mapping[str, tuple[str, bool]], address: str, hostname: str, namespace: str
     ) -> str:
-        """Return what ``preload/pod.c`` reads."""
+        """Format the description that ``preload/pod.c`` reads."""
         lines = [
             ("address", address),
             ("octet", str(self.addresses.octet)),
@@ -102,45 +107,38 @@ class PlainPods:
 
     def _help_static(
         self,
-        order: dict[str, Any],
+        args: tuple[str, ...],
+        env: dict[str, str],
         paths: Mapping[str, tuple[str, bool]],
         directory: Path,
         address: str,
-        tell: Callable[[str], None],
-    ) -> None:
-        """Give a statically linked program what it can use: real paths, addresses, a kubeconfig."""
+    ) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Give a statically linked program real paths, addresses and a kubeconfig."""
         own, _ = self.addresses.reach(address, 0)
-        order["argv"] = [_ANY.sub(own, word) for word in order["argv"]]
+        program, *rest = (_ANY.sub(own, word) for word in args)
         volumes = {seen: real for seen, (real, _) in paths.items()}
-        order["argv"] = [order["argv"][0], *(_in_words(word, volumes) for word in order["argv"][1:])]
-        env = {name: _in_words(value, volumes) for name, value in order["env"].items() if name != "PATH"}
         host, port = self.addresses.reach(*API_SERVER)
-        env |= {
-            "PATH": order["env"]["PATH"],
+        changed = {name: _in_words(value, volumes) for name, value in env.items() if name != "PATH"} | {
+            "PATH": env["PATH"],
             "TMPDIR": volumes["/tmp"],
             "KUBERNETES_SERVICE_HOST": host,
             "KUBERNETES_SERVICE_PORT": str(port),
         }
-        if TOKEN_DIRECTORY in volumes and "KUBECONFIG" not in env:
+        if TOKEN_DIRECTORY in volumes and "KUBECONFIG" not in changed:
             kubeconfig = directory / "kubeconfig"
             kubeconfig.write_text(json.dumps(_kubeconfig(f"https://{host}:{port}", volumes[TOKEN_DIRECTORY])))
             kubeconfig.chmod(0o600)
-            env["KUBECONFIG"] = str(kubeconfig)
-        order["env"] = env
-        tell(
-            f"{os.path.basename(order['argv'][0])} is linked statically: in plain mode it listens on this "
-            "machine's own addresses where its arguments do not say 0.0.0.0, sees volumes only where they "
-            "name them, and knows no names of the cluster"
-        )
+            changed["KUBECONFIG"] = str(kubeconfig)
+        return (program, *(_in_words(word, volumes) for word in rest)), changed
 
 
-def _paths(mounts: list[Mapping[str, Any]], directory: Path) -> dict[str, tuple[str, bool]]:
-    """Return, for each path that the pod sees, the real one and whether it is read-only."""
+def _paths(mounts: Iterable[MountSpec], directory: Path) -> dict[str, tuple[str, bool]]:
+    """Map each path that the pod sees to the real one, and whether it is read-only."""
     paths: dict[str, tuple[str, bool]] = {}
-    for number, entry in enumerate(mounts):
-        target = os.path.normpath(entry["target"])
-        if entry["kind"] == "bind":
-            paths[target] = (entry["source"], bool(entry.get("read_only")))
+    for number, mount in enumerate(mounts):
+        target = os.path.normpath(mount.destination)
+        if mount.type == "bind":
+            paths[target] = (mount.source, mount.readonly)
         elif target != SHARED_MEMORY:
             made = directory / f"scratch-{number}"
             made.mkdir(mode=0o700, exist_ok=True)
@@ -151,19 +149,19 @@ def _paths(mounts: list[Mapping[str, Any]], directory: Path) -> dict[str, tuple[
     return paths
 
 
-def _pairs(paths: Mapping[str, tuple[str, bool]]) -> list[tuple[str, str]]:
-    return [(seen, real) for seen, (real, _) in paths.items()]
+def _pairs(paths: Mapping[str, tuple[str, bool]]) -> tuple[tuple[str, str], ...]:
+    return tuple((seen, real) for seen, (real, _) in paths.items())
 
 
 def _hosts(path: str) -> list[tuple[str, str]]:
-    """Return the names and addresses of a hosts file, the loopback's excepted."""
+    """Read the names and addresses of a hosts file, without those of the loopback."""
     lines = (line.split() for line in Path(path).read_text().splitlines())
     pairs = [(name, words[0]) for words in lines for name in words[1:]]
     return [(name, ip) for name, ip in pairs if not ip.startswith("127.") and ":" not in ip]
 
 
 def _in_words(text: str, paths: Mapping[str, str]) -> str:
-    """Return ``text`` with the paths of volumes replaced, where they stand alone or after a sign.
+    """Replace the paths of volumes in ``text``, alone or after one of ``=:,``.
 
     Example:
         >>> _in_words("--cert=/certs/tls.crt", {"/certs": "/real"})
@@ -175,7 +173,7 @@ def _in_words(text: str, paths: Mapping[str, str]) -> str:
 
 
 def is_static(command: str, env: Mapping[str, str]) -> bool:
-    """Return whether a command is a program that is linked statically; a script or an unknown one is not."""
+    """Tell a statically linked program; a script or an unknown command is none."""
     try:
         with open(find_program(command, dict(env), ""), "rb") as file:
             header = file.read(64)
@@ -194,7 +192,7 @@ def is_static(command: str, env: Mapping[str, str]) -> bool:
 
 
 def _kubeconfig(server: str, account: str) -> dict[str, Any]:
-    """Return the settings of a pod's own account for a client library."""
+    """A kubeconfig for the pod's own service account."""
     return {
         "apiVersion": "v1",
         "kind": "Config",

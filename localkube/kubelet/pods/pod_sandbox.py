@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from localkube.api_client import ApiError
-from localkube.kubelet.containers.container_spec import network_files
 from localkube.kubelet.nodes.node import NodePool
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.volumes.volume_manager import MountedVolume, VolumeError
@@ -41,9 +40,9 @@ async def prepare(worker: SandboxedPod) -> bool:
         worker.address = worker.pool.address(worker.uid, wanted=worker.address)
 
     async def sandbox() -> None:
-        order = worker.runtime.site.pod_network() | {"hostname": hostname, "address": worker.address}
-        order["share_processes"] = bool(worker.pod["spec"].get("shareProcessNamespace"))
-        made = worker.runtime.client.call("sandbox", pod=worker.uid, **order)
+        request = worker.runtime.site.pod_network() | {"hostname": hostname, "address": worker.address}
+        request["share_processes"] = bool(worker.pod["spec"].get("shareProcessNamespace"))
+        made = worker.runtime.client.call("sandbox", pod=worker.uid, **request)
         _, worker.volumes = await asyncio.gather(made, worker.runtime.volumes.prepare(worker.pod))
 
     if not await _until_done(worker, address):
@@ -60,16 +59,20 @@ async def release(worker: SandboxedPod) -> None:
 
 
 def _write_files(worker: SandboxedPod, hostname: str) -> None:
-    directory = worker.runtime.tmpfs_directory(worker.uid)
+    """Write the pod's /etc/hosts, /etc/hostname and /etc/resolv.conf, which its containers mount."""
+    directory, spec = worker.runtime.tmpfs_directory(worker.uid), worker.pod["spec"]
+    namespace, subdomain = worker.pod["metadata"]["namespace"], spec.get("subdomain", "")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    network_files(
-        directory,
-        hostname=hostname,
-        address=worker.address,
-        subdomain=worker.pod["spec"].get("subdomain", ""),
-        namespace=worker.pod["metadata"]["namespace"],
-        pod=worker.pod,
-    )
+    full = f"{hostname}.{subdomain}.{namespace}.svc.cluster.local\t" if subdomain else ""
+    hosts = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
+    hosts.append(f"{worker.address}\t{full}{hostname}")
+    for alias in spec.get("hostAliases") or []:
+        hosts.append(f"{alias['ip']}\t{' '.join(alias.get('hostnames', []))}")
+    search = f"{namespace}.svc.cluster.local svc.cluster.local cluster.local"
+    resolver = ["nameserver 10.244.0.1", f"search {search}", "options ndots:5"]
+    (directory / "hosts").write_text("\n".join(hosts) + "\n")
+    (directory / "hostname").write_text(hostname + "\n")
+    (directory / "resolv.conf").write_text("\n".join(resolver) + "\n")
 
 
 async def _until_done(worker: SandboxedPod, attempt: Callable[[], Awaitable[None]]) -> bool:

@@ -139,11 +139,6 @@ class ControlGroups:
             _write(groups["pids"] / "pids.max", str(MOST_PIDS))
         return self._entrances(identity)
 
-    def entrances(self, identity: str) -> list[str]:
-        """Return the files by which a process joins a container's group."""
-        own = (self._roots["cpu"] / identity).is_dir()
-        return self._entrances(identity if own else BEST_EFFORT)
-
     def _entrances(self, identity: str) -> list[str]:
         groups = dict.fromkeys(self._groups(identity).values())
         return [str(directory / "cgroup.procs") for directory in groups]

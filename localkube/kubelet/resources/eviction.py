@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from localkube.kubelet.containers.container_spec import SCRATCH
 from localkube.kubelet.containers.process import Process
+from localkube.kubelet.pods.context import SCRATCH
 from localkube.kubelet.quantity import quantity, whole
 
 LOOK_SECONDS = 10.0

@@ -42,31 +42,29 @@ class Limits:
         self._memory = OomWatcher(self._over)
         self._ended: set[str] = set()
 
-    def order(self, container: Mapping[str, Any], *, identity: str, first_core: int = 0) -> dict[str, Any]:
-        """Return the part of a container's order that holds it to its limits from the start.
+    def apply(
+        self, container: Mapping[str, Any], *, identity: str, first_core: int = 0
+    ) -> tuple[list[str], list[int]]:
+        """Prepare the limits of a container that is about to start.
 
         Args:
             container: Its specification.
             identity: Unique for each start of it.
             first_core: Where the cores of its node begin, so that nodes differ.
+
+        Returns:
+            The ``cgroup.procs`` files that its first process joins, and the cores that it may use; empty
+            where it is not held.
         """
         wanted = resources(container)
         if self._groups is not None:
             try:
-                return {"groups": self._groups.make(identity, wanted)}
+                return self._groups.make(identity, wanted), []
             except OSError as error:
                 log.warning("the control group of %s: %s", identity, error)
         if wanted.cpu_limit is None:
-            return {}
-        cores = self._cores.take(identity, math.ceil(wanted.cpu_limit), first=first_core)
-        return {"cores": cores} if cores else {}
-
-    def join(self, identity: str) -> dict[str, Any]:
-        """Return the part of an order for a process that joins a container that runs."""
-        if self._groups is not None:
-            return {"groups": self._groups.entrances(identity)}
-        cores = self._cores.of(identity)
-        return {"cores": cores} if cores else {}
+            return [], []
+        return [], self._cores.take(identity, math.ceil(wanted.cpu_limit), first=first_core)
 
     def started(self, pod: Mapping[str, Any], name: str, *, identity: str, pid: int) -> None:
         """Take note of a container's first process; also of one that a previous kubelet started."""
@@ -136,9 +134,6 @@ class CoreAllocator:
             self._users[core] += 1
         self._taken[identity] = found
         return found
-
-    def of(self, identity: str) -> list[int]:
-        return self._taken.get(identity, [])
 
     def free(self, identity: str) -> None:
         for core in self._taken.pop(identity, ()):

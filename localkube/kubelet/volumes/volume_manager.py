@@ -26,6 +26,7 @@ from localkube.kubelet.volumes.host_path import SubPathError, resolve_subpath
 from localkube.kubelet.volumes.object_cache import ObjectCache, TokenManager
 from localkube.kubelet.volumes.persistent_volume import ClaimError, ClaimResolver
 from localkube.runtime import syscalls
+from localkube.runtime.container_spec import MountSpec
 
 Object = Mapping[str, Any]
 KEPT_FRESH = ("configMap", "secret", "downwardAPI", "projected")
@@ -240,19 +241,14 @@ def mounts(
     *,
     environment: Mapping[str, str] | None = None,
     private: tuple[str, ...] = (),
-) -> list[dict[str, Any]]:
-    """Return the bind mounts of one container, outer directories first.
+) -> list[MountSpec]:
+    """Make the bind mounts of one container, outer directories first.
 
     Args:
         container: The v1.Container.
         volumes: From ``VolumeManager.prepare``.
         environment: The container's variables, for ``subPathExpr``.
         private: Directories that are hidden in foreign volumes.
-
-    Returns:
-        For each volumeMount a dict of ``kind`` (always ``bind``), ``source`` and ``target`` (absolute paths,
-        source on the host), ``read_only``, ``exact`` where the source is a real path, to be taken as it
-        is, and ``hide`` where directories are hidden in it.
 
     Raises:
         VolumeError: With the reason of a waiting container: a subPath that leads out of its volume, or that
@@ -263,20 +259,15 @@ def mounts(
         volume = volumes[wish["name"]]
         target = "/" + wish["mountPath"].strip("/")
         source = _mount_source(wish, volume, environment or {})
-        entry = {
-            "kind": "bind",
-            "source": str(source),
-            "target": target,
-            "read_only": volume.read_only or bool(wish.get("readOnly")),
-        }
+        options = ["ro"] if volume.read_only or wish.get("readOnly") else []
         if source != volume.source:
             # A container may exchange a directory of its volume for a link between now and the mount.
-            entry["exact"] = True
+            options.append("nosymlinks")
         if volume.foreign and private:
             _refuse_private(source, private)
-            entry["hide"] = list(private)
-        entries.append(entry)
-    return sorted(entries, key=lambda entry: entry["target"].count("/"))
+            options.append("masked")
+        entries.append(MountSpec(target, source=str(source), options=tuple(options)))
+    return sorted(entries, key=lambda entry: entry.destination.count("/"))
 
 
 def _refuse_private(source: Path, private: tuple[str, ...]) -> None:

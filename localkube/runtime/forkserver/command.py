@@ -1,4 +1,4 @@
-"""Decide whether a container's command may be forked from the warm parent, and what it would run.
+"""Decide whether a container's command may be forked from the forkserver, and what it would run.
 
 Pure but for a look at the program that the command names. Some things are fixed when a Python starts, or
 when torch is imported, and cannot be made up for afterwards: interpreter flags, allocators, most variables
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-# Read once, when the interpreter or a library that the warm parent has already loaded starts.
+# Read once, when the interpreter or a library that the forkserver has already loaded starts.
 _PREFIXES = """
     ACC_ AOTINDUCTOR_ AOT_ AS_SECURE_LOG_FILE ATEN_ BLIS_ CASK_ COMPILE_STROBELIGHT_ COVERAGE_PROCESS_
     CUBLAS CUTEDSL_ CUTLASS_ DNNL_ DUMP_AOTI_ ENABLE_HOST_SIDE_TMA ENABLE_PERSISTENT_TMA
@@ -22,7 +22,7 @@ _PREFIXES = """
 """
 FIXED_PREFIXES = tuple(_PREFIXES.split())
 FIXED = {"CI", "CXX"}
-# Exceptions: read when they are used, or set again in the new process by warm_python.
+# Exceptions: read when they are used, or set again in the new process by interpreter.py.
 FREE = {
     "PYTHONBREAKPOINT",
     "PYTHONDONTWRITEBYTECODE",
@@ -38,8 +38,8 @@ FREE_PREFIXES = ("TORCHELASTIC_", "TORCH_NCCL_")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-class WarmPlan(TypedDict):
-    """What to run in a fork of the warm parent; plain data, because it travels in an order."""
+class ForkPlan(TypedDict):
+    """What to run in a fork of the forkserver; plain data, because it travels in a request."""
 
     kind: str  # script, module or command
     target: str
@@ -52,13 +52,13 @@ class WarmPlan(TypedDict):
     no_bytecode: bool
 
 
-def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str) -> WarmPlan | None:
-    """Return how to run a command in a fork of the warm parent, or None when it must start cold.
+def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str) -> ForkPlan | None:
+    """Return how to run a command in a fork of the forkserver, or None when it must start cold.
 
     Args:
         argv: The command, as execve would get it.
         env: Its environment, complete.
-        python: The interpreter of the warm parent, an absolute path.
+        python: The interpreter of the forkserver, an absolute path.
         path: The directories in which a command without a slash is searched.
 
     Example:
@@ -81,7 +81,7 @@ def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str)
     kind, target, arguments, letters = parsed
     if kind == "command" and sys.version_info >= (3, 13):
         return None  # its tracebacks show the source, which the public way to run a string does not
-    return WarmPlan(
+    return ForkPlan(
         kind=kind,
         target=target,
         arguments=arguments,

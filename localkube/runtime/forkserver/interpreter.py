@@ -1,7 +1,7 @@
-"""Make a fork of the warm parent look like an interpreter that has just started, and run the program in it.
+"""Make a fork of the forkserver look like an interpreter that has just started, and run the program in it.
 
 What differs from a cold start, because it cannot be otherwise: ``sys.modules`` has more in it, so the modules
-that the warm parent imported run none of their code again (their warnings appear in its log, their filters
+that the forkserver imported run none of their code again (their warnings appear in its log, their filters
 are in ``warnings.filters`` before the program imports them), and they are not torn down at the end; all forks
 of one parent hash strings alike; objects that the parent made are frozen for the garbage collector. A program
 that would notice more than that, and a container that mounts something over what the parent has loaded,
@@ -33,14 +33,14 @@ from importlib.machinery import BuiltinImporter, all_suffixes
 from typing import NoReturn
 
 from localkube.runtime.forkserver import native, stdio
-from localkube.runtime.forkserver.command import WarmPlan, locale_name
+from localkube.runtime.forkserver.command import ForkPlan, locale_name
 
 SUFFIXES = all_suffixes()
 COLD_FILES = (b"PK\x03\x04", b"\xa7\r\r\n")  # archives and byte code that carry a script's name
 
 
 class Fresh:
-    """What the warm parent looked like before it imported anything for others, and what it imported.
+    """What the forkserver looked like before it imported anything for others, and what it imported.
 
     Args:
         modules: The names in ``sys.modules`` before.
@@ -79,7 +79,7 @@ class Fresh:
 
 
 def run(
-    plan: WarmPlan, argv: list[str], env: dict[str, str], fresh: Fresh, *, last: Callable[[], None]
+    plan: ForkPlan, argv: list[str], env: dict[str, str], fresh: Fresh, *, last: Callable[[], None]
 ) -> NoReturn:
     """Become the program of ``plan``; the calling process is a fork with its descriptors 0, 1 and 2 in place.
 
@@ -109,7 +109,7 @@ def run(
     native.become(_program(plan), before=_forget_become)
 
 
-def _can_run(plan: WarmPlan, env: Mapping[str, str], fresh: Fresh) -> bool:
+def _can_run(plan: ForkPlan, env: Mapping[str, str], fresh: Fresh) -> bool:
     """Look around in the container: is what the parent has loaded what would be loaded here?"""
     try:
         interpreter = os.stat(plan["executable"])
@@ -152,7 +152,7 @@ def _provides(directory: str, names: set[str]) -> bool:
     )
 
 
-def _start_cold(plan: WarmPlan, argv: list[str], env: dict[str, str]) -> NoReturn:
+def _start_cold(plan: ForkPlan, argv: list[str], env: dict[str, str]) -> NoReturn:
     try:
         os.execve(plan["program"], argv, env)
     except OSError as error:
@@ -167,7 +167,7 @@ def _set_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _set_flags(plan: WarmPlan) -> None:
+def _set_flags(plan: ForkPlan) -> None:
     sys.dont_write_bytecode = plan["no_bytecode"]
     native.set_flag("dont_write_bytecode", int(plan["no_bytecode"]))
 
@@ -177,14 +177,14 @@ def _python_path(env: Mapping[str, str]) -> list[str]:
     return [os.path.abspath(entry) for entry in value.split(":")] if value else []
 
 
-def _first_path(plan: WarmPlan) -> str:
+def _first_path(plan: ForkPlan) -> str:
     """Return what the interpreter puts first into sys.path."""
     if plan["kind"] == "script":
         return os.path.dirname(os.path.realpath(plan["target"]))
     return os.getcwd() if plan["kind"] == "module" else ""
 
 
-def _set_paths(plan: WarmPlan, env: Mapping[str, str], fresh: Fresh) -> None:
+def _set_paths(plan: ForkPlan, env: Mapping[str, str], fresh: Fresh) -> None:
     first = {"script": plan["target"], "module": "-m", "command": "-c"}[plan["kind"]]
     sys.argv = [first, *plan["arguments"]]
     sys.orig_argv = list(plan["argv"])
@@ -193,7 +193,7 @@ def _set_paths(plan: WarmPlan, env: Mapping[str, str], fresh: Fresh) -> None:
     sys.path_importer_cache.clear()
 
 
-def _forget_parent(plan: WarmPlan) -> None:
+def _forget_parent(plan: ForkPlan) -> None:
     """Remove what modules remember of the process that imported them, above all what is random."""
     main = types.ModuleType("__main__")
     main.__loader__, main.__builtins__, main.__annotations__ = BuiltinImporter, sys.modules["builtins"], {}
@@ -237,7 +237,7 @@ def _forget_become() -> None:
         vars(sys).pop(name, None)
 
 
-def _program(plan: WarmPlan) -> Callable[[], object]:
+def _program(plan: ForkPlan) -> Callable[[], object]:
     if plan["kind"] == "script":
         return native.script(plan["target"])
     if plan["kind"] == "command":

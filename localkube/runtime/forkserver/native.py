@@ -1,6 +1,6 @@
 """What of a new Python process lies below Python: C's streams and locale, thread counts, the kernel's view.
 
-Used in forks of the warm parent only. Not here: what Python itself shows (``interpreter.py``).
+Used in forks of the forkserver only. Not here: what Python itself shows (``interpreter.py``).
 """
 
 import ctypes
@@ -31,7 +31,7 @@ _run_string = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(
 
 
 class Become(BaseException):
-    """Leaves everything that a fork of the warm parent was doing; what it becomes is in sys.excepthook."""
+    """Leaves everything that a fork of the forkserver was doing; what it becomes is in sys.excepthook."""
 
 
 def become(program: Callable[[], object], *, before: Callable[[], None]) -> NoReturn:

@@ -1,11 +1,12 @@
-"""The warm parent: a process that has imported torch and computed nothing, and forks containers.
+"""The forkserver: a process that has imported torch and computed nothing, and forks containers.
 
 Most of the time between a training pod's start and its first step goes into ``import torch``. Here that is
-done once; a container whose command is the kit's Python begins where the import ends. The runtime starts this
-program inside the site, sends one order for each container, and gets the process's id back; containers are
-children of the site's PID 1 like all others. It has a single thread and starts none: a fork copies only one.
+done once; a container whose command is the kit's Python begins where the import ends. The runtime starts
+this program in its namespaces, sends one request for each container, and gets the process's id back;
+containers are children of the runtime's PID 1 like all others. It has a single thread and starts none: a fork
+copies only one.
 
-What a command must be for this: ``command.py``. What the fork does to look like a new interpreter:
+Which commands can be forked: ``command.py``. How the fork comes to look like a new interpreter:
 ``interpreter.py``. torchrun's workers: ``torchrun.py``.
 """
 
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from localkube.runtime import container, messages, plain
+from localkube.runtime.container_spec import StartRequest
 from localkube.runtime.forkserver import interpreter, native, torchrun
 from localkube.runtime.forkserver.native import Become
 
@@ -50,11 +52,11 @@ MODULES = (
     "torch.distributed.elastic.rendezvous.static_tcp_rendezvous",
 )
 
-Launch = Callable[[dict[str, Any], dict[str, int], Callable[[], NoReturn]], int]
+Start = Callable[[dict[str, Any], StartRequest, dict[str, int], Callable[[], NoReturn]], int]
 
 
 def load(names: list[str], fresh: interpreter.Fresh) -> list[str]:
-    """Import modules, and return the names of those that are there."""
+    """Import modules; returns the names of those that exist."""
     # With one thread, because OpenBLAS starts its own when it is loaded; each fork gets its own number.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     has_gpu = any(Path("/dev").glob("nvidia[0-9]*")) or any(
@@ -87,17 +89,17 @@ def _absent(name: str) -> Iterator[None]:
         del sys.modules[name]
 
 
-def serve(sock: socket.socket, fresh: interpreter.Fresh, *, launch: Launch) -> None:
-    """Carry out orders until the runtime closes its end.
+def serve(sock: socket.socket, fresh: interpreter.Fresh, *, start: Start) -> None:
+    """Carry out requests until the runtime closes its end.
 
     Raises:
         Become: In a container, on the way to its program.
     """
     while received := messages.receive(sock):
-        order, descriptors = received
+        request, descriptors = received
         try:
-            answer = {"pid": _start(sock, order, descriptors, fresh, launch)}
-        except container.LaunchError as error:
+            answer = {"pid": _fork(sock, request, descriptors, fresh, start)}
+        except container.ContainerStartError as error:
             answer = {"error": error.message, "stage": error.stage}
         except (OSError, LookupError, TypeError, ValueError) as error:
             answer = {"error": f"{type(error).__name__}: {error}", "stage": "sandbox"}
@@ -106,11 +108,12 @@ def serve(sock: socket.socket, fresh: interpreter.Fresh, *, launch: Launch) -> N
         messages.send(sock, answer, [])
 
 
-def _start(
-    sock: socket.socket, order: dict[str, Any], descriptors: list[int], fresh: Any, launch: Launch
+def _fork(
+    sock: socket.socket, message: dict[str, Any], descriptors: list[int], fresh: Any, start: Start
 ) -> int:
-    plan, argv, env = dict(order["warm"]), list(order["argv"]), dict(order["env"])
-    fds = dict(zip(order["fds"], descriptors, strict=True))
+    request = StartRequest.from_dict(message)
+    plan, process = dict(request.fork_plan), request.spec.process
+    fds = dict(zip(message["fds"], descriptors, strict=True))
 
     def become() -> NoReturn:
         # Closed by now; the program may get the same numbers for files of its own.
@@ -118,13 +121,17 @@ def _start(
         descriptors.clear()
         with _no_exit():
             last = torchrun.prepare(plan, fresh)
-            interpreter.run(plan, argv, env, fresh, last=last)
+            interpreter.run(plan, process.args, process.environment, fresh, last=last)
 
-    return launch(order, fds, become)
+    return start(message, request, fds, become)
 
 
-def _launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn]) -> int:
-    return (plain if order.get("plain") else container).launch(order, fds, main).pid
+def _start(
+    message: dict[str, Any], request: StartRequest, fds: dict[str, int], main: Callable[[], NoReturn]
+) -> int:
+    if request.plain:
+        return plain.start(request.spec, fds, pod=request.plain, init=message["init"], main=main).pid
+    return container.start(request.spec, fds, scratch=message["scratch"], main=main).pid
 
 
 def _close(descriptors: list[int]) -> None:
@@ -134,10 +141,7 @@ def _close(descriptors: list[int]) -> None:
 
 @contextlib.contextmanager
 def _no_exit() -> Iterator[None]:
-    """Let ``Become`` through the places that end the process whatever happens.
-
-    The sandbox never returns into its caller's code in the child; what becomes a program is the exception.
-    """
+    """Let ``Become`` through the ``finally: os._exit`` with which every child of ``container`` ends."""
     try:
         yield
     except Become:
@@ -152,7 +156,7 @@ def _no_exit() -> Iterator[None]:
 _real_exit: list[Callable[[int], NoReturn]] = []
 
 
-def main(arguments: list[str] | None = None, *, launch: Launch = _launch) -> None:
+def main(arguments: list[str] | None = None, *, start: Start = _start) -> None:
     parser = argparse.ArgumentParser(description="Fork containers from a Python that has imported torch.")
     parser.add_argument("--fd", type=int, default=os.environ.get("FD_0"), help="the runtime's socket (FD_0)")
     parser.add_argument("--module", action="append", help="import this, in place of the default list")
@@ -164,10 +168,10 @@ def main(arguments: list[str] | None = None, *, launch: Launch = _launch) -> Non
     fresh = interpreter.Fresh(_MODULES_AT_START)
     loaded = load(settings.module or list(MODULES), fresh)
     if sys.getfilesystemencoding() != "utf-8" or len(os.listdir("/proc/self/task")) != 1:
-        sys.exit("the warm parent needs a UTF-8 locale, and modules that start no threads")
+        sys.exit("the forkserver needs a UTF-8 locale, and modules that start no threads")
     messages.send(sock, {"ready": round(time.monotonic() - began, 3), "imports": loaded}, [])
     try:
-        serve(sock, fresh, launch=launch)
+        serve(sock, fresh, start=start)
     except ConnectionError:
         return
     except Become:

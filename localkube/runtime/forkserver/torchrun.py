@@ -17,12 +17,12 @@ from typing import Any
 
 from localkube.runtime import messages
 from localkube.runtime.forkserver import interpreter, native
-from localkube.runtime.forkserver.command import WarmPlan, plan
+from localkube.runtime.forkserver.command import ForkPlan, plan
 
 LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch"}
 
 
-class WarmWorker(subprocess.Popen):
+class ForkedWorker(subprocess.Popen):
     """A worker that was forked, not executed; what waits for it and signals it is Popen's own code."""
 
     def __init__(self, args: Sequence[str], pid: int) -> None:
@@ -33,7 +33,7 @@ class WarmWorker(subprocess.Popen):
         self._sigint_wait_secs = 0.25
 
 
-def prepare(container: WarmPlan, fresh: interpreter.Fresh) -> Callable[[], None]:
+def prepare(container: ForkPlan, fresh: interpreter.Fresh) -> Callable[[], None]:
     """Leave a zygote aside if the container runs torchrun; return what is to do before it runs.
 
     Raises:
@@ -50,7 +50,7 @@ def prepare(container: WarmPlan, fresh: interpreter.Fresh) -> Callable[[], None]
     return lambda: _replace_popen(ours, container["executable"])
 
 
-def _is_torchrun(container: WarmPlan) -> bool:
+def _is_torchrun(container: ForkPlan) -> bool:
     name = os.path.basename(container["target"])
     return container["target"] in LAUNCHERS if container["kind"] == "module" else name == "torchrun"
 
@@ -129,10 +129,10 @@ class _Popen:
         if worker is not None and options == {"start_new_session": True}:
             pid = self._ask(worker, argv, env, [0, _number(stdout, 1), _number(stderr, 2)])
             if pid:
-                return WarmWorker(args, pid)
+                return ForkedWorker(args, pid)
         return subprocess.Popen(args=args, env=env, stdout=stdout, stderr=stderr, **options)
 
-    def _ask(self, worker: WarmPlan, argv: list[str], env: dict[str, str], descriptors: list[int]) -> int:
+    def _ask(self, worker: ForkPlan, argv: list[str], env: dict[str, str], descriptors: list[int]) -> int:
         umask = os.umask(0)
         os.umask(umask)
         order = {"plan": worker, "argv": argv, "env": env, "cwd": os.getcwd(), "umask": umask}

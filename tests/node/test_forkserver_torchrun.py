@@ -1,4 +1,4 @@
-"""Trainers and torchrun's workers as forks of the warm parent: each program here runs both ways."""
+"""Trainers and torchrun's workers as forks of the forkserver: each program here runs both ways."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from warm_pair import Outcome, Pair, Process
+from forkserver_pair import Outcome, Pair, Process
 
 AWKWARD = Path(__file__).parent / "awkward"
 TRAINERS = Path(__file__).parent.parent.parent / "trainers"
@@ -48,10 +48,10 @@ def events(outcome: Outcome) -> list[dict]:
     ],
 )
 def test_a_trainer_reports_the_same(pair, argv, tmp_path):
-    cold, warm = pair.both(argv, cwd=tmp_path)
-    assert (warm.code, cold.code) == (0, 0)
-    assert events(warm) == events(cold)
-    assert warm.stderr == cold.stderr
+    cold, forked = pair.both(argv, cwd=tmp_path)
+    assert (forked.code, cold.code) == (0, 0)
+    assert events(forked) == events(cold)
+    assert forked.stderr == cold.stderr
 
 
 def torchrun(*arguments: str) -> list[str]:
@@ -63,27 +63,27 @@ def torchrun(*arguments: str) -> list[str]:
     ["agree", pytest.param("raise", marks=pytest.mark.slow), pytest.param("exit", marks=pytest.mark.slow)],
 )
 def test_torchruns_workers_meet_and_end_the_same_way(pair, way):
-    cold, warm = pair.both(torchrun("ranks.py", way), cwd=AWKWARD)
-    assert (warm.code, sorted(warm.stdout.splitlines())) == (cold.code, sorted(cold.stdout.splitlines()))
-    assert ("exitcode  : 7" in warm.stderr) == ("exitcode  : 7" in cold.stderr) == (way == "exit")
-    assert ("rank 1 fails" in warm.stderr) == (way == "raise")
+    cold, forked = pair.both(torchrun("ranks.py", way), cwd=AWKWARD)
+    assert (forked.code, sorted(forked.stdout.splitlines())) == (cold.code, sorted(cold.stdout.splitlines()))
+    assert ("exitcode  : 7" in forked.stderr) == ("exitcode  : 7" in cold.stderr) == (way == "exit")
+    assert ("rank 1 fails" in forked.stderr) == (way == "raise")
 
 
 @pytest.mark.slow
 def test_torchrun_keeps_the_workers_output_in_files_when_asked(pair, tmp_path):
-    for start in (pair.cold, pair.warm):
+    for start in (pair.cold, pair.forked):
         directory = tmp_path / start.__name__
         argv = torchrun("--redirects=3", f"--log-dir={directory}", "ranks.py", "agree")
         outcome = start(argv, env=pair.environment(), cwd=AWKWARD).finish()
         assert (outcome.code, outcome.stdout) == (0, "")
-    logs = [sorted(tmp_path.glob(f"{way}/*/attempt_0/*/stdout.log")) for way in ("cold", "warm")]
+    logs = [sorted(tmp_path.glob(f"{way}/*/attempt_0/*/stdout.log")) for way in ("cold", "forked")]
     assert [path.read_text() for path in logs[1]] == [path.read_text() for path in logs[0]]
     assert len(logs[1]) == 2
 
 
 def test_torchrun_that_is_told_to_end_ends_its_workers(pair):
     outcomes = []
-    for start in (pair.cold, pair.warm):
+    for start in (pair.cold, pair.forked):
         process = start(torchrun("ranks.py", "wait"), env=pair.environment(), cwd=AWKWARD)
         process.read_until("]\n[")
         workers = children(process)
@@ -120,7 +120,7 @@ def test_torchrun_restarts_a_worker_that_failed(pair, tmp_path):
         "sys.exit(attempt == '0')\n"
     )
     argv = ["torchrun", "--nproc-per-node=1", "--max-restarts=1", "--monitor-interval=0.1", "worker.py"]
-    cold, warm = pair.both(argv, cwd=tmp_path)
-    assert (cold.code, warm.code) == (0, 0)
+    cold, forked = pair.both(argv, cwd=tmp_path)
+    assert (cold.code, forked.code) == (0, 0)
     assert cold.stdout == "0 False\n1 False\n"
-    assert warm.stdout == "0 True\n1 True\n"
+    assert forked.stdout == "0 True\n1 True\n"

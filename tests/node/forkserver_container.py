@@ -1,6 +1,6 @@
-"""Be the site of one container: run a command by the warm parent and the real sandbox, print its outcome.
+"""Be the runtime of one container: run a command by the forkserver in real namespaces, print its outcome.
 
-Run as PID 1 of new namespaces: ``warm_site.py SCRATCH SCRIPTS COMMAND…``.
+Run as PID 1 of new namespaces: ``forkserver_container.py SCRATCH SCRIPTS COMMAND…``.
 """
 
 import json
@@ -8,28 +8,38 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from warm_pair import PYTHON, REPOSITORY, Pair, Process
+from forkserver_pair import PYTHON, REPOSITORY, Pair, Process
 
-from localkube.kubelet.containers.container_spec import Host, order
+from localkube.kubelet.pods.container_spec import devices, root_mounts
 from localkube.runtime import messages
+from localkube.runtime.container_spec import (
+    ContainerSpec,
+    LinuxSpec,
+    MountSpec,
+    ProcessSpec,
+    StartRequest,
+)
 from localkube.runtime.forkserver.command import plan
 from localkube.runtime.netlink import Netlink
+from localkube.runtime.syscalls import CAPABILITIES
 
 
 def start(
     sock: socket.socket, argv: list[str], env: dict[str, str], *, scratch: str, scripts: str
 ) -> Process:
-    """Send the order that the runtime would send."""
-    mounts = [{"kind": "bind", "source": scripts, "target": "/scripts", "read_only": True}]
-    host = Host(hide=(), python=PYTHON)
-    container = {"name": "main", "workingDir": "/scripts"}
-    sent = order(container, identity="1", pod="1", argv=argv, environment=env, mounts=mounts, host=host) | {
-        "scratch": scratch,
-        "warm": plan(argv, env, python=PYTHON, path=env["PATH"]),
-    }
+    """Send the request that the runtime would send."""
+    variables = tuple(f"{name}={value}" for name, value in env.items())
+    spec = ContainerSpec(
+        ProcessSpec(tuple(argv), variables, "/scripts", capabilities=tuple(CAPABILITIES)),
+        mounts=(*root_mounts(), MountSpec("/scripts", source=scripts, options=("ro",))),
+        linux=LinuxSpec(devices=devices()),
+    )
+    request = StartRequest(spec, fork_plan=plan(argv, env, python=PYTHON, path=env["PATH"]))
+    sent = asdict(request) | {"scratch": scratch}
     pipes = [os.pipe(), os.pipe()]
     fds = {name: os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("net", "uts", "ipc")}
     fds |= {"stdin": os.open(os.devnull, os.O_RDONLY), "stdout": pipes[0][1], "stderr": pipes[1][1]}

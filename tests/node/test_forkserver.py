@@ -1,6 +1,6 @@
-"""A fork of the warm parent does what a new interpreter does: each program here runs both ways.
+"""A fork of the forkserver does what a new interpreter does: each program here runs both ways.
 
-Trainers and the workers of torchrun are in ``test_warm_torchrun.py``.
+Trainers and the workers of torchrun are in ``test_forkserver_torchrun.py``.
 """
 
 import json
@@ -10,12 +10,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from warm_pair import PYTHON, Pair, same
+from forkserver_pair import PYTHON, Pair, same
+
+from localkube.runtime.container_spec import ContainerSpec, ProcessSpec, StartRequest
 
 AWKWARD = Path(__file__).parent / "awkward"
 
@@ -28,7 +31,7 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def light() -> Iterator[Pair]:
-    """A warm parent without torch, which forks faster."""
+    """A forkserver without torch, which forks faster."""
     with Pair(modules=["asyncio", "concurrent.futures", "logging", "multiprocessing.pool"]) as pair:
         yield pair
 
@@ -40,8 +43,8 @@ def test_it_says_when_it_is_ready_and_has_one_thread(pair):
 
 
 def test_a_program_finds_torch_imported(pair):
-    _, warm = pair.both(["python", "-c", "import sys; print('torch' in sys.modules)"])
-    assert warm.stdout == "True\n"
+    _, forked = pair.both(["python", "-c", "import sys; print('torch' in sys.modules)"])
+    assert forked.stdout == "True\n"
 
 
 @pytest.mark.parametrize(
@@ -66,11 +69,11 @@ def test_a_program_sees_the_same_interpreter(pair, argv, more):
     more = {"__": "x"} | more
     if "-c" in argv:
         argv = [word.replace("__file__", "None") for word in argv]
-    cold, warm = (json.loads(outcome.stdout) for outcome in pair.both(argv, cwd=AWKWARD, **more))
+    cold, forked = (json.loads(outcome.stdout) for outcome in pair.both(argv, cwd=AWKWARD, **more))
     if "-m" in argv:
-        assert "_run_code" in warm["frame"]
-        cold["frame"] = warm["frame"] = None
-    assert warm == cold
+        assert "_run_code" in forked["frame"]
+        cold["frame"] = forked["frame"] = None
+    assert forked == cold
 
 
 @pytest.mark.parametrize(
@@ -138,8 +141,8 @@ def test_no_frame_of_the_parent_is_below_a_program(light, code, tmp_path):
 
 def test_a_program_can_call_nearly_as_deep(light):
     code = "def f(n=0):\n try:\n  return f(n + 1)\n except RecursionError:\n  return n\nprint(f())"
-    cold, warm = light.both(["python", "-c", code])
-    assert 0 <= int(cold.stdout) - int(warm.stdout) < 10
+    cold, forked = light.both(["python", "-c", code])
+    assert 0 <= int(cold.stdout) - int(forked.stdout) < 10
 
 
 @pytest.mark.parametrize("code", ["0", "3"])
@@ -159,11 +162,11 @@ def test_torch_computes_the_same_with_the_same_threads(pair, threads):
     environment = pair.environment() | dict.fromkeys(names, threads)
     environment = {name: value for name, value in environment.items() if value is not None}
     cold = pair.cold(["python", "loaders.py"], env=environment, cwd=AWKWARD).finish()
-    warm = pair.warm(["python", "loaders.py"], env=environment, cwd=AWKWARD).finish()
+    forked = pair.forked(["python", "loaders.py"], env=environment, cwd=AWKWARD).finish()
     # OpenBLAS starts its threads when numpy is imported, in a fork when they are needed: one number differs.
-    outputs = [re.sub(r", \d+\)\n", "\n", outcome.stdout, count=1) for outcome in (cold, warm)]
+    outputs = [re.sub(r", \d+\)\n", "\n", outcome.stdout, count=1) for outcome in (cold, forked)]
     assert outputs[1] == outputs[0]
-    assert (warm.stderr, warm.code) == (cold.stderr, 0)
+    assert (forked.stderr, forked.code) == (cold.stderr, 0)
 
 
 def test_a_count_of_threads_for_openmp_alone_reaches_torch(pair):
@@ -172,7 +175,7 @@ def test_a_count_of_threads_for_openmp_alone_reaches_torch(pair):
     for more in ({"OMP_NUM_THREADS": "1"}, {"MKL_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "64"}):
         environment = {"PATH": path, "LANG": "C.UTF-8"} | more
         cold = pair.cold(["python", "-c", code], env=environment, cwd=AWKWARD).finish()
-        assert pair.warm(["python", "-c", code], env=environment, cwd=AWKWARD).finish() == cold
+        assert pair.forked(["python", "-c", code], env=environment, cwd=AWKWARD).finish() == cold
 
 
 @pytest.mark.parametrize(
@@ -187,14 +190,14 @@ def test_a_count_of_threads_for_openmp_alone_reaches_torch(pair):
 )
 def test_signals_have_the_same_effect(light, way, number):
     argv, environment = ["python", "signals.py", way], light.environment()
-    processes = [start(argv, env=environment, cwd=AWKWARD) for start in (light.cold, light.warm)]
+    processes = [start(argv, env=environment, cwd=AWKWARD) for start in (light.cold, light.forked)]
     for process in processes:
         process.read_until("ready")
         os.kill(process.pid, number)
-    cold, warm = (process.finish() for process in processes)
-    assert (warm.code, warm.stdout) == (cold.code, cold.stdout)
+    cold, forked = (process.finish() for process in processes)
+    assert (forked.code, forked.stdout) == (cold.code, cold.stdout)
     # Where it is interrupted depends on when the signal arrives.
-    assert warm.stderr.splitlines()[-1:] == cold.stderr.splitlines()[-1:]
+    assert forked.stderr.splitlines()[-1:] == cold.stderr.splitlines()[-1:]
 
 
 def test_standard_input_is_read_or_closed_as_it_is_given(light):
@@ -203,7 +206,7 @@ def test_standard_input_is_read_or_closed_as_it_is_given(light):
         "import sys; print([*sys.stdin], sys.stdin.encoding)",
     ):
         outcomes = []
-        for start in (light.cold, light.warm):
+        for start in (light.cold, light.forked):
             reader, writer = os.pipe()
             process = start(["python", "-c", code], env=light.environment(), cwd=AWKWARD, stdin=reader)
             os.close(reader)
@@ -213,7 +216,7 @@ def test_standard_input_is_read_or_closed_as_it_is_given(light):
         assert same(tuple(outcomes)).code == 0
     code = "import sys; print(sys.stdin, open('/dev/null').fileno()); input()"
     argv, environment = ["python", "-c", code], light.environment()
-    starts = (light.cold, light.warm)
+    starts = (light.cold, light.forked)
     same(tuple(start(argv, env=environment, cwd=AWKWARD, stdin=None).finish() for start in starts))
 
 
@@ -221,7 +224,7 @@ def test_standard_input_is_read_or_closed_as_it_is_given(light):
 def test_a_reader_that_has_gone_is_reported_in_the_same_way(light, flags):
     code = "import sys; print('x' * 100); sys.stderr.write('still here\\n')"
     outcomes = []
-    for start in (light.cold, light.warm):
+    for start in (light.cold, light.forked):
         reader, writer = os.pipe()
         process = start(
             ["python", *flags, "-c", "input();" + code], env=light.environment(), cwd=AWKWARD, stdin=reader
@@ -275,7 +278,7 @@ def test_nothing_random_is_shared_between_two_programs(pair):
         "print(torch.rand(1).item(), torch.initial_seed(), tempfile.mktemp());"
         "print(multiprocessing.current_process().authkey.hex())"
     )
-    runs = [pair.warm(["python", "-c", code], env=pair.environment(), cwd=AWKWARD) for _ in range(2)]
+    runs = [pair.forked(["python", "-c", code], env=pair.environment(), cwd=AWKWARD) for _ in range(2)]
     first, second = (process.finish().stdout.split() for process in runs)
     assert len(first) > 7
     assert not set(first) & set(second)
@@ -289,15 +292,17 @@ def test_the_parents_files_and_modules_are_not_left_to_the_program(pair):
     assert same(pair.both(["python", "-c", code])).stdout == "4 []\n"
 
 
-def test_a_bad_order_is_refused_and_the_next_one_served(pair):
+def test_a_bad_request_is_refused_and_the_next_one_served(pair):
     null = os.open(os.devnull, os.O_RDWR)
-    for order in (
+    good = asdict(StartRequest(ContainerSpec(ProcessSpec((), ())), fork_plan={})) | {"fds": ["stdout"]}
+    process = good["spec"]["process"] | {"args": 1}
+    for request in (
         {},
-        {"warm": None, "argv": [], "env": {}, "fds": ["stdout"]},
-        {"warm": {}, "argv": 1, "env": {}, "fds": ["stdout"]},
-        {"warm": {}, "argv": [], "env": {}, "fds": []},
+        good | {"fork_plan": None},
+        good | {"spec": good["spec"] | {"process": process}},
+        good | {"fds": []},
     ):
-        assert "error" in pair.order(order, [null])
+        assert "error" in pair.request(request, [null])
     os.close(null)
     assert same(pair.both(["python", "-c", "print(1)"])).stdout == "1\n"
 

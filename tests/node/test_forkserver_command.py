@@ -1,4 +1,4 @@
-"""Which commands may be forked from the warm parent, and what they would run."""
+"""Which commands may be forked by the forkserver, and what they would run."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The warm parent and the real sandbox together: a fork becomes PID 1 of a container."""
+"""The forkserver and real namespaces together: a fork becomes PID 1 of a container."""
 
 import json
 import os
@@ -17,14 +17,14 @@ UNSHARE = ["unshare", *USER, *SPACES, "--fork", "--mount-proc", "--propagation=p
 
 @pytest.fixture
 def site(tmp_path: Path):
-    """Run a command in a container of a site of its own, with ``tmp_path/scripts`` at /scripts."""
+    """Run a command in a container of a runtime of its own, with ``tmp_path/scripts`` at /scripts."""
     if shutil.which("unshare") is None or subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:
         pytest.skip("this machine allows no namespaces")
     (tmp_path / "scratch").mkdir()
     (tmp_path / "scripts").mkdir()
 
     def run(*argv: str) -> dict:
-        program = str(Path(__file__).with_name("warm_site.py"))
+        program = str(Path(__file__).with_name("forkserver_container.py"))
         line = [
             *UNSHARE,
             sys.executable,

@@ -1,4 +1,4 @@
-"""Run a command both ways, as a new interpreter and as a fork of the warm parent, and keep what it did."""
+"""Run a command both ways, as a new interpreter and forked by the forkserver, and keep what it did."""
 
 import ctypes
 import itertools
@@ -11,11 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
 from localkube.runtime import messages
+from localkube.runtime.container_spec import ContainerSpec, ProcessSpec, StartRequest
 from localkube.runtime.forkserver.command import plan
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -39,9 +40,9 @@ class Outcome:
 
 def same(outcomes: tuple[Outcome, Outcome]) -> Outcome:
     """Assert that both ways did the same, and return what they did."""
-    cold, warm = (outcome.without_addresses() for outcome in outcomes)
-    assert warm == cold
-    return warm
+    cold, forked = (outcome.without_addresses() for outcome in outcomes)
+    assert forked == cold
+    return forked
 
 
 class Process:
@@ -89,11 +90,11 @@ class Process:
 
 
 class Pair:
-    """A warm parent, and the way to start commands with and without it.
+    """A forkserver, and the way to start commands with and without it.
 
     Example:
         >>> with Pair() as pair:
-        ...     cold, warm = pair.both(["python", "-c", "print(1)"])
+        ...     cold, forked = pair.both(["python", "-c", "print(1)"])
     """
 
     def __init__(self, *, modules: Sequence[str] = ()) -> None:
@@ -104,8 +105,15 @@ class Pair:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         flags = [word for name in self._modules for word in ("--module", name)]
+        program = str(Path(__file__).with_name("forkserver_process.py"))
         self.process = subprocess.Popen(
-            [PYTHON, str(Path(__file__).with_name("warm_parent.py")), "--fd", str(theirs.fileno()), *flags],
+            [
+                PYTHON,
+                program,
+                "--fd",
+                str(theirs.fileno()),
+                *flags,
+            ],
             pass_fds=[theirs.fileno()],
             env={
                 "PATH": os.environ["PATH"],
@@ -133,15 +141,15 @@ class Pair:
         }
         return base | {"OPENBLAS_NUM_THREADS": "1"} | more
 
-    def order(self, order: dict, fds: Sequence[int]) -> dict:
-        """Send an order as it is, and return the answer."""
-        messages.send(self._socket, order, list(fds))
+    def request(self, request: dict, fds: Sequence[int]) -> dict:
+        """Send a request as it is, and return the answer."""
+        messages.send(self._socket, request, list(fds))
         return messages.receive(self._socket)[0]
 
-    def warm(
+    def forked(
         self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: int | None = -3
     ) -> Process:
-        """Start a command from the warm parent, and fail if it may not be."""
+        """Start a command by the forkserver, and fail if it may not be."""
         chosen = plan(argv, env, python=PYTHON, path=env["PATH"])
         assert chosen is not None, f"{argv} would start cold"
         null = os.open(os.devnull, os.O_RDONLY)
@@ -149,8 +157,10 @@ class Pair:
         given = {"stdout": pipes[0][1], "stderr": pipes[1][1]}
         if stdin is not None:
             given["stdin"] = null if stdin == subprocess.DEVNULL else stdin
-        order = {"argv": list(argv), "env": dict(env), "cwd": str(cwd), "warm": chosen, "fds": list(given)}
-        answer = self.order(order, list(given.values()))
+        variables = tuple(f"{name}={value}" for name, value in env.items())
+        spec = ContainerSpec(ProcessSpec(tuple(argv), variables, str(cwd)))
+        request = asdict(StartRequest(spec, fork_plan=chosen)) | {"fds": list(given)}
+        answer = self.request(request, list(given.values()))
         for descriptor in (null, pipes[0][1], pipes[1][1]):
             os.close(descriptor)
         assert "pid" in answer, answer
@@ -159,7 +169,7 @@ class Pair:
     def cold(
         self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: int | None = -3
     ) -> Process:
-        """Start a command as the sandbox does without a warm parent."""
+        """Start a command as the runtime does without a forkserver."""
         pipes = [os.pipe(), os.pipe()]
         wrapper = [] if stdin is not None else ["sh", "-c", 'exec "$@" <&-', "sh"]
         process = subprocess.Popen(
@@ -177,7 +187,7 @@ class Pair:
         return Process(process.pid, pipes[0][0], pipes[1][0])
 
     def both(self, argv: Sequence[str], *, cwd: Path = Path("/"), **env: str) -> tuple[Outcome, Outcome]:
-        """Run a command to its end, cold and warm."""
+        """Run a command to its end, cold and forked."""
         environment = self.environment(**env)
         cold = self.cold(argv, env=environment, cwd=cwd).finish()
-        return cold, self.warm(argv, env=environment, cwd=cwd).finish()
+        return cold, self.forked(argv, env=environment, cwd=cwd).finish()

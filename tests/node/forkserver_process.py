@@ -1,4 +1,4 @@
-"""The warm parent with a stand-in for the sandbox: a fork that leaves its caller, and no namespaces."""
+"""The forkserver with a stand-in for the runtime: a fork that leaves its caller, and no namespaces."""
 
 import os
 import signal
@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from localkube.runtime import container
+from localkube.runtime.container_spec import StartRequest
 from localkube.runtime.forkserver import server
 
 
-def launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn]) -> int:
-    """Fork twice, as the sandbox does, so that whoever adopts orphans becomes the container's parent."""
+def start(
+    message: dict[str, Any], request: StartRequest, fds: dict[str, int], main: Callable[[], NoReturn]
+) -> int:
+    """Fork twice, as the runtime does, so that whoever adopts orphans becomes the container's parent."""
     reader, writer = os.pipe()
     middle = os.fork()
     if middle == 0:
@@ -18,7 +21,7 @@ def launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoRetu
             os.setsid()
             pid = os.fork()
             if pid == 0:
-                _container(order, fds, main)
+                _container(request.spec.process.cwd, fds, main)
             os.write(writer, str(pid).encode())
         finally:
             os._exit(0)
@@ -27,13 +30,13 @@ def launch(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoRetu
     answer = os.read(reader, 32)
     os.close(reader)
     if not answer:
-        raise container.LaunchError("sandbox", "no answer")
+        raise container.ContainerStartError("sandbox", "no answer")
     return int(answer)
 
 
-def _container(order: dict[str, Any], fds: dict[str, int], main: Callable[[], NoReturn]) -> NoReturn:
+def _container(cwd: str, fds: dict[str, int], main: Callable[[], NoReturn]) -> NoReturn:
     try:
-        os.chdir(order["cwd"])
+        os.chdir(cwd)
         os.umask(0o022)
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             if name in fds:
@@ -50,4 +53,4 @@ def _container(order: dict[str, Any], fds: dict[str, int], main: Callable[[], No
 
 
 if __name__ == "__main__":
-    server.main(launch=launch)
+    server.main(start=start)

@@ -1,0 +1,164 @@
+"""The specification of a container, in the field names of the OCI runtime specification.
+
+The kubelet builds one for each start of a container and sends it once, as JSON; nothing changes it later.
+What the OCI specification does not know is in ``StartRequest``, beside it. Standard library only.
+
+Source: https://github.com/opencontainers/runtime-spec/blob/main/config.md
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """The container's first process.
+
+    Attributes:
+        args: The command.
+        env: ``NAME=value`` each.
+        cwd: The working directory, created if it is missing.
+        terminal: Give it a terminal in place of pipes.
+        capabilities: The only ones it keeps, with no way to new privileges; None keeps those of the caller.
+    """
+
+    args: tuple[str, ...]
+    env: tuple[str, ...]
+    cwd: str = "/"
+    terminal: bool = False
+    capabilities: tuple[str, ...] | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(variable.split("=", 1) for variable in self.env)
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> "ProcessSpec":
+        return cls(**_with_tuples(raw) | {"args": tuple(raw["args"])})
+
+
+@dataclass(frozen=True)
+class RootSpec:
+    """The root file system: a view of the one at ``path``, read-only but for the mounts."""
+
+    path: str = "/"
+    readonly: bool = False
+
+
+@dataclass(frozen=True)
+class MountSpec:
+    """A mount; later ones cover earlier ones.
+
+    Attributes:
+        destination: The absolute path in the container.
+        type: ``bind`` or ``tmpfs``.
+        source: On the host, for a bind mount.
+        options: Of mount(8): ``ro``; for tmpfs ``mode=…`` and ``size=…``. Two are this runtime's own, for
+            bind mounts: with ``nosymlinks`` no component of the source may be a symlink, with ``masked`` the
+            container's masked paths are covered in the mount as well.
+    """
+
+    destination: str
+    type: str = "bind"
+    source: str = ""
+    options: tuple[str, ...] = ()
+
+    @property
+    def readonly(self) -> bool:
+        return "ro" in self.options
+
+
+@dataclass(frozen=True)
+class LinuxCpu:
+    """``cpus``: the cores that the container may use, as in ``0,2``; empty for all."""
+
+    cpus: str = ""
+
+
+@dataclass(frozen=True)
+class LinuxResources:
+    """Limits that the runtime sets itself; the others are in the control group."""
+
+    cpu: LinuxCpu = LinuxCpu()
+
+
+@dataclass(frozen=True)
+class LinuxSpec:
+    """What only Linux has.
+
+    Attributes:
+        namespaces: Those created for this container alone; all others are its pod's.
+        devices: Paths of device nodes that are bound from the host.
+        cgroups_path: The ``cgroup.procs`` file of the container in each hierarchy.
+        masked_paths: Directories that are covered by empty ones.
+    """
+
+    namespaces: tuple[str, ...] = ("mount", "pid")
+    devices: tuple[str, ...] = ()
+    resources: LinuxResources = LinuxResources()
+    cgroups_path: tuple[str, ...] = ()
+    masked_paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ContainerSpec:
+    """A container: everything that decides what its first process sees and may do."""
+
+    process: ProcessSpec
+    root: RootSpec = RootSpec()
+    mounts: tuple[MountSpec, ...] = ()
+    hostname: str = ""
+    linux: LinuxSpec = LinuxSpec()
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> "ContainerSpec":
+        linux = _with_tuples(raw["linux"])
+        cpu = LinuxCpu(**linux["resources"]["cpu"])
+        return cls(
+            process=ProcessSpec.from_dict(raw["process"]),
+            root=RootSpec(**raw["root"]),
+            mounts=tuple(MountSpec(**_with_tuples(mount)) for mount in raw["mounts"]),
+            hostname=raw["hostname"],
+            linux=LinuxSpec(**linux | {"resources": LinuxResources(cpu)}),
+        )
+
+
+@dataclass(frozen=True)
+class PlainPod:
+    """Plain mode's replacement for namespaces and mounts.
+
+    Attributes:
+        description: The file that describes the pod to the preload library.
+        cwd: The real working directory.
+        paths: Pairs of a path in the pod and the real one.
+    """
+
+    description: str
+    cwd: str
+    paths: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class StartRequest:
+    """A request to start a container.
+
+    Attributes:
+        spec: The container.
+        stdin: Give it a pipe as standard input in place of /dev/null.
+        fork_plan: How the forkserver can start it (``forkserver.command.ForkPlan``), if it can.
+        plain: In plain mode.
+    """
+
+    spec: ContainerSpec
+    stdin: bool = False
+    fork_plan: dict[str, Any] | None = None
+    plain: PlainPod | None = None
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> "StartRequest":
+        plain = PlainPod(**raw["plain"]) if raw["plain"] else None
+        return cls(ContainerSpec.from_dict(raw["spec"]), raw["stdin"], raw["fork_plan"], plain)
+
+
+def _with_tuples(raw: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}

@@ -1,0 +1,149 @@
+"""The processes that the runtime starts: its table of them, their standard streams, the host's own programs.
+
+Standard library only, for ``init.py``.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from localkube.runtime import syscalls
+from localkube.runtime.container_spec import ContainerSpec, PlainPod
+
+
+@dataclass
+class ProcessEntry:
+    """A process that was started and whose end has not been acknowledged.
+
+    ``pipes`` stay open for a kubelet that restarts, and with them the journal of its log
+    (``kubelet/logs/journal.py``); ``spec`` and ``plain`` are for commands that are executed in the container.
+    A process of owner ``exec`` belongs to the connection that requested it, and ends with that.
+    """
+
+    identity: str
+    owner: str
+    pid: int
+    started: float
+    pipes: dict[str, int] = field(default_factory=dict)
+    spec: ContainerSpec | None = None
+    plain: PlainPod | None = None
+    client: socket.socket | None = None
+    container: str = ""
+    mount_namespace: int | None = None
+    status: int | None = None
+    ended: float | None = None
+    forgotten: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "id": self.identity,
+            "owner": self.owner,
+            "pid": self.pid,
+            "started": self.started,
+            "status": self.status,
+            "ended": self.ended,
+            "streams": list(self.pipes),
+        }
+
+
+@contextlib.contextmanager
+def open_streams(
+    *, terminal: bool, stdin: bool, null: int
+) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+    """Open a process's standard streams: our ends, and its own, which are closed on leaving.
+
+    If the process cannot be started, ours are closed as well.
+
+    Args:
+        terminal: There are none: the process opens a terminal for itself.
+        stdin: Open a pipe for its input.
+        null: Its input otherwise; stays open.
+    """
+    ours: dict[str, int] = {}
+    theirs: dict[str, int] = {}
+    try:
+        if not terminal:
+            theirs["stdin"] = null
+            for name in ("stdout", "stderr"):
+                ours[name], theirs[name] = os.pipe2(os.O_CLOEXEC)
+            if stdin:
+                theirs["stdin"], ours["stdin"] = os.pipe2(os.O_CLOEXEC)
+        yield ours, theirs
+    except BaseException:
+        close_all(ours.values())
+        raise
+    finally:
+        close_all(descriptor for descriptor in theirs.values() if descriptor != null)
+
+
+def close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def start_host_process(
+    request: dict[str, Any], *, null: int, plain: bool, descriptor: int | None = None
+) -> int:
+    """Start a program of the cluster itself: the runtime's network and processes, the host's file system.
+
+    Args:
+        request: ``argv``, ``env``, ``cwd`` and ``log``, the file of its output.
+        null: Its standard input.
+        plain: There are no namespaces, so the kernel has to end it with this process.
+        descriptor: Inherited; its number is in ``FD_0``.
+    """
+    output = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        pid = os.fork()
+        if not pid:
+            _execute_on_host(request, (null, output, output), plain, descriptor)
+    finally:
+        os.close(output)
+    return pid
+
+
+def _execute_on_host(
+    request: dict[str, Any], streams: tuple[int, ...], plain: bool, descriptor: int | None
+) -> NoReturn:
+    try:
+        os.setsid()
+        if plain:
+            syscalls.die_with_parent()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        env = request["env"]
+        if descriptor is not None:
+            os.set_inheritable(descriptor, True)
+            env = env | {"FD_0": str(descriptor)}
+        os.umask(0o077)
+        os.chdir(request.get("cwd", "/"))
+        os.execve(request["argv"][0], request["argv"], env)
+    except OSError as error:
+        os.write(2, f"cannot start {request['argv'][0]}: {error}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def kill_session(leader: int, number: int = signal.SIGKILL) -> None:
+    """Signal every process in the session of ``leader``; a daemon in a session of its own is spared."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and _session(name) == leader:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(name), number)
+
+
+def _session(pid: str) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name, in parentheses, may have any character.
+    return int(text[text.rindex(b")") + 2 :].split()[3])
