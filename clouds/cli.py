@@ -49,7 +49,7 @@ def list_(regions: tuple[str, ...], **where) -> None:
 @_where
 def delete(names: tuple[str, ...], every: bool, really: bool, regions: tuple[str, ...], **given) -> None:
     """Delete what belongs to each CLUSTER, also where the cluster itself is gone."""
-    from clouds.cleanup import delete_resources
+    from clouds.inventory import delete_resources
 
     if bool(names) == every:
         raise click.UsageError("name one cluster or several, or say --all")

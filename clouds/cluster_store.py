@@ -13,7 +13,7 @@ import yaml
 from kitlib import config
 
 
-class Memory:
+class ClusterStore:
     """The files of one provider's clusters, 0600 in folders of 0700.
 
     Args:

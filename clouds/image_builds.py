@@ -12,7 +12,7 @@ from kitlib.errors import Interrupted, KitError
 
 
 @dataclass(frozen=True)
-class Source:
+class BuildSource:
     """What a build is made from, at the cloud as long as it runs.
 
     Attributes:
@@ -27,7 +27,7 @@ class Source:
 def follow(
     build: Resource,
     before: Sequence[Resource],
-    source: Source,
+    source: BuildSource,
     *,
     service: str,
     stopped: str,
@@ -63,7 +63,7 @@ def follow(
     except BaseException as error:
         became = f"what {service} had begun {stopped}"
         try:
-            build.unmake()
+            build.delete()
         except KitError as other:
             became = f"what {service} had begun may go on, and cost: {other.what}"
             if isinstance(error, KitError):

@@ -1,20 +1,22 @@
-"""What the kit has at the clouds: of every cluster, found by its tags, from any machine.
+"""The kit's resources at the clouds: list and delete those of every cluster, found by tags from any machine.
 
-Each cloud brings `everything.discover`; here they are asked, side by side, and what they say is one table.
-Deleting it is in `kitlib.cleanup`.
+`discover` in each cloud's `stack` finds them; here all clouds are asked in parallel.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 
-from clouds.prices import Estimate
-from clouds.reconciler.resource import Resource, Seen, State
+from clouds import confirmation
+from clouds.price_table import Estimate
+from clouds.reconciler import reconcile
+from clouds.reconciler.resource import Resource, ResourceState, ResourceStatus
+from clouds.reconciler.steps_table import StepsTable
 from kitlib.display.progress import progress, shown_elsewhere
 from kitlib.display.tables import Table
-from kitlib.errors import BadInput, KitError
+from kitlib.errors import BadInput, KitError, ProviderFailed
 
 PROVIDERS = ("eks", "gke")
 COLUMNS = ("cluster", "what", "state", "where", "owner", "expires", "costs", "id")
@@ -23,7 +25,7 @@ FIRST_REGION = "us-east-1"  # which every account has, and where one may ask for
 
 
 @dataclass(frozen=True)
-class Place:
+class CloudLocation:
     """Where a cloud is asked: a region, or a project.
 
     Attributes:
@@ -44,21 +46,21 @@ class Cloud:
     Attributes:
         provider: ``eks`` or ``gke``.
         places: Returns where it is asked.
-        standing: Returns what each cluster of the account or project costs until its end.
+        running_costs: Returns what each cluster of the account or project costs until its end.
     """
 
     provider: str
-    places: Callable[[], list[Place]]
-    standing: Callable[[], list[Estimate]] = list
+    places: Callable[[], list[CloudLocation]]
+    running_costs: Callable[[], list[Estimate]] = list
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundResource:
     """One thing that is there."""
 
-    place: Place
+    place: CloudLocation
     resource: Resource
-    seen: Seen
+    seen: ResourceStatus
 
     @property
     def cluster(self) -> str:
@@ -76,7 +78,7 @@ class Found:
             self.resource.where or self.place.name,
             tags.owner if tags else None,
             expires,
-            self.resource.bills,
+            self.resource.hourly_cost,
             self.seen.id or self.seen.words,
         )
 
@@ -85,7 +87,7 @@ class Found:
 class Inventory:
     """What there is in the places that were asked, and which of them gave no answer."""
 
-    found: tuple[Found, ...]
+    found: tuple[FoundResource, ...]
     unanswered: tuple[tuple[str, KitError], ...] = ()
 
     def table(self) -> Table:
@@ -97,7 +99,7 @@ class Inventory:
         ]
         return Table(COLUMNS, rows, empty="nothing of the kit is at the clouds that were asked")
 
-    def clusters(self) -> list[tuple[Place, str]]:
+    def clusters(self) -> list[tuple[CloudLocation, str]]:
         """Return every cluster of which something is there, with its place."""
         return list(dict.fromkeys((each.place, each.cluster) for each in self.found))
 
@@ -158,7 +160,7 @@ def find(asked: Iterable[Cloud], *, cluster: str | None = None) -> Inventory:
     Raises:
         KitError: None could be asked; the error is the first one's.
     """
-    found: list[Found] = []
+    found: list[FoundResource] = []
     unanswered: list[tuple[str, KitError]] = []
     answers: list[tuple[str, Future]] = []
     answered = 0
@@ -194,7 +196,7 @@ def costs(asked: Iterable[Cloud], *, budget: float | None = None) -> Table:
     unanswered: list[tuple[str, KitError]] = []
     for cloud in asked:
         try:
-            found += cloud.standing()
+            found += cloud.running_costs()
         except KitError as error:
             unanswered.append((cloud.provider, error))
     rows = [(each.about, *_figures(each.an_hour, each.total, each.unknown), each.hours) for each in found]
@@ -212,52 +214,168 @@ def _figures(an_hour: float, total: float, unknown: object) -> tuple[str, str]:
     return f"{least}{an_hour:.2f}", f"{least}{total:.2f}"
 
 
-def _seen(place: Place, cluster: str | None) -> list[Found]:
+def _seen(place: CloudLocation, cluster: str | None) -> list[FoundResource]:
     """Return what a place has, and how each is; what is only remembered by an index is not there."""
     with shown_elsewhere():
         every = place.discover(cluster)
-        with ThreadPoolExecutor(WORKERS, thread_name_prefix="look") as pool:
-            looks = list(pool.map(lambda each: each.look(), every))
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="describe") as pool:
+            looks = list(pool.map(lambda each: each.describe(), every))
     return [
-        Found(place, each, seen)
+        FoundResource(place, each, seen)
         for each, seen in zip(every, looks, strict=True)
-        if seen.state is not State.ABSENT
+        if seen.state is not ResourceState.ABSENT
     ]
 
 
-def _amazon(regions: str | Sequence[str] | None, profile: str | None) -> list[Place]:
+def _amazon(regions: str | Sequence[str] | None, profile: str | None) -> list[CloudLocation]:
     session, discover = _modules("aws")
     if regions == "all":
         try:
-            anywhere = session.Session(None, profile)
+            anywhere = session.AwsSession(None, profile)
         except BadInput:  # the configuration names no region, and none is meant
-            anywhere = session.Session(FIRST_REGION, profile)
+            anywhere = session.AwsSession(FIRST_REGION, profile)
         known = anywhere.call("ec2", "describe_regions")["Regions"]
         sessions = [anywhere.within(each["RegionName"]) for each in known]
     else:
         wanted = [regions] if regions is None or isinstance(regions, str) else regions
-        sessions = [session.Session(each, profile) for each in wanted]
-    return [Place("eks", each.region, partial(discover, each)) for each in sessions]
+        sessions = [session.AwsSession(each, profile) for each in wanted]
+    return [CloudLocation("eks", each.region, partial(discover, each)) for each in sessions]
 
 
-def _google(project: str | None) -> list[Place]:
+def _google(project: str | None) -> list[CloudLocation]:
     session, discover = _modules("google")
-    into = session.Session(project)
-    return [Place("gke", into.project, partial(discover, into))]
+    into = session.GcpSession(project)
+    return [CloudLocation("gke", into.project, partial(discover, into))]
 
 
 def _amazons_costs(regions: str | Sequence[str] | None, profile: str | None) -> list[Estimate]:
-    (into, *_), standing = _amazon(regions, profile), import_module("clouds.aws.standing").standing
+    (into, *_), costs = _amazon(regions, profile), import_module("clouds.aws.running_costs").running_costs
     session, _ = _modules("aws")
-    return standing(session.Session(into.name, profile))
+    return costs(session.AwsSession(into.name, profile))
 
 
 def _googles_costs(project: str | None) -> list[Estimate]:
     session, _ = _modules("google")
-    return import_module("clouds.google.standing").standing(session.Session(project))
+    return import_module("clouds.google.running_costs").running_costs(session.GcpSession(project))
 
 
 def _modules(cloud: str) -> tuple:
     """Import what speaks to a cloud, which takes a second."""
-    session, everything = (import_module(f"clouds.{cloud}.{each}") for each in ("session", "everything"))
-    return session, everything.discover
+    session, stack = (import_module(f"clouds.{cloud}.{each}") for each in ("session", "stack"))
+    return session, stack.discover
+
+
+def delete_resources(
+    provider: str | None = None,
+    *,
+    clusters: str | Collection[str] | None = None,
+    regions: str | Sequence[str] | None = None,
+    profile: str | None = None,
+    project: str | None = None,
+    dry_run: bool = True,
+    confirm: bool = False,
+) -> Table:
+    """Delete what the kit has at the clouds, and return what is left: an empty table.
+
+    It is found by its tags, so it needs neither the cluster nor the machine that made it; what is not the
+    kit's is never touched.
+
+    Args:
+        provider: ``eks`` or ``gke``; by default both.
+        clusters: The name of a cluster, or several; by default all that are found.
+        regions: Of AWS: names, or ``"all"``; by default the one that your AWS configuration names.
+        profile: Of your AWS configuration.
+        project: Of Google Cloud; by default that of your credentials.
+        dry_run: Only return what would be deleted. To delete, say ``dry_run=False``.
+        confirm: More than one cluster is meant; else that is asked.
+
+    Raises:
+        NotConfirmed: It was asked, and the answer was not yes; nothing was deleted.
+        ProviderFailed: Something is left; the error names it, and what it costs.
+
+    Example:
+        >>> delete_resources("eks", regions="all")
+        >>> delete_resources("eks", regions="all", clusters="lab", dry_run=False)
+    """
+    asked = clouds(provider, regions=regions, profile=profile, project=project)
+    return delete_found(asked, clusters=clusters, dry_run=dry_run, confirm=confirm)
+
+
+def delete_found(
+    asked: Sequence[Cloud],
+    *,
+    clusters: str | Collection[str] | None = None,
+    dry_run: bool,
+    confirm: bool = False,
+    ask: Callable[[str], str] = input,
+    **how: object,
+) -> Table:
+    """Delete what is found at these clouds; the arguments are those of `delete_resources`.
+
+    Args:
+        asked: Which clouds.
+        clusters: Which clusters; None for all.
+        dry_run: Only return what would be deleted.
+        confirm: More than one cluster is meant.
+        ask: Puts a question at the keyboard, and returns the answer.
+        how: For `steps.take_down`: the clock of tests.
+    """
+    found = _chosen(find(asked), clusters)
+    meant = found.clusters()
+    if dry_run or not meant:
+        return found.table()
+    if len(meant) > 1 and confirm is not True:
+        listed = "\n".join(f"  {name} ({place.provider}, {place.name})" for place, name in meant)
+        confirmation.confirm_typed(
+            "delete",
+            f"{len(meant)} clusters and all that belongs to them:\n{listed}\nThey are deleted for good.",
+            about=", ".join(name for _, name in meant),
+            fix="confirm=True",
+            ask=ask,
+        )
+    errors = [error for place, name in meant if (error := _take_down(place, name, how))]
+    left = _chosen(find(asked), clusters)
+    if left.found:
+        said = "; ".join(
+            f"{each.resource.name} {each.seen.id} {each.resource.hourly_cost}".strip() for each in left.found
+        )
+        raise ProviderFailed(
+            f"something is left, and may cost: {said}",
+            about=", ".join(name for _, name in left.clusters()),
+            fix="the same call again; if it stays, docs/clouds.md says how by hand",
+            detail="\n".join(map(str, errors)),
+        ) from (errors[0] if errors else None)
+    if left.unanswered:
+        raise left.unanswered[0][1]
+    return left.table()
+
+
+def _take_down(place: CloudLocation, cluster: str, how: dict[str, object]) -> KitError | None:
+    """Delete what is there of one cluster; one that cannot be deleted does not keep the others."""
+    title = f'cluster "{cluster}" in {place.name}'
+    try:
+        with StepsTable(title) as report:
+            reconcile.take_down(
+                place.discover(cluster),
+                title=title,
+                resume=f'kit.delete_resources("{place.provider}", clusters="{cluster}", dry_run=False)',
+                report=report,
+                **how,
+            )
+    except KeyboardInterrupt:
+        raise
+    except KitError as error:
+        return error
+    return None
+
+
+def _chosen(found: Inventory, clusters: str | Collection[str] | None) -> Inventory:
+    """Return what belongs to the clusters that are meant."""
+    if clusters is None:
+        return found
+    names = {clusters} if isinstance(clusters, str) else set(clusters)
+    if not names:
+        raise BadInput(
+            "no cluster is named", about="clusters=[]", fix='clusters=["lab"], or leave it out for all'
+        )
+    return Inventory(tuple(each for each in found.found if each.cluster in names), found.unanswered)

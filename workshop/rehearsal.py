@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from clouds.prices import Estimate, price_table
+from clouds.price_table import Estimate, price_table
 from kitlib import config
 from kitlib.clusters import Cluster, connect
 from kitlib.clusters.existing import ExistingCluster

@@ -6,8 +6,8 @@ How an entry leads to rights in Kubernetes: https://docs.aws.amazon.com/eks/late
 import re
 from collections.abc import Mapping
 
-from clouds.aws.plan import Part, Plan
-from clouds.reconciler.resource import ABSENT, Seen, State
+from clouds.aws.plan import AwsResource, EksPlan
+from clouds.reconciler.resource import ABSENT, ResourceState, ResourceStatus
 from kitlib.errors import BadInput
 
 POLICY = "AmazonEKSClusterAdminPolicy"
@@ -34,7 +34,7 @@ def check_principal(arn: object) -> str:
     raise BadInput("this is not the ARN of a user or role of IAM", about=f"admin {arn!r}", fix=fix)
 
 
-class Admin(Part):
+class AccessEntry(AwsResource):
     """That a user or role of IAM may do all in the cluster.
 
     Args:
@@ -44,7 +44,7 @@ class Admin(Part):
 
     kind, expected = "AWS::EKS::AccessEntry", 2.0
 
-    def __init__(self, plan: Plan, arn: str) -> None:
+    def __init__(self, plan: EksPlan, arn: str) -> None:
         super().__init__(plan, f"admin {arn.partition('::')[2]}", ("cluster",))
         self.arn = arn
         self.policy = f"arn:{plan.session.partition}:eks::aws:cluster-access-policy/{POLICY}"
@@ -54,7 +54,7 @@ class Admin(Part):
         """What names the entry in requests."""
         return {"clusterName": self.plan.cluster, "principalArn": self.arn}
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self.session.find("eks", "describe_access_entry", **self.whose)
         if found is None:
             return ABSENT
@@ -66,10 +66,12 @@ class Admin(Part):
         )
         entry = found["accessEntry"]
         return self.seen(
-            State.READY if whole else State.PARTIAL, entry["accessEntryArn"], tags=entry.get("tags") or {}
+            ResourceState.READY if whole else ResourceState.PARTIAL,
+            entry["accessEntryArn"],
+            tags=entry.get("tags") or {},
         )
 
-    def make(self) -> None:
+    def create(self) -> None:
         self.session.call(
             "eks", "create_access_entry", fine={"ResourceInUseException"}, tags=self.written(), **self.whose
         )
@@ -78,7 +80,7 @@ class Admin(Part):
             "eks", "associate_access_policy", policyArn=self.policy, accessScope=scope, **self.whose
         )
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         self.session.find("eks", "delete_access_entry", **self.whose)
 
     def mark(self, tags: Mapping[str, str]) -> None:

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 
-from clouds.aws.plan import Part, Plan
-from clouds.aws.refusals import Refused
+from clouds.aws.client_errors import AwsError
+from clouds.aws.plan import AwsResource, EksPlan
 from clouds.aws.registry import LogGroup, Repositories
 from clouds.aws.roles import Role, trusts
-from clouds.image_builds import Source, follow
+from clouds.image_builds import BuildSource, follow
 from clouds.reconciler.clock import Clock
-from clouds.reconciler.resource import ABSENT, Seen, State
+from clouds.reconciler.resource import ABSENT, ResourceState, ResourceStatus
 from kitlib.clusters.registry import Order
 from kitlib.errors import CommandFailed
 
@@ -26,9 +26,9 @@ FOLDER = "trainyard/builds"  # of the bucket
 LAST_LINES = 15
 
 
-def build_role(plan: Plan) -> Role:
+def build_role(plan: EksPlan) -> Role:
     """Return the role of builds: it reads the bucket, pushes to the repositories, and writes the log."""
-    repositories = plan.arn("ecr", f"repository/{Repositories(plan).called('*')}")
+    repositories = plan.arn("ecr", f"repository/{Repositories(plan).resource_name('*')}")
     push = (
         "BatchCheckLayerAvailability CompleteLayerUpload InitiateLayerUpload PutImage UploadLayerPart "
         "BatchGetImage GetDownloadUrlForLayer"
@@ -45,26 +45,26 @@ def build_role(plan: Plan) -> Role:
     return Role(plan, "builds", trusts("codebuild"), statements=statements)
 
 
-class BuildProject(Part):
+class CodeBuildProject(AwsResource):
     """The CodeBuild project of a cluster; it costs nothing but the minutes of its builds."""
 
     kind, expected = "AWS::CodeBuild::Project", 3.0
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: EksPlan) -> None:
         self.role = build_role(plan)
         super().__init__(plan, "image builds", (self.role.name,))
-        self.project = plan.called("builds")
+        self.project = plan.resource_name("builds")
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self.session.call("codebuild", "batch_get_projects", names=[self.project])["projects"]
         if not found:
             return ABSENT
         tags = {each["key"]: each["value"] for each in found[0].get("tags", [])}
         if not self.is_ours(tags):
             return ABSENT
-        return self.seen(State.READY, found[0]["arn"], tags=tags)
+        return self.seen(ResourceState.READY, found[0]["arn"], tags=tags)
 
-    def make(self) -> None:
+    def create(self) -> None:
         logs = {"status": "ENABLED", "groupName": LogGroup(self.plan).group, "streamName": "builds"}
         wanted = {
             "name": self.project,
@@ -89,28 +89,28 @@ class BuildProject(Part):
             self.session.call(
                 "codebuild", "create_project", fine={"ResourceAlreadyExistsException"}, **wanted
             )
-        except Refused as error:
+        except AwsError as error:
             error.passing |= "AssumeRole" in error.what  # a role that is new is not known everywhere yet
             raise
 
-    def unmake(self) -> None:
-        if self.look().state is not State.ABSENT:
+    def delete(self) -> None:
+        if self.describe().state is not ResourceState.ABSENT:
             self.session.find("codebuild", "delete_project", name=self.project)
 
     def mark(self, tags: Mapping[str, str]) -> None:
-        if self.look().state is State.ABSENT:
+        if self.describe().state is ResourceState.ABSENT:
             return
         every = [{"key": key, "value": value} for key, value in (self.written() | dict(tags)).items()]
         self.session.call("codebuild", "update_project", name=self.project, tags=every)
 
 
-def build_parts(plan: Plan) -> list[Part]:
+def build_parts(plan: EksPlan) -> list[AwsResource]:
     """Return what there may be of a cluster's builds."""
-    project = BuildProject(plan)
+    project = CodeBuildProject(plan)
     return [project.role, project]
 
 
-class Build(Part):
+class CodeBuildRun(AwsResource):
     """One build, which is ready when it has ended, however that was.
 
     Args:
@@ -125,22 +125,22 @@ class Build(Part):
 
     kind, expected = "AWS::CodeBuild::Build", 900.0  # most of it is the base, which has gigabytes
 
-    def __init__(self, plan: Plan, project: BuildProject, order: Order, source: str) -> None:
+    def __init__(self, plan: EksPlan, project: CodeBuildProject, order: Order, source: str) -> None:
         super().__init__(plan, "image build", (project.name,))
         self.project, self.order, self.source = project.project, order, source
         self.build, self.ended = "", {}
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         if not self.build:
             return ABSENT
         (now,) = self.session.call("codebuild", "batch_get_builds", ids=[self.build])["builds"]
         if now["buildStatus"] != "IN_PROGRESS":
             self.ended = now
-            return Seen(State.READY, self.build)
+            return ResourceStatus(ResourceState.READY, self.build)
         phase = now.get("currentPhase", "QUEUED").lower().replace("_", " ")
-        return Seen(State.PENDING, self.build, f"CodeBuild: {phase}")
+        return ResourceStatus(ResourceState.PENDING, self.build, f"CodeBuild: {phase}")
 
-    def make(self) -> None:
+    def create(self) -> None:
         begun = self.session.call(
             "codebuild",
             "start_build",
@@ -152,12 +152,12 @@ class Build(Part):
         )
         self.build = begun["build"]["id"]
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         if self.build and not self.ended:
             self.session.find("codebuild", "stop_build", id=self.build)
 
 
-def build(plan: Plan, order: Order, *, report: Callable[[str], None], clock: Clock | None = None) -> None:
+def build(plan: EksPlan, order: Order, *, report: Callable[[str], None], clock: Clock | None = None) -> None:
     """Build an image and push it; returns when it is in its repository.
 
     Args:
@@ -170,15 +170,15 @@ def build(plan: Plan, order: Order, *, report: Callable[[str], None], clock: Clo
         CommandFailed: The build failed; the error has its last lines.
         Interrupted: The user stopped it; so was the build.
     """
-    session, project, about = plan.session, BuildProject(plan), f"image {order.image}"
-    source = f"{FOLDER}/{plan.called('context')}-{time.time_ns()}.zip"
-    one = Build(plan, project, order, source)
+    session, project, about = plan.session, CodeBuildProject(plan), f"image {order.image}"
+    source = f"{FOLDER}/{plan.resource_name('context')}-{time.time_ns()}.zip"
+    one = CodeBuildRun(plan, project, order, source)
 
     where = {"Bucket": plan.bucket, "Key": source}
     follow(
         one,
         [project.role, project],
-        Source(
+        BuildSource(
             send=lambda: session.call("s3", "put_object", Body=order.archive.read_bytes(), **where),
             drop=lambda: session.find("s3", "delete_object", **where),
         ),
@@ -212,7 +212,7 @@ def _commands(order: Order, region: str) -> tuple[str, ...]:
     return login, shlex.join(made), shlex.join(["docker", "push", order.image])
 
 
-def _last_words(plan: Plan, ended: Mapping) -> str:
+def _last_words(plan: EksPlan, ended: Mapping) -> str:
     """Return the last lines of a build's log, or of why it never began."""
     said = [
         context["message"]

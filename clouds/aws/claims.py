@@ -8,17 +8,17 @@ tells everybody else that there is one
 from abc import abstractmethod
 from collections.abc import Mapping
 
-from clouds.aws.plan import Ec2Part, Plan, as_dict
-from clouds.reconciler.resource import ABSENT, Seen, State
+from clouds.aws.plan import Ec2Resource, EksPlan, as_dict
+from clouds.reconciler.resource import ABSENT, ResourceState, ResourceStatus
 
 FOLDER = "trainyard/claims"
 TAKEN = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
 
 
-class Claims:
+class BucketClaims:
     """Which id holds a word, for one cluster."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: EksPlan) -> None:
         self.plan, self.session = plan, plan.session
 
     def holder(self, word: str) -> str | None:
@@ -46,23 +46,23 @@ class Claims:
         return self.holder(word) or own
 
 
-class Claimed(Ec2Part):
+class ClaimedResource(Ec2Resource):
     """A thing of which EC2 makes as many as it is asked for; the one that holds the claim counts."""
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = {each[self.listing[2]]: each for each in self.found()}
         if not found:
             return ABSENT
-        held = Claims(self.plan).holder(self.name)
+        held = BucketClaims(self.plan).holder(self.name)
         own = held if held in found else min(found)
         ready = own == held and len(found) == 1 and self.is_whole(found[own])
         tags = as_dict(found[own].get("Tags"))
-        return self.seen(State.READY if ready else State.PARTIAL, own, tags=tags)
+        return self.seen(ResourceState.READY if ready else ResourceState.PARTIAL, own, tags=tags)
 
-    def make(self) -> None:
-        claims = Claims(self.plan)
+    def create(self) -> None:
+        claims = BucketClaims(self.plan)
         found = {each[self.listing[2]]: each for each in self.found()}
-        own = min(found) if found else self.create()
+        own = min(found) if found else self.create_one()
         held = claims.holder(self.name)
         if held not in found:
             self.prepare(own)
@@ -73,7 +73,7 @@ class Claimed(Ec2Part):
             if each[self.listing[2]] != held:  # made at the same time as the one that counts, and unused
                 self.remove(each)
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         for each in self.found():
             self.remove(each)
 
@@ -82,7 +82,7 @@ class Claimed(Ec2Part):
         return True
 
     @abstractmethod
-    def create(self) -> str:
+    def create_one(self) -> str:
         """Make one, with its tags, and return its id."""
 
     def prepare(self, identity: str) -> None:

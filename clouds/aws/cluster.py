@@ -5,32 +5,32 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from clouds.aws.failures import explained
-from clouds.aws.network import Subnet
-from clouds.aws.plan import Ec2Part, Group, Part, Plan, as_dict
+from clouds.aws.network import VpcSubnet
+from clouds.aws.plan import AwsResource, Ec2Resource, EksPlan, NodeGroupPlan, as_dict
 from clouds.aws.roles import Role
-from clouds.reconciler.resource import ABSENT, Seen, State
+from clouds.reconciler.resource import ABSENT, ResourceState, ResourceStatus
 
 POOL = "trainyard/pool"
 GPU = "nvidia.com/gpu"
 EXISTS = {"ResourceInUseException"}
 STATES = {
-    "CREATING": State.PENDING,
-    "PENDING": State.PENDING,
-    "UPDATING": State.READY,
-    "ACTIVE": State.READY,
-    "DEGRADED": State.READY,
-    "DELETING": State.GOING,
-    "FAILED": State.FAILED,
-    "CREATE_FAILED": State.FAILED,
-    "DELETE_FAILED": State.FAILED,
-    "UPDATE_FAILED": State.FAILED,
+    "CREATING": ResourceState.PENDING,
+    "PENDING": ResourceState.PENDING,
+    "UPDATING": ResourceState.READY,
+    "ACTIVE": ResourceState.READY,
+    "DEGRADED": ResourceState.READY,
+    "DELETING": ResourceState.DELETING,
+    "FAILED": ResourceState.FAILED,
+    "CREATE_FAILED": ResourceState.FAILED,
+    "DELETE_FAILED": ResourceState.FAILED,
+    "UPDATE_FAILED": ResourceState.FAILED,
 }
 
 
-class EksPart(Part):
+class EksResource(AwsResource):
     """A thing of EKS: it has a status, issues and tags, and is told by name."""
 
-    def judged(self, found: Mapping, states: Mapping[str, State] = STATES) -> Seen:
+    def status_of(self, found: Mapping, states: Mapping[str, ResourceState] = STATES) -> ResourceStatus:
         """Return how it is, by what EKS says of it."""
         tags = found.get("tags") or {}
         if not self.is_ours(tags):
@@ -38,35 +38,37 @@ class EksPart(Part):
         issues = (found.get("health") or {}).get("issues") or []
         words = "; ".join(f"{each.get('code', '')}: {each.get('message', '')}" for each in issues)
         identity = next((value for key, value in found.items() if key.lower().endswith("arn")), "")
-        return self.seen(states.get(found["status"], State.PENDING), identity, words, tags=tags)
+        return self.seen(states.get(found["status"], ResourceState.PENDING), identity, words, tags=tags)
 
     def mark(self, tags: Mapping[str, str]) -> None:
-        if arn := self.look().id:
+        if arn := self.describe().id:
             self.session.call("eks", "tag_resource", resourceArn=arn, tags=dict(tags))
 
 
-class ControlPlane(EksPart):
+class EksControlPlane(EksResource):
     """The cluster, with access entries, and an API that the internet reaches and IAM guards."""
 
     kind, expected, expected_gone = "AWS::EKS::Cluster", 540.0, 240.0
-    bills = "0.10 $ an hour"
+    hourly_cost = "0.10 $ an hour"
 
-    def __init__(self, plan: Plan, role: Role, subnets: list[Subnet], needs: tuple[str, ...]) -> None:
-        super().__init__(plan, "cluster", (role.name, *(each.name for each in subnets), *needs))
+    def __init__(
+        self, plan: EksPlan, role: Role, subnets: list[VpcSubnet], depends_on: tuple[str, ...]
+    ) -> None:
+        super().__init__(plan, "cluster", (role.name, *(each.name for each in subnets), *depends_on))
         self.role, self.subnets = role, subnets
 
-    def described(self) -> dict | None:
+    def description(self) -> dict | None:
         """Return what EKS says of it; None if there is none that is the kit's."""
         found = self.session.find("eks", "describe_cluster", name=self.plan.cluster)
         if found is None or not self.is_ours(found["cluster"].get("tags") or {}):
             return None
         return found["cluster"]
 
-    def look(self) -> Seen:
-        found = self.described()
-        return ABSENT if found is None else self.judged(found)
+    def describe(self) -> ResourceStatus:
+        found = self.description()
+        return ABSENT if found is None else self.status_of(found)
 
-    def make(self) -> None:
+    def create(self) -> None:
         self.session.call(
             "eks",
             "create_cluster",
@@ -85,28 +87,30 @@ class ControlPlane(EksPart):
             tags=self.written(),
         )
 
-    def unmake(self) -> None:
-        if self.described() is not None:
+    def delete(self) -> None:
+        if self.description() is not None:
             self.session.find("eks", "delete_cluster", name=self.plan.cluster)
 
 
-class Template(Ec2Part):
+class LaunchTemplate(Ec2Resource):
     """How the machines of a group are launched: their disk, and the tags on machine and disk."""
 
     kind, word = "AWS::EC2::LaunchTemplate", "launch-template"
     listing = ("describe_launch_templates", "LaunchTemplates", "LaunchTemplateId")
 
-    def __init__(self, plan: Plan, group: Group) -> None:
+    def __init__(self, plan: EksPlan, group: NodeGroupPlan) -> None:
         super().__init__(plan, f"launch template {group.name}")
         self.group = group
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self.found()
         if not found:
             return ABSENT
-        return self.seen(State.READY, found[0]["LaunchTemplateId"], tags=as_dict(found[0].get("Tags")))
+        return self.seen(
+            ResourceState.READY, found[0]["LaunchTemplateId"], tags=as_dict(found[0].get("Tags"))
+        )
 
-    def make(self) -> None:
+    def create(self) -> None:
         disk = {
             "VolumeSize": self.group.disk_gb,
             "VolumeType": "gp3",
@@ -118,7 +122,7 @@ class Template(Ec2Part):
             "ec2",
             "create_launch_template",
             fine={"InvalidLaunchTemplateName.AlreadyExistsException"},
-            LaunchTemplateName=self.plan.called(self.group.name),
+            LaunchTemplateName=self.plan.resource_name(self.group.name),
             LaunchTemplateData={
                 "BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": disk}],
                 # Pods get credentials by Pod Identity: those of the machine are not for them.
@@ -130,41 +134,46 @@ class Template(Ec2Part):
             TagSpecifications=self.specification(),
         )
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         for each in self.found():
             self.session.find("ec2", "delete_launch_template", LaunchTemplateId=each["LaunchTemplateId"])
 
 
-class NodeGroup(EksPart):
+class NodeGroup(EksResource):
     """Machines of one kind, which EKS keeps at a number."""
 
     kind, expected, expected_gone = "AWS::EKS::Nodegroup", 180.0, 300.0
 
     def __init__(
-        self, plan: Plan, group: Group, role: Role, template: Template, subnets: list[Subnet]
+        self,
+        plan: EksPlan,
+        group: NodeGroupPlan,
+        role: Role,
+        template: LaunchTemplate,
+        subnets: list[VpcSubnet],
     ) -> None:
         super().__init__(plan, f"node group {group.name}", ("cluster", role.name, template.name))
         self.group, self.role, self.template, self.subnets = group, role, template, subnets
-        self.bills = f"{group.nodes} × {group.instance_type}" if group.nodes else ""
+        self.hourly_cost = f"{group.nodes} × {group.instance_type}" if group.nodes else ""
 
-    def described(self) -> dict | None:
+    def description(self) -> dict | None:
         """Return what EKS says of it, or None."""
         found = self.session.find(
             "eks", "describe_nodegroup", clusterName=self.plan.cluster, nodegroupName=self.group.name
         )
         return None if found is None else found["nodegroup"]
 
-    def look(self) -> Seen:
-        found = self.described()
+    def describe(self) -> ResourceStatus:
+        found = self.description()
         if found is None:
             return ABSENT
-        seen = self.judged(found)
-        if seen.state is not State.FAILED:
+        seen = self.status_of(found)
+        if seen.state is not ResourceState.FAILED:
             return seen
         kind, spot = self.group.instance_type, self.group.spot
         return replace(seen, words=explained(self.session, kind, seen.words, spot=spot))
 
-    def make(self) -> None:
+    def create(self) -> None:
         taints = [{"key": GPU, "value": "present", "effect": "NO_SCHEDULE"}] if self.group.gpus else []
         self.session.call(
             "eks",
@@ -202,41 +211,41 @@ class NodeGroup(EksPart):
             },
         )
 
-    def unmake(self) -> None:
-        if self.look().state is not State.ABSENT:
+    def delete(self) -> None:
+        if self.describe().state is not ResourceState.ABSENT:
             self.session.find(
                 "eks", "delete_nodegroup", clusterName=self.plan.cluster, nodegroupName=self.group.name
             )
 
 
-class Addon(EksPart):
+class Addon(EksResource):
     """A program that EKS installs and keeps up to date in the cluster."""
 
     kind, expected, expected_gone, again = "AWS::EKS::Addon", 45.0, 30.0, True
 
     def __init__(
         self,
-        plan: Plan,
+        plan: EksPlan,
         addon: str,
-        needs: tuple[str, ...] = (),
+        depends_on: tuple[str, ...] = (),
         *,
         account: str = "",
         role: Role | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        super().__init__(plan, f"add-on {addon}", ("cluster", *needs, *([role.name] if role else [])))
+        super().__init__(plan, f"add-on {addon}", ("cluster", *depends_on, *([role.name] if role else [])))
         self.addon, self.account, self.role, self.settings = addon, account, role, settings
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self.session.find(
             "eks", "describe_addon", clusterName=self.plan.cluster, addonName=self.addon
         )
         if found is None:
             return ABSENT
         # Degraded is one whose pods have no node yet.
-        return self.judged(found["addon"], STATES | {"DEGRADED": State.PENDING})
+        return self.status_of(found["addon"], STATES | {"DEGRADED": ResourceState.PENDING})
 
-    def make(self) -> None:
+    def create(self) -> None:
         identities = [{"serviceAccount": self.account, "roleArn": self.role.arn}] if self.role else []
         self.session.call(
             "eks",
@@ -250,6 +259,6 @@ class Addon(EksPart):
             **({"configurationValues": json.dumps(self.settings)} if self.settings else {}),
         )
 
-    def unmake(self) -> None:
-        if self.look().state is not State.ABSENT:
+    def delete(self) -> None:
+        if self.describe().state is not ResourceState.ABSENT:
             self.session.find("eks", "delete_addon", clusterName=self.plan.cluster, addonName=self.addon)

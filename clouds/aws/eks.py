@@ -1,8 +1,6 @@
-"""Clusters of Amazon EKS, in an account of the user's.
+"""The provider ``eks``: clusters of Amazon EKS, in an account of the user's.
 
-What such a cluster is made of is in `clouds.aws`; here is how one is planned and described, and what
-it has that others have not. All else that clusters at clouds do is in `cloud`. boto3 is imported when one is
-asked for.
+The resources of such a cluster are in the modules beside this. boto3 is imported when one is asked for.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,10 +9,10 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from clouds.cluster import CloudCluster
-from clouds.cluster_store import Memory
+from clouds.cloud_cluster import CloudCluster
+from clouds.cluster_store import ClusterStore
 from clouds.options import COMMON_OPTIONS, DISK_GB, HOURS, admins_of, no_words, other_machines, until_of
-from clouds.prices import Estimate, Price
+from clouds.price_table import Estimate, Price
 from kitlib.clusters.base import Shape
 from kitlib.clusters.preflight import Check, Report
 from kitlib.display.progress import progress
@@ -25,8 +23,8 @@ from kitlib.k8s.quantities import check_count
 
 if TYPE_CHECKING:
     from clouds.aws.cluster import NodeGroup
-    from clouds.aws.plan import Part, Plan
-    from clouds.aws.session import Session
+    from clouds.aws.plan import AwsResource, EksPlan
+    from clouds.aws.session import AwsSession
     from kitlib.clusters.registry import Registry
 
 GPU = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
@@ -52,7 +50,7 @@ class EksCluster(CloudCluster):
     """
 
     provider, cloud, options = "eks", "AWS", OPTIONS
-    memory = Memory("eks")
+    store = ClusterStore("eks")
     place, pool, up = "region", "train", ("active", "updating")
 
     @classmethod
@@ -60,11 +58,11 @@ class EksCluster(CloudCluster):
         return names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
 
     @classmethod
-    def _session(cls, name: str, given: Mapping[str, object]) -> "Session":
-        from clouds.aws.session import Session
+    def _session(cls, name: str, given: Mapping[str, object]) -> "AwsSession":
+        from clouds.aws.session import AwsSession
 
-        before = cls.memory.read(name) or {}
-        return Session(*(given.get(word) or before.get(word) for word in ("region", "profile")))
+        before = cls.store.read(name) or {}
+        return AwsSession(*(given.get(word) or before.get(word) for word in ("region", "profile")))
 
     @classmethod
     def find(cls, name: str, *, region: str | None = None, profile: str | None = None) -> "EksCluster | None":
@@ -76,13 +74,13 @@ class EksCluster(CloudCluster):
             profile: Whose account.
         """
         if (
-            cls.memory.read(names.validate_name(name, kind="cluster")) is None
+            cls.store.read(names.validate_name(name, kind="cluster")) is None
             and region is None
             and profile is None
         ):
             return None
         cluster = cls(name, cls._session(name, {"region": region, "profile": profile}))
-        if cluster._described() is None:
+        if cluster._description() is None:
             return None
         cluster._keep()
         return cluster
@@ -92,19 +90,19 @@ class EksCluster(CloudCluster):
         """Look at what may stand in the way of a new cluster; nothing is made, and nothing costs."""
         cluster = cls._asked(name, shape)
         try:
-            return cluster._look_first(cluster._planned(shape))
+            return cluster._preflight(cluster._planned(shape))
         except KitError:  # nothing can be planned without credentials: that report says so
-            report = cluster._look_first(cluster._plan)
+            report = cluster._preflight(cluster._plan)
             if report.ok:
                 raise
             return report
 
     # What AWS says
 
-    def _described(self) -> dict | None:
-        from clouds.aws.everything import control_plane
+    def _description(self) -> dict | None:
+        from clouds.aws.stack import control_plane
 
-        return control_plane(self._plan).described()
+        return control_plane(self._plan).description()
 
     def _state(self, found: Mapping) -> str:
         return found["status"].lower()
@@ -119,24 +117,24 @@ class EksCluster(CloudCluster):
         }
 
     @cached_property
-    def _plan(self) -> "Plan":
+    def _plan(self) -> "EksPlan":
         """The cluster as far as its name tells."""
-        from clouds.aws.plan import Plan
+        from clouds.aws.plan import EksPlan
 
-        return Plan(self.session, self._tags(None), strict=False)
+        return EksPlan(self.session, self._tags(None), strict=False)
 
-    def _planned(self, shape: Shape) -> "Plan":
+    def _planned(self, shape: Shape) -> "EksPlan":
         from clouds.aws.access import check_principal
-        from clouds.aws.machines import machine, zones, zones_with
-        from clouds.aws.plan import SYSTEM, TRAIN, VERSION, Group, Plan
+        from clouds.aws.instance_types import instance_type, zones, zones_with
+        from clouds.aws.plan import SYSTEM, TRAIN, VERSION, EksPlan, NodeGroupPlan
 
         given = shape.options
         fix = 'instance_type="m5.xlarge", or "g4dn.xlarge" for a GPU'
         no_words(shape, ("cpus", "memory", "gpus"), about="eks", cloud="AWS", fix=fix)
-        wanted = machine(self.session, str(given.get("instance_type") or MACHINE))
+        wanted = instance_type(self.session, str(given.get("instance_type") or MACHINE))
         here = zones(self.session, wanted.name)
         until = until_of(given.get("hours", HOURS))
-        train = Group(
+        train = NodeGroupPlan(
             TRAIN,
             wanted.name,
             shape.nodes,
@@ -146,20 +144,20 @@ class EksCluster(CloudCluster):
             arm=wanted.arm,
             places=len(set(here) & set(zones_with(self.session, wanted.name))),
         )
-        return Plan(
+        return EksPlan(
             self.session,
             self._tags(self._end() or until),
             zones=here,
-            groups=(Group(SYSTEM, SYSTEM_MACHINE, 1, least=1), train),
+            groups=(NodeGroupPlan(SYSTEM, SYSTEM_MACHINE, 1, least=1), train),
             private=bool(given.get("private")),
             version=str(given.get("version") or VERSION),
             admins=tuple(map(check_principal, admins_of(given.get("admins")))),
         )
 
-    def _as_it_is(self, found: Mapping, plan: "Plan", shape: Shape) -> "Plan":
-        from clouds.aws.machines import machine
+    def _reuse_existing(self, found: Mapping, plan: "EksPlan", shape: Shape) -> "EksPlan":
+        from clouds.aws.instance_types import instance_type
 
-        there = self._group().described()
+        there = self._group().description()
         if there is None:
             return plan
         system, train = plan.groups
@@ -168,44 +166,44 @@ class EksCluster(CloudCluster):
             return plan
         if {"instance_type", "spot"} & set(shape.options):
             raise other_machines(f'instance_type="{kind}", spot={spot}', self._title)
-        own = machine(self.session, kind)
+        own = instance_type(self.session, kind)
         train = replace(train, instance_type=kind, spot=spot, gpus=own.gpus, arm=own.arm)
         return replace(plan, groups=(system, train))
 
-    def _look_first(self, plan: "Plan") -> Report:
+    def _preflight(self, plan: "EksPlan") -> Report:
         from clouds.aws import preflight
 
         return preflight.check(plan)
 
-    def _estimate(self, plan: "Plan", hours: float) -> Estimate:
+    def _estimate(self, plan: "EksPlan", hours: float) -> Estimate:
         from clouds.aws import prices
 
         return prices.estimate(plan, hours=hours)
 
     def _cost(self) -> Estimate:
-        from clouds.aws.standing import cost
+        from clouds.aws.running_costs import cost
 
         return cost(self.session, self.name)
 
-    def _standing(self) -> list[Estimate]:
-        from clouds.aws.standing import standing
+    def _running_costs(self) -> list[Estimate]:
+        from clouds.aws.running_costs import running_costs
 
-        return standing(self.session)
+        return running_costs(self.session)
 
-    def _parts(self, plan: "Plan") -> list["Part"]:
-        from clouds.aws.everything import resources
+    def _parts(self, plan: "EksPlan") -> list["AwsResource"]:
+        from clouds.aws.stack import resources
 
         return resources(plan)
 
-    def _doomed(self) -> list["Part"]:
-        from clouds.aws.everything import doomed
+    def _all_resources(self) -> list["AwsResource"]:
+        from clouds.aws.stack import all_resources
 
-        return doomed(self._plan)
+        return all_resources(self._plan)
 
-    def _furnish(self, plan: "Plan") -> None:
-        from clouds.aws.storage import FileSystem
+    def _install_addons(self, plan: "EksPlan") -> None:
+        from clouds.aws.storage import EfsFileSystem
 
-        self._install("storageclass.yaml", {"fileSystemId": FileSystem(plan).id})
+        self._install("storageclass.yaml", {"fileSystemId": EfsFileSystem(plan).id})
         if any(each.gpus for each in plan.groups):
             from kitlib.operators import install  # which imports this package
 
@@ -214,7 +212,7 @@ class EksCluster(CloudCluster):
     # Reaching it
 
     def _remember(self, *, plan=None, found=None) -> None:
-        self.memory.write(self.name, {"region": self.session.region, "profile": self.session.profile})
+        self.store.write(self.name, {"region": self.session.region, "profile": self.session.profile})
 
     def _kubeconfig(self, found: Mapping) -> dict | None:
         from clouds.aws.kubeconfig import kubeconfig
@@ -229,7 +227,7 @@ class EksCluster(CloudCluster):
     @property
     def registry(self) -> "Registry":
         """Its repositories in ECR."""
-        from clouds.aws.images import EcrRegistry
+        from clouds.aws.ecr import EcrRegistry
 
         return EcrRegistry(self._plan, clock=self.clock)
 
@@ -248,10 +246,10 @@ class EksCluster(CloudCluster):
             >>> cluster.add_admin("arn:aws:iam::123456789012:user/ada")
             arn:aws:iam::123456789012:user/ada administers cluster "lab" in eu-central-1; they reach it by: …
         """
-        from clouds.aws.access import Admin, check_principal
+        from clouds.aws.access import AccessEntry, check_principal
 
         self._found()
-        Admin(self._plan, check_principal(who)).make()
+        AccessEntry(self._plan, check_principal(who)).create()
         way = f'kit.connect("{self.name}", provider="eks", region="{self.session.region}")'
         return Text(
             f"{who} administers {self._title}; they reach it by {way}, "
@@ -260,25 +258,25 @@ class EksCluster(CloudCluster):
 
     def grant_pod_access(self, namespace: str) -> None:
         """Let the pods of a namespace read the cluster's bucket."""
-        from clouds.aws.everything import pods_of
+        from clouds.aws.stack import pods_of
 
-        pods_of(self._plan, namespace).make()
+        pods_of(self._plan, namespace).create()
 
     def revoke_pod_access(self, namespace: str) -> None:
         """Let them read it no longer."""
-        from clouds.aws.everything import pods_of
+        from clouds.aws.stack import pods_of
 
-        pods_of(self._plan, namespace).unmake()
+        pods_of(self._plan, namespace).delete()
 
     # Acting
 
     def _group(self) -> "NodeGroup":
-        from clouds.aws.everything import node_group
+        from clouds.aws.stack import node_group
 
         return node_group(self._plan, "train")
 
     def _there_of_group(self) -> dict:
-        found = self._group().described()
+        found = self._group().description()
         if found is None:
             raise self._not_found()
         return found
@@ -310,7 +308,7 @@ class EksCluster(CloudCluster):
         return end(self._plan)
 
     def _move_end(self, found: Mapping, until: datetime) -> None:
-        from clouds.aws.everything import extend
+        from clouds.aws.stack import extend
 
         with progress(self._title) as line:
             extend(self._plan, until, report=line.update)

@@ -10,21 +10,21 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from clouds.aws.plan import Part, Plan, as_dict, as_list
+from clouds.aws.plan import AwsResource, EksPlan, as_dict, as_list
 from clouds.aws.roles import Role
-from clouds.reconciler.resource import ABSENT, Seen, State
+from clouds.reconciler.resource import ABSENT, ResourceState, ResourceStatus
 from clouds.tags import read
 
 EVERY, FOR = "rate(15 minutes)", timedelta(days=1)
 LATER = timedelta(minutes=15)  # how long after its node groups a cluster is tried for the first time
 
 
-class ScheduleGroup(Part):
+class ScheduleGroup(AwsResource):
     """What the schedules lie in: it has the tags."""
 
     kind = "AWS::Scheduler::ScheduleGroup"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: EksPlan) -> None:
         super().__init__(plan, "schedules")
         self.group = f"trainyard-{plan.cluster}"
 
@@ -33,17 +33,17 @@ class ScheduleGroup(Part):
         """Its name in all of AWS."""
         return self.plan.arn("scheduler", f"schedule-group/{self.group}")
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self.session.find("scheduler", "get_schedule_group", Name=self.group)
         if found is None:
             return ABSENT
         tags = self.written_tags()
         if not self.is_ours(tags):
             return ABSENT
-        state = State.GOING if found["State"] == "DELETING" else State.READY
+        state = ResourceState.DELETING if found["State"] == "DELETING" else ResourceState.READY
         return self.seen(state, found["Arn"], tags=tags)
 
-    def make(self) -> None:
+    def create(self) -> None:
         self.session.call(
             "scheduler",
             "create_schedule_group",
@@ -52,8 +52,8 @@ class ScheduleGroup(Part):
             Tags=as_list(self.written()),
         )
 
-    def unmake(self) -> None:
-        if self.look().state is State.READY:
+    def delete(self) -> None:
+        if self.describe().state is ResourceState.READY:
             self.session.find("scheduler", "delete_schedule_group", Name=self.group)
 
     def mark(self, tags: Mapping[str, str]) -> None:
@@ -65,12 +65,12 @@ class ScheduleGroup(Part):
         return as_dict(found.get("Tags"))
 
 
-class Schedule(Part):
+class Schedule(AwsResource):
     """Asks EKS to delete one thing, at the end."""
 
     kind = "AWS::Scheduler::Schedule"
 
-    def __init__(self, plan: Plan, group: ScheduleGroup, role: Role, node_group: str = "") -> None:
+    def __init__(self, plan: EksPlan, group: ScheduleGroup, role: Role, node_group: str = "") -> None:
         self.what = f"node group {node_group}" if node_group else "cluster"
         super().__init__(plan, f"end of {self.what}", (group.name, role.name))
         self.group, self.role, self.node_group = group, role, node_group
@@ -99,28 +99,28 @@ class Schedule(Part):
             },
         }
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self.session.find("scheduler", "get_schedule", GroupName=self.group.group, Name=self.schedule)
         if found is None:
             return ABSENT
         self.tags = self.plan.tags
         same = self.plan.tags.expires is None or found.get("StartDate") == self.wanted()["StartDate"]
-        return self.seen(State.READY if same else State.PARTIAL, found["Arn"])
+        return self.seen(ResourceState.READY if same else ResourceState.PARTIAL, found["Arn"])
 
-    def make(self) -> None:
+    def create(self) -> None:
         wanted = self.wanted()
         made = self.session.call("scheduler", "create_schedule", fine={"ConflictException"}, **wanted)
         if made is None:
             self.session.call("scheduler", "update_schedule", **wanted)
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         self.session.find("scheduler", "delete_schedule", GroupName=self.group.group, Name=self.schedule)
 
     def mark(self, tags: Mapping[str, str]) -> None:
         """Do nothing: its group has the tags."""
 
 
-def end(plan: Plan, now: datetime | None = None) -> datetime | None:
+def end(plan: EksPlan, now: datetime | None = None) -> datetime | None:
     """Return when a cluster that is there ends; None if it has no end that is to come."""
     found = read(ScheduleGroup(plan).written_tags())
     when = found.expires if found else None

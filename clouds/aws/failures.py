@@ -5,9 +5,9 @@ What AWS answers to a request is in `refusals`; this is what it says minutes lat
 
 import re
 
-from clouds.aws.machines import instead, zones_with
+from clouds.aws.instance_types import instead, zones_with
 from clouds.aws.quotas import family
-from clouds.aws.session import Session
+from clouds.aws.session import AwsSession
 from kitlib.errors import KitError
 
 _CAPACITY = re.compile(r"Insufficient\w*Capacity|UnfulfillableCapacity|sufficient .{0,40}capacity", re.I)
@@ -15,7 +15,7 @@ _QUOTA = re.compile(r"VcpuLimitExceeded|vCPU limit|MaxSpotInstanceCountExceeded|
 _ADDRESSES = re.compile(r"InsufficientFreeAddresses", re.I)
 
 
-def explained(session: Session, kind: str, words: str, *, spot: bool) -> str:
+def explained(session: AwsSession, kind: str, words: str, *, spot: bool) -> str:
     """Return what a node group says, with what would do instead.
 
     Args:
@@ -41,7 +41,7 @@ def explained(session: Session, kind: str, words: str, *, spot: bool) -> str:
     return words
 
 
-def _elsewhere(session: Session, kind: str, spot: bool) -> str:
+def _elsewhere(session: AwsSession, kind: str, spot: bool) -> str:
     """Return where else machines may be had."""
     said = ["spot=False, which costs more and is seldom refused"] if spot else []
     try:

@@ -5,12 +5,12 @@ the credentials. Nothing secret is in it.
 import sys
 from collections.abc import Mapping
 
-from clouds.aws.session import Session
+from clouds.aws.session import AwsSession
 from clouds.aws.token import EXEC
 from kitlib.config import ROOT
 
 
-def kubeconfig(session: Session, described: Mapping) -> dict:
+def kubeconfig(session: AwsSession, described: Mapping) -> dict:
     """Return a kubeconfig, from what EKS says of a cluster.
 
     The program is this Python, so that kubectl finds it from wherever it is started.

@@ -4,30 +4,30 @@ address, and the routes to it. It costs by the hour and by the gigabyte, also wh
 
 from collections.abc import Mapping
 
-from clouds.aws.claims import Claimed
-from clouds.aws.network import ANYWHERE, Subnet, Vpc
-from clouds.aws.plan import Ec2Part, Plan, as_dict
-from clouds.reconciler.resource import ABSENT, Seen, State
+from clouds.aws.claims import ClaimedResource
+from clouds.aws.network import ANYWHERE, Vpc, VpcSubnet
+from clouds.aws.plan import Ec2Resource, EksPlan, as_dict
+from clouds.reconciler.resource import ABSENT, ResourceState, ResourceStatus
 
 STATES = {
-    "pending": State.PENDING,
-    "available": State.READY,
-    "failed": State.FAILED,
-    "deleting": State.GOING,
+    "pending": ResourceState.PENDING,
+    "available": ResourceState.READY,
+    "failed": ResourceState.FAILED,
+    "deleting": ResourceState.DELETING,
 }
 
 
-class NatAddress(Claimed):
+class NatAddress(ClaimedResource):
     """The public address that all machines of the private subnets share."""
 
     kind, word = "AWS::EC2::EIP", "elastic-ip"
     listing = ("describe_addresses", "Addresses", "AllocationId")
-    bills = "0.005 $ an hour"
+    hourly_cost = "0.005 $ an hour"
 
-    def __init__(self, plan: Plan, vpc: Vpc) -> None:
+    def __init__(self, plan: EksPlan, vpc: Vpc) -> None:
         super().__init__(plan, "nat address", (vpc.name,))
 
-    def create(self) -> str:
+    def create_one(self) -> str:
         made = self.session.call(
             "ec2", "allocate_address", Domain="vpc", TagSpecifications=self.specification()
         )
@@ -37,21 +37,23 @@ class NatAddress(Claimed):
         self.session.find("ec2", "release_address", AllocationId=found["AllocationId"])
 
 
-class NatGateway(Ec2Part):
+class NatGateway(Ec2Resource):
     """The gateway."""
 
     kind, word, expected, expected_gone = "AWS::EC2::NatGateway", "natgateway", 100.0, 60.0
     listing = ("describe_nat_gateways", "NatGateways", "NatGatewayId")
-    bills = "0.045 $ an hour, and as much a GB"
+    hourly_cost = "0.045 $ an hour, and as much a GB"
 
-    def __init__(self, plan: Plan, subnet: Subnet, address: NatAddress, needs: tuple[str, ...]) -> None:
-        super().__init__(plan, "nat gateway", (subnet.name, address.name, *needs))
+    def __init__(
+        self, plan: EksPlan, subnet: VpcSubnet, address: NatAddress, depends_on: tuple[str, ...]
+    ) -> None:
+        super().__init__(plan, "nat gateway", (subnet.name, address.name, *depends_on))
         self.subnet, self.address = subnet, address
 
     def found(self) -> list[dict]:
         return [each for each in super().found() if each["State"] != "deleted"]  # they are seen for an hour
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self.found()
         if not found:
             return ABSENT
@@ -59,7 +61,7 @@ class NatGateway(Ec2Part):
         words = own.get("FailureMessage", "")
         return self.seen(STATES[own["State"]], own["NatGatewayId"], words, as_dict(own.get("Tags")))
 
-    def make(self) -> None:
+    def create(self) -> None:
         self.session.call(
             "ec2",
             "create_nat_gateway",
@@ -71,23 +73,23 @@ class NatGateway(Ec2Part):
             TagSpecifications=self.specification(),
         )
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         for each in self.found():
             if each["State"] != "deleting":
                 self.session.find("ec2", "delete_nat_gateway", NatGatewayId=each["NatGatewayId"])
 
 
-class PrivateRoutes(Claimed):
+class PrivateRoutes(ClaimedResource):
     """The route table of the private subnets."""
 
     kind, word = "AWS::EC2::RouteTable", "route-table"
     listing = ("describe_route_tables", "RouteTables", "RouteTableId")
 
-    def __init__(self, plan: Plan, vpc: Vpc, subnets: list[Subnet], gateway: NatGateway) -> None:
+    def __init__(self, plan: EksPlan, vpc: Vpc, subnets: list[VpcSubnet], gateway: NatGateway) -> None:
         super().__init__(plan, "private routes", (gateway.name, *(each.name for each in subnets)))
         self.vpc, self.subnets, self.gateway = vpc, subnets, gateway
 
-    def create(self) -> str:
+    def create_one(self) -> str:
         made = self.session.call(
             "ec2", "create_route_table", VpcId=self.vpc.id, TagSpecifications=self.specification()
         )

@@ -7,9 +7,9 @@ Security groups of the control plane and the nodes are made by EKS itself.
 
 from collections.abc import Mapping
 
-from clouds.aws.claims import Claimed
-from clouds.aws.plan import Ec2Part, Plan, as_dict
-from clouds.reconciler.resource import ABSENT, Seen, State
+from clouds.aws.claims import ClaimedResource
+from clouds.aws.plan import Ec2Resource, EksPlan, as_dict
+from clouds.reconciler.resource import ABSENT, ResourceState, ResourceStatus
 
 CIDR = "10.42.0.0/16"
 PUBLIC = ("10.42.0.0/18", "10.42.64.0/18")
@@ -18,16 +18,16 @@ ANYWHERE = "0.0.0.0/0"
 NFS = 2049
 
 
-class Vpc(Claimed):
+class Vpc(ClaimedResource):
     """The cluster's network."""
 
     kind = "AWS::EC2::VPC"
     listing, word = ("describe_vpcs", "Vpcs", "VpcId"), "vpc"
 
-    def __init__(self, plan: Plan, needs: tuple[str, ...]) -> None:
-        super().__init__(plan, "vpc", needs)
+    def __init__(self, plan: EksPlan, depends_on: tuple[str, ...]) -> None:
+        super().__init__(plan, "vpc", depends_on)
 
-    def create(self) -> str:
+    def create_one(self) -> str:
         made = self.session.call("ec2", "create_vpc", CidrBlock=CIDR, TagSpecifications=self.specification())
         return made["Vpc"]["VpcId"]
 
@@ -40,26 +40,26 @@ class Vpc(Claimed):
         self.session.find("ec2", "delete_vpc", VpcId=found["VpcId"])
 
 
-class Subnet(Ec2Part):
+class VpcSubnet(Ec2Resource):
     """A subnet in one zone; public ones give machines an address that the internet reaches."""
 
     kind = "AWS::EC2::Subnet"
     listing, word = ("describe_subnets", "Subnets", "SubnetId"), "subnet"
 
-    def __init__(self, plan: Plan, vpc: Vpc, number: int, *, public: bool) -> None:
+    def __init__(self, plan: EksPlan, vpc: Vpc, number: int, *, public: bool) -> None:
         super().__init__(plan, f"{'' if public else 'private '}subnet {number + 1}", (vpc.name,))
         self.vpc, self.public, self.number = vpc, public, number
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self.found()
         if not found:
             return ABSENT
         first = found[0]
         whole = first["State"] == "available" and first["MapPublicIpOnLaunch"] is self.public
-        state = State.READY if whole else State.PARTIAL
+        state = ResourceState.READY if whole else ResourceState.PARTIAL
         return self.seen(state, first["SubnetId"], tags=as_dict(first.get("Tags")))
 
-    def make(self) -> None:
+    def create(self) -> None:
         found = self.found()
         if not found:
             role = "elb" if self.public else "internal-elb"
@@ -82,34 +82,34 @@ class Subnet(Ec2Part):
                 MapPublicIpOnLaunch={"Value": True},
             )
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         for each in self.found():
             self.session.find("ec2", "delete_subnet", SubnetId=each["SubnetId"])
 
 
-class InternetGateway(Ec2Part):
+class InternetGateway(Ec2Resource):
     """The way to the internet: a gateway, and the main route table's route to it."""
 
     kind = "AWS::EC2::InternetGateway"
     listing = ("describe_internet_gateways", "InternetGateways", "InternetGatewayId")
     word = "internet-gateway"
 
-    def __init__(self, plan: Plan, vpc: Vpc) -> None:
+    def __init__(self, plan: EksPlan, vpc: Vpc) -> None:
         super().__init__(plan, "internet gateway", (vpc.name,))
         self.vpc = vpc
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self.found()
         if not found:
             return ABSENT
         used = next((each for each in found if each.get("Attachments")), None)
         if used is None or len(found) > 1:
-            return self.seen(State.PARTIAL, (used or found[0])["InternetGatewayId"])
+            return self.seen(ResourceState.PARTIAL, (used or found[0])["InternetGatewayId"])
         own = used["InternetGatewayId"]
-        state = State.READY if self._routed(own) else State.PARTIAL
+        state = ResourceState.READY if self._routed(own) else ResourceState.PARTIAL
         return self.seen(state, own, tags=as_dict(used.get("Tags")))
 
-    def make(self) -> None:
+    def create(self) -> None:
         found = self.found()
         if not found:
             made = self.session.call("ec2", "create_internet_gateway", TagSpecifications=self.specification())
@@ -143,7 +143,7 @@ class InternetGateway(Ec2Part):
                 GatewayId=own,
             )
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         for each in self.found():
             own = each["InternetGatewayId"]
             for attached in each.get("Attachments") or []:
@@ -164,32 +164,32 @@ class InternetGateway(Ec2Part):
         return any(each.get("GatewayId") == gateway for each in table.get("Routes", []))
 
 
-class FilesGroup(Ec2Part):
+class EfsSecurityGroup(Ec2Resource):
     """Lets the machines of the network, and nobody else, reach the file system."""
 
     kind = "AWS::EC2::SecurityGroup"
     listing, word = ("describe_security_groups", "SecurityGroups", "GroupId"), "security-group"
 
-    def __init__(self, plan: Plan, vpc: Vpc) -> None:
+    def __init__(self, plan: EksPlan, vpc: Vpc) -> None:
         super().__init__(plan, "security group files", (vpc.name,))
         self.vpc = vpc
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self.found()
         if not found:
             return ABSENT
         own = found[0]
-        state = State.READY if own["IpPermissions"] else State.PARTIAL
+        state = ResourceState.READY if own["IpPermissions"] else ResourceState.PARTIAL
         return self.seen(state, own["GroupId"], tags=as_dict(own.get("Tags")))
 
-    def make(self) -> None:
+    def create(self) -> None:
         if not self.found():
             self.session.call(
                 "ec2",
                 "create_security_group",
                 fine={"InvalidGroup.Duplicate"},
                 VpcId=self.vpc.id,
-                GroupName=self.plan.called("files"),
+                GroupName=self.plan.resource_name("files"),
                 Description="NFS from within the network of the cluster",
                 TagSpecifications=self.specification(),
             )
@@ -204,6 +204,6 @@ class FilesGroup(Ec2Part):
                 IpPermissions=[rule],
             )
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         for each in self.found():
             self.session.find("ec2", "delete_security_group", GroupId=each["GroupId"])

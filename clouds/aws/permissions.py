@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from clouds.aws.session import Session
+from clouds.aws.session import AwsSession
 from kitlib.clusters.preflight import Check, failed, ok, warn
 from kitlib.errors import KitError
 
@@ -80,7 +80,7 @@ def policy(actions: Iterable[str]) -> str:
     return json.dumps({"Effect": "Allow", "Action": sorted(actions), "Resource": "*"})
 
 
-def check(session: Session) -> Check:
+def check(session: AwsSession) -> Check:
     """Return whether the caller may do all of it.
 
     A simulation knows the caller's policies, the boundary and the organisation's, but neither what a
@@ -111,7 +111,7 @@ def check(session: Session) -> Check:
     return ok(name, f"{who} may do all {len(needed())} actions")
 
 
-def _refused(session: Session, principal: str) -> dict[str, str]:
+def _refused(session: AwsSession, principal: str) -> dict[str, str]:
     """Return the decision on each action that is not allowed."""
     every = session.every(
         "iam",
@@ -125,7 +125,7 @@ def _refused(session: Session, principal: str) -> dict[str, str]:
     }
 
 
-def _principal(session: Session, who: str) -> str:
+def _principal(session: AwsSession, who: str) -> str:
     """Return what IAM calls the caller: of a session, its role, whose path STS does not tell."""
     if ":assumed-role/" not in who:
         return who

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from clouds.aws.refusals import Refused
-from clouds.aws.session import Session
-from clouds.reconciler.resource import Resource, Seen, State
+from clouds.aws.client_errors import AwsError
+from clouds.aws.session import AwsSession
+from clouds.reconciler.resource import Resource, ResourceState, ResourceStatus
 from clouds.tags import CLUSTER, KIT, Tags, read
 
-PART = "trainyard:part"
+RESOURCE = "trainyard:part"
 LONGEST_NAME = 24  # a bucket's name holds the account's and the region's as well, in 63 characters
 PATH = "/trainyard/"
 VERSION = "1.35"
@@ -21,7 +21,7 @@ SYSTEM, TRAIN = "system", "train"
 
 
 @dataclass(frozen=True)
-class Group:
+class NodeGroupPlan:
     """A managed node group.
 
     Attributes:
@@ -54,7 +54,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EksPlan:
     """A cluster as it shall be.
 
     Attributes:
@@ -69,11 +69,11 @@ class Plan:
             were not there, as listing and deleting want it.
     """
 
-    session: Session
+    session: AwsSession
     tags: Tags
     zones: tuple[str, ...] = ("", "")
-    groups: tuple[Group, ...] = field(
-        default=(Group(SYSTEM, "t3.large", 1, least=1), Group(TRAIN, "m5.xlarge", 2))
+    groups: tuple[NodeGroupPlan, ...] = field(
+        default=(NodeGroupPlan(SYSTEM, "t3.large", 1, least=1), NodeGroupPlan(TRAIN, "m5.xlarge", 2))
     )
     private: bool = False
     version: str = VERSION
@@ -85,7 +85,7 @@ class Plan:
         """Its name."""
         return self.tags.cluster
 
-    def called(self, part: str) -> str:
+    def resource_name(self, part: str) -> str:
         """Return the name of a thing that has one in its region."""
         return f"trainyard-{self.cluster}-{part}"
 
@@ -104,47 +104,49 @@ class Plan:
         return f"arn:{self.session.partition}:{service}:{region}:{self.session.account}:{rest}"
 
 
-class Part(Resource):
+class AwsResource(Resource):
     """A thing at AWS that belongs to a cluster.
 
     Args:
         plan: The cluster.
         name: Its own name among the parts.
-        needs: Those that must be ready before it is made.
+        depends_on: Those that must be ready before it is made.
     """
 
-    def __init__(self, plan: Plan, name: str, needs: tuple[str, ...] = ()) -> None:
-        self.plan, self.session, self.name, self.needs = plan, plan.session, name, needs
+    def __init__(self, plan: EksPlan, name: str, depends_on: tuple[str, ...] = ()) -> None:
+        self.plan, self.session, self.name, self.depends_on = plan, plan.session, name, depends_on
         self.where = plan.session.region
         self._id = ""
 
     @property
     def id(self) -> str:
         """AWS's own name of it, looked up once."""
-        return self._id or self.look().id
+        return self._id or self.describe().id
 
-    def seen(self, state: State, identity: str = "", words: str = "", tags: Mapping | None = None) -> Seen:
+    def seen(
+        self, state: ResourceState, identity: str = "", words: str = "", tags: Mapping | None = None
+    ) -> ResourceStatus:
         """Return what was found, and keep its id and its tags."""
         self._id = identity
         self.tags = read(tags) if tags is not None else self.tags
-        return Seen(state, identity, words)
+        return ResourceStatus(state, identity, words)
 
     def written(self, **more: str) -> dict[str, str]:
         """Return the tags that it gets."""
         name = f"trainyard/{self.plan.cluster}/{self.name}"
-        return self.plan.tags.amazon() | {PART: self.name, "Name": name} | more
+        return self.plan.tags.amazon() | {RESOURCE: self.name, "Name": name} | more
 
     def is_ours(self, given: Mapping[str, str]) -> bool:
         """Return whether the tags of what has the right name are those of this cluster.
 
         Raises:
-            Refused: They are not, and the plan is strict.
+            AwsError: They are not, and the plan is strict.
         """
         found = read(given)
         if found is not None and found.cluster == self.plan.cluster:
             return True
         if self.plan.strict:
-            raise Refused(
+            raise AwsError(
                 "it is there already, and it is not the kit's",
                 about=f"{self.name} ({self.kind}) of cluster {self.plan.cluster} in {self.where}",
                 fix="choose another name for the cluster: what is not the kit's stays as it is",
@@ -157,7 +159,7 @@ class Part(Resource):
         raise NotImplementedError(self.kind)
 
 
-class Ec2Part(Part):
+class Ec2Resource(AwsResource):
     """A thing of EC2, which is found by its tags alone.
 
     Attributes:
@@ -176,12 +178,12 @@ class Ec2Part(Part):
         operation, key, identity = self.listing
         wanted = {KIT: "true", CLUSTER: self.plan.cluster}
         if self.others is None:
-            wanted[PART] = self.name
+            wanted[RESOURCE] = self.name
         filters = [{"Name": f"tag:{tag}", "Values": [value]} for tag, value in wanted.items()]
         name = "Filter" if operation == "describe_nat_gateways" else "Filters"
         every = list(self.session.every("ec2", operation, key, **{name: filters}))
         if self.others is not None:
-            every = [each for each in every if as_dict(each.get("Tags")).get(PART) not in self.others]
+            every = [each for each in every if as_dict(each.get("Tags")).get(RESOURCE) not in self.others]
         return sorted(every, key=lambda each: each[identity])
 
     def specification(self, **more: str) -> list[dict]:

@@ -6,26 +6,26 @@ rooms. All of them go with the cluster.
 
 from collections.abc import Mapping
 
-from clouds.aws.plan import Part, Plan
-from clouds.aws.refusals import ABSENT as GONE
-from clouds.aws.refusals import Refused
+from clouds.aws.client_errors import ABSENT as GONE
+from clouds.aws.client_errors import AwsError
+from clouds.aws.plan import AwsResource, EksPlan
 from clouds.aws.roles import Role
-from clouds.reconciler.resource import ABSENT, Seen, State
+from clouds.reconciler.resource import ABSENT, ResourceState, ResourceStatus
 
 
-class PodIdentity(Part):
+class PodIdentity(AwsResource):
     """Gives the pods of one service account a role: they read the cluster's bucket without a key."""
 
     kind = "AWS::EKS::PodIdentityAssociation"
 
     def __init__(
-        self, plan: Plan, role: Role, *, namespace: str = "default", account: str = "default"
+        self, plan: EksPlan, role: Role, *, namespace: str = "default", account: str = "default"
     ) -> None:
         room = "" if namespace == "default" else f" of {namespace}"
         super().__init__(plan, f"pod identity{room}", ("cluster", role.name))
         self.role, self.namespace, self.account = role, namespace, account
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self.session.find(
             "eks",
             "list_pod_identity_associations",
@@ -37,9 +37,9 @@ class PodIdentity(Part):
         if not every:
             return ABSENT
         self.tags = self.plan.tags
-        return self.seen(State.READY, every[0]["associationId"])
+        return self.seen(ResourceState.READY, every[0]["associationId"])
 
-    def make(self) -> None:
+    def create(self) -> None:
         self.session.call(
             "eks",
             "create_pod_identity_association",
@@ -51,8 +51,8 @@ class PodIdentity(Part):
             tags=self.written(),
         )
 
-    def unmake(self) -> None:
-        if identity := self.look().id:
+    def delete(self) -> None:
+        if identity := self.describe().id:
             self.session.find(
                 "eks",
                 "delete_pod_identity_association",
@@ -61,17 +61,17 @@ class PodIdentity(Part):
             )
 
     def mark(self, tags: Mapping[str, str]) -> None:
-        if identity := self.look().id:
+        if identity := self.describe().id:
             arn = self.plan.arn("eks", f"podidentityassociation/{self.plan.cluster}/{identity}")
             self.session.call("eks", "tag_resource", resourceArn=arn, tags=dict(tags))
 
 
-class PodIdentities(Part):
+class PodIdentities(AwsResource):
     """For the end: all associations of the kit's role for pods, in whatever namespace."""
 
     kind = "AWS::EKS::PodIdentityAssociation"
 
-    def __init__(self, plan: Plan, role: Role) -> None:
+    def __init__(self, plan: EksPlan, role: Role) -> None:
         super().__init__(plan, "pod identities of rooms", ("cluster", role.name, "pod identity"))
         self.role = role
 
@@ -97,7 +97,7 @@ class PodIdentities(Part):
                     "eks", "list_pod_identity_associations", "associations", clusterName=self.plan.cluster
                 )
             )
-        except Refused as error:
+        except AwsError as error:
             if GONE.search(error.code):
                 return []
             raise
@@ -105,15 +105,15 @@ class PodIdentities(Part):
         rooms = (each for each in every if not each.get("ownerArn") and each["namespace"] != "default")
         return [each["associationId"] for each in rooms]
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self.found()
         self.tags = self.plan.tags
-        return self.seen(State.PARTIAL, " ".join(found)) if found else ABSENT
+        return self.seen(ResourceState.PARTIAL, " ".join(found)) if found else ABSENT
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Do nothing: each is made with its room."""
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         for each in self.found():
             self.session.find(
                 "eks",

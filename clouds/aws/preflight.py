@@ -1,6 +1,7 @@
 """What is looked at before an EKS cluster is begun: credentials, permissions, quotas, zones, names.
 
-Nothing here changes anything at AWS. What a check is, and how all of them run, is in `clouds.preflight`.
+Nothing here changes anything at AWS. What a check is, and how all of them run, is in
+`clouds.cluster_preflight`.
 """
 
 import ipaddress
@@ -12,14 +13,14 @@ from botocore.exceptions import EndpointConnectionError
 
 from clouds import tags
 from clouds.aws import permissions
-from clouds.aws.machines import instead, machine, zones_with
+from clouds.aws.client_errors import AwsError
+from clouds.aws.instance_types import instance_type, instead, zones_with
 from clouds.aws.network import CIDR
-from clouds.aws.plan import Plan
+from clouds.aws.plan import EksPlan
 from clouds.aws.quotas import Quotas
-from clouds.aws.refusals import Refused
-from clouds.aws.session import Session
+from clouds.aws.session import AwsSession
 from clouds.aws.versions import check_version
-from clouds.preflight import Looks
+from clouds.cluster_preflight import ClusterPreflight
 from kitlib.clusters.preflight import Check, Probe, Report, failed, ok, warn
 
 # Where the account itself is asked, whatever region was chosen; a region that is not enabled answers nobody.
@@ -48,16 +49,16 @@ SKEW_SECONDS = 60  # AWS refuses requests that are off by more than 300
 ZONES = 2
 
 
-def check(plan: Plan) -> Report:
+def check(plan: EksPlan) -> Report:
     """Look at all that may stand in the way of a cluster, and return what was found.
 
     Args:
         plan: The cluster.
     """
-    return Preflight(plan).report()
+    return EksPreflight(plan).report()
 
 
-class Preflight(Looks):
+class EksPreflight(ClusterPreflight):
     """The checks of one plan.
 
     Args:
@@ -66,11 +67,11 @@ class Preflight(Looks):
 
     kind = "an EKS cluster"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: EksPlan) -> None:
         super().__init__(plan, plan.session.region)
         home = HOMES.get(plan.session.partition, plan.session.region)
         there = plan.session.region == home
-        self.home = plan.session if there else Session(home, plan.session.profile)
+        self.home = plan.session if there else AwsSession(home, plan.session.profile)
         self.quotas = Quotas(plan.session, plan.cluster)
 
     def probes(self) -> list[Probe]:
@@ -129,7 +130,7 @@ class Preflight(Looks):
         for service, operation in SERVICES.items():
             try:
                 self.session.call(service, operation)
-            except Refused as error:  # who is refused has been answered
+            except AwsError as error:  # who is refused has been answered
                 if isinstance(error.__cause__, EndpointConnectionError):
                     silent.append(service)
         region = self.session.region
@@ -156,7 +157,7 @@ class Preflight(Looks):
     def types(self) -> Iterable[Check]:
         """Yield for each node group whether its type exists, and its image runs there."""
         for group in self.plan.groups:
-            found = machine(self.session, group.instance_type)
+            found = instance_type(self.session, group.instance_type)
             gpus = f", {found.gpus} GPU{'s' * (found.gpus != 1)}" if found.gpus else ""
             arm = ", processors of ARM: an image has to be built for them" if found.arm else ""
             yield ok(f"instance type {found.name}", f"{found.cpus} vCPUs{gpus}{arm}")

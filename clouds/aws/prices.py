@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from statistics import median
 
-from clouds.aws.plan import Plan
-from clouds.aws.session import Session
-from clouds.prices import HOURS_A_MONTH, Estimate, Price, price_table
+from clouds.aws.plan import EksPlan
+from clouds.aws.session import AwsSession
+from clouds.price_table import HOURS_A_MONTH, Estimate, Price, price_table
 from kitlib.errors import KitError
 
 LIST_REGION = "us-east-1"
@@ -31,7 +31,7 @@ _FILES = ("AmazonEFS", {"storageClass": "General Purpose"}, "TimedStorage-ByteHr
 _MACHINE = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
 
 
-def estimate(plan: Plan, *, hours: float) -> Estimate:
+def estimate(plan: EksPlan, *, hours: float) -> Estimate:
     """Return what a cluster costs.
 
     Args:
@@ -57,7 +57,7 @@ def estimate(plan: Plan, *, hours: float) -> Estimate:
     return Estimate(about, tuple(each for each in prices if each.count), hours, notes)
 
 
-def price_of_nodes(session: Session, *, instance_type: str, nodes: int, spot: bool = False) -> Price:
+def price_of_nodes(session: AwsSession, *, instance_type: str, nodes: int, spot: bool = False) -> Price:
     """Return what more nodes cost, without their disks."""
     return _Prices(session).machine(instance_type, nodes, spot=spot)
 
@@ -65,9 +65,9 @@ def price_of_nodes(session: Session, *, instance_type: str, nodes: int, spot: bo
 class _Prices:
     """The price list, asked as long as it answers."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: AwsSession) -> None:
         self.session = session
-        self.list = Session(LIST_REGION, session.profile)
+        self.list = AwsSession(LIST_REGION, session.profile)
         self.table = price_table("amazon")
         self.answers = True
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable
 
 from clouds import tags
-from clouds.aws.machines import machine
-from clouds.aws.session import Session
+from clouds.aws.instance_types import instance_type
+from clouds.aws.session import AwsSession
 from kitlib.clusters.preflight import Check, failed, ok, warn
 
 # By the letters that a type begins with: what Service Quotas calls the family, and the codes of its quotas of
@@ -52,7 +52,7 @@ class Quotas:
         cluster: The name of the cluster: what carries its tag is not counted.
     """
 
-    def __init__(self, session: Session, cluster: str) -> None:
+    def __init__(self, session: AwsSession, cluster: str) -> None:
         self.session, self.cluster = session, cluster
         self._cpus: dict[str, int] = {}
 
@@ -164,7 +164,7 @@ class Quotas:
 
     def _vcpus(self, kind: str) -> int:
         if kind not in self._cpus:
-            self._cpus[kind] = machine(self.session, kind).cpus
+            self._cpus[kind] = instance_type(self.session, kind).cpus
         return self._cpus[kind]
 
     def _own(self, described: dict) -> bool:

@@ -2,22 +2,22 @@
 
 from collections.abc import Mapping
 
-from clouds.aws.plan import Part, Plan, as_dict, as_list
-from clouds.reconciler.resource import ABSENT, Seen, State
+from clouds.aws.plan import AwsResource, EksPlan, as_dict, as_list
+from clouds.reconciler.resource import ABSENT, ResourceState, ResourceStatus
 
 LOG_DAYS = 7
 
 
-class Repositories(Part):
+class Repositories(AwsResource):
     """All repositories of the cluster: ``trainyard/<cluster>/<image>``, with their images."""
 
     kind = "AWS::ECR::Repository"
-    bills = "0.10 $ a GB and month"
+    hourly_cost = "0.10 $ a GB and month"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: EksPlan) -> None:
         super().__init__(plan, "repositories")
 
-    def called(self, image: str) -> str:
+    def resource_name(self, image: str) -> str:
         """Return the name of an image's repository."""
         return f"trainyard/{self.plan.cluster}/{image}"
 
@@ -25,9 +25,9 @@ class Repositories(Part):
         """Make the repository of an image, or find it; return its address, without a tag.
 
         Raises:
-            Refused: It is there, and not the kit's.
+            AwsError: It is there, and not the kit's.
         """
-        name = self.called(image)
+        name = self.resource_name(image)
         self.session.call(
             "ecr",
             "create_repository",
@@ -40,17 +40,17 @@ class Repositories(Part):
         self.is_ours(self._tags(found))
         return found["repositoryUri"]
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self._found()
         if not found:
             return ABSENT
         self.tags = self.plan.tags
-        return self.seen(State.READY, " ".join(each["repositoryName"] for each in found))
+        return self.seen(ResourceState.READY, " ".join(each["repositoryName"] for each in found))
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Do nothing: they are made on demand."""
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         for each in self._found():
             self.session.find("ecr", "delete_repository", repositoryName=each["repositoryName"], force=True)
 
@@ -60,7 +60,7 @@ class Repositories(Part):
 
     def _found(self) -> list[dict]:
         every = self.session.every("ecr", "describe_repositories", "repositories")
-        named = [each for each in every if each["repositoryName"].startswith(self.called(""))]
+        named = [each for each in every if each["repositoryName"].startswith(self.resource_name(""))]
         return [each for each in named if self.is_ours(self._tags(each))]
 
     def _tags(self, found: Mapping) -> dict[str, str]:
@@ -68,13 +68,13 @@ class Repositories(Part):
         return as_dict((told or {}).get("tags"))
 
 
-class LogGroup(Part):
+class LogGroup(AwsResource):
     """Where EKS writes the control plane's logs, if somebody turns them on; made by us, it has our tags."""
 
     kind = "AWS::Logs::LogGroup"
-    bills = "0.03 $ a GB and month"
+    hourly_cost = "0.03 $ a GB and month"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: EksPlan) -> None:
         super().__init__(plan, "log group")
         self.group = f"/aws/eks/{plan.cluster}/cluster"
 
@@ -83,7 +83,7 @@ class LogGroup(Part):
         """Its name in all of AWS."""
         return self.plan.arn("logs", f"log-group:{self.group}")
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         every = self.session.every("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=self.group)
         found = next((each for each in every if each["logGroupName"] == self.group), None)
         if found is None:
@@ -92,9 +92,9 @@ class LogGroup(Part):
         if not self.is_ours(told.get("tags") or {}):
             return ABSENT
         kept = found.get("retentionInDays") == LOG_DAYS
-        return self.seen(State.READY if kept else State.PARTIAL, self.arn, tags=told["tags"])
+        return self.seen(ResourceState.READY if kept else ResourceState.PARTIAL, self.arn, tags=told["tags"])
 
-    def make(self) -> None:
+    def create(self) -> None:
         self.session.call(
             "logs",
             "create_log_group",
@@ -104,8 +104,8 @@ class LogGroup(Part):
         )
         self.session.call("logs", "put_retention_policy", logGroupName=self.group, retentionInDays=LOG_DAYS)
 
-    def unmake(self) -> None:
-        if self.look().state is not State.ABSENT:
+    def delete(self) -> None:
+        if self.describe().state is not ResourceState.ABSENT:
             self.session.find("logs", "delete_log_group", logGroupName=self.group)
 
     def mark(self, tags: Mapping[str, str]) -> None:

@@ -9,16 +9,16 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 
-from clouds.aws.plan import PATH, Part, Plan, as_dict, as_list
-from clouds.aws.session import Session
-from clouds.reconciler.resource import ABSENT, Seen, State
+from clouds.aws.plan import PATH, AwsResource, EksPlan, as_dict, as_list
+from clouds.aws.session import AwsSession
+from clouds.reconciler.resource import ABSENT, ResourceState, ResourceStatus
 from clouds.tags import read
 
 INLINE = "trainyard"
 EXISTS = {"EntityAlreadyExists"}
 
 
-class Role(Part):
+class Role(AwsResource):
     """A role: who may take it, and what it allows.
 
     Args:
@@ -34,7 +34,7 @@ class Role(Part):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: EksPlan,
         part: str,
         trust: Mapping,
         *,
@@ -50,7 +50,7 @@ class Role(Part):
         """Its name in all of AWS, whether it is there or not."""
         return self.plan.arn("iam", f"role{PATH}{self.role}", regional=False)
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self.session.find("iam", "get_role", RoleName=self.role)
         if found is None:
             return ABSENT
@@ -58,9 +58,11 @@ class Role(Part):
         if not self.is_ours(tags):
             return ABSENT
         whole = set(self.managed) <= set(self._attached()) and (not self.statements or self._inline())
-        return self.seen(State.READY if whole else State.PARTIAL, found["Role"]["Arn"], tags=tags)
+        return self.seen(
+            ResourceState.READY if whole else ResourceState.PARTIAL, found["Role"]["Arn"], tags=tags
+        )
 
-    def make(self) -> None:
+    def create(self) -> None:
         self.session.call(
             "iam",
             "create_role",
@@ -82,7 +84,7 @@ class Role(Part):
                 PolicyDocument=policy(*self.statements),
             )
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         found = self.session.find("iam", "get_role", RoleName=self.role)
         if found is None or not self.is_ours(as_dict(found["Role"].get("Tags"))):
             return
@@ -118,7 +120,7 @@ def policy(*statements: Mapping) -> str:
     )
 
 
-def roles(plan: Plan) -> dict[str, Role]:
+def roles(plan: EksPlan) -> dict[str, Role]:
     """Return the roles of a cluster, by the ends of their names."""
     return {
         "cluster": Role(plan, "cluster", trusts("eks"), managed=("AmazonEKSClusterPolicy",)),
@@ -138,7 +140,7 @@ def roles(plan: Plan) -> dict[str, Role]:
     }
 
 
-def homes(session: Session) -> set[tuple[str, str]]:
+def homes(session: AwsSession) -> set[tuple[str, str]]:
     """Return the clusters of the account of which there is a role, each with its region."""
     found = set()
     for each in session.every("iam", "list_roles", "Roles", PathPrefix=PATH):
@@ -156,7 +158,7 @@ def trusts(service: str) -> dict:
     return {"Action": "sts:AssumeRole", "Principal": {"Service": f"{service}.amazonaws.com"}}
 
 
-def _pods(plan: Plan) -> dict:
+def _pods(plan: EksPlan) -> dict:
     """Return what lets pods of this cluster take a role, by EKS Pod Identity."""
     mine = plan.arn("eks", f"cluster/{plan.cluster}")
     return trusts("pods.eks") | {
@@ -168,7 +170,7 @@ def _pods(plan: Plan) -> dict:
     }
 
 
-def _schedules(plan: Plan) -> dict:
+def _schedules(plan: EksPlan) -> dict:
     group = plan.arn("scheduler", f"schedule-group/trainyard-{plan.cluster}")
     return trusts("scheduler") | {
         "Condition": {
@@ -177,7 +179,7 @@ def _schedules(plan: Plan) -> dict:
     }
 
 
-def _reading(plan: Plan) -> tuple[Mapping, ...]:
+def _reading(plan: EksPlan) -> tuple[Mapping, ...]:
     bucket = f"arn:{plan.session.partition}:s3:::{plan.bucket}"
     return (
         {"Action": ["s3:ListBucket", "s3:GetBucketLocation"], "Resource": bucket},
@@ -185,7 +187,7 @@ def _reading(plan: Plan) -> tuple[Mapping, ...]:
     )
 
 
-def _deleting(plan: Plan) -> tuple[Mapping, ...]:
+def _deleting(plan: EksPlan) -> tuple[Mapping, ...]:
     return (
         {
             "Action": "eks:DeleteNodegroup",

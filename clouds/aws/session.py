@@ -17,7 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
 from botocore.parsers import ResponseParserError
 
-from clouds.aws.refusals import ABSENT, Refused, code_of, translate
+from clouds.aws.client_errors import ABSENT, AwsError, code_of, to_error
 from kitlib.errors import BadInput
 
 _CONFIG = Config(
@@ -30,7 +30,7 @@ _CONFIG = Config(
 ERRORS = (BotoCoreError, ClientError, ResponseParserError, OSError)
 
 
-class Session:
+class AwsSession:
     """AWS, as one user, in one region; for use by many threads.
 
     Args:
@@ -52,12 +52,12 @@ class Session:
         try:
             self._boto = boto3.Session(region_name=region, profile_name=profile)
         except ProfileNotFound as error:
-            raise translate(error, "sts", "sign in", {}, region=region or "-", profile=profile) from error
+            raise to_error(error, "sts", "sign in", {}, region=region or "-", profile=profile) from error
         self.region = _checked(self._boto)
         self._lock = threading.Lock()
         self._clients: dict[tuple[str, str], object] = {}
 
-    def within(self, region: str) -> "Session":
+    def within(self, region: str) -> "AwsSession":
         """Return the same user's way into another region, one that AWS itself has named.
 
         What the services look like is read once for all of them.
@@ -109,7 +109,7 @@ class Session:
             parameters: The request's own.
 
         Raises:
-            Refused: AWS refused, or did not answer.
+            AwsError: AWS refused, or did not answer.
         """
         try:
             return getattr(self.client(service), operation)(**parameters)
@@ -122,7 +122,7 @@ class Session:
         """Make one request about something that may not be there; None if it is not."""
         try:
             return self.call(service, operation, **parameters)
-        except Refused as error:
+        except AwsError as error:
             if ABSENT.search(error.code):
                 return None
             raise
@@ -145,7 +145,7 @@ class Session:
 
     def translated(self, error: Exception, service: str, operation: str, parameters: dict):
         """Return the kit's error for one of botocore's."""
-        return translate(error, service, operation, parameters, region=self.region, profile=self.profile)
+        return to_error(error, service, operation, parameters, region=self.region, profile=self.profile)
 
 
 def _checked(session: boto3.Session) -> str:

@@ -2,34 +2,34 @@
 
 from collections.abc import Mapping
 
-from clouds.aws.network import FilesGroup, Subnet
-from clouds.aws.plan import Part, Plan, as_dict, as_list
-from clouds.reconciler.resource import ABSENT, Seen, State
+from clouds.aws.network import EfsSecurityGroup, VpcSubnet
+from clouds.aws.plan import AwsResource, EksPlan, as_dict, as_list
+from clouds.reconciler.resource import ABSENT, ResourceState, ResourceStatus
 
 THROUGHPUT = "elastic"  # grows with the reading and writing, and is paid by it; no credits that run out
 STATES = {
-    "creating": State.PENDING,
-    "available": State.READY,
-    "updating": State.READY,
-    "deleting": State.GOING,
-    "deleted": State.ABSENT,
-    "error": State.FAILED,
+    "creating": ResourceState.PENDING,
+    "available": ResourceState.READY,
+    "updating": ResourceState.READY,
+    "deleting": ResourceState.DELETING,
+    "deleted": ResourceState.ABSENT,
+    "error": ResourceState.FAILED,
 }
 
 
-class FileSystem(Part):
+class EfsFileSystem(AwsResource):
     """An EFS file system, encrypted, of elastic throughput. Its creation token makes it one of its name."""
 
     kind, expected, expected_gone = "AWS::EFS::FileSystem", 10.0, 10.0
-    bills = "0.30 $ a GB and month, and what is read and written"
+    hourly_cost = "0.30 $ a GB and month, and what is read and written"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: EksPlan) -> None:
         super().__init__(plan, "file system")
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = next(
             self.session.every(
-                "efs", "describe_file_systems", "FileSystems", CreationToken=self.plan.called("files")
+                "efs", "describe_file_systems", "FileSystems", CreationToken=self.plan.resource_name("files")
             ),
             None,
         )
@@ -40,12 +40,12 @@ class FileSystem(Part):
             return ABSENT
         return self.seen(STATES[found["LifeCycleState"]], found["FileSystemId"], tags=tags)
 
-    def make(self) -> None:
+    def create(self) -> None:
         self.session.call(
             "efs",
             "create_file_system",
             fine={"FileSystemAlreadyExists"},
-            CreationToken=self.plan.called("files"),
+            CreationToken=self.plan.resource_name("files"),
             PerformanceMode="generalPurpose",
             ThroughputMode=THROUGHPUT,
             Encrypted=True,
@@ -53,26 +53,28 @@ class FileSystem(Part):
             Tags=as_list(self.written()),
         )
 
-    def unmake(self) -> None:
-        if identity := self.look().id:
+    def delete(self) -> None:
+        if identity := self.describe().id:
             self.session.find("efs", "delete_file_system", FileSystemId=identity)
 
     def mark(self, tags: Mapping[str, str]) -> None:
-        if identity := self.look().id:
+        if identity := self.describe().id:
             self.session.call("efs", "tag_resource", ResourceId=identity, Tags=as_list(tags))
 
 
-class MountTarget(Part):
+class MountTarget(AwsResource):
     """The address at which one subnet's machines reach the file system; its tags are the file system's."""
 
     kind, expected, expected_gone = "AWS::EFS::MountTarget", 90.0, 60.0
 
-    def __init__(self, plan: Plan, files: FileSystem, subnet: Subnet, group: FilesGroup) -> None:
+    def __init__(
+        self, plan: EksPlan, files: EfsFileSystem, subnet: VpcSubnet, group: EfsSecurityGroup
+    ) -> None:
         super().__init__(plan, f"mount target {subnet.number + 1}", (files.name, subnet.name, group.name))
         self.files, self.subnet, self.group = files, subnet, group
 
-    def look(self) -> Seen:
-        files, subnet = self.files.look(), self.subnet.id
+    def describe(self) -> ResourceStatus:
+        files, subnet = self.files.describe(), self.subnet.id
         if not files.id or not subnet:
             return ABSENT
         found = self.session.find("efs", "describe_mount_targets", FileSystemId=files.id) or {}
@@ -82,7 +84,7 @@ class MountTarget(Part):
         self.tags = self.files.tags
         return self.seen(STATES[own["LifeCycleState"]], own["MountTargetId"])
 
-    def make(self) -> None:
+    def create(self) -> None:
         self.session.call(
             "efs",
             "create_mount_target",
@@ -92,36 +94,36 @@ class MountTarget(Part):
             SecurityGroups=[self.group.id],
         )
 
-    def unmake(self) -> None:
-        if identity := self.look().id:
+    def delete(self) -> None:
+        if identity := self.describe().id:
             self.session.find("efs", "delete_mount_target", MountTargetId=identity)
 
     def mark(self, tags: Mapping[str, str]) -> None:
         """Do nothing: it has no tags of its own."""
 
 
-class MountTargets(Part):
+class MountTargets(AwsResource):
     """All mount targets of the file system, in whatever subnet: for its end."""
 
     kind, expected_gone = "AWS::EFS::MountTarget", 60.0
 
-    def __init__(self, plan: Plan, files: FileSystem, needs: tuple[str, ...]) -> None:
-        super().__init__(plan, "mount targets", (files.name, *needs))
+    def __init__(self, plan: EksPlan, files: EfsFileSystem, depends_on: tuple[str, ...]) -> None:
+        super().__init__(plan, "mount targets", (files.name, *depends_on))
         self.files = files
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self._found()
         if not found:
             return ABSENT
         self.tags = self.files.tags
         going = all(each["LifeCycleState"] == "deleting" for each in found)
         words = " ".join(each["MountTargetId"] for each in found)
-        return self.seen(State.GOING if going else State.READY, words)
+        return self.seen(ResourceState.DELETING if going else ResourceState.READY, words)
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Do nothing: `MountTarget` makes each."""
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         for each in self._found():
             self.session.find("efs", "delete_mount_target", MountTargetId=each["MountTargetId"])
 
@@ -129,32 +131,32 @@ class MountTargets(Part):
         """Do nothing: they have no tags of their own."""
 
     def _found(self) -> list[dict]:
-        files = self.files.look().id
+        files = self.files.describe().id
         told = self.session.find("efs", "describe_mount_targets", FileSystemId=files) if files else None
         return [each for each in (told or {}).get("MountTargets", []) if each["LifeCycleState"] != "deleted"]
 
 
-class Bucket(Part):
+class S3Bucket(AwsResource):
     """The cluster's bucket: trainers and models, and who made what first."""
 
     kind, expected, expected_gone = "AWS::S3::Bucket", 2.0, 5.0
-    bills = "0.023 $ a GB and month"
+    hourly_cost = "0.023 $ a GB and month"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: EksPlan) -> None:
         super().__init__(plan, "bucket")
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         name = self.plan.bucket
         if self.session.find("s3", "head_bucket", Bucket=name) is None:
             return ABSENT
         tags = as_dict((self.session.find("s3", "get_bucket_tagging", Bucket=name) or {}).get("TagSet"))
         if not tags:  # its name holds the account's number and the kit's: it died before it was marked
-            return self.seen(State.PARTIAL, name)
+            return self.seen(ResourceState.PARTIAL, name)
         if not self.is_ours(tags):
             return ABSENT
-        return self.seen(State.READY, name, tags=tags)
+        return self.seen(ResourceState.READY, name, tags=tags)
 
-    def make(self) -> None:
+    def create(self) -> None:
         here = self.session.region
         place = {"CreateBucketConfiguration": {"LocationConstraint": here}} if here != "us-east-1" else {}
         self.session.call(
@@ -162,8 +164,8 @@ class Bucket(Part):
         )
         self._tag(self.written())
 
-    def unmake(self) -> None:
-        if self.look().state is State.ABSENT:
+    def delete(self) -> None:
+        if self.describe().state is ResourceState.ABSENT:
             return
         versions = self.session.client("s3").get_paginator("list_object_versions")
         for page in versions.paginate(Bucket=self.plan.bucket):

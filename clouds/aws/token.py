@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from botocore.signers import RequestSigner
 
-from clouds.aws.session import Session
+from clouds.aws.session import AwsSession
 from kitlib.errors import KitError
 
 PREFIX, HEADER = "k8s-aws-v1.", "x-k8s-aws-id"
@@ -22,11 +22,11 @@ GOOD_FOR = timedelta(minutes=14)
 EXEC = "client.authentication.k8s.io/v1beta1"
 
 
-def token(session: Session, cluster: str) -> str:
+def token(session: AwsSession, cluster: str) -> str:
     """Return a bearer token for the API of a cluster.
 
     Raises:
-        Refused: There are no credentials.
+        AwsError: There are no credentials.
     """
     sts = session.client("sts")
     signer = RequestSigner(
@@ -53,7 +53,7 @@ def token(session: Session, cluster: str) -> str:
     return PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
 
 
-def credential(session: Session, cluster: str, now: datetime | None = None) -> dict:
+def credential(session: AwsSession, cluster: str, now: datetime | None = None) -> dict:
     """Return the token as kubectl wants it from a program: https://kubernetes.io/docs/reference/config-api/client-authentication.v1beta1/."""
     until = (now or datetime.now(UTC)) + GOOD_FOR
     status = {
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--profile")
     given = parser.parse_args(arguments)
     try:
-        print(json.dumps(credential(Session(given.region, given.profile), given.cluster)))
+        print(json.dumps(credential(AwsSession(given.region, given.profile), given.cluster)))
     except KitError as error:
         print(error, file=sys.stderr)
         return 1

@@ -2,11 +2,11 @@
 as much, and the kit never takes one.
 """
 
-from clouds.aws.plan import Plan
+from clouds.aws.plan import EksPlan
 from kitlib.errors import BadInput
 
 
-def check_version(plan: Plan) -> None:
+def check_version(plan: EksPlan) -> None:
     """See that EKS supports the plan's version.
 
     Raises:

@@ -7,13 +7,13 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from clouds.google.refusals import Refused, Why
-from clouds.google.session import Session
-from clouds.reconciler.resource import ABSENT, Resource, Seen, State
+from clouds.google.client_errors import ErrorReason, GcpError
+from clouds.google.session import GcpSession
+from clouds.reconciler.resource import ABSENT, Resource, ResourceState, ResourceStatus
 from clouds.tags import Tags
 
 
-class Access(Resource):
+class IamBinding(Resource):
     """Roles that somebody has for one thing.
 
     Args:
@@ -27,7 +27,7 @@ class Access(Resource):
     roles: tuple[str, ...]
     expected, poll = 2.0, 5.0
 
-    def __init__(self, session: Session, tags: Tags) -> None:
+    def __init__(self, session: GcpSession, tags: Tags) -> None:
         self.session, self.tags = session, tags
 
     @property
@@ -43,20 +43,20 @@ class Access(Resource):
     def set_policy(self, policy: dict) -> None:
         """Put another one in its place."""
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         lacking = self._lacking(self.policy() or {})
         if len(lacking) == len(self.roles):
             return ABSENT
-        return Seen(State.PARTIAL if lacking else State.READY, self.member)
+        return ResourceStatus(ResourceState.PARTIAL if lacking else ResourceState.READY, self.member)
 
-    def make(self) -> None:
+    def create(self) -> None:
         policy = self.policy() or {}
         for role in self._lacking(policy):
             policy.setdefault("bindings", []).append({"role": role, "members": [self.member]})
         with new_account(self.member):
             self.set_policy(policy)
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         """Do nothing: the policy goes with the thing."""
 
     def _lacking(self, policy: dict) -> list[str]:
@@ -75,7 +75,7 @@ def new_account(member: str) -> Iterator[None]:
     """
     try:
         yield
-    except Refused as error:
+    except GcpError as error:
         if "does not exist" not in error.what:
             raise
-        raise Refused(error.what, about=member, fix=error.fix, why=Why.BUSY) from error
+        raise GcpError(error.what, about=member, fix=error.fix, why=ErrorReason.BUSY) from error

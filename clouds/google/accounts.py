@@ -13,9 +13,9 @@ from collections.abc import Callable
 from datetime import UTC, timedelta
 
 from clouds.google.access import new_account
-from clouds.google.owned import Owned, lasts, written
-from clouds.google.session import Session, find
-from clouds.reconciler.resource import Resource, Seen, State
+from clouds.google.owned import GcpResource, description_of, lasts
+from clouds.google.session import GcpSession, find
+from clouds.reconciler.resource import Resource, ResourceState, ResourceStatus
 from clouds.tags import Tags
 
 ROLES = {
@@ -40,12 +40,12 @@ def account_id(role: str, cluster: str) -> str:
     return f"ty-{role}-{cluster[:13].strip('-')}-{digest}"
 
 
-def email(session: Session, role: str, cluster: str) -> str:
+def email(session: GcpSession, role: str, cluster: str) -> str:
     """Return the address by which a cluster's service account is known."""
     return f"{account_id(role, cluster)}@{session.project}.iam.gserviceaccount.com"
 
 
-class Account(Owned):
+class ServiceAccount(GcpResource):
     """A service account.
 
     Args:
@@ -59,11 +59,11 @@ class Account(Owned):
     kind = "iam.googleapis.com/ServiceAccount"
     expected, expected_gone, poll = 2.0, 2.0, 5.0
 
-    def __init__(self, session: Session, tags: Tags, role: str, *, exact: bool = False) -> None:
+    def __init__(self, session: GcpSession, tags: Tags, role: str, *, exact: bool = False) -> None:
         super().__init__(session, tags)
         self.exact = exact
         self.role, self.name = role, f"account {role}"
-        self.needs = () if self.name == ANCHOR else (ANCHOR,)
+        self.depends_on = () if self.name == ANCHOR else (ANCHOR,)
 
     @property
     def id(self) -> str:
@@ -76,14 +76,14 @@ class Account(Owned):
     def found(self):
         return find(self.session.rest, "iam", "projects.serviceAccounts.get", name=self.id)
 
-    def seen(self, found) -> Seen:
+    def seen(self, found) -> ResourceStatus:
         description = found.get("description", "")
-        same = description == written(self.tags, self.session.zone)
+        same = description == description_of(self.tags, self.session.zone)
         fits = same or self.name != ANCHOR or (not self.exact and lasts(description, self.tags))
-        return Seen(State.READY if fits else State.PARTIAL, self.id)
+        return ResourceStatus(ResourceState.READY if fits else ResourceState.PARTIAL, self.id)
 
-    def make(self) -> None:
-        description = written(self.tags, self.session.zone)
+    def create(self) -> None:
+        description = description_of(self.tags, self.session.zone)
         if self.found() is not None:
             body = {"serviceAccount": {"description": description}, "updateMask": "description"}
             self.session.rest("iam", "projects.serviceAccounts.patch", name=self.id, body=body)
@@ -96,7 +96,7 @@ class Account(Owned):
             },
         }
         place = f"projects/{self.session.project}"
-        self.create(
+        self.send_create(
             lambda: self.session.rest("iam", "projects.serviceAccounts.create", name=place, body=body)
         )
 
@@ -104,16 +104,16 @@ class Account(Owned):
         self.session.rest("iam", "projects.serviceAccounts.delete", name=self.id)
 
 
-class Grant(Resource):
+class IamGrant(Resource):
     """What a service account may do in the project: lines of the project's policy."""
 
     kind = "cloudresourcemanager.googleapis.com/Policy"
     expected, expected_gone, poll = 2.0, 2.0, 5.0
 
-    def __init__(self, session: Session, tags: Tags, role: str, *, exact: bool = False) -> None:
+    def __init__(self, session: GcpSession, tags: Tags, role: str, *, exact: bool = False) -> None:
         self.session, self.tags, self.role, self.exact = session, tags, role, exact
         self.where = session.project
-        self.name, self.needs = f"rights {role}", (f"account {role}",)
+        self.name, self.depends_on = f"rights {role}", (f"account {role}",)
 
     def wanted(self) -> dict:
         """Return the one binding that there shall be, without its members."""
@@ -122,22 +122,22 @@ class Grant(Resource):
             binding["condition"] = ending_condition(self.tags)
         return binding
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         mine = list(self._mine(self._policy()))
         if not mine:
-            return Seen(State.ABSENT)
+            return ResourceStatus(ResourceState.ABSENT)
         right = [_essence(each) for each in mine] == [_essence(self.wanted())]
         later = not self.exact and len(mine) == 1 and _lasts(mine[0], self.wanted())
-        return Seen(State.READY if right or later else State.PARTIAL, self._member)
+        return ResourceStatus(ResourceState.READY if right or later else ResourceState.PARTIAL, self._member)
 
-    def make(self) -> None:
+    def create(self) -> None:
         def add(policy: dict) -> None:
             self._take_out(policy)
             policy["bindings"].append(self.wanted() | {"members": [self._member]})
 
         self._change(add)
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         if next(self._mine(self._policy()), None) is not None:
             self._change(self._take_out)
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from googleapiclient.http import MediaFileUpload
 
-from clouds.google.accounts import BUILDS, Account
+from clouds.google.accounts import BUILDS, ServiceAccount
 from clouds.google.registry import BuildsPush
-from clouds.google.session import Session, find
+from clouds.google.session import GcpSession, find
 from clouds.google.storage import BuildsFiles, bucket_name
-from clouds.image_builds import Source, follow
+from clouds.image_builds import BuildSource, follow
 from clouds.reconciler.clock import Clock
-from clouds.reconciler.resource import ABSENT, Resource, Seen, State
+from clouds.reconciler.resource import ABSENT, Resource, ResourceState, ResourceStatus
 from clouds.tags import Tags
 from kitlib.clusters.registry import Order
 from kitlib.errors import CommandFailed
@@ -31,7 +31,12 @@ _RUNNING = {"STATUS_UNKNOWN", "PENDING", "QUEUED", "WORKING"}
 
 
 def build(
-    session: Session, tags: Tags, order: Order, *, report: Callable[[str], None], clock: Clock | None = None
+    session: GcpSession,
+    tags: Tags,
+    order: Order,
+    *,
+    report: Callable[[str], None],
+    clock: Clock | None = None,
 ) -> None:
     """Build an image and push it; returns when it is in its repository.
 
@@ -49,14 +54,14 @@ def build(
     about, bucket = f"image {order.image}", bucket_name(session.project, tags.cluster)
     mark = f"context-{tags.cluster}-{time.time_ns()}"
     source = f"{FOLDER}/{mark}.zip"
-    account = Account(session, tags, BUILDS)
-    account.needs = ()
-    one = Build(session, body(account, bucket, source, order, mark=mark), mark=mark)
+    account = ServiceAccount(session, tags, BUILDS)
+    account.depends_on = ()
+    one = CloudBuild(session, body(account, bucket, source, order, mark=mark), mark=mark)
 
     follow(
         one,
         [account, BuildsFiles(session, tags), BuildsPush(session, tags)],
-        Source(
+        BuildSource(
             send=lambda: _send(session, bucket, source, order.archive),
             drop=lambda: find(session.rest, "storage", "objects.delete", bucket=bucket, object=source),
         ),
@@ -74,7 +79,7 @@ def build(
         )
 
 
-def body(account: Account, bucket: str, source: str, order: Order, *, mark: str) -> dict:
+def body(account: ServiceAccount, bucket: str, source: str, order: Order, *, mark: str) -> dict:
     """Return what is asked of Cloud Build: with an account of ours, it has to know where the log goes."""
     values = [f"--build-arg={key}={value}" for key, value in order.arguments.items()]
     words = ["build", f"--file={order.dockerfile}", f"--tag={order.image}", *values, "."]
@@ -90,7 +95,7 @@ def body(account: Account, bucket: str, source: str, order: Order, *, mark: str)
     }
 
 
-class Build(Resource):
+class CloudBuild(Resource):
     """One build, which is ready when it has ended, however that was.
 
     Args:
@@ -104,26 +109,26 @@ class Build(Resource):
     """
 
     name, kind = "image build", "cloudbuild.googleapis.com/Build"
-    needs = (BuildsFiles.name, BuildsPush.name)
+    depends_on = (BuildsFiles.name, BuildsPush.name)
     expected = 1000.0  # most of it is the base, which has gigabytes
 
-    def __init__(self, session: Session, body: dict, *, mark: str) -> None:
+    def __init__(self, session: GcpSession, body: dict, *, mark: str) -> None:
         self.session, self.body, self.mark = session, body, mark
         self.place = f"projects/{session.project}/locations/global"
         self.id, self.asked = "", False
         self.ended: dict = {}
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         if not self.id:
             return ABSENT
         now = self.session.rest("cloudbuild", f"{_BUILDS}.get", name=f"{self.place}/builds/{self.id}")
         if now["status"] not in _RUNNING:
             self.ended = now
-            return Seen(State.READY, self.id)
+            return ResourceStatus(ResourceState.READY, self.id)
         said = self.log() or [now["status"].lower()]
-        return Seen(State.PENDING, self.id, f"Cloud Build: {said[-1]}"[:120])
+        return ResourceStatus(ResourceState.PENDING, self.id, f"Cloud Build: {said[-1]}"[:120])
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Begin it; of several, because a request without an answer is sent again, one stays."""
         known = self._begun() if self.asked else []
         if not known:
@@ -135,7 +140,7 @@ class Build(Resource):
         for each in known[1:]:
             self._cancel(each)
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         if not self.ended:
             for each in self._begun() if self.asked else ():
                 self._cancel(each)
@@ -157,7 +162,7 @@ class Build(Resource):
         return [each for each in (said or b"").decode(errors="replace").splitlines() if each.strip()]
 
 
-def _send(session: Session, bucket: str, name: str, file: Path) -> None:
+def _send(session: GcpSession, bucket: str, name: str, file: Path) -> None:
     media = MediaFileUpload(str(file), mimetype="application/zip")
     session.rest("storage", "objects.insert", bucket=bucket, name=name, media_body=media)
 

@@ -7,12 +7,12 @@ itself between 0 and the machines asked for: what nobody uses for ten minutes is
 from google.cloud.container_v1 import types
 
 from clouds.google.accounts import email
-from clouds.google.machines import CHANNEL, SYSTEM_DISK_GB, SYSTEM_MACHINE, Machines
+from clouds.google.client_errors import ErrorReply, to_error
+from clouds.google.machines import CHANNEL, SYSTEM_DISK_GB, SYSTEM_MACHINE, MachinePool
 from clouds.google.network import network_of
-from clouds.google.owned import Owned, marked
-from clouds.google.refusals import Answer, judge
-from clouds.google.session import Session, find
-from clouds.reconciler.resource import Seen, State
+from clouds.google.owned import GcpResource, labels_of
+from clouds.google.session import GcpSession, find
+from clouds.reconciler.resource import ResourceState, ResourceStatus
 from clouds.tags import Tags
 
 TRAINING, SYSTEM = "training", "default-pool"
@@ -22,24 +22,24 @@ _SCOPES = [
 _OVER = types.Operation.Status.DONE
 _Cluster, _Pool = types.Cluster.Status, types.NodePool.Status
 _STATES = {
-    _Cluster.PROVISIONING: State.PENDING,
-    _Cluster.RECONCILING: State.PENDING,
-    _Cluster.RUNNING: State.READY,
-    _Cluster.DEGRADED: State.READY,
-    _Cluster.STOPPING: State.GOING,
-    _Cluster.ERROR: State.FAILED,
+    _Cluster.PROVISIONING: ResourceState.PENDING,
+    _Cluster.RECONCILING: ResourceState.PENDING,
+    _Cluster.RUNNING: ResourceState.READY,
+    _Cluster.DEGRADED: ResourceState.READY,
+    _Cluster.STOPPING: ResourceState.DELETING,
+    _Cluster.ERROR: ResourceState.FAILED,
 }
 _POOL_STATES = {
-    _Pool.PROVISIONING: State.PENDING,
-    _Pool.RECONCILING: State.PENDING,
-    _Pool.RUNNING: State.READY,
-    _Pool.RUNNING_WITH_ERROR: State.FAILED,
-    _Pool.STOPPING: State.GOING,
-    _Pool.ERROR: State.FAILED,
+    _Pool.PROVISIONING: ResourceState.PENDING,
+    _Pool.RECONCILING: ResourceState.PENDING,
+    _Pool.RUNNING: ResourceState.READY,
+    _Pool.RUNNING_WITH_ERROR: ResourceState.FAILED,
+    _Pool.STOPPING: ResourceState.DELETING,
+    _Pool.ERROR: ResourceState.FAILED,
 }
 
 
-class Followed(Owned):
+class ContainerResource(GcpResource):
     """A thing of the container API, whose operations are followed to their end.
 
     An operation that another process began is found again by listing, as long as the thing is not ready.
@@ -54,7 +54,7 @@ class Followed(Owned):
             return True
         self.operation = ""
         if now is not None and (words := failure_of(now)):
-            raise judge(Answer(400, str(now.error.code), words), self.id, self.session.project)
+            raise to_error(ErrorReply(400, str(now.error.code), words), self.id, self.session.project)
         return False
 
     def begun(self, operation: types.Operation) -> None:
@@ -67,27 +67,27 @@ class Followed(Owned):
         tail = self.id.partition("/locations/")[2].partition("/")[2]
         for each in listed.operations:
             if each.status != _OVER and each.target_link.endswith(f"/{tail}"):
-                self.operation, self.meanwhile = each.name, State.PENDING
+                self.operation, self.meanwhile = each.name, ResourceState.PENDING
 
-    def settled(self, state: State, words: str) -> Seen:
+    def settled(self, state: ResourceState, words: str) -> ResourceStatus:
         """Return how it is; if it is on its way, find the operation that is behind it."""
-        if state is State.PENDING and not self.operation:
+        if state is ResourceState.PENDING and not self.operation:
             self.find_operation()
-        return Seen(state, self.id, words)
+        return ResourceStatus(state, self.id, words)
 
 
-class GkeCluster(Followed):
+class GkeControlPlane(ContainerResource):
     """The cluster with its pool for the system."""
 
     name, kind = "cluster", "container.googleapis.com/Cluster"
     expected, expected_gone = 360.0, 300.0
-    bills = "about 0.25 dollars an hour, with its machine for the system"
+    hourly_cost = "about 0.25 dollars an hour, with its machine for the system"
 
-    def __init__(self, session: Session, tags: Tags, *, network: str | None = None) -> None:
+    def __init__(self, session: GcpSession, tags: Tags, *, network: str | None = None) -> None:
         super().__init__(session, tags)
         self.network = network
         made = () if network else ("subnet",)
-        self.needs = (*made, "account nodes", "rights nodes", "rights expiry", "end of the cluster")
+        self.depends_on = (*made, "account nodes", "rights nodes", "rights expiry", "end of the cluster")
 
     @property
     def id(self) -> str:
@@ -99,16 +99,18 @@ class GkeCluster(Followed):
     def labels(self, found: types.Cluster):
         return dict(found.resource_labels)
 
-    def seen(self, found: types.Cluster) -> Seen:
-        state = _STATES.get(found.status, State.PENDING)
-        return self.settled(state, _words(found) if state in (State.FAILED, State.READY) else "")
+    def seen(self, found: types.Cluster) -> ResourceStatus:
+        state = _STATES.get(found.status, ResourceState.PENDING)
+        return self.settled(
+            state, _words(found) if state in (ResourceState.FAILED, ResourceState.READY) else ""
+        )
 
-    def make(self) -> None:
+    def create(self) -> None:
         def request() -> None:
             body = self.body()
             self.begun(self.session.container("create_cluster", parent=self.session.place, cluster=body))
 
-        self.create(request)
+        self.send_create(request)
 
     def remove(self) -> None:
         self.begun(self.session.container("delete_cluster", name=self.id))
@@ -120,7 +122,7 @@ class GkeCluster(Followed):
         figures = types.MonitoringComponentConfig.Component.SYSTEM_COMPONENTS
         return types.Cluster(
             name=self.tags.cluster,
-            resource_labels=marked(self.tags, self.session.zone),
+            resource_labels=labels_of(self.tags, self.session.zone),
             release_channel=types.ReleaseChannel(channel=types.ReleaseChannel.Channel[CHANNEL]),
             network=self.network or own,
             subnetwork="" if self.network else own,
@@ -153,31 +155,35 @@ class GkeCluster(Followed):
         )
 
 
-class ClusterLabels(GkeCluster):
+class ClusterLabels(GkeControlPlane):
     """That the cluster's labels are the tags: they change when its end does."""
 
     name, expected = "labels of the cluster", 30.0
 
-    def seen(self, found: types.Cluster) -> Seen:
+    def seen(self, found: types.Cluster) -> ResourceStatus:
         seen = super().seen(found)
-        same = dict(found.resource_labels) == marked(self.tags, self.session.zone)
-        return seen if same or seen.state is not State.READY else Seen(State.PARTIAL, seen.id)
+        same = dict(found.resource_labels) == labels_of(self.tags, self.session.zone)
+        return (
+            seen
+            if same or seen.state is not ResourceState.READY
+            else ResourceStatus(ResourceState.PARTIAL, seen.id)
+        )
 
-    def make(self) -> None:
+    def create(self) -> None:
         found = self.found()
-        labels = marked(self.tags, self.session.zone)
+        labels = labels_of(self.tags, self.session.zone)
         given = {"resource_labels": labels, "label_fingerprint": found.label_fingerprint}
         self.begun(self.session.container("set_labels", name=self.id, **given))
 
 
-class TrainingPool(Followed):
+class TrainingPool(ContainerResource):
     """The machines on which training runs."""
 
-    name, kind, needs = "training pool", "container.googleapis.com/NodePool", ("cluster",)
+    name, kind, depends_on = "training pool", "container.googleapis.com/NodePool", ("cluster",)
     expected, expected_gone = 180.0, 180.0
-    bills = "by the hour, as many machines as it has"
+    hourly_cost = "by the hour, as many machines as it has"
 
-    def __init__(self, session: Session, tags: Tags, machines: Machines | None = None) -> None:
+    def __init__(self, session: GcpSession, tags: Tags, machines: MachinePool | None = None) -> None:
         super().__init__(session, tags)
         self.machines = machines
 
@@ -191,17 +197,17 @@ class TrainingPool(Followed):
     def labels(self, found: types.NodePool):
         return dict(found.config.resource_labels)
 
-    def seen(self, found: types.NodePool) -> Seen:
-        state = _POOL_STATES.get(found.status, State.PENDING)
-        return self.settled(state, _words(found) if state is State.FAILED else "")
+    def seen(self, found: types.NodePool) -> ResourceStatus:
+        state = _POOL_STATES.get(found.status, ResourceState.PENDING)
+        return self.settled(state, _words(found) if state is ResourceState.FAILED else "")
 
-    def make(self) -> None:
+    def create(self) -> None:
         def request() -> None:
             parent = self.id.rpartition("/nodePools/")[0]
             body = self.body()
             self.begun(self.session.container("create_node_pool", parent=parent, node_pool=body))
 
-        self.create(request)
+        self.send_create(request)
 
     def remove(self) -> None:
         self.begun(self.session.container("delete_node_pool", name=self.id))
@@ -233,7 +239,7 @@ class TrainingPool(Followed):
         )
 
 
-def node_config(session: Session, tags: Tags, machine_type: str, *, disk_gb: int) -> types.NodeConfig:
+def node_config(session: GcpSession, tags: Tags, machine_type: str, *, disk_gb: int) -> types.NodeConfig:
     """Return how a machine of a cluster is set up, of whatever pool."""
     metadata = types.WorkloadMetadataConfig.Mode.GKE_METADATA
     return types.NodeConfig(
@@ -242,7 +248,7 @@ def node_config(session: Session, tags: Tags, machine_type: str, *, disk_gb: int
         disk_type="pd-balanced",
         service_account=email(session, "nodes", tags.cluster),
         oauth_scopes=_SCOPES,
-        resource_labels=marked(tags, session.zone),
+        resource_labels=labels_of(tags, session.zone),
         workload_metadata_config=types.WorkloadMetadataConfig(mode=metadata),
     )
 

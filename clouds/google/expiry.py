@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 from clouds.google.accounts import ANCHOR, email
 from clouds.google.cluster import TRAINING
-from clouds.google.owned import Owned, lasts, written
-from clouds.google.session import SCOPES, Session, find
-from clouds.reconciler.resource import Seen, State
+from clouds.google.owned import GcpResource, description_of, lasts
+from clouds.google.session import SCOPES, GcpSession, find
+from clouds.reconciler.resource import ResourceState, ResourceStatus
 from clouds.tags import Tags
 
 CONTAINER = "https://container.googleapis.com/v1"
@@ -19,7 +19,7 @@ TIMES = {"training": timedelta(0), "cluster": timedelta(minutes=15)}  # after th
 _RETRY = {"retryCount": 5, "minBackoffDuration": "300s", "maxBackoffDuration": "3600s"}
 
 
-class Ending(Owned):
+class DeletionJob(GcpResource):
     """A schedule that deletes the cluster, or its training pool.
 
     Args:
@@ -30,10 +30,10 @@ class Ending(Owned):
     """
 
     kind = "cloudscheduler.googleapis.com/Job"
-    needs = (ANCHOR, "rights expiry")
+    depends_on = (ANCHOR, "rights expiry")
     expected, expected_gone, poll = 2.0, 2.0, 5.0
 
-    def __init__(self, session: Session, tags: Tags, what: str, *, exact: bool = False) -> None:
+    def __init__(self, session: GcpSession, tags: Tags, what: str, *, exact: bool = False) -> None:
         super().__init__(session, tags)
         self.what, self.exact = what, exact
         self.name = f"end of the {'training pool' if what == 'training' else what}"
@@ -46,24 +46,24 @@ class Ending(Owned):
     def found(self):
         return find(self.session.rest, "cloudscheduler", "projects.locations.jobs.get", name=self.id)
 
-    def seen(self, found) -> Seen:
+    def seen(self, found) -> ResourceStatus:
         if self.tags.expires is None:
-            return Seen(State.READY, self.id)
+            return ResourceStatus(ResourceState.READY, self.id)
         same = found.get("schedule") == self.schedule
         fits = same or (not self.exact and lasts(found.get("description", ""), self.tags))
         due = fits and found.get("state", "ENABLED") == "ENABLED"
-        return Seen(State.READY if due else State.PARTIAL, self.id)
+        return ResourceStatus(ResourceState.READY if due else ResourceState.PARTIAL, self.id)
 
     @property
     def schedule(self) -> str:
         """When: minute, hour, day and month, of every year; the account's rights end with the first."""
         return cron(self.tags.expires + TIMES[self.what])
 
-    def make(self) -> None:
+    def create(self) -> None:
         found, body = self.found(), self.body()
         if found is None:
             parent = self.id.rpartition("/jobs/")[0]
-            self.create(
+            self.send_create(
                 lambda: self.session.rest(
                     "cloudscheduler", "projects.locations.jobs.create", parent=parent, body=body
                 )
@@ -84,7 +84,7 @@ class Ending(Owned):
         account = email(self.session, "expiry", self.tags.cluster)
         return {
             "name": self.id,
-            "description": written(self.tags, self.session.zone),
+            "description": description_of(self.tags, self.session.zone),
             "schedule": self.schedule,
             "timeZone": "Etc/UTC",
             "retryConfig": _RETRY,

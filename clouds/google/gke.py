@@ -1,37 +1,51 @@
-"""Clusters of Google Kubernetes Engine, in a project of the user's.
+"""The provider ``gke``: clusters of Google Kubernetes Engine, in a project of the user's.
 
-What such a cluster is made of is in `clouds.google`; here is how one is described, and
-what it has that others have not. How one is planned is in `gke_planning`, all else that clusters at clouds
-do is in `cloud`. Google's libraries are imported when one is asked for.
+The resources of such a cluster are in the modules beside this. Google's libraries are imported when one is
+asked for.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from clouds.cluster_store import Memory
-from clouds.google.planning import OPTIONS, PlannedGke, to_come
-from clouds.prices import Estimate, Price
+from clouds.cloud_cluster import CloudCluster
+from clouds.cluster_store import ClusterStore
+from clouds.options import COMMON_OPTIONS, DISK_GB, HOURS, admins_of, no_words, other_machines, until_of
+from clouds.price_table import Estimate, Price
 from clouds.reconciler import reconcile
 from kitlib import config as settings
+from kitlib.clusters.base import Shape
 from kitlib.clusters.preflight import Check, Report
 from kitlib.display.tables import Text
+from kitlib.errors import BadInput
 from kitlib.k8s import manifests, names
 from kitlib.storage import Volume, persistent_volume, pvc
 
 if TYPE_CHECKING:
-    from clouds.google.everything import Plan
+    from clouds.google.session import GcpSession
+    from clouds.google.stack import GkePlan
     from clouds.reconciler.resource import Resource
     from kitlib.clusters.registry import Registry
 
+LONGEST_NAME = 40
+OPTIONS = {
+    "project": "its id; by default that of your Google credentials",
+    "zone": "where the machines are, such as us-central1-c",
+    "accelerator": "the GPU of each training machine, such as nvidia-tesla-t4; by default none",
+    "machine_type": "of the training machines; by default one that fits",
+    "spot": "True takes machines that Google may take back, for less than half of the price",
+    "network": "one of the project's, in place of one of its own",
+    **COMMON_OPTIONS,
+}
+MACHINE_OPTIONS = {"accelerator", "machine_type", "spot"}
 GPU = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 FILESTORE_SECONDS = 900.0
 ACCELERATOR = "cloud.google.com/gke-accelerator"
 
 
-class GkeCluster(PlannedGke):
+class GkeCluster(CloudCluster):
     """A cluster of GKE.
 
     Args:
@@ -40,7 +54,7 @@ class GkeCluster(PlannedGke):
     """
 
     provider, cloud, options = "gke", "Google Cloud", OPTIONS
-    memory = Memory("gke")
+    store = ClusterStore("gke")
     place, pool, up = "zone", "training", ("running", "reconciling", "degraded")
 
     @classmethod
@@ -52,28 +66,110 @@ class GkeCluster(PlannedGke):
             project: Where it is; needed once on each machine.
             zone: The same; found by itself, as a rule.
         """
-        from clouds.google.everything import traces
-        from clouds.google.session import Session
+        from clouds.google.session import GcpSession
+        from clouds.google.stack import traces
 
-        before = cls.memory.read(names.validate_name(name, kind="cluster"))
+        before = cls.store.read(names.validate_name(name, kind="cluster"))
         if before is None and project is None:
             return None
         where = before or {}
         project = project or where.get("project")
         zone = zone or where.get("zone")
         if zone is None:
-            trace = traces(Session(project)).get(name)
+            trace = traces(GcpSession(project)).get(name)
             zone = trace.zone if trace else None
-        cluster = cls(name, Session(project, zone))
-        if cluster._described() is None:
+        cluster = cls(name, GcpSession(project, zone))
+        if cluster._description() is None:
             return None
         cluster._keep()
         return cluster
 
+    @classmethod
+    def checked(cls, name: str) -> str:
+        names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
+        if name[0].isdigit():
+            raise BadInput(
+                "a GKE cluster's name begins with a letter", about=f'name "{name}"', fix=f'name="c{name}"'
+            )
+        return name
+
+    @classmethod
+    def _session(cls, name: str, given: Mapping[str, object]) -> "GcpSession":
+        from clouds.google.session import GcpSession
+
+        before = cls.store.read(name) or {}
+        zone = given.get("zone") or before.get("zone")
+        if not zone:
+            raise BadInput("no zone is named", about='create_cluster("gke")', fix='zone="us-central1-c"')
+        return GcpSession(given.get("project") or before.get("project"), str(zone))
+
+    def _planned(self, shape: Shape) -> "GkePlan":
+        from clouds.google.admins import subject_of
+        from clouds.google.machines import MachinePool
+        from clouds.google.stack import GkePlan
+
+        given = shape.options
+        fix = 'machine_type="e2-standard-4", or accelerator="nvidia-tesla-t4" for a GPU'
+        no_words(shape, ("cpus", "memory"), about="gke", cloud="Google Cloud", fix=fix)
+        machines = MachinePool.of(
+            nodes=shape.nodes,
+            machine_type=given.get("machine_type"),
+            accelerator=given.get("accelerator"),
+            gpus=shape.gpus,
+            spot=bool(given.get("spot")),
+            disk_gb=given.get("disk_gb", DISK_GB),
+        )
+        until = until_of(given.get("hours", HOURS))
+        admins = admins_of(given.get("admins"))
+        for each in admins:
+            subject_of(each)
+        trace = self._trace()
+        if trace and trace.zone and trace.zone != self.session.zone:
+            raise BadInput(
+                f"the kit has a cluster of this name in {trace.zone}",
+                about=self._title,
+                fix=f'zone="{trace.zone}", or another name',
+            )
+        going_on = trace is not None and to_come(trace.tags.expires) is not None
+        whose = trace.tags if going_on else self._tags(until)
+        return GkePlan(self.session, whose, machines, given.get("network"), admins)
+
+    def _trace(self):
+        """Return what is there of it already; None if nothing is, or nobody may look yet."""
+        from clouds.google.client_errors import ErrorReason, GcpError
+        from clouds.google.stack import traces
+
+        try:
+            return traces(self.session).get(self.name)
+        except GcpError as error:
+            if error.why in (
+                ErrorReason.DISABLED,
+                ErrorReason.DENIED,
+                ErrorReason.PROJECT,
+                ErrorReason.BILLING,
+            ):
+                return None  # the preflight says so, with all else that stands in the way
+            raise
+
+    def _reuse_existing(self, found, plan: "GkePlan", shape: Shape) -> "GkePlan":
+        from clouds.google.cluster import TRAINING
+        from clouds.google.machines import MachinePool
+
+        asked = plan.machines
+        for config in (each.config for each in found.node_pools if each.name == TRAINING):
+            there = MachinePool.found(config, nodes=asked.nodes)
+            same = (there.machine_type, there.accelerator, there.spot)
+            wanted = (asked.machine_type, asked.accelerator, asked.spot)
+            if MACHINE_OPTIONS & set(shape.options) and same != wanted:
+                has = f"machine_type={same[0]!r}, accelerator={same[1]!r}, spot={same[2]}"
+                raise other_machines(has, self._title)
+            plan = replace(plan, machines=there)
+        return plan
+
     # What Google Cloud says
 
-    def _described(self):
-        from clouds.google.cluster import GkeCluster as Made
+    def _description(self):
+        from clouds.google.cluster import GkeControlPlane as Made
 
         if not self.session.zone:
             return None
@@ -96,52 +192,52 @@ class GkeCluster(PlannedGke):
             "endpoint": found.endpoint,
         }
 
-    def _look_first(self, plan: "Plan") -> Report:
+    def _preflight(self, plan: "GkePlan") -> Report:
         from clouds.google import preflight
 
         return preflight.check(plan)
 
-    def _estimate(self, plan: "Plan", hours: float) -> Estimate:
+    def _estimate(self, plan: "GkePlan", hours: float) -> Estimate:
         from clouds.google import prices
 
         return prices.estimate(plan, hours=hours)
 
     def _cost(self) -> Estimate:
-        from clouds.google.standing import cost
+        from clouds.google.running_costs import cost
 
         return cost(self.session, self.name)
 
-    def _standing(self) -> list[Estimate]:
-        from clouds.google.standing import standing
+    def _running_costs(self) -> list[Estimate]:
+        from clouds.google.running_costs import running_costs
 
-        return standing(self.session)
+        return running_costs(self.session)
 
-    def _parts(self, plan: "Plan") -> list["Resource"]:
-        from clouds.google.everything import resources
+    def _parts(self, plan: "GkePlan") -> list["Resource"]:
+        from clouds.google.stack import resources
 
         return resources(plan)
 
-    def _doomed(self) -> list["Resource"]:
-        from clouds.google.everything import discover
+    def _all_resources(self) -> list["Resource"]:
+        from clouds.google.stack import discover
 
         return discover(self.session, self.name)
 
-    def _bring_up(self, plan: "Plan") -> None:
+    def _bring_up(self, plan: "GkePlan") -> None:
+        from clouds.google.client_errors import ErrorReason, GcpError
         from clouds.google.preflight import elsewhere
-        from clouds.google.refusals import Refused, Why
 
         try:
             super()._bring_up(plan)
-        except Refused as error:
-            if error.why is Why.STOCKOUT and (other := elsewhere(plan)):
+        except GcpError as error:
+            if error.why is ErrorReason.STOCKOUT and (other := elsewhere(plan)):
                 error.fix = f"delete it, and take {other}; or the same call again later"
             raise
 
-    def _furnish(self, plan: "Plan") -> None:
+    def _install_addons(self, plan: "GkePlan") -> None:
         from clouds.google.network import network_of
-        from clouds.google.owned import marked
+        from clouds.google.owned import labels_of
 
-        labels = ",".join(f"{key}={value}" for key, value in marked(plan.tags, self.session.zone).items())
+        labels = ",".join(f"{key}={value}" for key, value in labels_of(plan.tags, self.session.zone).items())
         own = {"network": plan.network or network_of(self.name), "labels": labels}
         self._install("storageclass.yaml", own)
         for each in plan.admins:
@@ -157,7 +253,7 @@ class GkeCluster(PlannedGke):
         else:
             accelerator = plan.machines.accelerator
         where = {"project": self.session.project, "zone": self.session.zone, "accelerator": accelerator}
-        self.memory.write(self.name, where)
+        self.store.write(self.name, where)
         self.__dict__.pop("accelerator", None)
 
     def _kubeconfig(self, found) -> dict | None:
@@ -168,7 +264,7 @@ class GkeCluster(PlannedGke):
     @cached_property
     def accelerator(self) -> str | None:
         """The GPU of its training machines, as Google calls it."""
-        return (self.memory.read(self.name) or {}).get("accelerator")
+        return (self.store.read(self.name) or {}).get("accelerator")
 
     def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
         """Return what lets training pods onto the training machines, and those with GPUs only there."""
@@ -251,7 +347,7 @@ class GkeCluster(PlannedGke):
     @property
     def registry(self) -> "Registry":
         """Its repository in Artifact Registry."""
-        from clouds.google.images import ArtifactRegistry
+        from clouds.google.artifact_registry import ArtifactRegistry
         from clouds.tags import read
 
         return ArtifactRegistry(self.session, read(self._found().resource_labels), clock=self.clock)
@@ -276,34 +372,34 @@ class GkeCluster(PlannedGke):
         return self._pool().autoscaling.max_node_count
 
     def _price_of_machines(self, count: int) -> tuple[Price, ...]:
-        from clouds.google.everything import Plan
-        from clouds.google.machines import Machines
+        from clouds.google.machines import MachinePool
         from clouds.google.prices import pool
+        from clouds.google.stack import GkePlan
 
-        machines = Machines.found(self._pool().config, nodes=count)
-        return tuple(pool(Plan(self.session, self._tags(None), machines)))
+        machines = MachinePool.found(self._pool().config, nodes=count)
+        return tuple(pool(GkePlan(self.session, self._tags(None), machines)))
 
     def _quotas(self, nodes: int, more: int) -> Iterable[Check]:
-        from clouds.google.everything import Plan
-        from clouds.google.machines import Machines
+        from clouds.google.machines import MachinePool
         from clouds.google.quotas import check
+        from clouds.google.stack import GkePlan
 
-        machines = Machines.found(self._pool().config, nodes=more)
-        return check(Plan(self.session, self._tags(None), machines), cluster=False)
+        machines = MachinePool.found(self._pool().config, nodes=more)
+        return check(GkePlan(self.session, self._tags(None), machines), cluster=False)
 
     def _scale(self, nodes: int) -> None:
-        from clouds.google.scaling import Size
+        from clouds.google.scaling import PoolSize
 
         self._work(
-            reconcile.bring_up, [Size(self.session, self._tags(None), nodes)], f"cluster.scale({nodes})"
+            reconcile.bring_up, [PoolSize(self.session, self._tags(None), nodes)], f"cluster.scale({nodes})"
         )
 
     def _end(self) -> datetime | None:
-        found = self._described()
+        found = self._description()
         return None if found is None else to_come(self._facts(found)["expires"])
 
     def _move_end(self, found, until: datetime) -> None:
-        from clouds.google.everything import extension
+        from clouds.google.stack import extension
         from clouds.tags import read
 
         tags = replace(read(found.resource_labels), expires=until)
@@ -313,3 +409,8 @@ class GkeCluster(PlannedGke):
     def _again(self) -> str:
         where = f'project="{self.session.project}", zone="{self.session.zone}"'
         return f'kit.create_cluster("gke", name="{self.name}", {where})'
+
+
+def to_come(when: datetime | None) -> datetime | None:
+    """Return a moment if it is to come."""
+    return when if when is not None and when > datetime.now(UTC) else None

@@ -18,7 +18,7 @@ COMES_WITH = {
 
 
 @dataclass(frozen=True)
-class Machines:
+class MachinePool:
     """The training machines of a cluster.
 
     Attributes:
@@ -47,7 +47,7 @@ class Machines:
         gpus: int | None = None,
         spot: bool = False,
         disk_gb: int = 100,
-    ) -> "Machines":
+    ) -> "MachinePool":
         """Return machines, with what is not named chosen.
 
         Raises:
@@ -63,7 +63,7 @@ class Machines:
         return cls(nodes, machine_type or usual, accelerator if count else None, count, bool(spot), disk_gb)
 
     @classmethod
-    def found(cls, config, *, nodes: int) -> "Machines":
+    def found(cls, config, *, nodes: int) -> "MachinePool":
         """Return the machines of a pool that is there, from what GKE says of them."""
         gpus = next(iter(config.accelerators), None)
         return cls(

@@ -5,9 +5,9 @@ Firewall rules, routes and address ranges in it are GKE's business; those that K
 """
 
 from clouds.google.accounts import ANCHOR
-from clouds.google.owned import Owned, raise_failure, written
-from clouds.google.session import Session, find
-from clouds.reconciler.resource import Seen, State
+from clouds.google.owned import GcpResource, description_of, raise_failure
+from clouds.google.session import GcpSession, find
+from clouds.reconciler.resource import ResourceState, ResourceStatus
 from clouds.tags import Tags
 
 RANGE = "10.10.0.0/20"  # of the machines; GKE takes ranges of its own for pods and services
@@ -18,7 +18,7 @@ def network_of(cluster: str) -> str:
     return f"trainyard-{cluster}"
 
 
-class Computed(Owned):
+class ComputeResource(GcpResource):
     """A thing of Compute Engine, whose operations end with its own kind of error."""
 
     poll = 5.0
@@ -44,10 +44,10 @@ class Computed(Owned):
         return False
 
 
-class Network(Computed):
+class VpcNetwork(ComputeResource):
     """A VPC network without subnets of Google's choice."""
 
-    name, kind, needs = "network", "compute.googleapis.com/Network", (ANCHOR,)
+    name, kind, depends_on = "network", "compute.googleapis.com/Network", (ANCHOR,)
     expected, expected_gone = 30.0, 40.0
 
     @property
@@ -60,10 +60,10 @@ class Network(Computed):
             self.session.rest, "compute", "networks.get", project=self.session.project, network=network
         )
 
-    def make(self) -> None:
+    def create(self) -> None:
         body = {
             "name": network_of(self.tags.cluster),
-            "description": written(self.tags, self.session.zone),
+            "description": description_of(self.tags, self.session.zone),
             "autoCreateSubnetworks": False,
             "routingConfig": {"routingMode": "REGIONAL"},
         }
@@ -72,24 +72,24 @@ class Network(Computed):
             begun = self.session.rest("compute", "networks.insert", project=self.session.project, body=body)
             self.operation = begun["name"]
 
-        self.create(request)
+        self.send_create(request)
 
     def remove(self) -> None:
         network = network_of(self.tags.cluster)
         begun = self.session.rest("compute", "networks.delete", project=self.session.project, network=network)
         self.operation = begun["name"]
 
-    def seen(self, found) -> Seen:
-        return Seen(State.READY, self.id)
+    def seen(self, found) -> ResourceStatus:
+        return ResourceStatus(ResourceState.READY, self.id)
 
 
-class Subnet(Computed):
+class Subnetwork(ComputeResource):
     """The part of the network that is in the cluster's region."""
 
-    name, kind, needs = "subnet", "compute.googleapis.com/Subnetwork", ("network",)
+    name, kind, depends_on = "subnet", "compute.googleapis.com/Subnetwork", ("network",)
     expected, expected_gone = 20.0, 20.0
 
-    def __init__(self, session: Session, tags: Tags, region: str) -> None:
+    def __init__(self, session: GcpSession, tags: Tags, region: str) -> None:
         super().__init__(session, tags)
         self.region = region
 
@@ -108,11 +108,11 @@ class Subnet(Computed):
             subnetwork=network_of(self.tags.cluster),
         )
 
-    def make(self) -> None:
+    def create(self) -> None:
         network = network_of(self.tags.cluster)
         body = {
             "name": network,
-            "description": written(self.tags, self.session.zone),
+            "description": description_of(self.tags, self.session.zone),
             "network": f"projects/{self.session.project}/global/networks/{network}",
             "ipCidrRange": RANGE,
             "privateIpGoogleAccess": True,
@@ -128,7 +128,7 @@ class Subnet(Computed):
             )
             self.operation = begun["name"]
 
-        self.create(request)
+        self.send_create(request)
 
     def remove(self) -> None:
         begun = self.session.rest(

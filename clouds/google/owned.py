@@ -8,10 +8,10 @@ from abc import abstractmethod
 from collections.abc import Mapping
 
 from clouds import tags as tags_
-from clouds.google.refusals import Answer, Refused, Why, judge
-from clouds.google.session import Session, find
-from clouds.prices import HOURS_A_MONTH, price_table
-from clouds.reconciler.resource import ABSENT, Resource, Seen, State
+from clouds.google.client_errors import ErrorReason, ErrorReply, GcpError, to_error
+from clouds.google.session import GcpSession, find
+from clouds.price_table import HOURS_A_MONTH, price_table
+from clouds.reconciler.resource import ABSENT, Resource, ResourceState, ResourceStatus
 from clouds.tags import Tags
 from kitlib.k8s import names
 
@@ -19,7 +19,7 @@ ZONE = "trainyard-zone"
 _LONGEST_WORD = 40  # of an owner in a description: a service account's has 256 bytes in all
 
 
-class Owned(Resource):
+class GcpResource(Resource):
     """A thing at Google Cloud that the kit made, or would make.
 
     Args:
@@ -31,11 +31,11 @@ class Owned(Resource):
         meanwhile: … and how the thing is until then.
     """
 
-    def __init__(self, session: Session, tags: Tags) -> None:
+    def __init__(self, session: GcpSession, tags: Tags) -> None:
         self.session, self.tags = session, tags
         self.where = session.zone or session.project
         self.operation = ""
-        self.meanwhile = State.PENDING
+        self.meanwhile = ResourceState.PENDING
 
     def bill(self, key: str, count: float = 1) -> str:
         """Return what it costs as long as it stands, by the kit's table of prices."""
@@ -64,9 +64,9 @@ class Owned(Resource):
         """Return what says whose it is."""
         return found.get("labels") or read(found.get("description", ""))
 
-    def seen(self, found) -> Seen:
+    def seen(self, found) -> ResourceStatus:
         """Return how it is, from what the API shows."""
-        return Seen(State.READY, self.id)
+        return ResourceStatus(ResourceState.READY, self.id)
 
     def owns(self, found) -> bool:
         """Return whether it is the kit's, and this cluster's."""
@@ -77,46 +77,46 @@ class Owned(Resource):
         """Return whether what was asked for last has not ended; raise what it ended with."""
         return False
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         """Return how it is.
 
         Raises:
-            Refused: It is somebody else's.
+            GcpError: It is somebody else's.
         """
         if self.under_way():
-            return Seen(self.meanwhile, self.id)
+            return ResourceStatus(self.meanwhile, self.id)
         found = self.found()
         if found is None:
             return ABSENT
         if not self.owns(found):
-            raise Refused(
+            raise GcpError(
                 f"{self.name} of this name is there, and not the kit's: it is left alone",
                 about=self.id,
                 fix="take another name for the cluster",
-                why=Why.TAKEN,
+                why=ErrorReason.TAKEN,
             )
         return self.seen(found)
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         """Ask for its deletion, if it is there and the kit's."""
         found = self.found()
         if found is not None and self.owns(found):
-            self.meanwhile = State.GOING
+            self.meanwhile = ResourceState.DELETING
             find(self.remove)
 
-    def create(self, request) -> None:
+    def send_create(self, request) -> None:
         """Send what makes it; that somebody else was first is fine: a look tells whose it is."""
-        self.meanwhile = State.PENDING
+        self.meanwhile = ResourceState.PENDING
         try:
             request()
-        except Refused as error:
-            if error.why is Why.BUSY and self.found() is not None:
+        except GcpError as error:
+            if error.why is ErrorReason.BUSY and self.found() is not None:
                 return  # somebody else makes it, and that is what the cloud is at
-            if error.why is not Why.TAKEN:
+            if error.why is not ErrorReason.TAKEN:
                 raise
 
 
-def marked(tags: Tags, zone: str | None) -> dict[str, str]:
+def labels_of(tags: Tags, zone: str | None) -> dict[str, str]:
     """Return the labels of a thing: the kit's tags, and the zone of the cluster whose it is.
 
     By the zone the rest of a cluster is found when the cluster itself is gone.
@@ -124,14 +124,14 @@ def marked(tags: Tags, zone: str | None) -> dict[str, str]:
     return {**tags.google(), **({ZONE: zone} if zone else {})}
 
 
-def written(tags: Tags, zone: str | None) -> str:
+def description_of(tags: Tags, zone: str | None) -> str:
     """Return the same as words of a description.
 
     Example:
         >>> written(Tags("lab", "ada", "spring"), "us-east1-b").split()[1:3]
         ['trainyard-cluster=lab', 'trainyard-owner=ada']
     """
-    return " ".join(f"{key}={value[:_LONGEST_WORD]}" for key, value in marked(tags, zone).items())
+    return " ".join(f"{key}={value[:_LONGEST_WORD]}" for key, value in labels_of(tags, zone).items())
 
 
 def read(description: str) -> dict[str, str]:
@@ -165,4 +165,4 @@ def raise_failure(error: Mapping | None, about: str, project: str) -> None:
     first = error["errors"][0] if error.get("errors") else error
     code = first.get("code", "")
     words = first.get("message", "") or str(code)
-    raise judge(Answer(400, str(code), words), about, project)
+    raise to_error(ErrorReply(400, str(code), words), about, project)

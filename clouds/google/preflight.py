@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from clouds import tags
+from clouds.cluster_preflight import ClusterPreflight
 from clouds.google import permissions, quotas
-from clouds.google.everything import Plan
+from clouds.google.client_errors import GcpError
 from clouds.google.network import network_of
 from clouds.google.owned import read
-from clouds.google.refusals import Refused
 from clouds.google.session import endpoint, find
+from clouds.google.stack import GkePlan
 from clouds.google.token import TOKEN
-from clouds.preflight import Looks
 from kitlib.clusters.preflight import Check, Probe, Report, failed, ok
 
 APIS = (
@@ -30,16 +30,16 @@ APIS = (
 )
 
 
-def check(plan: Plan) -> Report:
+def check(plan: GkePlan) -> Report:
     """Look at all that may stand in the way of a cluster, and return what was found.
 
     Args:
         plan: The cluster.
     """
-    return Preflight(plan).report()
+    return GkePreflight(plan).report()
 
 
-class Preflight(Looks):
+class GkePreflight(ClusterPreflight):
     """The checks of one plan.
 
     Args:
@@ -48,7 +48,7 @@ class Preflight(Looks):
 
     kind = "a GKE cluster"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: GkePlan) -> None:
         super().__init__(plan, plan.session.zone)
 
     def probes(self) -> list[Probe]:
@@ -218,11 +218,11 @@ class Preflight(Looks):
         yield from found.items()
 
 
-def elsewhere(plan: Plan) -> str:
+def elsewhere(plan: GkePlan) -> str:
     """Return what may do in place of what a zone has none of now: other zones, the near ones first, and other
     GPUs of this one. Empty if nobody tells.
     """
-    looks, session, wanted = Preflight(plan), plan.session, plan.machines.accelerator
+    looks, session, wanted = GkePreflight(plan), plan.session, plan.machines.accelerator
     try:
         if wanted is None:
             listed = session.every("compute", "zones.list", "items", project=session.project)
@@ -231,7 +231,7 @@ def elsewhere(plan: Plan) -> str:
             offered = dict(looks._offered())
             zones = list(offered.get(wanted, ()))
             here = sorted(each for each in offered if session.zone in offered[each] and each != wanted)
-    except Refused:
+    except GcpError:
         return ""
     zones = sorted(
         (each for each in zones if each != session.zone),

@@ -7,10 +7,10 @@ asked, or does not answer, keeps nobody from starting: the table then says whose
 import re
 from datetime import UTC, datetime
 
-from clouds.google.everything import Plan
 from clouds.google.machines import COMES_WITH, SYSTEM_DISK_GB, SYSTEM_MACHINE
-from clouds.google.session import Session, find
-from clouds.prices import HOURS_A_MONTH, Estimate, Price, price_table
+from clouds.google.session import GcpSession, find
+from clouds.google.stack import GkePlan
+from clouds.price_table import HOURS_A_MONTH, Estimate, Price, price_table
 from kitlib.errors import KitError
 
 COMPUTE, KUBERNETES = "services/6F81-5844-456A", "services/CCD8-9BF1-090E"  # as Google bills them
@@ -27,7 +27,7 @@ FILESTORE_GB = 1024
 _CONTROL_PLANE = "Zonal Kubernetes Clusters"
 
 
-def estimate(plan: Plan, *, hours: float) -> Estimate:
+def estimate(plan: GkePlan, *, hours: float) -> Estimate:
     """Return what a cluster costs.
 
     Args:
@@ -52,7 +52,7 @@ def estimate(plan: Plan, *, hours: float) -> Estimate:
     return Estimate(about, tuple(each for each in prices if each.count), hours, notes)
 
 
-def pool(plan: Plan, *, asked: "_Prices | None" = None) -> list[Price]:
+def pool(plan: GkePlan, *, asked: "_Prices | None" = None) -> list[Price]:
     """Return what the training machines cost, GPUs apart where they are sold apart."""
     asked, machines = asked or _Prices(plan.session), plan.machines
     prices = [asked.machine(machines.machine_type, machines.nodes, spot=machines.spot)]
@@ -65,7 +65,7 @@ def pool(plan: Plan, *, asked: "_Prices | None" = None) -> list[Price]:
 class _Prices:
     """Google's list of prices, asked as long as it answers."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: GcpSession) -> None:
         self.session, self.table = session, price_table("google")
         self._lists: dict[str, list[dict]] = {}
 

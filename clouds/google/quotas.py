@@ -5,15 +5,15 @@ New projects may often have no GPU at all: a GPU needs a quota in its region and
 
 from collections.abc import Iterator
 
-from clouds.google.everything import Plan
 from clouds.google.machines import SYSTEM_DISK_GB, SYSTEM_MACHINE
 from clouds.google.session import find
+from clouds.google.stack import GkePlan
 from kitlib.clusters.preflight import Check, failed, ok
 
 _SSD = "SSD_TOTAL_GB"  # balanced disks count as these
 
 
-def check(plan: Plan, *, cluster: bool = True) -> Iterator[Check]:
+def check(plan: GkePlan, *, cluster: bool = True) -> Iterator[Check]:
     """Yield a check for each quota that a cluster draws on.
 
     Args:
@@ -24,7 +24,7 @@ def check(plan: Plan, *, cluster: bool = True) -> Iterator[Check]:
     region = session.rest("compute", "regions.get", project=session.project, region=session.region)
     everywhere = session.rest("compute", "projects.get", project=session.project)
     places = ((session.region, region), ("all regions", everywhere))
-    asked = needs(plan, cluster=cluster)
+    asked = required(plan, cluster=cluster)
     for where, found in places:
         free = {each["metric"]: (each["limit"], each["usage"]) for each in found.get("quotas", ())}
         for metric, count in asked.items():
@@ -36,7 +36,7 @@ def check(plan: Plan, *, cluster: bool = True) -> Iterator[Check]:
             yield ok(name, words) if count <= room else failed(name, words, _fix(plan, metric, room))
 
 
-def needs(plan: Plan, *, cluster: bool = True) -> dict[str, float]:
+def required(plan: GkePlan, *, cluster: bool = True) -> dict[str, float]:
     """Return what a cluster draws on, by Compute Engine's names of quotas."""
     machines = plan.machines
     spot = "PREEMPTIBLE_" if machines.spot else ""
@@ -58,14 +58,14 @@ def needs(plan: Plan, *, cluster: bool = True) -> dict[str, float]:
     return asked
 
 
-def _cores(plan: Plan, machine_type: str) -> int:
+def _cores(plan: GkePlan, machine_type: str) -> int:
     session = plan.session
     where = {"project": session.project, "zone": session.zone, "machineType": machine_type}
     found = find(session.rest, "compute", "machineTypes.get", **where)
     return found["guestCpus"] if found else 0
 
 
-def _fix(plan: Plan, metric: str, room: float) -> str:
+def _fix(plan: GkePlan, metric: str, room: float) -> str:
     project = plan.session.project
     link = f"https://console.cloud.google.com/iam-admin/quotas?project={project}&metric={metric}"
     less = "fewer nodes, another region" if room >= 1 else "another region"

@@ -3,9 +3,9 @@
 What is in it is in `images`; what Cloud Build does is in `builds`.
 """
 
-from clouds.google.access import Access
+from clouds.google.access import IamBinding
 from clouds.google.accounts import ANCHOR, BUILDS, email
-from clouds.google.owned import Owned, marked, raise_failure
+from clouds.google.owned import GcpResource, labels_of, raise_failure
 from clouds.google.session import find
 
 READER, WRITER = "roles/artifactregistry.reader", "roles/artifactregistry.writer"
@@ -27,12 +27,12 @@ def image_prefix(project: str, region: str, cluster: str) -> str:
     return f"{region}-docker.pkg.dev/{project}/trainyard-{cluster}"
 
 
-class Repository(Owned):
+class Repository(GcpResource):
     """A repository of container images, in the cluster's region."""
 
-    name, kind, needs = "repository", "artifactregistry.googleapis.com/Repository", (ANCHOR,)
+    name, kind, depends_on = "repository", "artifactregistry.googleapis.com/Repository", (ANCHOR,)
     expected, expected_gone, poll = 8.0, 8.0, 5.0
-    bills = "0.10 dollars a month for each gigabyte in it"
+    hourly_cost = "0.10 dollars a month for each gigabyte in it"
 
     @property
     def id(self) -> str:
@@ -44,11 +44,11 @@ class Repository(Owned):
     def labels(self, found):
         return found.get("labels") or {}
 
-    def make(self) -> None:
+    def create(self) -> None:
         parent, _, name = self.id.rpartition("/repositories/")
         body = {
             "format": "DOCKER",
-            "labels": marked(self.tags, self.session.zone),
+            "labels": labels_of(self.tags, self.session.zone),
             "description": "Images of Trainyard",
         }
 
@@ -58,7 +58,7 @@ class Repository(Owned):
             )
             self.operation = begun["name"]
 
-        self.create(request)
+        self.send_create(request)
 
     def remove(self) -> None:
         self.operation = self.session.rest("artifactregistry", f"{_COLLECTION}.delete", name=self.id)["name"]
@@ -79,7 +79,7 @@ class Repository(Owned):
         return False
 
 
-class _OfRepository(Access):
+class _OfRepository(IamBinding):
     kind = "artifactregistry.googleapis.com/Policy"
 
     def policy(self) -> dict | None:
@@ -97,7 +97,7 @@ class _OfRepository(Access):
 class RepositoryAccess(_OfRepository):
     """That the cluster's machines may pull images."""
 
-    name, needs = "access to the repository", ("repository", "account nodes")
+    name, depends_on = "access to the repository", ("repository", "account nodes")
     roles = (READER,)
 
     @property
@@ -108,7 +108,7 @@ class RepositoryAccess(_OfRepository):
 class BuildsPush(_OfRepository):
     """That builds may push images."""
 
-    name, needs = "repository for builds", ("account builds",)
+    name, depends_on = "repository for builds", ("account builds",)
     roles = (WRITER,)
 
     @property

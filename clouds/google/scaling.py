@@ -1,32 +1,32 @@
 """Another size of a cluster's training pool."""
 
 from clouds.google.cluster import TrainingPool, autoscaling
-from clouds.google.session import Session
-from clouds.reconciler.resource import Seen, State
+from clouds.google.session import GcpSession
+from clouds.reconciler.resource import ResourceState, ResourceStatus
 from clouds.tags import Tags
 
 
-class Size(TrainingPool):
+class PoolSize(TrainingPool):
     """That the training pool has so many machines, and may have no more.
 
     The API does not tell how many there are, so its present size is always asked for once.
     """
 
-    needs = ()
+    depends_on = ()
     expected = 120.0
 
-    def __init__(self, session: Session, tags: Tags, nodes: int) -> None:
+    def __init__(self, session: GcpSession, tags: Tags, nodes: int) -> None:
         super().__init__(session, tags)
         self.nodes = nodes
         self.asked = False
 
-    def seen(self, found) -> Seen:
+    def seen(self, found) -> ResourceStatus:
         seen = super().seen(found)
-        if seen.state is not State.READY or (self.asked and self._bounded(found)):
+        if seen.state is not ResourceState.READY or (self.asked and self._bounded(found)):
             return seen
-        return Seen(State.PARTIAL, seen.id)
+        return ResourceStatus(ResourceState.PARTIAL, seen.id)
 
-    def make(self) -> None:
+    def create(self) -> None:
         if not self._bounded(self.found()):
             bounds = autoscaling(self.nodes)
             self.begun(self.session.container("set_node_pool_autoscaling", name=self.id, autoscaling=bounds))

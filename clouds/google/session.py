@@ -20,7 +20,7 @@ import httplib2
 from googleapiclient.discovery import build
 from googleapiclient.errors import Error as ClientError
 
-from clouds.google.refusals import LOGIN, Refused, Why, translate
+from clouds.google.client_errors import LOGIN, ErrorReason, GcpError, translate
 from clouds.google.token import SCOPE, TOKEN
 from kitlib.errors import BadInput
 
@@ -39,7 +39,7 @@ _RAISED = (
 )
 
 
-class Session:
+class GcpSession:
     """Google Cloud, as one user, in one project; for use by many threads.
 
     Args:
@@ -72,7 +72,7 @@ class Session:
         """What clusters of this zone are under: ``projects/P/locations/Z``."""
         return f"projects/{self.project}/locations/{self.zone}"
 
-    def at(self, zone: str | None) -> "Session":
+    def at(self, zone: str | None) -> "GcpSession":
         """Return the way into another zone of the project, over the same connections."""
         other = copy.copy(self)
         other.zone = zone
@@ -89,7 +89,7 @@ class Session:
         """The credentials as google-auth finds them.
 
         Raises:
-            Refused: There are none.
+            GcpError: There are none.
         """
         if token := os.environ.get(TOKEN):
             from google.oauth2.credentials import Credentials
@@ -108,7 +108,7 @@ class Session:
             request: Its fields.
 
         Raises:
-            Refused: It was refused, or not answered.
+            GcpError: It was refused, or not answered.
         """
         call = getattr(self._clusters, method)
         about = f"container: {method}{_names(request)}"
@@ -123,7 +123,7 @@ class Session:
             parameters: The request's own.
 
         Raises:
-            Refused: It was refused, or not answered.
+            GcpError: It was refused, or not answered.
         """
         request = self._request(service, method, parameters)
         return self._attempt(
@@ -214,7 +214,7 @@ class Session:
                 return call()
             except _RAISED as error:
                 told = translate(error, about, self.project)
-                again = isinstance(told, Refused) and told.why in (Why.NETWORK, Why.FAULT)
+                again = isinstance(told, GcpError) and told.why in (ErrorReason.NETWORK, ErrorReason.FAULT)
                 if not again or attempt == _ATTEMPTS - 1:
                     raise told from error
                 time.sleep(0.2 * 2**attempt)
@@ -240,8 +240,8 @@ def find(call: Callable[..., object], *arguments, **parameters):
     """
     try:
         return call(*arguments, **parameters)
-    except Refused as error:
-        if error.why is Why.ABSENT:
+    except GcpError as error:
+        if error.why is ErrorReason.ABSENT:
             return None
         raise
 

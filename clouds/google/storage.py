@@ -6,9 +6,9 @@ StorageClass is in `manifests/gke`, those that are left are in `leftovers`.
 
 import hashlib
 
-from clouds.google.access import Access
+from clouds.google.access import IamBinding
 from clouds.google.accounts import ANCHOR, BUILDS, email
-from clouds.google.owned import Owned, marked
+from clouds.google.owned import GcpResource, labels_of
 from clouds.google.session import find
 
 OBJECT_USER, BUCKET_READER = "roles/storage.objectUser", "roles/storage.legacyBucketReader"
@@ -25,12 +25,12 @@ def bucket_name(project: str, cluster: str) -> str:
     return f"trainyard-{cluster[:40]}-{digest}"
 
 
-class Bucket(Owned):
+class StorageBucket(GcpResource):
     """A bucket in the cluster's region, closed to the public, that keeps nothing that was deleted."""
 
-    name, kind, needs = "bucket", "storage.googleapis.com/Bucket", (ANCHOR,)
+    name, kind, depends_on = "bucket", "storage.googleapis.com/Bucket", (ANCHOR,)
     expected, expected_gone, poll = 2.0, 10.0, 5.0
-    bills = "0.02 dollars a month for each gigabyte in it"
+    hourly_cost = "0.02 dollars a month for each gigabyte in it"
 
     @property
     def id(self) -> str:
@@ -42,11 +42,11 @@ class Bucket(Owned):
     def labels(self, found):
         return found.get("labels") or {}
 
-    def make(self) -> None:
+    def create(self) -> None:
         body = {
             "name": self.id,
             "location": self.session.region.upper(),
-            "labels": marked(self.tags, self.session.zone),
+            "labels": labels_of(self.tags, self.session.zone),
             "iamConfiguration": {
                 "uniformBucketLevelAccess": {"enabled": True},
                 "publicAccessPrevention": "enforced",
@@ -55,7 +55,7 @@ class Bucket(Owned):
                 "retentionDurationSeconds": "0"
             },  # else deleted objects are billed for a week
         }
-        self.create(
+        self.send_create(
             lambda: self.session.rest("storage", "buckets.insert", project=self.session.project, body=body)
         )
 
@@ -73,7 +73,7 @@ class Bucket(Owned):
         self.session.rest("storage", "buckets.delete", bucket=self.id)
 
 
-class _OfBucket(Access):
+class _OfBucket(IamBinding):
     kind = "storage.googleapis.com/Policy"
 
     def policy(self) -> dict | None:
@@ -91,7 +91,7 @@ class _OfBucket(Access):
 class BucketAccess(_OfBucket):
     """That the pods of the cluster, and nobody else's, may read and write its bucket."""
 
-    name, needs = "access to the bucket", ("bucket", "cluster")
+    name, depends_on = "access to the bucket", ("bucket", "cluster")
     roles = (OBJECT_USER,)
 
     @property
@@ -111,7 +111,7 @@ class BucketAccess(_OfBucket):
 class BuildsFiles(_OfBucket):
     """That builds may read from the bucket what they are made from, and write their logs there."""
 
-    name, needs = "bucket for builds", ("account builds",)
+    name, depends_on = "bucket for builds", ("account builds",)
     roles = (OBJECT_USER, BUCKET_READER)
 
     @property

@@ -47,7 +47,7 @@ def access_token() -> tuple[str, datetime | None]:
     """Return a token that is as fresh as can be, and when it ends, in UTC; None if nobody knows.
 
     Raises:
-        Refused: There are no credentials, or they have expired.
+        GcpError: There are no credentials, or they have expired.
     """
     if given := os.environ.get(TOKEN):
         return given, None
@@ -59,7 +59,7 @@ def access_token() -> tuple[str, datetime | None]:
         found, _ = google.auth.default(scopes=[SCOPE])
         found.refresh(Request())
     except (google.auth.exceptions.GoogleAuthError, OSError) as error:
-        from clouds.google.refusals import translate
+        from clouds.google.client_errors import translate
 
         raise translate(error, "google-auth: an access token", "") from error
     ends = found.expiry  # naive, in UTC

@@ -8,9 +8,9 @@ shown in `widgets.steps_table`.
 from collections.abc import Sequence
 
 from clouds.reconciler.clock import Clock
-from clouds.reconciler.resource import Resource, Seen, State
+from clouds.reconciler.reconciler import Reconciler, Report, Task
+from clouds.reconciler.resource import Resource, ResourceState, ResourceStatus
 from clouds.reconciler.snapshot import Phase
-from clouds.reconciler.work import Item, Report, Work
 
 WORKERS = 8
 UNSEEN_LOOKS = 4  # a cloud shows what it has done only a little later
@@ -70,79 +70,79 @@ def take_down(
     _TakeDown(resources, title, resume, report, clock or Clock(), workers).run()
 
 
-class _BringUp(Work):
-    deed = "create"
+class _BringUp(Reconciler):
+    verb = "create"
 
     def expected(self, resource: Resource) -> float:
         return resource.expected
 
     def order(self) -> None:
         for item in self.items.values():
-            item.before = [self.items[name] for name in item.resource.needs]
+            item.before = [self.items[name] for name in item.resource.depends_on]
 
-    def fail(self, item: Item, error: BaseException) -> None:
+    def fail(self, item: Task, error: BaseException) -> None:
         super().fail(item, error)
         self.stopping = True
 
-    def saw(self, item: Item, seen: Seen) -> None:
+    def saw(self, item: Task, seen: ResourceStatus) -> None:
         poll, asked = item.resource.poll, item.tries > 0
         match seen.state:
-            case State.READY:
+            case ResourceState.READY:
                 self.done(item, "ready" if asked else "was there")
-            case State.PENDING:
+            case ResourceState.PENDING:
                 item.state = "being made"
-                self.again(item, "look", after=poll)
-            case State.PARTIAL:
-                self.act(item, "make", after=poll if asked else 0, state="being made")
-            case State.ABSENT if asked and not item.undoing and item.unseen < UNSEEN_LOOKS:
+                self.again(item, "describe", after=poll)
+            case ResourceState.PARTIAL:
+                self.act(item, "create", after=poll if asked else 0, state="being made")
+            case ResourceState.ABSENT if asked and not item.undoing and item.unseen < UNSEEN_LOOKS:
                 item.unseen += 1
-                self.again(item, "look", after=poll)
-            case State.ABSENT:
+                self.again(item, "describe", after=poll)
+            case ResourceState.ABSENT:
                 item.undoing = False
-                self.act(item, "make", state="being made")
-            case State.GOING:
+                self.act(item, "create", state="being made")
+            case ResourceState.DELETING:
                 item.undoing, item.state = True, "being deleted first"
-                self.again(item, "look", after=poll)
-            case State.FAILED if item.undoing:
-                self.act(item, "unmake", after=poll, state="being deleted first")
-            case State.FAILED if not asked or (item.resource.again and not item.undone):
+                self.again(item, "describe", after=poll)
+            case ResourceState.FAILED if item.undoing:
+                self.act(item, "delete", after=poll, state="being deleted first")
+            case ResourceState.FAILED if not asked or (item.resource.again and not item.undone):
                 item.undoing = item.undone = True
-                self.act(item, "unmake", state="being deleted first")
-            case State.FAILED:
+                self.act(item, "delete", state="being deleted first")
+            case ResourceState.FAILED:
                 self.fail(item, self.gave_up(item, f"{item.resource.name} could not be made"))
 
 
-class _TakeDown(Work):
-    deed = "delete"
+class _TakeDown(Reconciler):
+    verb = "delete"
 
     def expected(self, resource: Resource) -> float:
         return resource.expected_gone
 
     def order(self) -> None:
         for item in self.items.values():
-            for name in item.resource.needs:
+            for name in item.resource.depends_on:
                 if name in self.items:
                     self.items[name].before.append(item)
 
-    def refused(self, item: Item, request: str) -> None:
+    def refused(self, item: Task, request: str) -> None:
         """Look again at what needs it and was not seen: somebody may have made it a moment before."""
         for each in item.before:
-            if request == "unmake" and each.phase is Phase.DONE and not each.tries:
+            if request == "delete" and each.phase is Phase.DONE and not each.tries:
                 each.phase, each.took = Phase.RUNS, None
-                self.again(each, "look", after=0)
+                self.again(each, "describe", after=0)
 
-    def saw(self, item: Item, seen: Seen) -> None:
+    def saw(self, item: Task, seen: ResourceStatus) -> None:
         poll, asked = item.resource.poll, item.tries > 0
         match seen.state:
-            case State.ABSENT:
+            case ResourceState.ABSENT:
                 self.done(item, "gone")
-            case State.GOING:
+            case ResourceState.DELETING:
                 item.state = "being deleted"
-                self.again(item, "look", after=poll)
-            case State.PARTIAL | State.FAILED if asked:
-                self.act(item, "unmake", after=poll, state="being deleted")
+                self.again(item, "describe", after=poll)
+            case ResourceState.PARTIAL | ResourceState.FAILED if asked:
+                self.act(item, "delete", after=poll, state="being deleted")
             case _ if asked and item.unseen < UNSEEN_LOOKS:
                 item.unseen += 1
-                self.again(item, "look", after=poll)
+                self.again(item, "describe", after=poll)
             case _:
-                self.act(item, "unmake", state="being deleted")
+                self.act(item, "delete", state="being deleted")

@@ -22,7 +22,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True)
-class Step:
+class ReconcileStep:
     """One resource on its way.
 
     Attributes:
@@ -50,7 +50,7 @@ class Snapshot:
 
     Attributes:
         title: What is worked on: ``cluster lab``.
-        deed: ``creating`` or ``deleting``.
+        verb: ``creating`` or ``deleting``.
         steps: In the order in which the resources were given.
         seconds: Since the work began.
         remaining: Seconds that it still takes as a rule, along the longest chain of needs.
@@ -58,8 +58,8 @@ class Snapshot:
     """
 
     title: str
-    deed: str
-    steps: tuple[Step, ...]
+    verb: str
+    steps: tuple[ReconcileStep, ...]
     seconds: float
     remaining: float
     over: bool = False

@@ -18,7 +18,7 @@ PROVIDERS = {
 }
 # Names of `kit`, as in kit.workshop.
 API = {
-    "delete_resources": "clouds.cleanup:delete_resources",
+    "delete_resources": "clouds.inventory:delete_resources",
     "list_resources": "clouds.inventory:list_resources",
     "workshop": "workshop:",
 }

@@ -4,9 +4,9 @@ from collections import Counter
 from datetime import timedelta
 from functools import cache
 
-from clouds.aws.everything import doomed, resources
-from clouds.aws.plan import Plan
-from clouds.aws.session import Session
+from clouds.aws.plan import EksPlan
+from clouds.aws.session import AwsSession
+from clouds.aws.stack import all_resources, resources
 from clouds.reconciler import reconcile
 from clouds.tags import Tags
 
@@ -19,7 +19,7 @@ READING = ("Describe", "List", "Get", "BatchGet", "Head")
 @cache
 def session(endpoint):
     """Return the way to a fake Amazon; making its clients takes longer than a cluster."""
-    return Session(REGION)
+    return AwsSession(REGION)
 
 
 class Life:
@@ -28,14 +28,16 @@ class Life:
     def __init__(self, amazon, name="lab", **more):
         self.amazon, self.clock = amazon, SimulatedClock(amazon.clock.advance)
         tags = Tags(name, "ada", "class", amazon.clock.date() + timedelta(hours=4))
-        self.plan = Plan(session(amazon.endpoint), tags, zones=(f"{REGION}a", f"{REGION}b"), **more)
+        self.plan = EksPlan(session(amazon.endpoint), tags, zones=(f"{REGION}a", f"{REGION}b"), **more)
 
     def create(self, resources_=None):
         parts = resources(self.plan) if resources_ is None else resources_
         reconcile.bring_up(parts, title="cluster lab", resume="create it again", clock=self.clock)
 
     def delete(self):
-        reconcile.take_down(doomed(self.plan), title="cluster lab", resume="delete again", clock=self.clock)
+        reconcile.take_down(
+            all_resources(self.plan), title="cluster lab", resume="delete again", clock=self.clock
+        )
 
     def kinds(self):
         """Return how many there are of each kind."""

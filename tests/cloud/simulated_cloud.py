@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from clouds.reconciler.resource import ABSENT, Resource, Seen, State
+from clouds.reconciler.resource import ABSENT, Resource, ResourceState, ResourceStatus
 from kitlib.errors import ProviderFailed, Rejected
 
 from .deaths import Killed
@@ -23,7 +23,7 @@ class Plan:
     """What a thing is like, whether it exists or not."""
 
     name: str
-    needs: tuple[str, ...] = ()
+    depends_on: tuple[str, ...] = ()
     seconds: float = 0.0
     seconds_gone: float = 0.0
     parts: int = 1  # requests that make it
@@ -91,7 +91,7 @@ class SimulatedCloud:
             if fault == "refused":
                 raise ProviderFailed("not allowed", about=plan.name, fix="ask for the right")
             result = effect()
-            if fault == "gives up" and verb == "make":
+            if fault == "gives up" and verb == "create":
                 self.things[plan.name].broken = "the cloud had no room"
             if fault == "killed after":
                 died.set()
@@ -100,23 +100,25 @@ class SimulatedCloud:
                 raise _Busy("the connection was lost", about=plan.name, fix="wait")
             return result
 
-    def see(self, plan: Plan) -> Seen:
+    def see(self, plan: Plan) -> ResourceStatus:
         thing = self._now(plan.name)
         now = self.clock.now()
         if thing is None or now < thing.since + plan.lag:
             return ABSENT
         if thing.gone is not None:
-            return Seen(State.GOING, plan.name)
+            return ResourceStatus(ResourceState.DELETING, plan.name)
         if thing.parts < plan.parts:
-            return Seen(State.PARTIAL, plan.name)
+            return ResourceStatus(ResourceState.PARTIAL, plan.name)
         if now < thing.ready:
-            return Seen(State.PENDING, plan.name)
-        return Seen(State.FAILED if thing.broken else State.READY, plan.name, thing.broken)
+            return ResourceStatus(ResourceState.PENDING, plan.name)
+        return ResourceStatus(
+            ResourceState.FAILED if thing.broken else ResourceState.READY, plan.name, thing.broken
+        )
 
-    def make(self, plan: Plan, part: int) -> None:
+    def create(self, plan: Plan, part: int) -> None:
         """Make one part of a thing; a second time it changes nothing."""
         now = self.clock.now()
-        missing = [each for each in plan.needs if not self._ready(each)]
+        missing = [each for each in plan.depends_on if not self._ready(each)]
         if missing:
             self.breaches.append(f"{plan.name} was made before {missing}")
         thing = self._now(plan.name)
@@ -126,12 +128,12 @@ class SimulatedCloud:
             raise _Busy("it is being deleted", about=plan.name, fix="wait")
         thing.parts = max(thing.parts, part + 1)
 
-    def unmake(self, plan: Plan) -> None:
+    def delete(self, plan: Plan) -> None:
         thing = self._now(plan.name)
         if thing is None or thing.gone is not None:
             return
         users = [
-            each.name for each in self.plans.values() if plan.name in each.needs and self._now(each.name)
+            each.name for each in self.plans.values() if plan.name in each.depends_on and self._now(each.name)
         ]
         if users:
             self.breaches.append(f"{plan.name} was deleted before {users}")
@@ -168,20 +170,20 @@ class SimulatedResource(Resource):
 
     def __init__(self, plan: Plan, cloud: SimulatedCloud, died: threading.Event) -> None:
         self.plan, self.cloud, self.died = plan, cloud, died
-        self.name, self.needs, self.poll, self.again = plan.name, plan.needs, plan.poll, plan.again
+        self.name, self.depends_on, self.poll, self.again = plan.name, plan.depends_on, plan.poll, plan.again
         self.expected, self.expected_gone = plan.seconds, plan.seconds_gone
 
-    def look(self) -> Seen:
-        return self.cloud.request(self.died, "look", self.plan, lambda: self.cloud.see(self.plan))
+    def describe(self) -> ResourceStatus:
+        return self.cloud.request(self.died, "describe", self.plan, lambda: self.cloud.see(self.plan))
 
-    def make(self) -> None:
+    def create(self) -> None:
         for part in range(self.plan.parts):
             self.cloud.request(
-                self.died, "make", self.plan, lambda part=part: self.cloud.make(self.plan, part)
+                self.died, "create", self.plan, lambda part=part: self.cloud.create(self.plan, part)
             )
 
-    def unmake(self) -> None:
-        self.cloud.request(self.died, "unmake", self.plan, lambda: self.cloud.unmake(self.plan))
+    def delete(self) -> None:
+        self.cloud.request(self.died, "delete", self.plan, lambda: self.cloud.delete(self.plan))
 
 
 def plans(*every: Plan) -> dict[str, Plan]:

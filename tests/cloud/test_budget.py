@@ -8,11 +8,11 @@ import pytest
 import kitlib as kit
 from clouds import inventory
 from clouds.aws.eks import EksCluster
-from clouds.aws.session import Session as AmazonSession
-from clouds.google.everything import Plan, resources
+from clouds.aws.session import AwsSession as AmazonSession
 from clouds.google.gke import GkeCluster
-from clouds.google.machines import Machines
-from clouds.google.session import Session
+from clouds.google.machines import MachinePool
+from clouds.google.session import GcpSession
+from clouds.google.stack import GkePlan, resources
 from clouds.reconciler import reconcile
 from clouds.tags import Tags
 from kitlib.errors import BadInput, ClusterNotFound
@@ -58,7 +58,7 @@ def test_what_stands_at_aws_counts_for_another_region_for_more_nodes_and_for_mor
     assert "ends at" in lab.extend(2)  # sooner: nobody has to agree
     assert "ends at" in lab.extend(4, confirm=True, budget=5)
     life.delete()
-    assert lab._cost() is None and lab._standing() == []
+    assert lab._cost() is None and lab._running_costs() == []
     with pytest.raises(ClusterNotFound):
         lab.extend(4, confirm=True)
 
@@ -70,16 +70,16 @@ def test_a_role_whose_tags_name_a_region_that_is_none_costs_nothing(amazon):
     written = [{"Key": key, "Value": value} for key, value in tags.amazon().items()]
     name = "trainyard-lab-nowhere-at-all-nodes"
     iam.create_role(RoleName=name, Path="/trainyard/", AssumeRolePolicyDocument="{}", Tags=written)
-    assert EksCluster("lab", AmazonSession("us-west-2"))._standing() == []
+    assert EksCluster("lab", AmazonSession("us-west-2"))._running_costs() == []
 
 
 def test_what_stands_at_google_cloud_counts_and_more_machines_have_their_price(google, monkeypatch):
     google.clock.advance((datetime.now(UTC) - google.clock.now).total_seconds())
-    session = Session(PROJECT, ZONE)
+    session = GcpSession(PROJECT, ZONE)
     tags = Tags("lab", "ada", "class", datetime.now(UTC).replace(microsecond=0) + timedelta(hours=4))
-    machines = Machines.of(nodes=2, accelerator="nvidia-tesla-t4")
+    machines = MachinePool.of(nodes=2, accelerator="nvidia-tesla-t4")
     clock = SimulatedClock(google.clock.advance)
-    parts = resources(Plan(session, tags, machines))
+    parts = resources(GkePlan(session, tags, machines))
     reconcile.bring_up(parts, title="it", resume="again", clock=clock)
     lab = GkeCluster("lab", session)
     cost = lab._cost()

@@ -8,10 +8,10 @@ from datetime import timedelta
 import boto3
 import pytest
 
-from clouds.aws.everything import clusters, discover, extend, there
+from clouds.aws.client_errors import AwsError
 from clouds.aws.permissions import needed
-from clouds.aws.refusals import Refused
 from clouds.aws.roles import roles
+from clouds.aws.stack import clusters, discover, extend, there
 from kitlib.config import ROOT
 from kitlib.errors import KitError
 
@@ -86,7 +86,7 @@ def test_the_cloud_is_asked_at_most_every_quarter_of_a_minute(amazon, life):
 
 def test_no_policy_has_a_wildcard_among_its_actions(amazon, life):
     for role in roles(life.plan).values():
-        role.make()
+        role.create()
         name = role.role
         found = client("iam").get_role(RoleName=name)["Role"]
         documents = [found["AssumeRolePolicyDocument"]]
@@ -132,7 +132,7 @@ def test_a_name_that_is_somebody_elses_is_refused_and_theirs_stays(amazon, life)
     role = roles(life.plan)["cluster"].role
     client("iam").create_role(RoleName=role, AssumeRolePolicyDocument="{}")
     client("logs").create_log_group(logGroupName="/aws/eks/lab/cluster")
-    with pytest.raises(Refused, match="not the kit's") as refused:
+    with pytest.raises(AwsError, match="not the kit's") as refused:
         life.create()
     assert "another name" in refused.value.fix
     life.delete()
@@ -201,7 +201,7 @@ def test_spoiled_tags_hide_nothing_from_the_end(amazon, life):
     tags = [{"Key": key, "Value": value} for key, value in spoiled.items()]
     client("ec2").create_tags(Resources=[vpc], Tags=tags)
     (found,) = [each for each in discover(life.plan.session) if each.name == "vpc"]
-    assert found.look().id == vpc
+    assert found.describe().id == vpc
     assert (found.tags.owner, found.tags.expires) == ("a-b", None)
     life.delete()
     assert amazon.left() == []

@@ -7,9 +7,9 @@ from functools import cache
 import pytest
 from botocore import exceptions as boto
 
+from clouds.aws.client_errors import AwsError, to_error
 from clouds.aws.failures import explained
-from clouds.aws.refusals import Refused, translate
-from clouds.aws.session import Session
+from clouds.aws.session import AwsSession
 from clouds.tags import CLUSTER, KIT, OWNER, WORKSHOP, Tags, read
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput
@@ -22,9 +22,9 @@ NO_CAPACITY = LAUNCH + (
 
 
 @cache
-def session() -> Session:
+def session() -> AwsSession:
     """Return one for all tests: loading boto3's models takes longer than all requests."""
-    return Session("us-west-2")
+    return AwsSession("us-west-2")
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +32,8 @@ def no_rest(amazon, monkeypatch):
     monkeypatch.setattr("botocore.endpoint.time.sleep", lambda seconds: None)
 
 
-def refusal(service: str, operation: str, **parameters) -> Refused:
-    with pytest.raises(Refused) as error:
+def refusal(service: str, operation: str, **parameters) -> AwsError:
+    with pytest.raises(AwsError) as error:
         session().call(service, operation, **parameters)
     return error.value
 
@@ -91,7 +91,7 @@ def test_a_wrong_clock_is_told_from_credentials_that_have_expired_even_by_ec2(am
         ({}, "have expired"),
     ):
         error = boto.ClientError(answer | {"ResponseMetadata": {"HTTPHeaders": told}}, "DescribeVpcs")
-        said = translate(error, "ec2", "describe_vpcs", {}, region="us-west-2", profile=None)
+        said = to_error(error, "ec2", "describe_vpcs", {}, region="us-west-2", profile=None)
         assert words in said.what
 
 
@@ -106,7 +106,7 @@ def test_a_network_that_is_lost_says_that_the_same_call_goes_on(amazon):
 
 def test_a_region_that_is_misspelt_is_put_right(amazon):
     with pytest.raises(BadInput) as error:
-        Session("us-wst-2")
+        AwsSession("us-wst-2")
     assert "us-west-2" in error.value.fix
 
 

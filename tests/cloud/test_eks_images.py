@@ -9,10 +9,10 @@ import pytest
 
 import kitlib as kit
 from clouds.aws.builds import build_parts
-from clouds.aws.images import EcrRegistry
-from clouds.aws.plan import Plan
-from clouds.aws.session import Session
-from clouds.reconciler.resource import State
+from clouds.aws.ecr import EcrRegistry
+from clouds.aws.plan import EksPlan
+from clouds.aws.session import AwsSession
+from clouds.reconciler.resource import ResourceState
 from clouds.tags import Tags
 from kitlib.container_images import engine_missing
 from kitlib.errors import CommandFailed, Interrupted
@@ -25,7 +25,7 @@ NO_ENGINE = engine_missing() or ("" if shutil.which("docker-registry") else "the
 
 @pytest.fixture
 def cluster(amazon):
-    plan = Plan(Session("us-west-2"), Tags("lab", "ada", "self-paced"))
+    plan = EksPlan(AwsSession("us-west-2"), Tags("lab", "ada", "self-paced"))
     boto3.client("s3").create_bucket(
         Bucket=plan.bucket, CreateBucketConfiguration={"LocationConstraint": "us-west-2"}
     )
@@ -51,7 +51,7 @@ def test_an_image_is_pushed_to_a_repository_of_the_clusters_own_without_an_aws_p
     (made,) = boto3.client("ecr").describe_repositories()["repositories"]
     assert made["repositoryName"] == "trainyard/lab/greeting"
     assert (
-        cluster.registry.repositories.look().state is State.READY
+        cluster.registry.repositories.describe().state is ResourceState.READY
     )  # so it is found, and deleted, by its tags
 
 
@@ -76,10 +76,10 @@ def test_without_an_engine_codebuild_builds_and_pushes_and_what_it_used_is_delet
     assert again.reference == image.reference
     assert amazon.actions().count("codebuild:StartBuild") == 1  # what has not changed is not built again
     parts = build_parts(cluster.plan)
-    assert [each.look().state for each in parts] == [State.READY, State.READY]
+    assert [each.describe().state for each in parts] == [ResourceState.READY, ResourceState.READY]
     for each in reversed(parts):
-        each.unmake()
-        each.unmake()
+        each.delete()
+        each.delete()
     assert not [each for each in amazon.left() if each.service in ("codebuild", "iam")]
 
 

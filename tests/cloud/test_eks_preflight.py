@@ -8,9 +8,9 @@ import boto3
 import pytest
 
 from clouds.aws.permissions import needed
-from clouds.aws.plan import SYSTEM, TRAIN, Group, Plan
+from clouds.aws.plan import SYSTEM, TRAIN, EksPlan, NodeGroupPlan
 from clouds.aws.preflight import check
-from clouds.aws.session import Session
+from clouds.aws.session import AwsSession
 from clouds.tags import Tags
 from kitlib.clusters.preflight import Check, Level
 from kitlib.errors import PreflightFailed
@@ -22,9 +22,9 @@ CHANGES = ("Create", "Delete", "Put", "Attach", "Modify", "Update", "Run", "Allo
 
 
 @cache
-def shared(region: str) -> Session:
+def shared(region: str) -> AwsSession:
     """Return a session that many tests use: loading boto3's models takes longer than all requests."""
-    return Session(region)
+    return AwsSession(region)
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +35,9 @@ def asked_anew(amazon):
 
 def plan(
     *, kind: str = "g4dn.xlarge", nodes: int = 2, spot: bool = False, region: str = "us-east-1", **more
-) -> Plan:
-    groups = (Group(SYSTEM, "t3.large", 1, least=1), Group(TRAIN, kind, nodes, spot=spot))
-    return Plan(shared(region), Tags("lab", "ada", "self-paced"), groups=groups, **more)
+) -> EksPlan:
+    groups = (NodeGroupPlan(SYSTEM, "t3.large", 1, least=1), NodeGroupPlan(TRAIN, kind, nodes, spot=spot))
+    return EksPlan(shared(region), Tags("lab", "ada", "self-paced"), groups=groups, **more)
 
 
 def found(name: str, **how) -> Check:
@@ -74,7 +74,7 @@ def test_a_profile_wins_over_the_environment_when_it_is_asked_for(amazon, monkey
     )
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     amazon.identities.add("AKIAOTHER", "arn:aws:iam::123456789012:user/other")
-    own = Plan(Session("us-east-1", "class"), Tags("lab", "ada", "self-paced"))
+    own = EksPlan(AwsSession("us-east-1", "class"), Tags("lab", "ada", "self-paced"))
     first = check(own).checks[0]
     assert 'the file of credentials, profile "class"' in first.words and "user/other" in first.words
 
@@ -217,7 +217,7 @@ def test_a_region_without_a_service_is_told_before_anything_is_made(amazon, monk
     monkeypatch.setenv("AWS_ENDPOINT_URL_EFS", nobody)
     monkeypatch.setenv("AWS_ENDPOINT_URL_SCHEDULER", nobody)
     amazon.deny("eks:ListClusters")  # who refuses is there
-    report = check(Plan(Session("us-west-1"), Tags("lab", "ada", "self-paced"), groups=plan().groups))
+    report = check(EksPlan(AwsSession("us-west-1"), Tags("lab", "ada", "self-paced"), groups=plan().groups))
     (bad,) = report.failures
     assert bad.words.startswith("nothing answers as efs, scheduler in us-west-1")
     assert "take another region" in bad.fix and report.checks[-1] is bad

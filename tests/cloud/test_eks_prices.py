@@ -5,25 +5,25 @@ from functools import cache
 
 import pytest
 
-from clouds.aws.plan import SYSTEM, TRAIN, Group, Plan
+from clouds.aws.plan import SYSTEM, TRAIN, EksPlan, NodeGroupPlan
 from clouds.aws.prices import estimate, price_of_nodes
-from clouds.aws.session import Session
-from clouds.prices import price_table
+from clouds.aws.session import AwsSession
+from clouds.price_table import price_table
 from clouds.tags import Tags
 
 
 @cache
-def shared(region: str) -> Session:
+def shared(region: str) -> AwsSession:
     """Return a session that many tests use: loading boto3's models takes longer than all requests."""
-    return Session(region)
+    return AwsSession(region)
 
 
-def plan(region: str = "us-west-2", *, instance_type: str = "g4dn.xlarge", nodes: int = 2, **more) -> Plan:
+def plan(region: str = "us-west-2", *, instance_type: str = "g4dn.xlarge", nodes: int = 2, **more) -> EksPlan:
     groups = (
-        Group(SYSTEM, "t3.large", 1, least=1),
-        Group(TRAIN, instance_type, nodes, spot=more.pop("spot", False)),
+        NodeGroupPlan(SYSTEM, "t3.large", 1, least=1),
+        NodeGroupPlan(TRAIN, instance_type, nodes, spot=more.pop("spot", False)),
     )
-    return Plan(shared(region), Tags("lab", "ada", "self-paced"), groups=groups, **more)
+    return EksPlan(shared(region), Tags("lab", "ada", "self-paced"), groups=groups, **more)
 
 
 def figures(found) -> dict[str, tuple[float | None, float]]:

@@ -5,14 +5,14 @@ import json
 import pytest
 from botocore import exceptions as boto
 
-from clouds.aws.refusals import Refused, translate
-from clouds.aws.session import Session
+from clouds.aws.client_errors import AwsError, to_error
+from clouds.aws.session import AwsSession
 from kitlib.errors import BadInput, KitError
 
 
 def told(error: Exception) -> KitError:
     names = {"clusterName": "lab"}
-    return translate(error, "eks", "create_nodegroup", names, region="eu-central-1", profile="class")
+    return to_error(error, "eks", "create_nodegroup", names, region="eu-central-1", profile="class")
 
 
 def answer(code: str, words: str = "no") -> boto.ClientError:
@@ -57,15 +57,15 @@ def test_a_denied_action_is_named_with_the_statement_that_would_allow_it() -> No
 def test_each_way_to_fail_has_its_words(error: Exception, words: str, passing: bool) -> None:
     said = told(error)
     assert words in said.what
-    assert isinstance(said, Refused) and said.passing is passing
+    assert isinstance(said, AwsError) and said.passing is passing
     assert "lab in eu-central-1" in said.about and said.fix
 
 
 def test_a_region_with_a_typo_is_refused_with_those_that_are_near() -> None:
     with pytest.raises(BadInput, match="eu-central-1"):
-        Session("eu-centrl-1")
+        AwsSession("eu-centrl-1")
 
 
 def test_a_profile_that_no_file_has_is_refused() -> None:
     with pytest.raises(BadInput, match='"nobody"'):
-        Session("eu-central-1", profile="nobody")
+        AwsSession("eu-central-1", profile="nobody")

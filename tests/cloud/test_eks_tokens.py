@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from clouds.aws.kubeconfig import kubeconfig
-from clouds.aws.session import Session
+from clouds.aws.session import AwsSession
 from clouds.aws.token import PREFIX, token
 
 from .aws.machines import nodes_of
@@ -34,7 +34,7 @@ def kubectl(amazon, behind, tmp_path, monkeypatch):
     cluster(network()["subnets"])
     described = client("eks").describe_cluster(name="yard")["cluster"]
     file = tmp_path / "kubeconfig"
-    file.write_text(yaml.safe_dump(kubeconfig(Session("us-west-2"), described)))
+    file.write_text(yaml.safe_dump(kubeconfig(AwsSession("us-west-2"), described)))
 
     def run(*words, bearer=None):
         program = [*behind.program, "--kubeconfig", str(file)]
@@ -68,7 +68,7 @@ def test_a_token_lets_in_whom_the_access_entries_name_and_nobody_else(amazon, be
     assert "system:masters" in told["groups"]
     assert "yes" in kubectl("auth", "can-i", "*", "*").stdout
 
-    session = Session("us-west-2")
+    session = AwsSession("us-west-2")
     good = token(session, "yard")
     assert kubectl("get", "namespaces", bearer=good).returncode == 0
     for bad, why in (

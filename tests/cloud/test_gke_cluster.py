@@ -7,7 +7,7 @@ from inspect import signature
 import pytest
 
 from clouds.google.gke import GkeCluster
-from clouds.google.session import Session
+from clouds.google.session import GcpSession
 from kitlib import config
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.errors import BadInput, ClusterNotFound
@@ -69,7 +69,7 @@ def test_a_name_that_no_cluster_has_is_told_with_how_to_make_it(google, state_ho
     assert GkeCluster.find("lab") is None
     assert GkeCluster.find("lab", project=PROJECT) is None
     with pytest.raises(ClusterNotFound, match="no such cluster"):
-        _ = GkeCluster("lab", Session(PROJECT, ZONE)).kubeconfig
+        _ = GkeCluster("lab", GcpSession(PROJECT, ZONE)).kubeconfig
 
 
 def test_a_volume_of_no_stated_size_is_asked_for_as_on_other_clusters():

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from clouds.google.everything import Plan, discover, resources
-from clouds.google.machines import Machines
-from clouds.google.session import Session
+from clouds.google.machines import MachinePool
+from clouds.google.session import GcpSession
+from clouds.google.stack import GkePlan, discover, resources
 from clouds.reconciler import reconcile
 from clouds.tags import Tags
 
@@ -23,7 +23,7 @@ class Killed(BaseException):
     """The process is dead."""
 
 
-class Mortal(Session):
+class Mortal(GcpSession):
     """A session whose process dies at one of its calls, before or after the cloud has taken it."""
 
     def __init__(self, *where, at: int, after: bool) -> None:
@@ -43,8 +43,8 @@ class Mortal(Session):
 
 
 def plan(session):
-    return Plan(
-        session, Tags("lab", "ada", "spring", END), Machines.of(nodes=2, accelerator="nvidia-tesla-t4")
+    return GkePlan(
+        session, Tags("lab", "ada", "spring", END), MachinePool.of(nodes=2, accelerator="nvidia-tesla-t4")
     )
 
 
@@ -58,12 +58,12 @@ def survive(google, at, after):
     except Killed:
         died.append("create")
         if at % 2:  # half of them are taken down as they stand
-            reconcile.bring_up(resources(plan(Session(PROJECT, ZONE))), **how)
+            reconcile.bring_up(resources(plan(GcpSession(PROJECT, ZONE))), **how)
     try:
         reconcile.take_down(discover(Mortal(PROJECT, at=at, after=after), "lab"), **how)
     except Killed:
         died.append("delete")
-        reconcile.take_down(discover(Session(PROJECT), "lab"), **how)
+        reconcile.take_down(discover(GcpSession(PROJECT), "lab"), **how)
     return died
 
 

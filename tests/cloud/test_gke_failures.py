@@ -13,11 +13,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from clouds.google.everything import Plan, discover, resources, traces
+from clouds.google.client_errors import ErrorReason, GcpError, translate
 from clouds.google.gke import GkeCluster
-from clouds.google.machines import Machines
-from clouds.google.refusals import Refused, Why, translate
-from clouds.google.session import Session
+from clouds.google.machines import MachinePool
+from clouds.google.session import GcpSession
+from clouds.google.stack import GkePlan, discover, resources, traces
 from clouds.google.token import access_token
 from clouds.reconciler import reconcile
 from clouds.tags import Tags
@@ -73,9 +73,9 @@ def test_credentials_that_have_expired_are_told_from_a_wrong_clock(monkeypatch, 
         account |= {"private_key": private_key(), "token_uri": address, "project_id": PROJECT}
         (file := tmp_path / "key.json").write_text(json.dumps(account))
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
-        with pytest.raises(Refused, match=words) as caught:
+        with pytest.raises(GcpError, match=words) as caught:
             access_token()
-    assert caught.value.why is Why.CREDENTIALS and fix in caught.value.fix
+    assert caught.value.why is ErrorReason.CREDENTIALS and fix in caught.value.fix
 
 
 def private_key():
@@ -102,23 +102,25 @@ def test_a_zone_that_has_none_left_proposes_others_and_other_gpus(
     google, clock, state_home, machines, proposed
 ):
     google.fail("container.CreateNodePool", 1, stockout(ZONE))
-    with pytest.raises(Refused, match="does not have enough resources") as caught:
+    with pytest.raises(GcpError, match="does not have enough resources") as caught:
         GkeCluster.create("dry", Shape(2, options=OPTIONS | machines))
     assert all(each in caught.value.fix for each in proposed)
-    GkeCluster("dry", Session(PROJECT, ZONE)).delete()
+    GkeCluster("dry", GcpSession(PROJECT, ZONE)).delete()
     assert google.left() == []
 
 
 def test_a_network_that_is_lost_in_the_middle_is_named_and_the_same_call_goes_on(google):
     clock = SimulatedClock(passed=google.clock.advance)
-    plan = Plan(Session(PROJECT, ZONE), TAGS, Machines.of(nodes=1))
+    plan = GkePlan(GcpSession(PROJECT, ZONE), TAGS, MachinePool.of(nodes=1))
     google.cut(30, "after")
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(GcpError) as caught:
         reconcile.bring_up(resources(plan), title="lab", resume="the same call", clock=clock)
-    assert caught.value.why in (Why.NETWORK, Why.FAULT) and "the same call" in str(caught.value)
+    assert caught.value.why in (ErrorReason.NETWORK, ErrorReason.FAULT) and "the same call" in str(
+        caught.value
+    )
     google.mend()
     reconcile.bring_up(resources(plan), title="lab", resume="the same call", clock=clock)
-    reconcile.take_down(discover(Session(PROJECT), "lab"), title="lab", resume="again", clock=clock)
+    reconcile.take_down(discover(GcpSession(PROJECT), "lab"), title="lab", resume="again", clock=clock)
     assert google.left() == []
 
 
@@ -134,14 +136,14 @@ def test_a_project_that_nobody_pays_for_or_that_may_have_no_gpu_makes_nothing(go
 
 def test_who_may_not_look_is_told_the_role_before_anything_is_made(google, clock, state_home):
     google.project.denied |= {"container.clusters.list", "container.clusters.create"}
-    with pytest.raises((PreflightFailed, Refused)) as caught:
+    with pytest.raises((PreflightFailed, GcpError)) as caught:
         GkeCluster.create("dry", Shape(1, options=OPTIONS))
     assert "roles/container.admin" in str(caught.value)
     assert google.left() == []
 
 
 def test_hostile_words_in_a_label_are_believed_by_nobody_and_keep_nobody_from_listing(google):
-    session = Session(PROJECT, ZONE)
+    session = GcpSession(PROJECT, ZONE)
     for number, zone in enumerate(("----", "..-..-..", "us", "-us-central1-c")):
         labels = {"trainyard-kit": "true", "trainyard-cluster": "lab", "trainyard-expires": "never"}
         body = {"name": f"trainyard-of-somebody-{number}", "labels": labels}
@@ -151,9 +153,9 @@ def test_hostile_words_in_a_label_are_believed_by_nobody_and_keep_nobody_from_li
     trace = traces(session)["lab"]
     assert (trace.zone, trace.tags.expires) == ("", None)
     assert discover(session, "lab") == []  # a bucket of another name is not the kit's
-    assert discover(Session(PROJECT)) == []
+    assert discover(GcpSession(PROJECT)) == []
 
 
 def test_what_google_takes_no_request_for_is_bad_input_and_no_traceback(google):
     with pytest.raises(BadInput, match="does not match"):
-        Session(PROJECT).rest("compute", "regions.get", project=PROJECT, region="---")
+        GcpSession(PROJECT).rest("compute", "regions.get", project=PROJECT, region="---")

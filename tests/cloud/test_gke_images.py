@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 import kitlib as kit
-from clouds.google.everything import Plan, discover, resources
-from clouds.google.images import ArtifactRegistry
-from clouds.google.machines import Machines
-from clouds.google.refusals import Refused, Why
+from clouds.google.artifact_registry import ArtifactRegistry
+from clouds.google.client_errors import ErrorReason, GcpError
+from clouds.google.machines import MachinePool
 from clouds.google.registry import BuildsPush
-from clouds.google.session import Session
+from clouds.google.session import GcpSession
+from clouds.google.stack import GkePlan, discover, resources
 from clouds.google.storage import BuildsFiles, bucket_name
 from clouds.reconciler import reconcile
-from clouds.reconciler.resource import State
+from clouds.reconciler.resource import ResourceState
 from clouds.tags import Tags
 from kitlib.container_images import engine_missing
 from kitlib.errors import CommandFailed, Interrupted
@@ -43,8 +43,8 @@ def clock(google):
 @pytest.fixture
 def cluster(google, clock):
     """What of a cluster its images touch: there, without the cluster itself, which would be the slow part."""
-    session = Session(PROJECT, "us-central1-c")
-    plan = Plan(session, TAGS, Machines.of(nodes=1))
+    session = GcpSession(PROJECT, "us-central1-c")
+    plan = GkePlan(session, TAGS, MachinePool.of(nodes=1))
     wanted = ("account expiry", "account nodes", "bucket", "repository", "access to the repository")
     parts = [each for each in resources(plan) if each.name in wanted]
     reconcile.bring_up(parts, title="lab", resume="again", clock=clock)
@@ -183,9 +183,9 @@ def test_a_build_that_was_begun_unheard_is_found_again(google, cluster, dockerfi
 def test_who_may_not_build_is_told_which_role_is_missing(google, cluster, dockerfile, no_engine):
     denied = permission_denied("cloudbuild.builds.create", f"projects/{PROJECT}")
     google.fail(CREATE, 1, denied)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(GcpError) as caught:
         built(cluster, dockerfile)
-    assert caught.value.why is Why.DENIED
+    assert caught.value.why is ErrorReason.DENIED
     assert "roles/cloudbuild.builds.editor" in caught.value.fix
     assert [each for each in objects(google) if each.endswith(".zip")] == []
 
@@ -195,7 +195,7 @@ def test_a_repository_that_somebody_deleted_is_made_again(google, cluster, clock
     cluster.session.rest("artifactregistry", "projects.locations.repositories.delete", name=where)
     clock.advance(60)
     image = kit.build_image("trainyard/deep/down", dockerfile=dockerfile, cluster=cluster)
-    assert image.digest and cluster.registry.repository.look().state is State.READY
+    assert image.digest and cluster.registry.repository.describe().state is ResourceState.READY
 
 
 def test_what_others_may_do_with_a_thing_stays_as_it_was(google, cluster, dockerfile, no_engine):
@@ -206,4 +206,4 @@ def test_what_others_may_do_with_a_thing_stays_as_it_was(google, cluster, docker
     bindings = google.rest.store.get("storage", f"b/{bucket}").policy["bindings"]
     assert theirs in bindings and len(bindings) == 3
     for kind in (BuildsFiles, BuildsPush):
-        assert kind(cluster.session, TAGS).look().state is State.READY
+        assert kind(cluster.session, TAGS).describe().state is ResourceState.READY

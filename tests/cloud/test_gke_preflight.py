@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 import pytest
 
 from clouds.google import preflight, prices
-from clouds.google.everything import Plan
 from clouds.google.gke import GkeCluster
-from clouds.google.machines import Machines
+from clouds.google.machines import MachinePool
 from clouds.google.permissions import NEEDED, role_for
-from clouds.google.session import Session
+from clouds.google.session import GcpSession
+from clouds.google.stack import GkePlan
 from clouds.tags import Tags
 from kitlib.clusters.base import Shape
 from kitlib.clusters.preflight import Level
@@ -23,8 +23,10 @@ T4 = {"nodes": 2, "accelerator": "nvidia-tesla-t4"}
 
 
 def looked(zone="us-central1-c", name="lab", project=PROJECT, **machines):
-    session = Session(project, zone)
-    report = preflight.check(Plan(session, Tags(name, "ada", "spring", END), Machines.of(**(T4 | machines))))
+    session = GcpSession(project, zone)
+    report = preflight.check(
+        GkePlan(session, Tags(name, "ada", "spring", END), MachinePool.of(**(T4 | machines)))
+    )
     return {each.name: each for each in report.checks}, report
 
 
@@ -79,7 +81,7 @@ def test_a_project_that_is_not_there_stops_the_questions(google):
 
 
 def test_a_name_that_somebody_else_has_is_refused_before_anything_is_made(google):
-    session = Session(PROJECT, "us-central1-c")
+    session = GcpSession(PROJECT, "us-central1-c")
     body = {"name": "trainyard-lab", "autoCreateSubnetworks": False}
     session.rest("compute", "networks.insert", project=PROJECT, body=body)
     session.container(
@@ -93,7 +95,9 @@ def test_a_name_that_somebody_else_has_is_refused_before_anything_is_made(google
 
 def test_prices_are_those_of_the_list_and_without_it_those_of_the_kits_table(google):
     def estimate(spot=False):
-        plan = Plan(Session(PROJECT, "us-central1-c"), Tags("lab", "", ""), Machines.of(**T4, spot=spot))
+        plan = GkePlan(
+            GcpSession(PROJECT, "us-central1-c"), Tags("lab", "", ""), MachinePool.of(**T4, spot=spot)
+        )
         return prices.estimate(plan, hours=4)
 
     listed = {each.what: each for each in estimate().prices}

@@ -14,12 +14,12 @@ from google.cloud.container_v1 import types
 from google.cloud.storage import Client
 
 from clouds.google.accounts import email
-from clouds.google.everything import Plan, discover, extension, resources, traces
-from clouds.google.machines import Machines
-from clouds.google.quotas import needs
-from clouds.google.refusals import Refused, Why
-from clouds.google.scaling import Size
-from clouds.google.session import Session
+from clouds.google.client_errors import ErrorReason, GcpError
+from clouds.google.machines import MachinePool
+from clouds.google.quotas import required
+from clouds.google.scaling import PoolSize
+from clouds.google.session import GcpSession
+from clouds.google.stack import GkePlan, discover, extension, resources, traces
 from clouds.google.storage import bucket_name
 from clouds.reconciler import reconcile
 from clouds.tags import Tags
@@ -36,7 +36,7 @@ PLACE = f"projects/{PROJECT}/locations/{ZONE}"
 
 @pytest.fixture
 def session(google):
-    return Session(PROJECT, ZONE)
+    return GcpSession(PROJECT, ZONE)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def clock(google):
 
 def planned(session, name="lab", owner="ada", **machines):
     given = {"nodes": 4, "accelerator": "nvidia-tesla-t4"} | machines
-    return Plan(session, Tags(name, owner, "spring", END), Machines.of(**given))
+    return GkePlan(session, Tags(name, owner, "spring", END), MachinePool.of(**given))
 
 
 def bring_up(plan, clock, **options):
@@ -127,7 +127,7 @@ def test_two_people_at_once_make_one_cluster(google, session, clock):
     errors = []
 
     def work(owner, later):
-        plan = planned(Session(PROJECT, ZONE), owner=owner)
+        plan = planned(GcpSession(PROJECT, ZONE), owner=owner)
         plan = replace(plan, tags=replace(plan.tags, expires=END + timedelta(minutes=later)))
         try:
             bring_up(plan, SharedClock(google))
@@ -150,9 +150,9 @@ def test_what_is_somebody_elses_is_refused_and_left_alone(google, session, clock
     session.container("create_cluster", parent=PLACE, cluster=types.Cluster(name="lab", initial_node_count=1))
     clock.advance(300)
     before = google.left()
-    with pytest.raises(Refused, match="not the kit's") as caught:
+    with pytest.raises(GcpError, match="not the kit's") as caught:
         bring_up(planned(session), clock)
-    assert caught.value.why is Why.TAKEN
+    assert caught.value.why is ErrorReason.TAKEN
     take_down(session, clock)
     assert google.left() == before
 
@@ -171,9 +171,9 @@ def test_another_cluster_of_the_kit_stays_when_one_is_deleted(google, session, c
 
 def test_a_stockout_is_told_in_the_clouds_words_and_the_next_call_makes_the_pool_anew(google, session, clock):
     google.fail("container.CreateNodePool", 1, stockout(ZONE))
-    with pytest.raises(Refused, match="does not have enough resources") as caught:
+    with pytest.raises(GcpError, match="does not have enough resources") as caught:
         bring_up(planned(session), clock)
-    assert caught.value.why is Why.STOCKOUT
+    assert caught.value.why is ErrorReason.STOCKOUT
     bring_up(planned(session), clock)
     pools = {each.name: each.status.name for each in cluster_of(session).node_pools}
     assert pools == {"default-pool": "RUNNING", "training": "RUNNING"}
@@ -181,7 +181,7 @@ def test_a_stockout_is_told_in_the_clouds_words_and_the_next_call_makes_the_pool
 
 def test_a_cluster_that_the_cloud_gave_up_on_is_deleted_and_made_anew(google, session, clock):
     google.fail("container.CreateCluster", 1, stockout(ZONE))
-    with pytest.raises(Refused):
+    with pytest.raises(GcpError):
         bring_up(planned(session), clock)
     assert cluster_of(session).status.name == "ERROR"
     bring_up(planned(session), clock)
@@ -201,15 +201,15 @@ def test_an_operation_that_another_process_began_is_found_and_its_end_told(googl
     with pytest.raises(KitError):
         bring_up(planned(session), clock, report=stop)
     assert started
-    with pytest.raises(Refused, match="does not have enough resources"):
-        bring_up(planned(Session(PROJECT, ZONE)), clock)
+    with pytest.raises(GcpError, match="does not have enough resources"):
+        bring_up(planned(GcpSession(PROJECT, ZONE)), clock)
 
 
 def test_a_quota_that_is_used_up_is_named(google, session, clock):
     google.quota("NVIDIA_T4_GPUS", 0, region="us-central1")
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(GcpError) as caught:
         bring_up(planned(session), clock)
-    assert caught.value.why is Why.QUOTA
+    assert caught.value.why is ErrorReason.QUOTA
     assert "NVIDIA_T4_GPUS" in caught.value.fix
 
 
@@ -219,7 +219,7 @@ def test_a_cluster_deleted_by_hand_leaves_what_it_stood_on_to_be_found_from_any_
     bring_up(planned(session), clock)
     session.container("delete_cluster", name=f"{PLACE}/clusters/lab")
     clock.advance(300)
-    elsewhere = Session(PROJECT)  # another machine, where nobody knows the zone
+    elsewhere = GcpSession(PROJECT)  # another machine, where nobody knows the zone
     found = {each.name for each in discover(elsewhere)}
     assert {"network", "subnet", "bucket", "repository", "end of the cluster", "account expiry"} <= found
     take_down(elsewhere, clock)
@@ -229,13 +229,13 @@ def test_a_cluster_deleted_by_hand_leaves_what_it_stood_on_to_be_found_from_any_
 def test_a_half_deleted_cluster_is_deleted_to_its_end(google, session, clock):
     bring_up(planned(session), clock)
     google.deny("compute.networks.delete")
-    with pytest.raises(Refused, match=r"compute\.networks\.delete") as caught:
+    with pytest.raises(GcpError, match=r"compute\.networks\.delete") as caught:
         take_down(session, clock)
-    assert caught.value.why is Why.DENIED
+    assert caught.value.why is ErrorReason.DENIED
     left = {each.name for each in discover(session, "lab")}
     assert "network" in left and "cluster" not in left
     google.project.denied.clear()
-    take_down(Session(PROJECT), clock)
+    take_down(GcpSession(PROJECT), clock)
     assert google.left() == []
 
 
@@ -243,7 +243,7 @@ def test_the_end_comes_without_laptop_and_cluster_and_what_still_bills_is_listed
     bring_up(planned(session), clock)
     clock.advance((END - google.clock.now).total_seconds() + 3600)
     assert not any("clusters/lab" in each for each in google.left())
-    left = {each.name: each.bills for each in discover(session, "lab")}
+    left = {each.name: each.hourly_cost for each in discover(session, "lab")}
     assert left["bucket"] and left["repository"]
     take_down(session, clock)
     assert google.left() == []
@@ -265,12 +265,12 @@ def test_the_end_can_be_put_off_and_nobody_elses_cluster_of_next_year_ends_with_
 
 def test_the_training_pool_gets_another_size(google, session, clock):
     bring_up(planned(session), clock)
-    reconcile.bring_up([Size(session, Tags("lab", "", ""), 2)], title="lab", resume="again", clock=clock)
+    reconcile.bring_up([PoolSize(session, Tags("lab", "", ""), 2)], title="lab", resume="again", clock=clock)
     methods = [each.method for each in google.calls if "SetNodePool" in each.method]
     assert methods == ["container.SetNodePoolAutoscaling", "container.SetNodePoolSize"]
     training = next(each for each in cluster_of(session).node_pools if each.name == "training")
     assert training.autoscaling.max_node_count == 2
-    more = needs(planned(session), cluster=False)  # beside the cluster that is there
+    more = required(planned(session), cluster=False)  # beside the cluster that is there
     assert (more["IN_USE_ADDRESSES"], "NETWORKS" in more) == (4.0, False)
 
 
@@ -314,7 +314,7 @@ def test_a_denied_right_stops_creation_and_names_its_role(google, session, clock
         1,
         permission_denied("iam.serviceAccounts.create", f"projects/{PROJECT}"),
     )
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(GcpError) as caught:
         bring_up(planned(session), clock)
     assert "roles/iam.serviceAccountAdmin" in caught.value.fix
     assert google.left() == []

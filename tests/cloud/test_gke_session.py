@@ -8,9 +8,9 @@ import subprocess
 import pytest
 from google.cloud.container_v1 import types
 
+from clouds.google.client_errors import ErrorReason, ErrorReply, GcpError, to_error
 from clouds.google.kubeconfig import kubeconfig
-from clouds.google.refusals import Answer, Refused, Why, judge
-from clouds.google.session import Session, find
+from clouds.google.session import GcpSession, find
 from kitlib.errors import BadInput
 
 from .google.fake import PROJECT
@@ -21,11 +21,11 @@ LAB = f"projects/{PROJECT}/locations/us-central1-c/clusters/lab"
 
 @pytest.fixture
 def session(google):
-    return Session(PROJECT, "us-central1-c")
+    return GcpSession(PROJECT, "us-central1-c")
 
 
-def refusal(call, *arguments, **parameters) -> Refused:
-    with pytest.raises(Refused) as caught:
+def refusal(call, *arguments, **parameters) -> GcpError:
+    with pytest.raises(GcpError) as caught:
         call(*arguments, **parameters)
     return caught.value
 
@@ -39,7 +39,7 @@ def test_what_is_not_there_is_none(session):
 def test_a_denied_permission_is_named_with_the_role_that_gives_it(google, session, api):
     google.fail(f"{api}.*", 1, permission_denied("compute.networks.create", f"projects/{PROJECT}"))
     error = refusal(ask, session, api)
-    assert (error.why, error.passing) == (Why.DENIED, False)
+    assert (error.why, error.passing) == (ErrorReason.DENIED, False)
     assert error.what == "this user lacks the permission compute.networks.create"
     assert "roles/compute.networkAdmin" in error.fix
     assert f"gcloud projects add-iam-policy-binding {PROJECT}" in error.fix
@@ -49,7 +49,7 @@ def test_a_denied_permission_is_named_with_the_role_that_gives_it(google, sessio
 def test_an_api_that_is_not_enabled_comes_with_the_line_and_the_link_that_enable_it(google, session, api):
     google.fail(f"{api}.*", 1, service_disabled(api, "Some API", PROJECT))
     error = refusal(ask, session, api)
-    assert error.why is Why.DISABLED
+    assert error.why is ErrorReason.DISABLED
     assert f"gcloud services enable {api}.googleapis.com --project={PROJECT}" in error.fix
     assert f"https://console.cloud.google.com/apis/library/{api}.googleapis.com" in error.fix
 
@@ -60,35 +60,53 @@ def test_a_network_that_fails_once_is_not_noticed_and_one_that_is_gone_passes_ma
     ask(session, api)
     google.cut(1, "before")
     error = refusal(ask, session, api)
-    assert error.passing and error.why in (Why.NETWORK, Why.FAULT)
+    assert error.passing and error.why in (ErrorReason.NETWORK, ErrorReason.FAULT)
 
 
 def test_a_project_that_is_not_there_is_said_to_be_so(session):
     error = refusal(
-        Session("no-such-project", "us-central1-c").container,
+        GcpSession("no-such-project", "us-central1-c").container,
         "get_cluster",
         name=LAB.replace(PROJECT, "no-such-project"),
     )
-    assert error.why is Why.PROJECT
+    assert error.why is ErrorReason.PROJECT
     assert "gcloud projects list" in error.fix
 
 
 SAID = [
-    (403, "quotaExceeded", "Quota 'NVIDIA_T4_GPUS' exceeded. Limit: 0.0", Why.QUOTA, "NVIDIA_T4_GPUS"),
-    (403, "", 'Insufficient regional quota: resource "CPUS": is short', Why.QUOTA, "of CPUS"),
-    (400, "8", stockout("us-central1-c").message, Why.STOCKOUT, "another zone"),
-    (400, "FAILED_PRECONDITION", "Operation x is currently creating cluster lab.", Why.BUSY, "minute"),
-    (400, "", "Billing must be enabled for activation of service(s) x", Why.BILLING, "linkedaccount"),
-    (401, "UNAUTHENTICATED", "Invalid credentials.", Why.CREDENTIALS, "application-default login"),
-    (503, "UNAVAILABLE", "Getting metadata from plugin failed: reauthenticate", Why.CREDENTIALS, "login"),
-    (409, "ABORTED", "There were concurrent policy changes.", Why.BUSY, "minute"),
-    (429, "RESOURCE_EXHAUSTED", "Too many requests.", Why.BUSY, "minute"),
+    (
+        403,
+        "quotaExceeded",
+        "Quota 'NVIDIA_T4_GPUS' exceeded. Limit: 0.0",
+        ErrorReason.QUOTA,
+        "NVIDIA_T4_GPUS",
+    ),
+    (403, "", 'Insufficient regional quota: resource "CPUS": is short', ErrorReason.QUOTA, "of CPUS"),
+    (400, "8", stockout("us-central1-c").message, ErrorReason.STOCKOUT, "another zone"),
+    (
+        400,
+        "FAILED_PRECONDITION",
+        "Operation x is currently creating cluster lab.",
+        ErrorReason.BUSY,
+        "minute",
+    ),
+    (400, "", "Billing must be enabled for activation of service(s) x", ErrorReason.BILLING, "linkedaccount"),
+    (401, "UNAUTHENTICATED", "Invalid credentials.", ErrorReason.CREDENTIALS, "application-default login"),
+    (
+        503,
+        "UNAVAILABLE",
+        "Getting metadata from plugin failed: reauthenticate",
+        ErrorReason.CREDENTIALS,
+        "login",
+    ),
+    (409, "ABORTED", "There were concurrent policy changes.", ErrorReason.BUSY, "minute"),
+    (429, "RESOURCE_EXHAUSTED", "Too many requests.", ErrorReason.BUSY, "minute"),
 ]
 
 
 @pytest.mark.parametrize(("status", "code", "said", "why", "fix"), SAID, ids=[each[3] for each in SAID])
 def test_each_kind_of_refusal_says_what_to_do(status, code, said, why, fix):
-    error = judge(Answer(status, code, said), "container: create_cluster lab", PROJECT)
+    error = to_error(ErrorReply(status, code, said), "container: create_cluster lab", PROJECT)
     assert error.why is why
     assert fix in error.fix
 
@@ -96,9 +114,9 @@ def test_each_kind_of_refusal_says_what_to_do(status, code, said, why, fix):
 def test_without_a_project_or_credentials_it_says_how_to_get_them(google, monkeypatch):
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
     with pytest.raises(BadInput, match="no project is named"):
-        Session()
-    error = refusal(lambda: Session(PROJECT).credentials)
-    assert error.why is Why.CREDENTIALS
+        GcpSession()
+    error = refusal(lambda: GcpSession(PROJECT).credentials)
+    assert error.why is ErrorReason.CREDENTIALS
     assert "gcloud auth application-default login" in error.fix
 
 

@@ -4,7 +4,7 @@ import pytest
 
 import kitlib as kit
 from clouds.google.gke import GkeCluster
-from clouds.google.session import Session
+from clouds.google.session import GcpSession
 from kitlib.datasets.dataset import DatasetJob
 from kitlib.errors import BadInput
 from kitlib.storage import Volume, pvc
@@ -19,7 +19,7 @@ WANTED = {"gke-gcsfuse/volumes": "true"}
 @pytest.fixture
 def lab(google, local_cluster):
     """A GKE cluster whose API server is a real one."""
-    cluster = GkeCluster("lab", Session(PROJECT, "us-central1-c"))
+    cluster = GkeCluster("lab", GcpSession(PROJECT, "us-central1-c"))
     cluster.__dict__["kube"] = local_cluster.kube
     yield cluster
     for name in ("fuse-models", "fuse-again", "fuse-plain"):

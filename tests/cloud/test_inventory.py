@@ -3,7 +3,7 @@
 import pytest
 
 import kitlib as kit
-from clouds import cleanup, inventory
+from clouds import inventory
 from kitlib.errors import BadInput
 
 from .worlds import CLUSTER, Amazon, Google
@@ -15,7 +15,7 @@ def list_and_delete(world, provider):
     assert {each["cluster"] for each in table} == {CLUSTER}
     assert "ada" in {each["owner"] for each in table}  # some things of AWS have no tags of their own
     assert "cluster" in {each["what"] for each in table}
-    left = cleanup.delete_found(
+    left = inventory.delete_found(
         inventory.clouds(provider), clusters=CLUSTER, dry_run=False, clock=world.clock, workers=8
     )
     assert (left.rows, world.left()) == ([], [])

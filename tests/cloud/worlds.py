@@ -95,10 +95,10 @@ class MadeUp(World):
     PLANS = plans(
         Plan("role"),
         Plan("network", parts=2),
-        Plan("disk", needs=("network",), seconds=120, seconds_gone=60),
-        Plan("cluster", needs=("network", "role"), seconds=540, seconds_gone=300, parts=2),
-        Plan("nodes", needs=("cluster", "role"), seconds=180, seconds_gone=240, lag=10),
-        Plan("add-on", needs=("nodes",), seconds=30),
+        Plan("disk", depends_on=("network",), seconds=120, seconds_gone=60),
+        Plan("cluster", depends_on=("network", "role"), seconds=540, seconds_gone=300, parts=2),
+        Plan("nodes", depends_on=("cluster", "role"), seconds=180, seconds_gone=240, lag=10),
+        Plan("add-on", depends_on=("nodes",), seconds=30),
     )
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class MadeUp(World):
         return self.cloud.left()
 
     def changes(self, request: str) -> bool:
-        return not request.startswith("look")
+        return not request.startswith("describe")
 
     def trouble(self, choose: random.Random) -> None:
         number = len(self.cloud.log) + choose.randint(1, 40)
@@ -148,9 +148,7 @@ class Amazon(World):
     def __init__(self, amazon, clients: dict) -> None:
         self.amazon = amazon
         super().__init__()
-        self.modules = {
-            name: import_module(f"clouds.aws.{name}") for name in ("everything", "plan", "session")
-        }
+        self.modules = {name: import_module(f"clouds.aws.{name}") for name in ("stack", "plan", "session")}
         self.sessions = clients
         self.sent = threading.local()
         clients["world"] = self
@@ -162,7 +160,7 @@ class Amazon(World):
         """Return a way to AWS that nobody has used; its clients are old ones."""
         first = self.sessions.get("first")
         if first is None:
-            first = self.sessions["first"] = self.modules["session"].Session("us-west-2")
+            first = self.sessions["first"] = self.modules["session"].AwsSession("us-west-2")
             first._boto.events.register("before-send", self._before)
             first._boto.events.register("response-received", self._after)
         session = copy.copy(first)
@@ -179,11 +177,11 @@ class Amazon(World):
         world.life.end(world.sent.number)
 
     def parts(self) -> list[Resource]:
-        plan = self.modules["plan"].Plan(self.session(), self.tags(), zones=("us-west-2a", "us-west-2b"))
-        return self.modules["everything"].resources(plan)
+        plan = self.modules["plan"].EksPlan(self.session(), self.tags(), zones=("us-west-2a", "us-west-2b"))
+        return self.modules["stack"].resources(plan)
 
     def found(self) -> list[Resource]:
-        return self.modules["everything"].discover(self.session(), CLUSTER)
+        return self.modules["stack"].discover(self.session(), CLUSTER)
 
     def left(self) -> list[str]:
         return [str(each) for each in self.amazon.left()]
@@ -226,9 +224,9 @@ class Google(World):
         self.google = google
         super().__init__()
         self.modules = {
-            name: import_module(f"clouds.google.{name}") for name in ("everything", "machines", "session")
+            name: import_module(f"clouds.google.{name}") for name in ("stack", "machines", "session")
         }
-        attempt = self.modules["session"].Session._attempt
+        attempt = self.modules["session"].GcpSession._attempt
         life = self  # the process that asks may be another one at each request
 
         def counted(session, call, about: str):
@@ -241,21 +239,21 @@ class Google(World):
 
             return attempt(session, act, about)
 
-        patch(self.modules["session"].Session, "_attempt", counted)
+        patch(self.modules["session"].GcpSession, "_attempt", counted)
         patch(time, "sleep", lambda seconds: None)  # between two attempts at one request
 
     def passed(self, seconds: float) -> None:
         self.google.clock.advance(seconds)
 
     def parts(self) -> list[Resource]:
-        everything, machines = self.modules["everything"], self.modules["machines"].Machines
-        session = self.modules["session"].Session(zone=self.ZONE)
+        stack, machines = self.modules["stack"], self.modules["machines"].MachinePool
+        session = self.modules["session"].GcpSession(zone=self.ZONE)
         wanted = machines.of(nodes=2, accelerator="nvidia-tesla-t4")
-        return everything.resources(everything.Plan(session, self.tags(), wanted))
+        return stack.resources(stack.Plan(session, self.tags(), wanted))
 
     def found(self) -> list[Resource]:
-        session = self.modules["session"].Session(zone=self.ZONE)
-        return self.modules["everything"].discover(session, CLUSTER)
+        session = self.modules["session"].GcpSession(zone=self.ZONE)
+        return self.modules["stack"].discover(session, CLUSTER)
 
     def left(self) -> list[str]:
         return self.google.left()

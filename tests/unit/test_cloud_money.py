@@ -6,8 +6,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from clouds import consent
-from clouds.prices import HOURS_A_MONTH, Estimate, Price, hours_left, price_table
+from clouds import confirmation
+from clouds.price_table import HOURS_A_MONTH, Estimate, Price, hours_left, price_table
 from kitlib import config
 from kitlib.errors import BadInput, NotConfirmed
 
@@ -74,51 +74,53 @@ def test_the_kits_table_has_a_date_and_prices_what_is_stored_by_the_hour():
 
 def test_yes_is_a_yes_and_anything_else_is_a_no():
     ask, asked = answers("Yes ")
-    consent.agree(ESTIMATE, ask=ask)
+    confirmation.confirm_cost(ESTIMATE, ask=ask)
     assert "4.62" in asked[0] and "yes" in asked[0]
     for no in ("", "no", "y"):
         with pytest.raises(NotConfirmed, match="nothing was started"):
-            consent.agree(ESTIMATE, ask=answers(no)[0])
+            confirmation.confirm_cost(ESTIMATE, ask=answers(no)[0])
 
 
 def test_what_was_agreed_to_beforehand_is_shown_and_not_asked(caplog):
     with caplog.at_level(logging.INFO, logger="trainyard"):
-        consent.agree(ESTIMATE, confirm=True, ask=nobody)
+        confirmation.confirm_cost(ESTIMATE, confirm=True, ask=nobody)
     assert "4.62" in caplog.text
 
 
 def test_where_nobody_can_be_asked_the_error_names_the_argument():
     with pytest.raises(BadInput) as error:
-        consent.agree(ESTIMATE, ask=nobody)
+        confirmation.confirm_cost(ESTIMATE, ask=nobody)
     assert "confirm=True" in error.value.fix
 
 
 def test_a_budget_refuses_even_what_was_agreed_to(monkeypatch):
     with pytest.raises(BadInput, match=r"4\.62 dollars in 4 hours, which is above the budget") as error:
-        consent.agree(ESTIMATE, confirm=True, budget=3)
+        confirmation.confirm_cost(ESTIMATE, confirm=True, budget=3)
     assert "hours=2.5" in error.value.fix
     monkeypatch.setenv("TRAINYARD_BUDGET", "4")
     with pytest.raises(BadInput, match="above the budget") as error:
-        consent.agree(ESTIMATE, confirm=True)
+        confirmation.confirm_cost(ESTIMATE, confirm=True)
     assert "TRAINYARD_BUDGET=4" in error.value.about
-    consent.agree(ESTIMATE, confirm=True, budget=5)
+    confirmation.confirm_cost(ESTIMATE, confirm=True, budget=5)
 
 
 def test_a_budget_counts_what_is_there_already():
-    consent.agree(ESTIMATE, confirm=True, budget=10, already=5)
+    confirmation.confirm_cost(ESTIMATE, confirm=True, budget=10, already=5)
     with pytest.raises(BadInput, match=r"beside 6\.00 for what is there already"):
-        consent.agree(ESTIMATE, confirm=True, budget=10, already=6)
+        confirmation.confirm_cost(ESTIMATE, confirm=True, budget=10, already=6)
 
 
 def test_a_budget_cannot_hold_what_has_no_price():
     with pytest.raises(BadInput, match="cannot be told"):
-        consent.agree(Estimate("x", (Price("node z9.huge", None),), hours=1), confirm=True, budget=1000)
+        confirmation.confirm_cost(
+            Estimate("x", (Price("node z9.huge", None),), hours=1), confirm=True, budget=1000
+        )
 
 
 @pytest.mark.parametrize("budget", ["much", -1, float("nan"), float("inf"), True])
 def test_a_budget_is_an_amount_of_dollars(budget):
     with pytest.raises(BadInput, match="not an amount of dollars"):
-        consent.agree(ESTIMATE, confirm=True, budget=budget)
+        confirmation.confirm_cost(ESTIMATE, confirm=True, budget=budget)
 
 
 def test_the_page_on_prices_says_what_the_table_says():
@@ -142,10 +144,10 @@ def test_the_page_on_prices_says_what_the_table_says():
 
 
 def test_what_stands_already_cannot_be_counted_without_its_price():
-    assert consent.committed([ESTIMATE, ESTIMATE]) == pytest.approx(2 * ESTIMATE.total)
+    assert confirmation.committed_cost([ESTIMATE, ESTIMATE]) == pytest.approx(2 * ESTIMATE.total)
     unsure = Estimate('cluster "lab"', (Price("node z9.huge", None),), hours=1)
     with pytest.raises(BadInput, match="node z9.huge is not known"):
-        consent.committed([ESTIMATE, unsure])
+        confirmation.committed_cost([ESTIMATE, unsure])
 
 
 def test_what_is_over_is_still_being_deleted_and_what_has_no_end_counts_for_a_day():

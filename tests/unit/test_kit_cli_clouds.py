@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from clouds import cleanup, inventory
-from clouds.inventory import Cloud, Place
-from clouds.prices import Estimate, Price
+from clouds import inventory
+from clouds.inventory import Cloud, CloudLocation
+from clouds.price_table import Estimate, Price
 from clouds.tags import Tags
 from kitlib import clusters
 from kitlib.cli import main
@@ -130,7 +130,7 @@ def test_resources_are_listed_first_and_deleted_only_when_that_is_said(monkeypat
     def clouds(provider, **where):
         asked.append((provider, where))
         costs = [Estimate('cluster "lab"', (Price("node", 0.5, 2),), hours=4)] if cloud.left() else []
-        return [Cloud("eks", lambda: [Place("eks", "eu-1", discover)], lambda: costs)]
+        return [Cloud("eks", lambda: [CloudLocation("eks", "eu-1", discover)], lambda: costs)]
 
     monkeypatch.setattr(inventory, "clouds", clouds)
     monkeypatch.setenv("TRAINYARD_BUDGET", "20")
@@ -146,7 +146,7 @@ def test_resources_are_listed_first_and_deleted_only_when_that_is_said(monkeypat
     done = run("resources", "delete", "lab", "--really")
     assert (done.exit_code, cloud.left()) == (0, [])
     assert "nothing of the kit" in done.stdout
-    assert cleanup.delete_resources(clusters="lab").rows == []
+    assert inventory.delete_resources(clusters="lab").rows == []
 
 
 def test_packages_that_are_not_installed_are_named_and_their_commands_left_out(monkeypatch):

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from clouds import cleanup, inventory
-from clouds.inventory import Cloud, Place
+from clouds import inventory
+from clouds.inventory import Cloud, CloudLocation
 from clouds.reconciler.reconcile import bring_up
 from clouds.tags import Tags
 from kitlib.errors import BadInput, NotConfirmed, ProviderFailed
@@ -15,7 +15,7 @@ from ..cloud.simulated_cloud import Plan, SimulatedCloud, plans
 UNTIL = datetime(2026, 12, 1, 12, 30, tzinfo=UTC)
 PARTS = plans(
     Plan("network"),
-    Plan("cluster", needs=("network",), seconds=540, seconds_gone=300),
+    Plan("cluster", depends_on=("network",), seconds=540, seconds_gone=300),
 )
 
 
@@ -34,12 +34,12 @@ class Region:
             if cluster in (None, name):
                 for each in cloud.process():
                     each.tags = Tags(name, "ada", "course", UNTIL)
-                    each.bills = "0.10 dollars an hour" if each.name == "cluster" else ""
+                    each.hourly_cost = "0.10 dollars an hour" if each.name == "cluster" else ""
                     found.append(each)
         return found
 
     def cloud(self, provider="eks"):
-        return Cloud(provider, lambda: [Place(provider, self.name, self.discover)])
+        return Cloud(provider, lambda: [CloudLocation(provider, self.name, self.discover)])
 
     def left(self):
         return {name: cloud.left() for name, cloud in self.clouds.items() if cloud.left()}
@@ -98,13 +98,13 @@ def test_there_are_two_clouds_to_ask():
 
 
 def test_a_dry_run_deletes_nothing(region):
-    shown = cleanup.delete_found([region.cloud()], dry_run=True)
+    shown = inventory.delete_found([region.cloud()], dry_run=True)
     assert len(shown) == 4
     assert set(region.left()) == {"lab", "other"}
 
 
 def test_one_cluster_is_deleted_and_others_stay(region):
-    left = cleanup.delete_found(
+    left = inventory.delete_found(
         [region.cloud()], clusters="lab", dry_run=False, ask=pytest.fail, clock=clock_of(region)
     )
     assert len(left) == 0
@@ -114,11 +114,11 @@ def test_one_cluster_is_deleted_and_others_stay(region):
 def test_more_than_one_cluster_has_to_be_typed_for(region):
     asked = []
     with pytest.raises(NotConfirmed):
-        cleanup.delete_found([region.cloud()], dry_run=False, ask=lambda text: asked.append(text) or "no")
+        inventory.delete_found([region.cloud()], dry_run=False, ask=lambda text: asked.append(text) or "no")
     assert "2 clusters" in asked[0]
     assert "lab (eks, eu-central-1)" in asked[0]
     assert set(region.left()) == {"lab", "other"}
-    cleanup.delete_found([region.cloud()], dry_run=False, ask=lambda text: "delete", clock=clock_of(region))
+    inventory.delete_found([region.cloud()], dry_run=False, ask=lambda text: "delete", clock=clock_of(region))
     assert region.left() == {}
 
 
@@ -126,15 +126,15 @@ def test_what_is_left_is_named_with_its_price_and_the_others_are_deleted_all_the
     clock = clock_of(region)
     cloud = region.clouds["lab"]
     cloud.on_call = lambda number: cloud.faults.update(
-        {number: "refused"} if cloud.log[number][1:] == ("unmake", "cluster") else {}
+        {number: "refused"} if cloud.log[number][1:] == ("delete", "cluster") else {}
     )
     with pytest.raises(ProviderFailed, match="(?s)something is left.*cluster.*0.10 dollars.*not allowed"):
-        cleanup.delete_found([region.cloud()], dry_run=False, confirm=True, clock=clock)
+        inventory.delete_found([region.cloud()], dry_run=False, confirm=True, clock=clock)
     assert region.left() == {"lab": ["cluster", "network"]}
 
 
 def test_a_place_that_does_not_answer_keeps_a_deletion_from_passing_for_complete(region):
     asked = [region.cloud(), Cloud("gke", refused)]
     with pytest.raises(ProviderFailed, match="no credentials"):
-        cleanup.delete_found(asked, dry_run=False, confirm=True, clock=clock_of(region))
+        inventory.delete_found(asked, dry_run=False, confirm=True, clock=clock_of(region))
     assert region.left() == {}

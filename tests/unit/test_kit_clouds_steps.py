@@ -18,9 +18,9 @@ WORDS = {"title": "cluster lab", "resume": "kit.create_cluster(…)"}
 CHAIN = plans(
     Plan("network"),
     Plan("role"),
-    Plan("disk", needs=("network",), seconds=120, seconds_gone=60),
-    Plan("cluster", needs=("network", "role"), seconds=540, seconds_gone=300, parts=2),
-    Plan("nodes", needs=("cluster",), seconds=180, seconds_gone=240),
+    Plan("disk", depends_on=("network",), seconds=120, seconds_gone=60),
+    Plan("cluster", depends_on=("network", "role"), seconds=540, seconds_gone=300, parts=2),
+    Plan("nodes", depends_on=("cluster",), seconds=180, seconds_gone=240),
 )
 
 
@@ -54,7 +54,7 @@ def test_the_same_call_again_only_looks():
     up(cloud)
     before = len(cloud.log)
     up(cloud)
-    assert [verb for _, verb, _ in cloud.log[before:]] == ["look"] * len(CHAIN)
+    assert [verb for _, verb, _ in cloud.log[before:]] == ["describe"] * len(CHAIN)
 
 
 def test_a_thing_is_looked_at_no_more_often_than_it_allows():
@@ -63,7 +63,7 @@ def test_a_thing_is_looked_at_no_more_often_than_it_allows():
     cloud.clock.advance(15)
     down(cloud)
     for name in ("disk", "cluster", "nodes"):
-        looks = [when for when, verb, each in cloud.log if (verb, each) == ("look", name)]
+        looks = [when for when, verb, each in cloud.log if (verb, each) == ("describe", name)]
         gaps = [later - earlier for earlier, later in zip(looks, looks[1:], strict=False)]
         assert min(gaps) >= CHAIN[name].poll
 
@@ -71,7 +71,7 @@ def test_a_thing_is_looked_at_no_more_often_than_it_allows():
 def test_an_error_stops_what_has_not_begun_and_tells_what_stands():
     cloud = SimulatedCloud(CHAIN)
     cloud.on_call = lambda number: cloud.faults.update(
-        {number: "refused"} if cloud.log[number][1:] == ("make", "cluster") else {}
+        {number: "refused"} if cloud.log[number][1:] == ("create", "cluster") else {}
     )
     seen = []
     with pytest.raises(ProviderFailed, match="not allowed") as caught:
@@ -92,7 +92,7 @@ def test_what_the_cloud_gave_up_on_before_is_deleted_and_made_anew():
     began = cloud.clock.now()
     up(cloud)
     assert cloud.things["nodes"].broken == ""
-    assert cloud.counts()["unmake", "nodes"] == 1
+    assert cloud.counts()["delete", "nodes"] == 1
     assert cloud.clock.now() - began == 240 + 180  # gone, and made: nothing was waited for twice
 
 
@@ -101,15 +101,15 @@ def test_what_the_cloud_gives_up_on_is_tried_again_once_where_that_may_help(agai
     cloud = SimulatedCloud(plans(Plan("nodes", seconds=60, again=again)))
     failures = iter(["gives up", "gives up"] if not again else ["gives up"])
     cloud.on_call = lambda number: cloud.faults.update(
-        {number: next(failures, "")} if cloud.log[number][1] == "make" else {}
+        {number: next(failures, "")} if cloud.log[number][1] == "create" else {}
     )
     if again:
         up(cloud)
-        assert cloud.counts()["make", "nodes"] == 2
+        assert cloud.counts()["create", "nodes"] == 2
     else:
         with pytest.raises(ProviderFailed, match="no room"):
             up(cloud)
-        assert cloud.counts()["make", "nodes"] == 1
+        assert cloud.counts()["create", "nodes"] == 1
 
 
 def test_what_is_being_deleted_is_waited_for_and_then_made():
@@ -123,10 +123,10 @@ def test_what_is_being_deleted_is_waited_for_and_then_made():
 def test_what_the_cloud_shows_late_is_not_made_twice():
     cloud = SimulatedCloud(plans(Plan("network", lag=25, poll=5)))
     up(cloud)
-    assert cloud.counts()["make", "network"] == 1 + 1  # after four looks that did not show it
+    assert cloud.counts()["create", "network"] == 1 + 1  # after four looks that did not show it
     cloud = SimulatedCloud(plans(Plan("network", lag=15, poll=5)))
     up(cloud)
-    assert cloud.counts()["make", "network"] == 1
+    assert cloud.counts()["create", "network"] == 1
 
 
 def test_a_thing_that_never_comes_ends_the_work_with_the_clouds_words():
@@ -141,7 +141,7 @@ def test_one_thing_that_cannot_be_deleted_holds_up_only_what_it_needs():
     cloud = SimulatedCloud(CHAIN)
     up(cloud)
     cloud.on_call = lambda number: cloud.faults.update(
-        {number: "refused"} if cloud.log[number][1:] == ("unmake", "disk") else {}
+        {number: "refused"} if cloud.log[number][1:] == ("delete", "disk") else {}
     )
     with pytest.raises(ProviderFailed, match="(?s)not allowed.*disk: failed.*nodes: gone"):
         down(cloud)
@@ -149,7 +149,7 @@ def test_one_thing_that_cannot_be_deleted_holds_up_only_what_it_needs():
 
 
 def test_what_was_made_a_moment_before_and_not_seen_is_deleted_all_the_same():
-    parts = CHAIN | plans(Plan("nodes", needs=("cluster",), lag=60))
+    parts = CHAIN | plans(Plan("nodes", depends_on=("cluster",), lag=60))
     cloud = SimulatedCloud(parts)
     up(cloud)
     cloud.things["nodes"].since = cloud.clock.now()  # nobody sees it for a minute
@@ -169,7 +169,7 @@ def test_an_interruption_lets_requests_end_and_the_same_call_goes_on():
     assert not [each for each in threading.enumerate() if each.name.startswith("create-")]
     up(cloud)
     assert cloud.left() == sorted(CHAIN)
-    assert cloud.counts()["make", "cluster"] == 2  # its two parts, each once
+    assert cloud.counts()["create", "cluster"] == 2  # its two parts, each once
 
 
 def test_a_key_that_is_pressed_while_the_cloud_is_asked_is_heard():
@@ -200,7 +200,7 @@ def test_two_people_who_create_the_same_at_once_get_it_once():
 def test_a_bug_of_a_resource_keeps_its_traceback():
     cloud = SimulatedCloud(CHAIN)
     resources = cloud.process()
-    resources[0].look = lambda: {}["no such key"]
+    resources[0].describe = lambda: {}["no such key"]
     with pytest.raises(KeyError):
         up(cloud, resources)
 
@@ -223,11 +223,11 @@ def graphs(draw):
     count = draw(st.integers(1, 9))
     every = []
     for index in range(count):
-        needs = draw(st.lists(st.integers(0, index - 1), unique=True, max_size=3)) if index else []
+        depends_on = draw(st.lists(st.integers(0, index - 1), unique=True, max_size=3)) if index else []
         every.append(
             Plan(
                 f"thing-{index}",
-                needs=tuple(f"thing-{each}" for each in needs),
+                depends_on=tuple(f"thing-{each}" for each in depends_on),
                 seconds=draw(st.sampled_from([0, 20, 300])),
                 seconds_gone=draw(st.sampled_from([0, 20, 300])),
                 parts=draw(st.integers(1, 3)),
@@ -269,10 +269,10 @@ def test_whatever_happens_the_next_call_completes_it_and_nothing_is_left_afterwa
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(graphs())
 def test_creation_takes_as_long_as_its_longest_chain_and_no_longer(graph):
-    cloud = SimulatedCloud({name: Plan(name, each.needs, each.seconds) for name, each in graph.items()})
+    cloud = SimulatedCloud({name: Plan(name, each.depends_on, each.seconds) for name, each in graph.items()})
 
     def chain(name):
-        return graph[name].seconds + max(map(chain, graph[name].needs), default=0)
+        return graph[name].seconds + max(map(chain, graph[name].depends_on), default=0)
 
     up(cloud)
     polls = 15 * len(graph)  # what is ready is seen at the next look

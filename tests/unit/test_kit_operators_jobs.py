@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 import kitlib as kit
-from clouds.cluster import CloudCluster
+from clouds.cloud_cluster import CloudCluster
 from kitlib.clusters import Cluster
 from kitlib.errors import KitError
 

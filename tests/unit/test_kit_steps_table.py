@@ -6,13 +6,13 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from clouds.reconciler.snapshot import Phase, Snapshot, Step, duration
-from clouds.steps_table import StepsTable, html
+from clouds.reconciler.snapshot import Phase, ReconcileStep, Snapshot, duration
+from clouds.reconciler.steps_table import StepsTable, html
 from kitlib.display.progress import shown_elsewhere
 
-NETWORK = Step("network", "AWS::EC2::VPC", Phase.DONE, "ready", "", 5, 4)
-CLUSTER = Step("cluster", "AWS::EKS::Cluster", Phase.RUNS, "being made", "CREATING <b>", 540, 100)
-NODES = Step("nodes", "AWS::EKS::Nodegroup", Phase.WAITS, "waits for cluster", "", 180)
+NETWORK = ReconcileStep("network", "AWS::EC2::VPC", Phase.DONE, "ready", "", 5, 4)
+CLUSTER = ReconcileStep("cluster", "AWS::EKS::Cluster", Phase.RUNS, "being made", "CREATING <b>", 540, 100)
+NODES = ReconcileStep("nodes", "AWS::EKS::Nodegroup", Phase.WAITS, "waits for cluster", "", 180)
 
 
 def snapshot(*steps, seconds=104.0, over=False):
@@ -49,7 +49,7 @@ def test_what_a_cloud_says_is_shown_as_text_and_never_as_markup():
 
 def test_in_a_log_each_step_is_a_line_when_it_ends(caplog):
     caplog.set_level(logging.INFO, logger="trainyard")
-    failed = Step("cluster", "AWS::EKS::Cluster", Phase.FAILED, "failed", "no room", 540, 200)
+    failed = ReconcileStep("cluster", "AWS::EKS::Cluster", Phase.FAILED, "failed", "no room", 540, 200)
     with shown_elsewhere(), StepsTable("cluster lab") as report:
         report(snapshot())
         report(snapshot(seconds=105))
@@ -64,12 +64,12 @@ def test_in_a_log_each_step_is_a_line_when_it_ends(caplog):
 
 def test_an_executed_notebook_keeps_the_last_table_as_one_output(tmp_path):
     source = """
-from clouds.reconciler.snapshot import Phase, Snapshot, Step
-from clouds.steps_table import StepsTable
+from clouds.reconciler.snapshot import Phase, ReconcileStep, Snapshot
+from clouds.reconciler.steps_table import StepsTable
 with StepsTable("cluster lab") as report:
     for seconds in range(5):
         phase = Phase.DONE if seconds == 4 else Phase.RUNS
-        step = Step("cluster", "AWS::EKS::Cluster", phase, "ready", "", 3, seconds)
+        step = ReconcileStep("cluster", "AWS::EKS::Cluster", phase, "ready", "", 3, seconds)
         report(Snapshot("cluster lab", "create", (step,), seconds, 0, phase is Phase.DONE))
 """
     notebook = new_notebook(cells=[new_code_cell(source)])

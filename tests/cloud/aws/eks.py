@@ -43,7 +43,7 @@ class Eks(NodeGroups, Parts):
         """Return the cluster that a call is about.
 
         Raises:
-            Refused: There is none, or it is not active though it has to be.
+            AwsError: There is none, or it is not active though it has to be.
         """
         parameters = question.parameters
         name = parameters.get("clusterName") or parameters["name"]

@@ -77,7 +77,7 @@ class EksBackend(BaseBackend, TaggableResourcesMixin):
         """Return what has an ARN.
 
         Raises:
-            Refused: Nothing has.
+            AwsError: Nothing has.
         """
         for cluster in self.clusters.values():
             for _, its, data in cluster.things():

@@ -86,7 +86,7 @@ class Faults:
         """Raise what a service says before it looks at the request itself.
 
         Raises:
-            Refused: The credentials, the clock, a right.
+            AwsError: The credentials, the clock, a right.
         """
         if call.region in self.regions:
             raise _invalid(call)

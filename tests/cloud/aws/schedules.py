@@ -187,7 +187,7 @@ def _first(given: dict[str, Any], now: float) -> float | None:
     """Return when it is due first; None for a time that has passed.
 
     Raises:
-        Refused: The expression says nothing that the service understands.
+        AwsError: The expression says nothing that the service understands.
     """
     expression = given["ScheduleExpression"]
     if at := re.fullmatch(r"at\((\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\)", expression):

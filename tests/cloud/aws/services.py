@@ -92,7 +92,7 @@ class Services:
         """Answer a call.
 
         Raises:
-            Refused: The service says no.
+            AwsError: The service says no.
         """
         own = self._own(question)
         if own is not None:
@@ -121,7 +121,7 @@ class Services:
         """Do what another service of Amazon asks for; only of those that are the fake's own.
 
         Raises:
-            Refused: The service says no.
+            AwsError: The service says no.
         """
         own = self._own(question)
         if own is None:

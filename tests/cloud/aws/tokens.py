@@ -53,7 +53,7 @@ def check_signature(amazon: "FakeAmazon", environ: dict[str, Any]) -> None:
     """Refuse a presigned request whose signature is not that of its key; of unknown keys nothing is known.
 
     Raises:
-        Refused: In STS's words.
+        AwsError: In STS's words.
     """
     given = dict(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
     if "X-Amz-Signature" not in given:

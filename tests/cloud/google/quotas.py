@@ -32,7 +32,7 @@ def region_of(location: str) -> str:
     return location.rsplit("-", 1)[0] if location.count("-") == 2 else location
 
 
-def needs(pool: types.NodePool, count: int, locations: int) -> dict[str, float]:
+def required(pool: types.NodePool, count: int, locations: int) -> dict[str, float]:
     """Return what that many nodes of a pool (in each of its zones) use."""
     count *= max(1, locations)
     preemptible = "PREEMPTIBLE_" if pool.config.spot or pool.config.preemptible else ""
@@ -57,7 +57,7 @@ def usage(container, project: str, region: str | None) -> dict[str, float]:
     for location, pool in container.pools(project):
         if region in (None, region_of(location)):
             count = machines.size(container.store, pool)
-            for metric, each in needs(pool, count, len(pool.locations)).items():
+            for metric, each in required(pool, count, len(pool.locations)).items():
                 total[metric] = total.get(metric, 0.0) + each
     return total
 
@@ -76,7 +76,7 @@ def check(container, project: Project, location: str, pool: types.NodePool, coun
     region = region_of(location)
     short = []
     zones = len(pool.locations) or (1 if location.count("-") == 2 else 3)
-    for metric, asked in needs(pool, count, zones).items():
+    for metric, asked in required(pool, count, zones).items():
         for where, word in ((region, "regional"), (None, "project")):
             most = limit(project, where, metric)
             if most is None:

@@ -77,7 +77,7 @@ SKEW_SECONDS = 300  # AWS refuses requests that are off by more
 ABSENT = re.compile(r"NotFound|NoSuch|^404$")
 
 
-class Refused(ProviderFailed):
+class AwsError(ProviderFailed):
     """AWS did not do what was asked of it.
 
     Attributes:
@@ -98,7 +98,7 @@ def code_of(error: BaseException) -> str:
     return error.response.get("Error", {}).get("Code", "") if isinstance(error, boto.ClientError) else ""
 
 
-def translate(
+def to_error(
     error: Exception, service: str, operation: str, parameters: Mapping, *, region: str, profile: str | None
 ) -> KitError:
     """Return the kit's error for one of botocore's.
@@ -122,8 +122,8 @@ def _answered(
 ) -> KitError:
     code, words = code_of(error), error.response.get("Error", {}).get("Message") or str(error)
 
-    def refused(what: str, fix: str, *, passing: bool = False, detail: str = "") -> Refused:
-        return Refused(what, about=about, fix=fix, code=code, passing=passing, detail=detail)
+    def refused(what: str, fix: str, *, passing: bool = False, detail: str = "") -> AwsError:
+        return AwsError(what, about=about, fix=fix, code=code, passing=passing, detail=detail)
 
     if code == "RequestTimeTooSkewed" or _SKEW.search(words) or _off(error):
         return refused(
@@ -172,7 +172,7 @@ def _off(error: boto.ClientError) -> bool:
         return False
 
 
-def _denied(refused, words: str, service: str, operation: str) -> Refused:
+def _denied(refused, words: str, service: str, operation: str) -> AwsError:
     """Return what to say of a denied action: who may not do what, and the statement that would let them."""
     who, what, on = (each.search(words) for each in (_WHO, _WHAT, _ON_WHAT))
     action = what[1] if what else f"{service}:{''.join(word.title() for word in operation.split('_'))}"
@@ -202,21 +202,21 @@ def _unanswered(error: Exception, about: str, service: str, region: str, profile
             fix="kit.credentials() lists; or: aws configure sso",
         )
     if isinstance(error, boto.NoCredentialsError | boto.NoAuthTokenError):
-        return Refused(
+        return AwsError(
             "there are no credentials for AWS",
             about=about,
             fix="aws configure sso; kit.credentials() says where it looks",
         )
     if isinstance(error, boto.SSOError | boto.LoginError):
-        return Refused(f"the sign-in has expired: {error}", about=about, fix=_renew(profile))
+        return AwsError(f"the sign-in has expired: {error}", about=about, fix=_renew(profile))
     if isinstance(
         error, boto.PartialCredentialsError | boto.CredentialRetrievalError | boto.TokenRetrievalError
     ):
-        return Refused(f"the credentials cannot be used: {error}", about=about, fix=_renew(profile))
+        return AwsError(f"the credentials cannot be used: {error}", about=about, fix=_renew(profile))
     if isinstance(error, boto.MetadataRetrievalError | boto.RefreshWithMFAUnsupportedError):
-        return Refused(f"the credentials cannot be had: {error}", about=about, fix=_renew(profile))
+        return AwsError(f"the credentials cannot be had: {error}", about=about, fix=_renew(profile))
     if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError | OSError):
-        return Refused(
+        return AwsError(
             f"the network does not reach AWS: {error}",
             about=about,
             fix=f"see that this machine is online, and that {region} has {service}; then call it again",
@@ -224,8 +224,10 @@ def _unanswered(error: Exception, about: str, service: str, region: str, profile
         )
     if isinstance(error, ResponseParserError):
         what = f"what answered is not AWS, or AWS failed: {error}"
-        return Refused(what, about=about, fix="see whether a proxy is in between", passing=True)
-    return Refused(f"the client library of AWS failed: {error}", about=about, fix="call it again; kit doctor")
+        return AwsError(what, about=about, fix="see whether a proxy is in between", passing=True)
+    return AwsError(
+        f"the client library of AWS failed: {error}", about=about, fix="call it again; kit doctor"
+    )
 
 
 def _renew(profile: str | None) -> str:

@@ -8,17 +8,17 @@ import re
 from collections.abc import Iterator
 
 from clouds import tags as tags_
-from clouds.google.network import Computed
-from clouds.google.owned import Owned, raise_failure
-from clouds.google.session import Session, find
-from clouds.reconciler.resource import Resource, Seen, State
+from clouds.google.network import ComputeResource
+from clouds.google.owned import GcpResource, raise_failure
+from clouds.google.session import GcpSession, find
+from clouds.reconciler.resource import Resource, ResourceState, ResourceStatus
 from clouds.tags import Tags
 
 _OF_SERVICE = re.compile(r"k8s-fw-(a[0-9a-f]{31})")  # the firewall rule of a Service's load balancer
 CLUSTER, NETWORK = "cluster", "network"
 
 
-class Left(Computed):
+class OrphanedCompute(ComputeResource):
     """A thing of Compute Engine that Kubernetes made, as a listing showed it.
 
     Args:
@@ -27,19 +27,25 @@ class Left(Computed):
         item: As the API shows it.
         collection: ``disks``, ``firewalls`` …
         singular: As the API's parameter calls one: ``disk``.
-        needs: What is unmade after it.
+        depends_on: What is unmade after it.
     """
 
     expected, expected_gone = 1.0, 15.0
 
     def __init__(
-        self, session: Session, tags: Tags, item: dict, collection: str, singular: str, needs: tuple[str, ...]
+        self,
+        session: GcpSession,
+        tags: Tags,
+        item: dict,
+        collection: str,
+        singular: str,
+        depends_on: tuple[str, ...],
     ) -> None:
         super().__init__(session, tags)
-        self.item, self.collection, self.singular, self.needs = item, collection, singular, needs
+        self.item, self.collection, self.singular, self.depends_on = item, collection, singular, depends_on
         self.kind = f"compute.googleapis.com/{singular[0].upper()}{singular[1:]}"
         self.name = _named(singular, item["name"])
-        self.bills = self._bills()
+        self.hourly_cost = self._hourly_cost()
         self.zone = item.get("zone", "").rpartition("/")[2]
         self.region = item.get("region", "").rpartition("/")[2]
 
@@ -48,7 +54,7 @@ class Left(Computed):
         place = self.zone or self.region or "global"
         return f"projects/{self.session.project}/{place}/{self.collection}/{self.item['name']}"
 
-    def _bills(self) -> str:
+    def _hourly_cost(self) -> str:
         if self.collection == "disks":
             return self.bill("persistent disk, balanced", float(self.item.get("sizeGb", 0)))
         key = {"forwardingRules": "load balancer", "addresses": "public IPv4 address"}.get(self.collection)
@@ -71,26 +77,26 @@ class Left(Computed):
     def owns(self, found) -> bool:
         return found.get("id") == self.item.get("id")  # of this id it was found to be the cluster's
 
-    def make(self) -> None:
+    def create(self) -> None:
         raise AssertionError("Kubernetes makes it")
 
     def remove(self) -> None:
         self.operation = self.session.rest("compute", f"{self._methods}.delete", **self._where)["name"]
 
 
-class FileSystem(Owned):
+class FilestoreInstance(GcpResource):
     """A Filestore instance that the cluster's CSI driver made for a claim."""
 
     kind = "file.googleapis.com/Instance"
     expected, expected_gone = 200.0, 120.0
-    needs = (NETWORK,)
+    depends_on = (NETWORK,)
 
-    def __init__(self, session: Session, tags: Tags, item: dict) -> None:
+    def __init__(self, session: GcpSession, tags: Tags, item: dict) -> None:
         super().__init__(session, tags)
         self.item = item
         self.name = _named("file system", item["name"].rpartition("/")[2])
         gigabytes = sum(int(each.get("capacityGb", 0)) for each in item.get("fileShares", ()))
-        self.bills = self.bill("Filestore, basic HDD", gigabytes)
+        self.hourly_cost = self.bill("Filestore, basic HDD", gigabytes)
 
     @property
     def id(self) -> str:
@@ -102,11 +108,17 @@ class FileSystem(Owned):
     def owns(self, found) -> bool:
         return True  # it was found to be the cluster's, and its name is never given again
 
-    def seen(self, found) -> Seen:
-        states = {"CREATING": State.PENDING, "DELETING": State.GOING, "ERROR": State.FAILED}
-        return Seen(states.get(found.get("state"), State.READY), self.id, found.get("statusMessage", ""))
+    def seen(self, found) -> ResourceStatus:
+        states = {
+            "CREATING": ResourceState.PENDING,
+            "DELETING": ResourceState.DELETING,
+            "ERROR": ResourceState.FAILED,
+        }
+        return ResourceStatus(
+            states.get(found.get("state"), ResourceState.READY), self.id, found.get("statusMessage", "")
+        )
 
-    def make(self) -> None:
+    def create(self) -> None:
         raise AssertionError("the CSI driver makes it")
 
     def remove(self) -> None:
@@ -124,7 +136,7 @@ class FileSystem(Owned):
         return False
 
 
-def find_all(session: Session, tags: Tags, network: str | None) -> list[Resource]:
+def find_all(session: GcpSession, tags: Tags, network: str | None) -> list[Resource]:
     """Return what Kubernetes made for a cluster and is still there.
 
     What GKE itself looks after while the cluster lives is among it: it is deleted after the cluster, if it
@@ -135,12 +147,12 @@ def find_all(session: Session, tags: Tags, network: str | None) -> list[Resource
         tags: Of the cluster.
         network: Its own network; None if it has none, and then only labels count.
     """
-    left = _Left(session, tags, network)
+    left = _OrphanFinder(session, tags, network)
     return [*left.disks(), *left.file_systems(), *left.load_balancers()]
 
 
-class _Left:
-    def __init__(self, session: Session, tags: Tags, network: str | None) -> None:
+class _OrphanFinder:
+    def __init__(self, session: GcpSession, tags: Tags, network: str | None) -> None:
         self.session, self.tags = session, tags
         self.network = f"/networks/{network}" if network else None
 
@@ -148,14 +160,14 @@ class _Left:
         """Yield the disks of claims; those of machines go with the machines."""
         for each in self._listed("disks"):
             if self._labelled(each) and not each["name"].startswith(f"gke-{self.tags.cluster[:20]}"):
-                yield Left(self.session, self.tags, each, "disks", "disk", ())
+                yield OrphanedCompute(self.session, self.tags, each, "disks", "disk", ())
 
     def file_systems(self) -> Iterator[Resource]:
         parent = f"projects/{self.session.project}/locations/-"
         listed = self.session.every("file", "projects.locations.instances.list", "instances", parent=parent)
         for each in listed:
             if self._labelled(each) or any(self._in_network(one) for one in each.get("networks", ())):
-                yield FileSystem(self.session, self.tags, each)
+                yield FilestoreInstance(self.session, self.tags, each)
 
     def load_balancers(self) -> Iterator[Resource]:
         """Yield what Services of the type LoadBalancer consist of, with their rules.
@@ -164,7 +176,7 @@ class _Left:
         """
         firewalls = [each for each in self._listed("firewalls") if self._in_network(each)]
         for each in firewalls:
-            yield Left(self.session, self.tags, each, "firewalls", "firewall", (NETWORK,))
+            yield OrphanedCompute(self.session, self.tags, each, "firewalls", "firewall", (NETWORK,))
         services = {
             found[1]: each["name"] for each in firewalls if (found := _OF_SERVICE.fullmatch(each["name"]))
         }
@@ -174,20 +186,24 @@ class _Left:
 
         pools = [each for each in self._listed("targetPools") if mine(each)]
         for each in pools:
-            yield Left(
+            yield OrphanedCompute(
                 self.session, self.tags, each, "targetPools", "targetPool", self._behind(each, services)
             )
         for each in filter(mine, self._listed("forwardingRules")):
             behind = self._behind(each, services)
             pool = tuple(_named("targetPool", one["name"]) for one in pools if one["name"] == each["name"])
-            yield Left(self.session, self.tags, each, "forwardingRules", "forwardingRule", (*pool, *behind))
+            yield OrphanedCompute(
+                self.session, self.tags, each, "forwardingRules", "forwardingRule", (*pool, *behind)
+            )
         for each in filter(mine, self._listed("addresses")):
             behind = self._behind(each, services)
-            yield Left(self.session, self.tags, each, "addresses", "address", behind)
+            yield OrphanedCompute(self.session, self.tags, each, "addresses", "address", behind)
         for each in filter(self._in_network, self._listed("networkEndpointGroups")):
-            needs = ("subnet", NETWORK)
+            depends_on = ("subnet", NETWORK)
             singular = "networkEndpointGroup"
-            yield Left(self.session, self.tags, each, "networkEndpointGroups", singular, needs)
+            yield OrphanedCompute(
+                self.session, self.tags, each, "networkEndpointGroups", singular, depends_on
+            )
 
     def _behind(self, each: dict, services: dict[str, str]) -> tuple[str, ...]:
         firewall = services.get(each["name"])

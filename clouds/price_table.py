@@ -158,7 +158,7 @@ class PriceTable:
 @cache
 def price_table(cloud: str) -> PriceTable:
     """Return the kit's table of a cloud: ``amazon`` or ``google``."""
-    file = Path(__file__).with_suffix(".toml")
+    file = Path(__file__).with_name("prices.toml")
     return PriceTable(cloud, **tomllib.loads(file.read_text(encoding="utf-8"))[cloud])
 
 

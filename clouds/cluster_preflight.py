@@ -6,7 +6,7 @@ from clouds.tags import Tags
 from kitlib.clusters.preflight import Check, Probe, Report, failed, ok, run, warn
 
 
-class Looks(ABC):
+class ClusterPreflight(ABC):
     """The checks of one cluster that is planned.
 
     Args:

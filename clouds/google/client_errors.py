@@ -21,7 +21,7 @@ from clouds.google.permissions import grant, role_for
 from kitlib.errors import BadInput, KitError, ProviderFailed
 
 
-class Why(StrEnum):
+class ErrorReason(StrEnum):
     """Why something was refused, in words that gRPC and HTTP share."""
 
     ABSENT = "absent"
@@ -39,7 +39,7 @@ class Why(StrEnum):
     OTHER = "other"
 
 
-PASSING = {Why.BUSY, Why.NETWORK, Why.FAULT}
+PASSING = {ErrorReason.BUSY, ErrorReason.NETWORK, ErrorReason.FAULT}
 LOGIN = "gcloud auth application-default login; kit.credentials() says which credentials win"
 _STOCKOUT = re.compile(
     r"STOCKOUT|RESOURCE_POOL_EXHAUSTED|does not have enough resources|resource pool exhausted", re.I
@@ -59,7 +59,7 @@ _PERMISSION = re.compile(
 )
 
 
-class Refused(ProviderFailed):
+class GcpError(ProviderFailed):
     """Google Cloud did not do what was asked of it.
 
     Attributes:
@@ -67,14 +67,16 @@ class Refused(ProviderFailed):
         passing: Whether the same request may do in a little while.
     """
 
-    def __init__(self, what: str, *, about: str, fix: str, detail: str = "", why: Why = Why.OTHER) -> None:
+    def __init__(
+        self, what: str, *, about: str, fix: str, detail: str = "", why: ErrorReason = ErrorReason.OTHER
+    ) -> None:
         super().__init__(what, about=about, fix=fix, detail=detail)
         self.why = why
         self.passing = why in PASSING
 
 
 @dataclass(frozen=True)
-class Answer:
+class ErrorReply:
     """An error that a service gave, without its clothes.
 
     Attributes:
@@ -101,24 +103,24 @@ def translate(error: Exception, about: str, project: str) -> KitError:
         project: In which it was.
     """
     if isinstance(error, api.GoogleAPICallError | HttpError):
-        return judge(answer(error), about, project)
+        return to_error(answer(error), about, project)
     if isinstance(error, auth.DefaultCredentialsError):
-        return Refused(
-            "there are no credentials for Google Cloud", about=about, fix=LOGIN, why=Why.CREDENTIALS
+        return GcpError(
+            "there are no credentials for Google Cloud", about=about, fix=LOGIN, why=ErrorReason.CREDENTIALS
         )
     if _SKEW.search(str(error)):
-        return Refused(
+        return GcpError(
             f"this machine's clock is wrong: {_first(error)}",
             about=about,
             fix="set it: sudo chronyc makestep, or timedatectl",
-            why=Why.CREDENTIALS,
+            why=ErrorReason.CREDENTIALS,
         )
     if isinstance(error, auth.RefreshError):
-        return Refused(
+        return GcpError(
             f"the credentials have expired or were withdrawn: {_first(error)}",
             about=about,
             fix=LOGIN,
-            why=Why.CREDENTIALS,
+            why=ErrorReason.CREDENTIALS,
         )
     network = (
         auth.TransportError,
@@ -128,117 +130,121 @@ def translate(error: Exception, about: str, project: str) -> KitError:
         OSError,
     )
     if isinstance(error, network):
-        return Refused(
+        return GcpError(
             f"the network does not reach Google Cloud: {error}",
             about=about,
             fix="see that this machine is online; the same call goes on where it was",
-            why=Why.NETWORK,
+            why=ErrorReason.NETWORK,
         )
     if isinstance(error, TypeError | ValueError | ClientError):
         return BadInput(
             f"Google Cloud takes no such values: {error}", about=about, fix="correct what it names"
         )
-    return Refused(f"the client library failed: {error}", about=about, fix="call it again; kit doctor")
+    return GcpError(f"the client library failed: {error}", about=about, fix="call it again; kit doctor")
 
 
-def answer(error: Exception) -> Answer:
+def answer(error: Exception) -> ErrorReply:
     """Return what a service said, from either library's error."""
     if isinstance(error, HttpError):
         return _http(error)
     code = getattr(error.grpc_status_code, "name", "") if error.grpc_status_code else ""
-    return Answer(int(error.code or 500), code, error.message, error.reason or "", dict(error.metadata or {}))
+    return ErrorReply(
+        int(error.code or 500), code, error.message, error.reason or "", dict(error.metadata or {})
+    )
 
 
-def judge(said: Answer, about: str, project: str) -> Refused:
+def to_error(said: ErrorReply, about: str, project: str) -> GcpError:
     """Return the kit's error for what a service said, or what an operation ended with."""
     why = reason_of(said)
     what, fix = _say(why, said, project)
-    return Refused(what, about=about, fix=fix, detail=said.words if why is Why.DENIED else "", why=why)
+    return GcpError(
+        what, about=about, fix=fix, detail=said.words if why is ErrorReason.DENIED else "", why=why
+    )
 
 
-def reason_of(said: Answer) -> Why:
+def reason_of(said: ErrorReply) -> ErrorReason:
     """Return why, in a word."""
     words = said.words
     if said.reason == "SERVICE_DISABLED" or "accessNotConfigured" in said.code:
-        return Why.DISABLED
+        return ErrorReason.DISABLED
     if said.reason == "BILLING_DISABLED" or re.search(
         r"billing (?:account|must|is|to be).*(?:disabled|enabled)", words, re.I
     ):
-        return Why.BILLING
+        return ErrorReason.BILLING
     if said.reason in ("CONSUMER_INVALID", "USER_PROJECT_DENIED"):
-        return Why.PROJECT
+        return ErrorReason.PROJECT
     if said.status == 401 or said.code == "UNAUTHENTICATED" or "metadata from plugin failed" in words:
-        return Why.CREDENTIALS
+        return ErrorReason.CREDENTIALS
     if _STOCKOUT.search(words):
-        return Why.STOCKOUT
+        return ErrorReason.STOCKOUT
     if _QUOTA.search(words) or said.code == "quotaExceeded":
-        return Why.QUOTA
+        return ErrorReason.QUOTA
     if said.status == 403 and said.code not in ("rateLimitExceeded", "userRateLimitExceeded"):
-        return Why.DENIED
+        return ErrorReason.DENIED
     if said.status == 404 or said.code == "NOT_FOUND":
-        return Why.ABSENT
+        return ErrorReason.ABSENT
     if said.code in ("ALREADY_EXISTS", "alreadyExists", "conflict"):
-        return Why.TAKEN
+        return ErrorReason.TAKEN
     if (
         said.status in (403, 412, 429)
         or said.code == "ABORTED"
         or (said.status < 500 and _BUSY.search(f"{said.reason} {words}"))
     ):
-        return Why.BUSY
+        return ErrorReason.BUSY
     if said.status == 409:
-        return Why.TAKEN
-    return Why.FAULT if said.status >= 500 else Why.OTHER
+        return ErrorReason.TAKEN
+    return ErrorReason.FAULT if said.status >= 500 else ErrorReason.OTHER
 
 
-def _say(why: Why, said: Answer, project: str) -> tuple[str, str]:
+def _say(why: ErrorReason, said: ErrorReply, project: str) -> tuple[str, str]:
     words = said.words.strip()
     match why:
-        case Why.DISABLED:
+        case ErrorReason.DISABLED:
             service = said.metadata.get("service") or _service(words)
             link = f"https://console.cloud.google.com/apis/library/{service}?project={project}"
             return f"the API {service} is not enabled in project {project}", (
                 f"gcloud services enable {service} --project={project}\nor at {link}"
             )
-        case Why.BILLING:
+        case ErrorReason.BILLING:
             return f"nobody pays for project {project}: {words}", (
                 f"link a billing account: https://console.cloud.google.com/billing/linkedaccount?project={project}"
             )
-        case Why.PROJECT:
+        case ErrorReason.PROJECT:
             return f"there is no project {project}, or it is not yours: {words}", (
                 "take its id, not its name: gcloud projects list"
             )
-        case Why.CREDENTIALS:
+        case ErrorReason.CREDENTIALS:
             return f"Google Cloud does not take these credentials: {words}", LOGIN
-        case Why.DENIED:
+        case ErrorReason.DENIED:
             permission = permission_in(said)
             if not permission:
                 return f"this user may not do that: {words}", "docs/gke.md lists the roles that are needed"
             return f"this user lacks the permission {permission}", (
                 f"{role_for(permission)} gives it: {grant(project, permission)}"
             )
-        case Why.QUOTA:
+        case ErrorReason.QUOTA:
             metric = _METRIC.search(words)
             name = metric[1] if metric else ""
             link = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
             return f"the project's quota is used up: {words}", (
                 f"ask for more{f' of {name}' if name else ''} at {link}; or fewer nodes, or another region"
             )
-        case Why.STOCKOUT:
+        case ErrorReason.STOCKOUT:
             return f"the zone has none of these to give now: {words}", (
                 "another zone or accelerator, or spot=False if it was spot"
             )
-        case Why.BUSY:
+        case ErrorReason.BUSY:
             return f"Google Cloud is at something else there: {words}", "call it again in a minute"
-        case Why.FAULT:
+        case ErrorReason.FAULT:
             return f"Google Cloud failed: {words}", "call it again in a minute"
-        case Why.ABSENT:
+        case ErrorReason.ABSENT:
             return f"it is not there: {words}", "look for it: kit.list_resources()"
-        case Why.TAKEN:
+        case ErrorReason.TAKEN:
             return f"the name is taken: {words}", "take another name"
     return f"Google Cloud refused: {words}", "read what it says; the same call goes on where it was"
 
 
-def permission_in(said: Answer) -> str:
+def permission_in(said: ErrorReply) -> str:
     """Return the permission that an answer names as missing; empty if it names none."""
     if given := said.metadata.get("permission"):
         return given
@@ -246,12 +252,12 @@ def permission_in(said: Answer) -> str:
     return next(filter(None, found.groups())) if found else ""
 
 
-def _http(error: HttpError) -> Answer:
+def _http(error: HttpError) -> ErrorReply:
     try:
         body = json.loads(error.content)["error"]
         words, details = body.get("message", ""), body.get("details") or []
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Answer(int(error.resp.status), "", str(error))
+        return ErrorReply(int(error.resp.status), "", str(error))
     old = next((each.get("reason", "") for each in body.get("errors") or []), "")
     code = (
         old
@@ -259,7 +265,7 @@ def _http(error: HttpError) -> Answer:
         else body.get("status") or old
     )
     info = next((each for each in details if each.get("@type", "").endswith("ErrorInfo")), {})
-    return Answer(int(error.resp.status), code, words, info.get("reason", ""), info.get("metadata") or {})
+    return ErrorReply(int(error.resp.status), code, words, info.get("reason", ""), info.get("metadata") or {})
 
 
 def _service(words: str) -> str:

@@ -6,7 +6,7 @@ A budget is a limit that no answer lifts. What things cost is in `prices`.
 import logging
 from collections.abc import Callable, Iterable
 
-from clouds.prices import Estimate
+from clouds.price_table import Estimate
 from kitlib import config
 from kitlib.display import progress
 from kitlib.errors import BadInput, NotConfirmed
@@ -14,7 +14,7 @@ from kitlib.errors import BadInput, NotConfirmed
 log = logging.getLogger("trainyard")
 
 
-def agree(
+def confirm_cost(
     estimate: Estimate,
     *,
     confirm: bool = False,
@@ -44,7 +44,7 @@ def agree(
         question = f"Start {estimate.about} for about {estimate.total:.2f} dollars?"
     else:
         question = f"{estimate}\n\nStart it?"
-    typed("yes", question, about=estimate.about, fix="confirm=True", ask=ask)
+    confirm_typed("yes", question, about=estimate.about, fix="confirm=True", ask=ask)
 
 
 def is_limited(budget: float | None) -> bool:
@@ -52,7 +52,7 @@ def is_limited(budget: float | None) -> bool:
     return budget is not None or config.read().budget is not None
 
 
-def committed(standing: Iterable[Estimate]) -> float:
+def committed_cost(standing: Iterable[Estimate]) -> float:
     """Return what clusters that are there cost until their ends, in dollars: for a budget.
 
     Raises:
@@ -70,7 +70,9 @@ def committed(standing: Iterable[Estimate]) -> float:
     return total
 
 
-def typed(word: str, question: str, *, about: str, fix: str, ask: Callable[[str], str] = input) -> None:
+def confirm_typed(
+    word: str, question: str, *, about: str, fix: str, ask: Callable[[str], str] = input
+) -> None:
     """Have a word typed; anything else is a no.
 
     Args:

@@ -9,18 +9,18 @@ from abc import abstractmethod
 from collections.abc import Mapping
 
 from clouds.aws.network import Vpc
-from clouds.aws.plan import Part, Plan, as_dict
+from clouds.aws.plan import AwsResource, EksPlan, as_dict
 from clouds.aws.roles import Role
-from clouds.reconciler.resource import ABSENT, Seen, State
+from clouds.reconciler.resource import ABSENT, ResourceState, ResourceStatus
 
 MOST_AT_ONCE = 20  # load balancers whose tags one request tells
 
 
-class Leftovers(Part):
+class Orphans(AwsResource):
     """Things of one kind that Kubernetes left."""
 
-    def __init__(self, plan: Plan, name: str, vpc: Vpc, needs: tuple[str, ...] = ()) -> None:
-        super().__init__(plan, name, (vpc.name, *needs))
+    def __init__(self, plan: EksPlan, name: str, vpc: Vpc, depends_on: tuple[str, ...] = ()) -> None:
+        super().__init__(plan, name, (vpc.name, *depends_on))
         self.vpc = vpc
         self.tag = f"kubernetes.io/cluster/{plan.cluster}"
         self.tags = plan.tags
@@ -33,14 +33,14 @@ class Leftovers(Part):
     def remove(self, identity: str) -> None:
         """Delete one."""
 
-    def look(self) -> Seen:
+    def describe(self) -> ResourceStatus:
         found = self.left()
-        return self.seen(State.PARTIAL, " ".join(found)) if found else ABSENT
+        return self.seen(ResourceState.PARTIAL, " ".join(found)) if found else ABSENT
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Do nothing: Kubernetes makes them."""
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         for each in self.left():
             self.remove(each)
 
@@ -49,21 +49,21 @@ class Leftovers(Part):
 
     def inside(self) -> list[dict]:
         """Return the filter for what is in the cluster's network; empty if there is no network."""
-        vpc = self.vpc.look().id
+        vpc = self.vpc.describe().id
         return [{"Name": "vpc-id", "Values": [vpc]}] if vpc else []
 
 
-class LoadBalancers(Leftovers):
+class OrphanedLoadBalancers(Orphans):
     """Those of Services and Ingresses, new and classic, with their target groups."""
 
     kind = "AWS::ElasticLoadBalancingV2::LoadBalancer"
-    bills = "0.023 $ an hour each, and traffic"
+    hourly_cost = "0.023 $ an hour each, and traffic"
 
-    def __init__(self, plan: Plan, vpc: Vpc, needs: tuple[str, ...]) -> None:
-        super().__init__(plan, "load balancers of Services", vpc, needs)
+    def __init__(self, plan: EksPlan, vpc: Vpc, depends_on: tuple[str, ...]) -> None:
+        super().__init__(plan, "load balancers of Services", vpc, depends_on)
 
     def left(self) -> list[str]:
-        vpc = self.vpc.look().id
+        vpc = self.vpc.describe().id
         if not vpc:
             return []
         found = []
@@ -94,13 +94,13 @@ class LoadBalancers(Leftovers):
         return self.tag in tags or tags.get("elbv2.k8s.aws/cluster") == self.plan.cluster
 
 
-class NetworkCards(Leftovers):
+class OrphanedNetworkInterfaces(Orphans):
     """Those that machines and load balancers no longer use."""
 
     kind = "AWS::EC2::NetworkInterface"
 
-    def __init__(self, plan: Plan, vpc: Vpc, needs: tuple[str, ...]) -> None:
-        super().__init__(plan, "network interfaces of nodes", vpc, needs)
+    def __init__(self, plan: EksPlan, vpc: Vpc, depends_on: tuple[str, ...]) -> None:
+        super().__init__(plan, "network interfaces of nodes", vpc, depends_on)
 
     def left(self) -> list[str]:
         inside = self.inside()
@@ -118,12 +118,12 @@ class NetworkCards(Leftovers):
         return mine or self.tag in tags or "node.k8s.amazonaws.com/instance_id" in tags
 
 
-class Groups(Leftovers):
+class OrphanedSecurityGroups(Orphans):
     """The security groups of load balancers, and that of EKS where it stayed."""
 
     kind = "AWS::EC2::SecurityGroup"
 
-    def __init__(self, plan: Plan, vpc: Vpc) -> None:
+    def __init__(self, plan: EksPlan, vpc: Vpc) -> None:
         super().__init__(plan, "security groups of Kubernetes", vpc)
 
     def left(self) -> list[str]:
@@ -132,14 +132,14 @@ class Groups(Leftovers):
     def remove(self, identity: str) -> None:
         self.session.find("ec2", "delete_security_group", GroupId=identity)
 
-    def unmake(self) -> None:
+    def delete(self) -> None:
         for each in self._found():  # those that name each other hold each other
             naming = [rule for rule in each["IpPermissions"] if rule.get("UserIdGroupPairs")]
             if naming:
                 self.session.find(
                     "ec2", "revoke_security_group_ingress", GroupId=each["GroupId"], IpPermissions=naming
                 )
-        super().unmake()
+        super().delete()
 
     def _found(self) -> list[dict]:
         inside = self.inside()
@@ -149,13 +149,13 @@ class Groups(Leftovers):
         return list(self.session.every("ec2", "describe_security_groups", "SecurityGroups", Filters=marked))
 
 
-class Disks(Leftovers):
+class OrphanedVolumes(Orphans):
     """Those of volumes whose claims nobody deleted, and that nothing uses."""
 
     kind = "AWS::EC2::Volume"
-    bills = "0.08 $ a GB and month"
+    hourly_cost = "0.08 $ a GB and month"
 
-    def __init__(self, plan: Plan, vpc: Vpc, role: Role) -> None:
+    def __init__(self, plan: EksPlan, vpc: Vpc, role: Role) -> None:
         super().__init__(plan, "disks of volumes", vpc, (role.name,))
         self.role = role
 
@@ -172,7 +172,7 @@ class Disks(Leftovers):
         self.session.find("ec2", "delete_volume", VolumeId=identity)
 
 
-def leftovers(plan: Plan, vpc: Vpc, role: Role, *, holds: tuple[str, ...]) -> list[Leftovers]:
+def orphans(plan: EksPlan, vpc: Vpc, role: Role, *, holds: tuple[str, ...]) -> list[Orphans]:
     """Return all kinds.
 
     Args:
@@ -181,13 +181,13 @@ def leftovers(plan: Plan, vpc: Vpc, role: Role, *, holds: tuple[str, ...]) -> li
         role: Made before all that could have left something.
         holds: The names of what they keep from being deleted: subnets, gateways.
     """
-    balancers = LoadBalancers(plan, vpc, holds)
-    cards = NetworkCards(plan, vpc, holds)
-    groups = Groups(plan, vpc)
+    balancers = OrphanedLoadBalancers(plan, vpc, holds)
+    cards = OrphanedNetworkInterfaces(plan, vpc, holds)
+    groups = OrphanedSecurityGroups(plan, vpc)
     # Taken down in the order in which one lets go of the next.
-    balancers.needs += (cards.name, groups.name)
-    cards.needs += (groups.name,)
-    return [balancers, cards, groups, Disks(plan, vpc, role)]
+    balancers.depends_on += (cards.name, groups.name)
+    cards.depends_on += (groups.name,)
+    return [balancers, cards, groups, OrphanedVolumes(plan, vpc, role)]
 
 
 def _parts(names: list[str]) -> list[list[str]]:

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from clouds.reconciler.clock import Clock
-from clouds.reconciler.resource import Resource, Seen
-from clouds.reconciler.snapshot import Phase, Snapshot, Step, duration
+from clouds.reconciler.resource import Resource, ResourceStatus
+from clouds.reconciler.snapshot import Phase, ReconcileStep, Snapshot, duration
 from kitlib.display.progress import shown_elsewhere
 from kitlib.errors import Interrupted, KitError, ProviderFailed, WaitTimeout
 from kitlib.k8s.wait import Patience
@@ -27,7 +27,7 @@ LONGEST_SECONDS = 1800.0  # a resource may take this, or three times what it tak
 
 
 @dataclass
-class Item:
+class Task:
     """A resource on its way."""
 
     resource: Resource
@@ -39,22 +39,22 @@ class Item:
     began: float | None = None
     took: float | None = None
     due: float | None = None  # when the next request is sent; None while one is under way
-    request: str = "look"
+    request: str = "describe"
     tries: int = 0  # how often it was asked for
     unseen: int = 0  # looks since then that did not show what was asked for
     undoing: bool = False
     undone: bool = False
-    before: list["Item"] = field(default_factory=list)  # what has to be done first
+    before: list["Task"] = field(default_factory=list)  # what has to be done first
 
     @property
     def open(self) -> bool:
         return self.phase in (Phase.WAITS, Phase.RUNS)
 
 
-class Work(ABC):
+class Reconciler(ABC):
     """What both directions share: when to send which request, and what an error does."""
 
-    deed: str
+    verb: str
 
     def __init__(
         self,
@@ -67,10 +67,10 @@ class Work(ABC):
     ) -> None:
         self.title, self.resume, self.report, self.clock, self.workers = title, resume, report, clock, workers
         self.items = {
-            each.name: Item(
+            each.name: Task(
                 each,
                 self.expected(each),
-                Patience(grace=PATIENCE_SECONDS[self.deed], clock=clock.now),
+                Patience(grace=PATIENCE_SECONDS[self.verb], clock=clock.now),
             )
             for each in resources
         }
@@ -92,16 +92,16 @@ class Work(ABC):
         """Fill ``before`` of every item."""
 
     @abstractmethod
-    def saw(self, item: Item, seen: Seen) -> None:
+    def saw(self, item: Task, seen: ResourceStatus) -> None:
         """Decide what follows from a look."""
 
-    def refused(self, item: Item, request: str) -> None:  # noqa: B027  (there may be nothing to do)
+    def refused(self, item: Task, request: str) -> None:  # noqa: B027  (there may be nothing to do)
         """Decide what else follows from a refusal that may pass."""
 
     # The one loop
 
     def run(self) -> None:
-        pool = ThreadPoolExecutor(self.workers, thread_name_prefix=f"{self.deed}-{self.title}")
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix=f"{self.verb}-{self.title}")
         try:
             self.loop(pool)
         except KeyboardInterrupt as error:
@@ -109,7 +109,7 @@ class Work(ABC):
             pool.shutdown(cancel_futures=True)  # what is under way ends: the cloud has these requests already
             self.settle()
             raise Interrupted(
-                f"stopped {self.deed[:-1]}ing; what the cloud has begun goes on by itself\n{self.stands()}",
+                f"stopped {self.verb[:-1]}ing; what the cloud has begun goes on by itself\n{self.stands()}",
                 about=self.title,
                 fix=f"the same call goes on where it was: {self.resume}",
             ) from error
@@ -162,7 +162,7 @@ class Work(ABC):
                 self.requests += 1
                 pool.submit(self.carry, item, item.request)
 
-    def carry(self, item: Item, request: str) -> None:
+    def carry(self, item: Task, request: str) -> None:
         """Make one request, in a thread of its own, and send back what came of it."""
         try:
             with shown_elsewhere():
@@ -170,7 +170,9 @@ class Work(ABC):
         except BaseException as error:  # noqa: BLE001  (raised again by the caller's thread)
             self.inbox.put((item, request, None, error))
 
-    def answered(self, item: Item, request: str, seen: Seen | None, error: BaseException | None) -> None:
+    def answered(
+        self, item: Task, request: str, seen: ResourceStatus | None, error: BaseException | None
+    ) -> None:
         poll = item.resource.poll
         if error is not None:
             try:
@@ -185,22 +187,22 @@ class Work(ABC):
                 self.again(item, request, after=poll)
             return
         item.patience.succeeded()
-        if request == "look":
+        if request == "describe":
             item.words = seen.words
             self.saw(item, seen)
             self.check_deadline(item, seen)
         else:
             item.tries += 1
             self.again(
-                item, "look", after=0 if item.expected <= AT_ONCE_SECONDS else min(item.expected, poll)
+                item, "describe", after=0 if item.expected <= AT_ONCE_SECONDS else min(item.expected, poll)
             )
 
     # What may follow
 
-    def again(self, item: Item, request: str, *, after: float) -> None:
+    def again(self, item: Task, request: str, *, after: float) -> None:
         item.request, item.due = request, self.clock.now() + after
 
-    def act(self, item: Item, request: str, *, after: float = 0, state: str) -> None:
+    def act(self, item: Task, request: str, *, after: float = 0, state: str) -> None:
         """Ask the cloud for something, unless it has been asked too often."""
         if item.tries >= MOST_TRIES:
             self.fail(item, self.gave_up(item, f"asked {item.tries} times, and it did not happen"))
@@ -208,24 +210,24 @@ class Work(ABC):
         item.state, item.unseen = state, 0
         self.again(item, request, after=after)
 
-    def done(self, item: Item, state: str) -> None:
+    def done(self, item: Task, state: str) -> None:
         item.phase, item.state, item.due = Phase.DONE, state, None
         item.took = self.clock.now() - item.began
 
-    def fail(self, item: Item, error: BaseException) -> None:
+    def fail(self, item: Task, error: BaseException) -> None:
         item.phase, item.state, item.due = Phase.FAILED, "failed", None
         item.took = self.clock.now() - item.began
         item.words = error.what if isinstance(error, KitError) else repr(error)
         self.errors.append(error)
 
-    def gave_up(self, item: Item, what: str) -> KitError:
+    def gave_up(self, item: Task, what: str) -> KitError:
         return ProviderFailed(
             f"{what}. The cloud says: {item.words or 'nothing'}",
             about=f"{item.resource.name} ({item.resource.kind}) of {self.title}",
             fix=self.resume,
         )
 
-    def check_deadline(self, item: Item, seen: Seen) -> None:
+    def check_deadline(self, item: Task, seen: ResourceStatus) -> None:
         longest = max(LONGEST_SECONDS, 3 * item.expected)
         if item.phase is Phase.RUNS and self.clock.now() - item.began > longest:
             what = f"{item.resource.name} took longer than {duration(longest)}. Last seen: {seen.state}"
@@ -253,7 +255,7 @@ class Work(ABC):
     def snapshot(self, *, over: bool = False) -> Snapshot:
         now = self.clock.now()
         rows = tuple(
-            Step(
+            ReconcileStep(
                 item.resource.name,
                 item.resource.kind,
                 item.phase,
@@ -266,9 +268,9 @@ class Work(ABC):
         )
         left: dict[str, float] = {}
         remaining = max((self.remaining(item, left, now) for item in self.items.values()), default=0.0)
-        return Snapshot(self.title, self.deed, rows, now - self.began, remaining, over)
+        return Snapshot(self.title, self.verb, rows, now - self.began, remaining, over)
 
-    def remaining(self, item: Item, known: dict[str, float], now: float) -> float:
+    def remaining(self, item: Task, known: dict[str, float], now: float) -> float:
         """Return the seconds until it is done as a rule; those who wait for nothing that lives: 0."""
         name = item.resource.name
         if name not in known:

@@ -5,10 +5,10 @@ No gcloud is needed. Pods need no secret: the account of the machines may pull f
 
 from collections.abc import Callable
 
-from clouds.google.accounts import Account
+from clouds.google.accounts import ServiceAccount
 from clouds.google.builds import build
 from clouds.google.registry import Repository, RepositoryAccess, image_prefix
-from clouds.google.session import Session, find
+from clouds.google.session import GcpSession, find
 from clouds.google.token import access_token
 from clouds.reconciler import reconcile
 from clouds.reconciler.clock import Clock
@@ -28,7 +28,7 @@ class ArtifactRegistry(Registry):
         clock: Of what is waited for; by default the one on the wall.
     """
 
-    def __init__(self, session: Session, tags: Tags, *, clock: Clock | None = None) -> None:
+    def __init__(self, session: GcpSession, tags: Tags, *, clock: Clock | None = None) -> None:
         self.session, self.tags, self.clock = session, tags, clock
         self.repository = Repository(session, tags)
 
@@ -57,7 +57,7 @@ class ArtifactRegistry(Registry):
     def _uri(self) -> str:
         found = self.repository.found()
         if found is None or not self.repository.owns(found):
-            roles = (Account(self.session, self.tags, role) for role in ("expiry", "nodes"))
+            roles = (ServiceAccount(self.session, self.tags, role) for role in ("expiry", "nodes"))
             parts = [*roles, self.repository, RepositoryAccess(self.session, self.tags)]
             title = f'repository of cluster "{self.tags.cluster}"'
             reconcile.bring_up(parts, title=title, resume="the same call again", clock=self.clock)

@@ -7,18 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from clouds import tags as tags_
-from clouds.google import leftovers
-from clouds.google.accounts import BUILDS, Account, Grant
-from clouds.google.cluster import ClusterLabels, GkeCluster, TrainingPool
-from clouds.google.expiry import TIMES, Ending
-from clouds.google.machines import Machines
-from clouds.google.network import Network, Subnet, network_of
+from clouds.google import orphans
+from clouds.google.accounts import BUILDS, IamGrant, ServiceAccount
+from clouds.google.client_errors import ErrorReason, GcpError
+from clouds.google.cluster import ClusterLabels, GkeControlPlane, TrainingPool
+from clouds.google.expiry import TIMES, DeletionJob
+from clouds.google.machines import MachinePool
+from clouds.google.network import Subnetwork, VpcNetwork, network_of
 from clouds.google.owned import ZONE, read, sound
-from clouds.google.refusals import Refused, Why
 from clouds.google.registry import Repository, RepositoryAccess
-from clouds.google.session import Session
-from clouds.google.storage import Bucket, BucketAccess
-from clouds.reconciler.resource import Resource, State
+from clouds.google.session import GcpSession
+from clouds.google.storage import BucketAccess, StorageBucket
+from clouds.reconciler.resource import Resource, ResourceState
 from clouds.tags import Tags
 
 
@@ -36,7 +36,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Plan:
+class GkePlan:
     """A cluster as it shall be.
 
     Attributes:
@@ -47,34 +47,34 @@ class Plan:
         admins: Who administers it, beside who made it: ``user:ada@example.org``.
     """
 
-    session: Session
+    session: GcpSession
     tags: Tags
-    machines: Machines
+    machines: MachinePool
     network: str | None = None
     admins: tuple[str, ...] = ()
 
 
-def resources(plan: Plan) -> list[Resource]:
+def resources(plan: GkePlan) -> list[Resource]:
     """Return all that a cluster is made of, in an order in which it can be read."""
     session, tags, network = plan.session, plan.tags, plan.network
-    own = [] if network else [Network(session, tags), Subnet(session, tags, session.region)]
+    own = [] if network else [VpcNetwork(session, tags), Subnetwork(session, tags, session.region)]
     return [
-        Account(session, tags, "expiry"),
-        Grant(session, tags, "expiry"),
-        *(Ending(session, tags, what) for what in TIMES),
-        Account(session, tags, "nodes"),
-        Grant(session, tags, "nodes"),
+        ServiceAccount(session, tags, "expiry"),
+        IamGrant(session, tags, "expiry"),
+        *(DeletionJob(session, tags, what) for what in TIMES),
+        ServiceAccount(session, tags, "nodes"),
+        IamGrant(session, tags, "nodes"),
         *own,
-        GkeCluster(session, tags, network=network),
+        GkeControlPlane(session, tags, network=network),
         TrainingPool(session, tags, plan.machines),
-        Bucket(session, tags),
+        StorageBucket(session, tags),
         BucketAccess(session, tags),
         Repository(session, tags),
         RepositoryAccess(session, tags),
     ]
 
 
-def extension(session: Session, tags: Tags) -> list[Resource]:
+def extension(session: GcpSession, tags: Tags) -> list[Resource]:
     """Return what has to be brought to a cluster's new end.
 
     Args:
@@ -82,16 +82,16 @@ def extension(session: Session, tags: Tags) -> list[Resource]:
         tags: Its tags, with the new end.
     """
     labels = ClusterLabels(session, tags)
-    labels.needs = tuple(f"end of the {each}" for each in ("training pool", "cluster"))
+    labels.depends_on = tuple(f"end of the {each}" for each in ("training pool", "cluster"))
     return [
-        Account(session, tags, "expiry", exact=True),
-        Grant(session, tags, "expiry", exact=True),
-        *(Ending(session, tags, what, exact=True) for what in TIMES),
+        ServiceAccount(session, tags, "expiry", exact=True),
+        IamGrant(session, tags, "expiry", exact=True),
+        *(DeletionJob(session, tags, what, exact=True) for what in TIMES),
         labels,
     ]
 
 
-def traces(session: Session) -> dict[str, Trace]:
+def traces(session: GcpSession) -> dict[str, Trace]:
     """Return every cluster of the kit of which something is left in the project, by name."""
     found: dict[str, Trace] = {}
     with ThreadPoolExecutor(len(_PLACES), thread_name_prefix="traces") as pool:
@@ -109,7 +109,7 @@ def traces(session: Session) -> dict[str, Trace]:
     return found
 
 
-def discover(session: Session, cluster: str | None = None) -> list[Resource]:
+def discover(session: GcpSession, cluster: str | None = None) -> list[Resource]:
     """Return what is there of a cluster, or of all clusters of the project, and is the kit's.
 
     Args:
@@ -127,16 +127,16 @@ def discover(session: Session, cluster: str | None = None) -> list[Resource]:
     return everything
 
 
-def of_cluster(session: Session, tags: Tags) -> list[Resource]:
+def of_cluster(session: GcpSession, tags: Tags) -> list[Resource]:
     """Return what is there of one cluster, and is the kit's."""
-    candidates: list[Resource] = [Account(session, tags, role) for role in ("expiry", "nodes", BUILDS)]
-    candidates += [Grant(session, tags, role) for role in ("expiry", "nodes")]
-    candidates += [Network(session, tags), Bucket(session, tags)]
+    candidates: list[Resource] = [ServiceAccount(session, tags, role) for role in ("expiry", "nodes", BUILDS)]
+    candidates += [IamGrant(session, tags, role) for role in ("expiry", "nodes")]
+    candidates += [VpcNetwork(session, tags), StorageBucket(session, tags)]
     if session.zone:
         candidates += [
-            *(Ending(session, tags, what) for what in TIMES),
-            Subnet(session, tags, session.region),
-            GkeCluster(session, tags),
+            *(DeletionJob(session, tags, what) for what in TIMES),
+            Subnetwork(session, tags, session.region),
+            GkeControlPlane(session, tags),
             TrainingPool(session, tags),
             Repository(session, tags),
         ]
@@ -144,41 +144,44 @@ def of_cluster(session: Session, tags: Tags) -> list[Resource]:
         there = [
             each for each, found in zip(candidates, pool.map(_is_there, candidates), strict=True) if found
         ]
-    own = any(isinstance(each, Network) for each in there)
-    left = leftovers.find_all(session, tags, network_of(tags.cluster) if own else None)
+    own = any(isinstance(each, VpcNetwork) for each in there)
+    left = orphans.find_all(session, tags, network_of(tags.cluster) if own else None)
     for each in there:
-        if isinstance(each, GkeCluster):  # what it still looks after is deleted after it
-            each.needs = (*each.needs, *(one.name for one in left))
+        if isinstance(each, GkeControlPlane):  # what it still looks after is deleted after it
+            each.depends_on = (*each.depends_on, *(one.name for one in left))
     return [*there, *left]
 
 
 def _is_there(resource: Resource) -> bool:
     try:
-        return resource.look().state is not State.ABSENT
-    except Refused as error:
-        if error.why in (Why.TAKEN, Why.DISABLED):  # somebody else's; or a service that nobody has used
+        return resource.describe().state is not ResourceState.ABSENT
+    except GcpError as error:
+        if error.why in (
+            ErrorReason.TAKEN,
+            ErrorReason.DISABLED,
+        ):  # somebody else's; or a service that nobody has used
             return False
         raise
 
 
-def _clusters(session: Session) -> Iterator[dict[str, str]]:
+def _clusters(session: GcpSession) -> Iterator[dict[str, str]]:
     listed = session.container("list_clusters", parent=f"projects/{session.project}/locations/-")
     for each in listed.clusters:
         yield {**each.resource_labels, ZONE: each.location} if each.resource_labels else {}
 
 
-def _accounts(session: Session) -> Iterable[dict[str, str]]:
+def _accounts(session: GcpSession) -> Iterable[dict[str, str]]:
     name = f"projects/{session.project}"
     found = session.every("iam", "projects.serviceAccounts.list", "accounts", name=name, pageSize=100)
     return (read(each.get("description", "")) for each in found)
 
 
-def _networks(session: Session) -> Iterable[dict[str, str]]:
+def _networks(session: GcpSession) -> Iterable[dict[str, str]]:
     found = session.every("compute", "networks.list", "items", project=session.project)
     return (read(each.get("description", "")) for each in found)
 
 
-def _buckets(session: Session) -> Iterable[dict[str, str]]:
+def _buckets(session: GcpSession) -> Iterable[dict[str, str]]:
     found = session.every("storage", "buckets.list", "items", project=session.project)
     return (each.get("labels") or {} for each in found)
 

@@ -1,30 +1,30 @@
-"""What the clusters at clouds have in common: how one is made, found, scaled, put off and deleted, what it
-costs, and what this machine remembers of it.
+"""The lifecycle that clusters at clouds share: create, find, scale, extend, delete, costs, local files.
 
-What such a cluster is made of is in `clouds.aws` and `clouds.google`; how it is planned and
-described there is in `eks` and `gke`.
+The resources of a cluster are in `clouds.aws` and `clouds.google`, and so are its planning and description.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
-from clouds import consent
-from clouds.cluster_contract import CloudContract
+from clouds import confirmation
+from clouds.cluster_store import ClusterStore
 from clouds.options import HOURS, hours_of, until_of
-from clouds.orphans import release
-from clouds.prices import Estimate, hours_left
+from clouds.price_table import Estimate, Price, hours_left
 from clouds.reconciler import reconcile
-from clouds.reconciler.resource import Resource, Seen, State
-from clouds.steps_table import StepsTable
+from clouds.reconciler.clock import Clock
+from clouds.reconciler.resource import Resource, ResourceState, ResourceStatus
+from clouds.reconciler.steps_table import StepsTable
+from clouds.release import release
 from clouds.tags import Tags
 from kitlib import config as settings
-from kitlib.clusters.base import Shape
+from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.kubectl import find_kubectl
-from kitlib.clusters.preflight import Probe, Report, run
+from kitlib.clusters.preflight import Check, Probe, Report, run
 from kitlib.display.tables import Table, Text
 from kitlib.errors import ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
 from kitlib.k8s import manifests, names
@@ -33,8 +33,37 @@ from kitlib.k8s.quantities import check_count
 LOOKS = 8  # at one time
 
 
-class CloudCluster(CloudContract):
-    """A cluster at a cloud; its arguments are those of the contract."""
+class CloudCluster(Cluster):
+    """A cluster at a cloud: created, found, scaled, extended and deleted in one way for EKS and GKE.
+
+    The abstract methods are what each cloud does in its own way. A plan is the cloud's own type, and so is
+    the description of a cluster: only its own class looks into them.
+
+    Args:
+        name: Its name.
+        session: The client of its account or project, in its region or zone.
+
+    Attributes:
+        store: The files on this machine about such clusters.
+        clock: Of the reconciler; None is the wall clock.
+        cloud: Its name for people.
+        options: Of `create_cluster`, with a description of each.
+        place: The session's attribute with the location: ``region``.
+        pool: The value of the label ``trainyard/pool`` on training machines.
+        up: States in which its API server answers.
+    """
+
+    store: ClassVar[ClusterStore]
+    clock: ClassVar[Clock | None] = None
+    cloud: ClassVar[str]
+    options: ClassVar[Mapping[str, str]]
+    place: ClassVar[str]
+    pool: ClassVar[str]
+    up: ClassVar[tuple[str, ...]]
+
+    def __init__(self, name: str, session) -> None:
+        super().__init__(self.checked(name))
+        self.session = session
 
     # Making and finding
 
@@ -51,27 +80,27 @@ class CloudCluster(CloudContract):
         plan = cluster._planned(shape)
         if recreate:
             cluster.delete()
-        found = None if recreate else cluster._described()
+        found = None if recreate else cluster._description()
         if found is None:
             cluster._agree(plan, shape)
         else:
-            plan = cluster._as_it_is(found, plan, shape)
+            plan = cluster._reuse_existing(found, plan, shape)
         cluster._remember(plan=plan)
         cluster._bring_up(plan)
         cluster._keep()
-        cluster._furnish(plan)
+        cluster._install_addons(plan)
         return cluster
 
     @classmethod
     def preflight(cls, name: str, shape: Shape) -> Report:
         """Look at what may stand in the way of a new cluster; nothing is made, and nothing costs."""
         cluster = cls._asked(name, shape)
-        return cluster._look_first(cluster._planned(shape))
+        return cluster._preflight(cluster._planned(shape))
 
     @classmethod
     def existing(cls) -> list[dict[str, object]]:
         """Return a row for each that was used from here; how it is, nobody asks the cloud."""
-        return cls.memory.rows(cls.place)
+        return cls.store.rows(cls.place)
 
     @classmethod
     def _asked(cls, name: str, shape: Shape) -> Self:
@@ -84,15 +113,17 @@ class CloudCluster(CloudContract):
 
     def _agree(self, plan, shape: Shape) -> None:
         """Look at what may stand in the way, and have the price agreed to; nothing is made before."""
-        self._look_first(plan).raise_failures()
+        self._preflight(plan).raise_failures()
         given = shape.options
         estimate = self._estimate(plan, hours_of(given.get("hours", HOURS)))
         self._spend(estimate, confirm=given.get("confirm") is True, budget=given.get("budget"))
 
     def _spend(self, estimate: Estimate, *, confirm: bool, budget: float | None) -> None:
         """Have a price agreed to; a budget counts all clusters that stand until their ends as well."""
-        already = consent.committed(self._standing()) if consent.is_limited(budget) else 0.0
-        consent.agree(estimate, confirm=confirm, budget=budget, already=already)
+        already = (
+            confirmation.committed_cost(self._running_costs()) if confirmation.is_limited(budget) else 0.0
+        )
+        confirmation.confirm_cost(estimate, confirm=confirm, budget=budget, already=already)
 
     def _bring_up(self, plan) -> None:
         self._work(reconcile.bring_up, self._parts(plan), self._again)
@@ -117,7 +148,7 @@ class CloudCluster(CloudContract):
     @property
     def status(self) -> dict[str, object]:
         """What is known of it: state, version, place, end."""
-        found = self._described()
+        found = self._description()
         if found is None:
             return {"name": self.name, "state": "absent"}
         return {"name": self.name, "state": self._state(found), **self._facts(found)}
@@ -125,22 +156,26 @@ class CloudCluster(CloudContract):
     def resources(self) -> Table:
         """Return all that the cloud has of it, and how each is."""
         rows = [
-            (part.name, part.kind, seen.state.value, part.bills, seen.id, seen.words)
+            (part.name, part.kind, seen.state.value, part.hourly_cost, seen.id, seen.words)
             for part, seen in self._there()
         ]
         columns = ("what", "kind", "state", "costs", "id", "words")
         return Table(columns, rows, empty=f"nothing is left of it at {self.cloud}")
 
-    def _there(self) -> list[tuple[Resource, Seen]]:
+    def _there(self) -> list[tuple[Resource, ResourceStatus]]:
         """Return what there is of it, and how it is."""
-        parts = self._doomed()
-        with ThreadPoolExecutor(LOOKS, thread_name_prefix="look") as pool:
-            seen = list(pool.map(lambda part: part.look(), parts))
-        return [(part, how) for part, how in zip(parts, seen, strict=True) if how.state is not State.ABSENT]
+        parts = self._all_resources()
+        with ThreadPoolExecutor(LOOKS, thread_name_prefix="describe") as pool:
+            seen = list(pool.map(lambda part: part.describe(), parts))
+        return [
+            (part, how)
+            for part, how in zip(parts, seen, strict=True)
+            if how.state is not ResourceState.ABSENT
+        ]
 
     def explain(self, words: str) -> KitError:
         """Return why it does not answer, as far as the cloud knows."""
-        found = self._described()
+        found = self._description()
         if found is None:
             return self._not_found()
         state = self._state(found)
@@ -156,7 +191,7 @@ class CloudCluster(CloudContract):
         Raises:
             ClusterNotFound: There is none.
         """
-        found = self._described()
+        found = self._description()
         if found is None:
             raise self._not_found()
         return found
@@ -171,7 +206,7 @@ class CloudCluster(CloudContract):
     @property
     def kubeconfig(self) -> Path:
         """Its own file, with a program of the kit's that brings the credentials."""
-        path = self.memory.kubeconfig(self.name)
+        path = self.store.kubeconfig(self.name)
         if not path.exists():
             self._keep()
         return path
@@ -181,7 +216,7 @@ class CloudCluster(CloudContract):
         found = self._found()
         self._remember(found=found)
         if config := self._kubeconfig(found):
-            self.memory.write_kubeconfig(self.name, config)
+            self.store.write_kubeconfig(self.name, config)
 
     def kubectl_command(self) -> list[str]:
         """Return the kubectl on PATH, or else the kit's own."""
@@ -274,16 +309,136 @@ class CloudCluster(CloudContract):
         Raises:
             ProviderFailed: Something is left; the error names it, and what it costs.
         """
-        found = self._described()
+        found = self._description()
         if found is not None and self._state(found) in self.up:
             self._keep()
             release(self.kube, about=self._title)
-        self._work(reconcile.take_down, self._doomed(), f'kit.connect("{self.name}").delete()')
+        self._work(reconcile.take_down, self._all_resources(), f'kit.connect("{self.name}").delete()')
         if left := self._there():
             raise ProviderFailed(
                 "something is left, and may cost: "
-                + "; ".join(f"{part.name} {seen.id} {part.bills}".rstrip() for part, seen in left),
+                + "; ".join(f"{part.name} {seen.id} {part.hourly_cost}".rstrip() for part, seen in left),
                 about=self._title,
                 fix=f"delete it again; if it stays, docs/{self.provider}.md says how by hand",
             )
-        self.memory.forget(self.name)
+        self.store.forget(self.name)
+
+    # What each cloud does in its own way
+
+    @classmethod
+    @abstractmethod
+    def checked(cls, name: str) -> str:
+        """Return a name that a cluster there can have."""
+
+    @classmethod
+    @abstractmethod
+    def _session(cls, name: str, given: Mapping[str, object]):
+        """Return the way to where it was asked for, or to where this machine knows it."""
+
+    @abstractmethod
+    def _description(self):
+        """Return what the cloud says of it; None if there is none that is the kit's."""
+
+    @abstractmethod
+    def _state(self, found) -> str:
+        """Return its state, in the cloud's word."""
+
+    @abstractmethod
+    def _facts(self, found) -> dict[str, object]:
+        """Return its version, place, end and endpoint."""
+
+    @abstractmethod
+    def _planned(self, shape: Shape):
+        """Return the cluster as it shall be; one that was begun keeps its end."""
+
+    @abstractmethod
+    def _reuse_existing(self, found, plan, shape: Shape):
+        """Return the plan with the machines that are there, which never change.
+
+        Raises:
+            BadInput: Others are asked for.
+        """
+
+    @abstractmethod
+    def _preflight(self, plan) -> Report:
+        """Look at what may stand in the way."""
+
+    @abstractmethod
+    def _estimate(self, plan, hours: float) -> Estimate:
+        """Return what it costs."""
+
+    @abstractmethod
+    def _cost(self) -> Estimate:
+        """Return what it costs from now until its end, as it stands."""
+
+    @abstractmethod
+    def _running_costs(self) -> list[Estimate]:
+        """Return the same of each cluster of the kit's in the account or project."""
+
+    @abstractmethod
+    def _machines(self) -> int:
+        """Return how many training machines it has, or may grow to."""
+
+    @abstractmethod
+    def _price_of_machines(self, count: int) -> tuple[Price, ...]:
+        """Return what so many more of them cost."""
+
+    @abstractmethod
+    def _quotas(self, nodes: int, more: int) -> Iterable[Check]:
+        """Look whether the account may have so many of them, of which so many are not there yet."""
+
+    @abstractmethod
+    def _scale(self, nodes: int) -> None:
+        """Have so many of them."""
+
+    @abstractmethod
+    def add_admin(self, who: str) -> Text:
+        """Let somebody of the cloud's do all in the cluster, beside who made it; they stay until its end.
+
+        Args:
+            who: At AWS the ARN of a user or role of IAM; at Google Cloud ``user:ada@example.org``.
+
+        Returns:
+            How they reach it.
+        """
+
+    @abstractmethod
+    def _parts(self, plan) -> Sequence[Resource]:
+        """Return all that it is made of."""
+
+    @abstractmethod
+    def _all_resources(self) -> Sequence[Resource]:
+        """Return all that there may be of it, with what Kubernetes made."""
+
+    @abstractmethod
+    def _install_addons(self, plan) -> None:
+        """Put into the cluster what its volumes and its machines need."""
+
+    @abstractmethod
+    def _remember(self, *, plan=None, found=None) -> None:
+        """Keep where it is, before it is made or as it is found."""
+
+    @abstractmethod
+    def _kubeconfig(self, found) -> Mapping:
+        """Return the kubeconfig that leads to it."""
+
+    @abstractmethod
+    def _end(self) -> datetime | None:
+        """Return when it ends; None if it has no end that is to come."""
+
+    @abstractmethod
+    def _move_end(self, found, until: datetime) -> None:
+        """Let it end then."""
+
+    @property
+    @abstractmethod
+    def _again(self) -> str:
+        """The call that makes it, or goes on."""
+
+    @property
+    def _where(self) -> str:
+        return getattr(self.session, self.place)
+
+    @property
+    def _title(self) -> str:
+        return f'cluster "{self.name}" in {self._where}'

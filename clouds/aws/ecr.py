@@ -8,7 +8,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from clouds.aws.builds import build
-from clouds.aws.plan import Plan
+from clouds.aws.plan import EksPlan
 from clouds.aws.registry import Repositories
 from clouds.reconciler.clock import Clock
 from kitlib.clusters.registry import Login, Order, Registry, Stored, short_name
@@ -24,7 +24,7 @@ class EcrRegistry(Registry):
         clock: Of the waiting for builds; by default the one on the wall.
     """
 
-    def __init__(self, plan: Plan, *, clock: Clock | None = None) -> None:
+    def __init__(self, plan: EksPlan, *, clock: Clock | None = None) -> None:
         self.clock = clock
         self.plan, self.session = plan, plan.session
         self.repositories = Repositories(plan)
@@ -45,7 +45,7 @@ class EcrRegistry(Registry):
             "ecr",
             "describe_images",
             fine=NOT_THERE,
-            repositoryName=self.repositories.called(short_name(name)),
+            repositoryName=self.repositories.resource_name(short_name(name)),
             imageIds=[{"imageTag": tag}],
         )
         if not found or not found["imageDetails"]:

@@ -8,7 +8,7 @@ and in a log, each step is a line when it ends. It is always shown from the thre
 from contextlib import AbstractContextManager
 from html import escape
 
-from clouds.reconciler.snapshot import Phase, Snapshot, Step, duration
+from clouds.reconciler.snapshot import Phase, ReconcileStep, Snapshot, duration
 from kitlib.display import progress
 from kitlib.widgets.display import has_frontend
 
@@ -80,7 +80,7 @@ def phases(snapshot: Snapshot) -> list[tuple[str, Phase]]:
     return [(each.name, each.phase) for each in snapshot.steps]
 
 
-def ended(step: Step) -> str:
+def ended(step: ReconcileStep) -> str:
     """Return a line for a step that has ended."""
     took = f"after {duration(step.actual or 0)}, expected {duration(step.expected)}"
     return f"{MARKS[step.phase]} {step.name}: {step.state} {took}" + (f": {step.words}" if step.words else "")
@@ -99,7 +99,7 @@ def html(snapshot: Snapshot) -> str:
     )
 
 
-def _row(step: Step) -> str:
+def _row(step: ReconcileStep) -> str:
     share = 0.0 if step.actual is None else step.actual / step.expected if step.expected else 1.0
     if step.phase is Phase.DONE:
         share = 1.0

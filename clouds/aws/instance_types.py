@@ -4,8 +4,8 @@ import difflib
 import re
 from dataclasses import dataclass
 
-from clouds.aws.refusals import Refused
-from clouds.aws.session import Session
+from clouds.aws.client_errors import AwsError
+from clouds.aws.session import AwsSession
 from kitlib.errors import BadInput
 
 # Zones in which EKS has no control planes:
@@ -17,7 +17,7 @@ WITHOUT = ("m5.xlarge", "m6i.xlarge", "m7i.xlarge", "m5.large", "c5.2xlarge", "t
 
 
 @dataclass(frozen=True)
-class Machine:
+class InstanceType:
     """An instance type.
 
     Attributes:
@@ -35,7 +35,7 @@ class Machine:
     arm: bool
 
 
-def machine(session: Session, name: str) -> Machine:
+def instance_type(session: AwsSession, name: str) -> InstanceType:
     """Return what a type is.
 
     Raises:
@@ -44,8 +44,8 @@ def machine(session: Session, name: str) -> Machine:
     try:
         answer = session.call("ec2", "describe_instance_types", InstanceTypes=[name])
         found = answer["InstanceTypes"][0]
-    except (Refused, IndexError) as error:
-        if isinstance(error, Refused) and not error.code.startswith("InvalidInstanceType"):
+    except (AwsError, IndexError) as error:
+        if isinstance(error, AwsError) and not error.code.startswith("InvalidInstanceType"):
             raise
         raise BadInput(
             f"{session.region} has no such instance type",
@@ -53,7 +53,7 @@ def machine(session: Session, name: str) -> Machine:
             fix=_meant(session, name),
         ) from error
     gpus = (found.get("GpuInfo") or {}).get("Gpus") or []
-    return Machine(
+    return InstanceType(
         name,
         found["VCpuInfo"]["DefaultVCpus"],
         found["MemoryInfo"]["SizeInMiB"] / 1024,
@@ -62,7 +62,7 @@ def machine(session: Session, name: str) -> Machine:
     )
 
 
-def zones(session: Session, instance_type: str) -> tuple[str, str]:
+def zones(session: AwsSession, instance_type: str) -> tuple[str, str]:
     """Return two zones for a cluster's subnets, both with machines of the type if there are two.
 
     The first has the type in any case.
@@ -87,7 +87,7 @@ def zones(session: Session, instance_type: str) -> tuple[str, str]:
     return chosen[0], chosen[1]
 
 
-def zones_with(session: Session, instance_type: str) -> list[str]:
+def zones_with(session: AwsSession, instance_type: str) -> list[str]:
     """Return the zones that have machines of a type; whether one is free there, nobody tells."""
     offers = session.every(
         "ec2",
@@ -99,14 +99,14 @@ def zones_with(session: Session, instance_type: str) -> list[str]:
     return sorted(each["Location"] for each in offers)
 
 
-def instead(session: Session, instance_type: str) -> list[str]:
+def instead(session: AwsSession, instance_type: str) -> list[str]:
     """Return up to three types of the region that would do in place of one: with a GPU, or without."""
     others = WITH_A_GPU if re.match(r"(g|gr|p|vt)\d", instance_type) else WITHOUT
     offered = _offered(session)
     return [each for each in others if each in offered and each != instance_type][:3]
 
 
-def _offered(session: Session) -> set[str]:
+def _offered(session: AwsSession) -> set[str]:
     """Return all types that a region has."""
     every = session.every(
         "ec2", "describe_instance_type_offerings", "InstanceTypeOfferings", LocationType="region"
@@ -114,11 +114,11 @@ def _offered(session: Session) -> set[str]:
     return {each["InstanceType"] for each in every}
 
 
-def _meant(session: Session, name: str) -> str:
+def _meant(session: AwsSession, name: str) -> str:
     """Return what somebody may have meant who asked for a type that there is not."""
     try:
         near = difflib.get_close_matches(name, sorted(_offered(session)), n=3, cutoff=0.6)
-    except Refused:  # who may not list them learns less
+    except AwsError:  # who may not list them learns less
         near = []
     if near:
         return f"did you mean {' or '.join(near)}?"
