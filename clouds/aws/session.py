@@ -41,7 +41,7 @@ class AwsSession:
         BadInput: There is no such profile or region, or none is named.
 
     Example:
-        >>> session = Session("eu-central-1")
+        >>> session = AwsSession("eu-central-1")
         >>> session.call("eks", "describe_cluster", name="lab")["cluster"]["status"]
         'ACTIVE'
     """

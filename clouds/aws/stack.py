@@ -124,7 +124,7 @@ def discover(session: AwsSession, cluster: str | None = None) -> list[AwsResourc
     A look at each tells whether it is there.
 
     Example:
-        >>> [each.name for each in discover(Session("eu-central-1")) if each.look().id]
+        >>> [each.name for each in discover(AwsSession("eu-central-1")) if each.describe().id]
     """
     names = clusters(session) if cluster is None else {cluster}
     return [each for name in sorted(names) for each in all_resources(EksPlan(session, Tags(name, "", "")))]

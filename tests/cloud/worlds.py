@@ -249,7 +249,7 @@ class Google(World):
         stack, machines = self.modules["stack"], self.modules["machines"].MachinePool
         session = self.modules["session"].GcpSession(zone=self.ZONE)
         wanted = machines.of(nodes=2, accelerator="nvidia-tesla-t4")
-        return stack.resources(stack.Plan(session, self.tags(), wanted))
+        return stack.resources(stack.GkePlan(session, self.tags(), wanted))
 
     def found(self) -> list[Resource]:
         session = self.modules["session"].GcpSession(zone=self.ZONE)
