@@ -1,130 +1,121 @@
-"""Which operators there are: version, where their manifests come from, what has to be ready. Data only.
+"""The catalog of operators, and their manifests: fetched from where they are released, checked by a digest.
 
-What the kit changes in the manifests is in ``manifests/operators/``, a kustomization each.
+The data are in ``catalog.toml``; what the kit changes in the manifests is in ``manifests/operators/``, a
+kustomization each. Proxies are honoured as the environment names them.
 """
 
-from collections.abc import Mapping
+import hashlib
+import tarfile
+import tempfile
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import IO
 
-from kitlib import config
+from kitlib.clusters.machine import manifests_here
+from kitlib.errors import InstallFailed
 
-
-@dataclass(frozen=True)
-class Source:
-    """Where manifests lie.
-
-    Attributes:
-        url: A file, or an archive (``.tar.gz``) whose one top folder has the version's name.
-        folder: Which folder of the archive; empty for a file.
-        digest: Of what is taken, by `sources.digest`. It is of the files and not of the archive, which is
-            packed anew from time to time.
-    """
-
-    url: str
-    digest: str
-    folder: str = ""
+CONNECT_SECONDS, READ_SECONDS = 10, 60
+CHUNK_BYTES = 2**18
 
 
 @dataclass(frozen=True)
-class Part:
-    """One set of objects that is installed together.
-
-    Attributes:
-        name: Its folder in ``manifests/operators``, and the value of its label.
-        version: Of the program.
-        workload: What has to be available: kind, namespace and name.
-        source: Where its manifests come from; None if they are the kit's own.
-        program: What stands for its image on local nodes, as ``kit images get`` calls it.
-        then: The kind of what lies in its folder ``then``: applied once its webhooks answer.
-        code: A file of the kit that travels in its ConfigMap.
-    """
+class OperatorPart:
+    """A set of objects that is installed together; the attributes are described in ``catalog.toml``."""
 
     name: str
     version: str
     workload: tuple[str, str, str]
-    source: Source | None = None
     program: str = ""
+    url: str = ""
+    folder: str = ""
+    digest: str = ""
     then: str = ""
-    code: Path | None = None
+    code: str = ""
 
 
-def _tagged(repository: str, version: str, folder: str, digest: str) -> Source:
-    url = f"https://github.com/{repository}/archive/refs/tags/{version}.tar.gz"
-    return Source(url, digest, folder)
+def _load() -> dict[str, tuple[OperatorPart, ...]]:
+    catalog = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return {
+        operator: tuple(OperatorPart(**part | {"workload": tuple(part["workload"])}) for part in parts)
+        for operator, parts in catalog.items()
+    }
 
 
-_TRAINING_OPERATOR = Part(
-    "training-operator",
-    "v1.8.1",
-    ("Deployment", "kubeflow", "training-operator"),
-    _tagged(
-        "kubeflow/training-operator",
-        "v1.8.1",
-        "manifests",
-        "c13c9bfbb6be3ff0dc881c02e23466fd1955dd3343a9096f47b703e19878a1d7",
-    ),
-    "training-operator",
-)
-_JOBSET = Part(
-    "jobset",
-    "v0.8.2",
-    ("Deployment", "jobset-system", "jobset-controller-manager"),
-    _tagged(
-        "kubernetes-sigs/jobset",
-        "v0.8.2",
-        "config",
-        "6095f0d26ce622fd39b81a22404859ba402d4ec9469115b896a6f41893338ebb",
-    ),
-    "jobset",
-)
-_TRAINER = Part(
-    "trainer",
-    "v2.0.0",
-    ("Deployment", "kubeflow-system", "kubeflow-trainer-controller-manager"),
-    _tagged(
-        "kubeflow/trainer",
-        "v2.0.0",
-        "manifests",
-        "45f3e9107c0bb63b8fc618f080f320c69bf49c0763c898faac4841785c969673",
-    ),
-    "trainer-controller-manager",
-    then="clustertrainingruntimes.trainer.kubeflow.org",
-)
-_METRICS_SERVER = Part(
-    "metrics-server",
-    "v0.9.0",
-    ("Deployment", "kube-system", "metrics-server"),
-    _tagged(
-        "kubernetes-sigs/metrics-server",
-        "v0.9.0",
-        "manifests",
-        "d057387618040640a796d9b135c1faa66741d9b4fbb47e80d1ad30ef65cd6a49",
-    ),
-)
-_NVIDIA = Part(
-    "nvidia-device-plugin",
-    "v0.17.1",
-    ("DaemonSet", "kube-system", "nvidia-device-plugin-daemonset"),
-    Source(
-        "https://raw.githubusercontent.com/NVIDIA/k8s-device-plugin/v0.17.1/deployments/static/"
-        "nvidia-device-plugin.yml",
-        "cae70fb768faf18e9e4005a0e3b5a020569e7396066034a415bfbcf2806dd5fc",
-    ),
-)
-_ELASTIC_JOB = Part(
-    "elastic-job",
-    "v1alpha1",
-    ("Deployment", "elastic-job", "elastic-job-controller"),
-    program="etcd-v2",
-    code=config.DATA / "operators" / "elastic_job" / "controller.py",
-)
+OPERATORS: Mapping[str, tuple[OperatorPart, ...]] = _load()
 
-# In the order in which the parts are installed; they are removed the other way round.
-OPERATORS: Mapping[str, tuple[Part, ...]] = {
-    "training-operator": (_TRAINING_OPERATOR,),
-    "trainer": (_JOBSET, _TRAINER),
-    "metrics-server": (_METRICS_SERVER,),
-    "nvidia-device-plugin": (_NVIDIA,),
-    "elastic-job": (_ELASTIC_JOB,),
-}
+
+def fetch(part: OperatorPart, folder: Path, *, report: Callable[[str], None]) -> None:
+    """Download a part's manifests into a new folder.
+
+    Raises:
+        InstallFailed: They cannot be reached, were cut, or differ from those that were tested.
+    """
+    with tempfile.TemporaryFile() as file:
+        _download(part.url, file, report)
+        folder.mkdir()
+        if part.folder:
+            _unpack(part, file, folder)
+        else:
+            (folder / PurePosixPath(part.url).name).write_bytes(file.read())
+    if (found := digest(folder)) != part.digest:
+        raise InstallFailed(
+            f"the manifests are not those that the kit was tested with: their digest is {found}",
+            about=part.url,
+            fix=f"fetch them another way and compare: the digest should be {part.digest}",
+        )
+
+
+def find_local(part: OperatorPart) -> Path | None:
+    """Find a part's manifests on this machine, beside its program for local clusters."""
+    found = manifests_here(part.program) if part.program else None
+    return found if found and digest(found) == part.digest else None
+
+
+def digest(folder: Path) -> str:
+    """Compute the SHA-256 of the names and the contents of all files in a folder.
+
+    It is that of a text with a line ``<sha256>  <path>`` for each file, in the order of the paths, as
+    ``sha256sum`` prints it in that folder.
+    """
+    lines = sorted(
+        (path.relative_to(folder).as_posix(), hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in folder.rglob("*")
+        if path.is_file()
+    )
+    return hashlib.sha256("".join(f"{sha}  {name}\n" for name, sha in lines).encode()).hexdigest()
+
+
+def _download(url: str, file: IO[bytes], report: Callable[[str], None]) -> None:
+    import requests  # seldom needed
+
+    done = 0
+    try:
+        with requests.get(url, stream=True, timeout=(CONNECT_SECONDS, READ_SECONDS)) as answer:
+            answer.raise_for_status()
+            for chunk in answer.iter_content(CHUNK_BYTES):
+                done += file.write(chunk)
+                report(f"fetching its manifests, {done / 1e6:.1f} MB")
+    except requests.RequestException as error:
+        raise InstallFailed(
+            f"its manifests cannot be fetched: {error}",
+            about=url,
+            fix="see that the network is there, and that HTTPS_PROXY is right if there is a proxy",
+        ) from error
+    file.seek(0)
+
+
+def _unpack(part: OperatorPart, file: IO[bytes], folder: Path) -> None:
+    """Extract one folder of an archive, which has one top folder of its own."""
+    try:
+        with tarfile.open(fileobj=file, mode="r:gz") as archive:
+            for member in archive:
+                inside = PurePosixPath(*PurePosixPath(member.name).parts[1:])
+                if member.isfile() and inside.is_relative_to(part.folder):
+                    member.name = str(inside.relative_to(part.folder))
+                    archive.extract(member, folder, filter="data")
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise InstallFailed(
+            f"its manifests cannot be unpacked: {error}", about=part.url, fix="try again"
+        ) from error

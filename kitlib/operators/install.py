@@ -1,7 +1,7 @@
 """Installing and removing operators: their own manifests, applied by kubectl, until their webhooks answer.
 
-Local nodes run a program that was built from the operator's source, with the same objects. Which operators
-there are is in `table`, what the kit changes in their manifests in ``manifests/operators``.
+Local nodes run a program that was built from the operator's source, with the same objects. The operators are
+in `catalog`, what the kit changes in their manifests in ``manifests/operators``.
 """
 
 import shlex
@@ -22,8 +22,7 @@ from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
-from kitlib.operators.catalog import OPERATORS, Part
-from kitlib.operators.sources import fetch, kept
+from kitlib.operators.catalog import OPERATORS, OperatorPart, fetch, find_local
 
 OPERATOR = "trainyard/operator"
 INSTALLED = "trainyard/installed"  # on the workload, once all of it was there: the version
@@ -37,7 +36,7 @@ Report = Callable[[str], None]
 
 
 def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER, timeout: float | None = None) -> Table:
-    """Install an operator, or find it installed; return when it answers.
+    """Install an operator, or find it installed; wait until it answers.
 
     Args:
         name: ``training-operator``, ``trainer``, ``metrics-server``, ``nvidia-device-plugin`` or
@@ -91,13 +90,13 @@ def uninstall(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
     return Table(("kind", "namespace", "name"), kept, empty="nothing is left of it")
 
 
-def _parts(name: str) -> tuple[Part, ...]:
+def _parts(name: str) -> tuple[OperatorPart, ...]:
     if name not in OPERATORS:
         raise BadInput("the kit has no such operator", about=repr(name), fix=f"one of {', '.join(OPERATORS)}")
     return OPERATORS[name]
 
 
-def _table(parts: list[Part] | tuple[Part, ...]) -> Table:
+def _table(parts: list[OperatorPart] | tuple[OperatorPart, ...]) -> Table:
     rows = [(part.name, part.version, part.workload[1], "/".join(part.workload[::2])) for part in parts]
     return Table(("operator", "version", "namespace", "runs as"), rows, empty="nothing to install")
 
@@ -105,7 +104,7 @@ def _table(parts: list[Part] | tuple[Part, ...]) -> Table:
 # Installing
 
 
-def _install(cluster: Cluster, part: Part, report: Report, timeout: float | None) -> None:
+def _install(cluster: Cluster, part: OperatorPart, report: Report, timeout: float | None) -> None:
     kind, namespace, name = part.workload
     there = cluster.kube.within(namespace).find(kind, name)
     meta = there["metadata"] if there else {}
@@ -124,16 +123,16 @@ def _install(cluster: Cluster, part: Part, report: Report, timeout: float | None
             _mark(cluster.kube, there or cluster.kube.within(namespace).get(kind, name), part)
 
 
-def _gather(cluster: Cluster, part: Part, folder: Path, report: Report) -> None:
-    """Put the kit's kustomization into a folder, and what it builds on beside it, as ``upstream``."""
+def _gather(cluster: Cluster, part: OperatorPart, folder: Path, report: Report) -> None:
+    """Copy the kit's kustomization into a folder, and the manifests it changes beside it, as ``upstream``."""
     shutil.copytree(config.manifests("operators", part.name), folder)
     brought = cluster.operator_manifests(part.program) if part.program else None
-    if part.source and (found := brought or kept(part.program, part.source)):
+    if part.url and (found := brought or find_local(part)):
         shutil.copytree(found, folder / "upstream")
-    elif part.source:
-        fetch(part.source, folder / "upstream", report=report)
+    elif part.url:
+        fetch(part, folder / "upstream", report=report)
     if part.code:
-        shutil.copy(part.code, folder)
+        shutil.copy(config.DATA / part.code, folder)
 
 
 def _apply(cluster: Cluster, folder: Path) -> None:
@@ -141,13 +140,13 @@ def _apply(cluster: Cluster, folder: Path) -> None:
     cluster.kubectl(f"apply --server-side --force-conflicts -k {shlex.quote(str(folder))}")
 
 
-def _mark(kube: Kube, workload: Object, part: Part) -> None:
+def _mark(kube: Kube, workload: Object, part: OperatorPart) -> None:
     kind, namespace, name = part.workload
     meta = {"name": name, "namespace": namespace, "annotations": {INSTALLED: part.version}}
     kube.apply({"apiVersion": workload.get("apiVersion", "apps/v1"), "kind": kind, "metadata": meta})
 
 
-def _wait(kube: Kube, part: Part, report: Report, timeout: float | None) -> None:
+def _wait(kube: Kube, part: OperatorPart, report: Report, timeout: float | None) -> None:
     """Wait until the part's pods are ready, and then until its webhooks answer."""
     kind, namespace, name = part.workload
     about = f'{kind} "{name}" in namespace "{namespace}" of cluster "{kube.cluster}"'
@@ -186,14 +185,14 @@ def _available(workload: Object) -> bool:
     return status.get("availableReplicas", 0) >= workload["spec"]["replicas"]
 
 
-def _holdup(seen: Snapshot, part: Part) -> str:
+def _holdup(seen: Snapshot, part: OperatorPart) -> str:
     mine = [each for name, each in seen["Pod"].items() if name.startswith(part.workload[2])]
     reasons = sorted({words for each in mine if (words := pods.why(each))})
     return "; ".join(reasons) or f"the pods of {part.name} start"
 
 
 def _answers(kube: Kube, probe: Object) -> Iterator[str]:
-    """Yield what speaks against creating an object, again and again: nobody tells when a webhook listens."""
+    """Try again and again to create an object, and yield the refusals: there is no event to wait for."""
     while True:
         try:
             kube.create(probe, dry_run=True)
@@ -206,8 +205,8 @@ def _answers(kube: Kube, probe: Object) -> Iterator[str]:
 # Removing
 
 
-def _left(kube: Kube, part: Part) -> list[tuple[str, str, str]]:
-    """Return what users have made of the part's kinds, in all namespaces."""
+def _left(kube: Kube, part: OperatorPart) -> list[tuple[str, str, str]]:
+    """List the objects that users have created of the part's kinds, in all namespaces."""
     everywhere, label = kube.within(""), f"{OPERATOR}={part.name}"
     found = []
     for definition in kube.get_all("CustomResourceDefinition", labels=label):
@@ -224,7 +223,7 @@ def _left(kube: Kube, part: Part) -> list[tuple[str, str, str]]:
     return found
 
 
-def _remove(cluster: Cluster, part: Part, *, with_kinds: bool) -> None:
+def _remove(cluster: Cluster, part: OperatorPart, *, with_kinds: bool) -> None:
     label = f"{names.KIT}=true,{OPERATOR}={part.name}"
 
     def delete(kinds: str, *, everywhere: str = "") -> None:

@@ -13,8 +13,8 @@ import yaml
 
 from kitlib import config
 from kitlib.errors import InstallFailed
-from kitlib.operators import install, sources
-from kitlib.operators.catalog import OPERATORS, Source
+from kitlib.operators import catalog, install
+from kitlib.operators.catalog import OPERATORS, OperatorPart
 from localkube.controlplane.recipes import RECIPES
 
 FILES = {"manifests/base/crd.yaml": b"kind: A\n", "manifests/top.yaml": b"kind: B\n", "README.md": b"no\n"}
@@ -50,7 +50,12 @@ def archive(served, tmp_path):
             path = wanted / name.removeprefix("manifests/")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-    return Source(f"{address}/v1.tar.gz", sources.digest(wanted), "manifests")
+    return part_of(f"{address}/v1.tar.gz", catalog.digest(wanted), "manifests")
+
+
+def part_of(url, digest, folder="", program=""):
+    workload = ("Deployment", "lab", "lab")
+    return OperatorPart("lab", "v1", workload, program=program, url=url, folder=folder, digest=digest)
 
 
 def quiet(text):
@@ -59,7 +64,7 @@ def quiet(text):
 
 def test_one_folder_of_a_release_is_fetched_and_checked(archive, tmp_path):
     said = []
-    sources.fetch(archive, tmp_path / "upstream", report=said.append)
+    catalog.fetch(archive, tmp_path / "upstream", report=said.append)
     found = {str(each.relative_to(tmp_path / "upstream")) for each in (tmp_path / "upstream").rglob("*.yaml")}
     assert found == {"base/crd.yaml", "top.yaml"}
     assert "fetching" in said[0]
@@ -69,26 +74,26 @@ def test_the_digest_is_what_sha256sum_prints(tmp_path):
     (tmp_path / "a").write_text("x")
     (tmp_path / "b.yaml").write_text("y")
     printed = subprocess.run(["sha256sum", "a", "b.yaml"], cwd=tmp_path, capture_output=True, check=True)
-    assert sources.digest(tmp_path) == hashlib.sha256(printed.stdout).hexdigest()
+    assert catalog.digest(tmp_path) == hashlib.sha256(printed.stdout).hexdigest()
 
 
 def test_other_files_than_those_that_were_checked_are_refused(archive, tmp_path):
-    changed = Source(archive.url, "0" * 64, archive.folder)
+    changed = part_of(archive.url, "0" * 64, archive.folder)
     with pytest.raises(InstallFailed, match="not those that the kit was tested with"):
-        sources.fetch(changed, tmp_path / "upstream", report=quiet)
+        catalog.fetch(changed, tmp_path / "upstream", report=quiet)
 
 
 def test_a_release_that_was_cut_is_refused(archive, served, tmp_path):
     path = served[0] / "v1.tar.gz"
     path.write_bytes(path.read_bytes()[:90])
     with pytest.raises(InstallFailed, match="cannot be unpacked|not those"):
-        sources.fetch(archive, tmp_path / "upstream", report=quiet)
+        catalog.fetch(archive, tmp_path / "upstream", report=quiet)
 
 
 def test_a_release_that_cannot_be_reached_is_named(served, tmp_path):
-    missing = Source(f"{served[1]}/v2.tar.gz", "0" * 64, "manifests")
+    missing = part_of(f"{served[1]}/v2.tar.gz", "0" * 64, "manifests")
     with pytest.raises(InstallFailed, match="404"):
-        sources.fetch(missing, tmp_path / "upstream", report=quiet)
+        catalog.fetch(missing, tmp_path / "upstream", report=quiet)
 
 
 def test_manifests_that_this_machine_has_for_local_clusters_are_taken_if_they_are_the_same(
@@ -96,15 +101,15 @@ def test_manifests_that_this_machine_has_for_local_clusters_are_taken_if_they_ar
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     part = OPERATORS["trainer"][0]
-    assert sources.kept("jobset", part.source) is None
+    assert catalog.find_local(part) is None
     folder = RECIPES["jobset"].folder
     (folder / "manifests").mkdir(parents=True)
     (folder / "jobset").write_text("the program")
     (folder / "manifests" / "crd.yaml").write_text("a: 1")
     (folder / "jobset").chmod(0o700)
-    same = Source("nowhere", sources.digest(folder / "manifests"))
-    assert sources.kept("jobset", same) == folder / "manifests"
-    assert sources.kept("jobset", part.source) is None  # those of another version
+    same = part_of("nowhere", catalog.digest(folder / "manifests"), program="jobset")
+    assert catalog.find_local(same) == folder / "manifests"
+    assert catalog.find_local(part) is None  # those of another version
 
 
 def test_an_operator_that_the_kit_does_not_know_is_refused_with_those_it_knows():
@@ -119,7 +124,7 @@ def test_each_part_is_labelled_so_that_it_is_found_again(part):
         assert pair == {"trainyard/kit": "true", "trainyard/operator": part.name}
 
 
-@pytest.mark.parametrize("part", [each for each in PARTS if each.source], ids=lambda part: part.name)
+@pytest.mark.parametrize("part", [each for each in PARTS if each.url], ids=lambda part: part.name)
 def test_each_part_has_a_version_in_its_address_and_a_digest(part):
-    assert part.version in part.source.url
-    assert len(part.source.digest) == 64
+    assert part.version in part.url
+    assert len(part.digest) == 64
