@@ -20,7 +20,7 @@ from localkube.paths import ClusterPaths
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Carry out one verb and return the exit status."""
+    """Run one verb and return the exit status."""
     options = _parser().parse_args(arguments)
     try:
         result = options.run(options)

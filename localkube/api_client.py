@@ -1,4 +1,7 @@
-"""The Kubernetes API as the kubelet needs it: requests, and one watch a resource.
+"""A client of the Kubernetes API for the kubelet: requests, and an informer for each resource.
+
+It is written on aiohttp because every cluster has a kubelet, and the generated clients take more memory than
+the rest of it. Notebooks and the command line use the official client.
 
 Hand-written on aiohttp because the kubelet's memory is part of every cluster: the generated clients cost
 more than the kubelet itself. Notebooks and the command line use the official client.
@@ -33,7 +36,7 @@ RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class ApiError(Exception):
-    """An answer of the API server that is not a success.
+    """A response of the API server with an error status.
 
     Args:
         status: The HTTP status, 404 for one; 0 when no answer came.
@@ -49,7 +52,7 @@ class ApiError(Exception):
 
 
 class Api:
-    """Requests to one API server, as one identity; an async context manager.
+    """Requests to one API server as one user; an async context manager.
 
     Example:
         >>> async with Api("https://10.244.0.1:6443", ca_file=ca, cert_file=cert, key_file=key) as api:
@@ -90,15 +93,13 @@ class Api:
         )
 
     async def get(self, path: str, **params: str) -> Object:
-        """Return one object, or a list."""
+        """Get an object or a list."""
         return await self._call("GET", path, params=params)
 
     async def post(self, path: str, body: Object) -> Object:
-        """Create an object."""
         return await self._call("POST", path, body=body)
 
     async def put(self, path: str, body: Object) -> Object:
-        """Replace an object."""
         return await self._call("PUT", path, body=body)
 
     async def delete(self, path: str, body: Object | None = None) -> Object:
@@ -106,7 +107,7 @@ class Api:
         return await self._call("DELETE", path, body=body)
 
     async def patch(self, path: str, body: Any, *, kind: str = "strategic") -> Object:
-        """Change parts of an object; ``kind`` is strategic, merge, json or apply."""
+        """Patch an object; ``kind`` is strategic, merge, json or apply."""
         return await self._call("PATCH", path, body=body, content_type=PATCHES[kind])
 
     async def _call(
@@ -132,7 +133,7 @@ class Api:
             raise ApiError(0, "Unreachable", f"{method} {path}: {error or type(error).__name__}") from error
 
     async def is_ready(self) -> bool:
-        """Tell whether the API server calls itself ready."""
+        """Check whether ``/readyz`` answers 200."""
         try:
             async with self._session.get(self.server + "/readyz") as answer:
                 return answer.status == 200
@@ -140,7 +141,7 @@ class Api:
             return False
 
     async def send(self, method: str, path: str, data: bytes, content_type: str) -> int:
-        """Send a request and return the status of its answer alone; 0 when none came."""
+        """Send a request and return the status alone; 0 when there was no response."""
         headers = {"Content-Type": content_type, "Accept": BRIEF}
         url = self.server + path
         try:
@@ -151,7 +152,7 @@ class Api:
             return 0
 
     async def lines(self, path: str, params: dict[str, str]) -> AsyncIterator[bytes]:
-        """Yield the lines of a watch as they are.
+        """Yield the lines of a watch unparsed.
 
         Raises:
             ApiError: It ended otherwise than by its own timeout.
@@ -168,16 +169,12 @@ class Api:
             raise ApiError(0, "Unreachable", f"watch {path}: {error or type(error).__name__}") from error
 
     def stream(self, path: str, params: dict[str, str]) -> Any:
-        """Return the request context of a watch: one JSON object a line, without an end."""
+        """Open a watch: one JSON object per line."""
         return self._streams.get(self.server + path, params=params)
 
 
 class NodeApi(Api):
-    """The API as one node's part of the kubelet sees it: while ``silent``, nothing gets through.
-
-    Args:
-        shared: What the requests go through.
-    """
+    """One node's access to the API: while ``silent``, every request fails, as without a network."""
 
     def __init__(self, shared: Api) -> None:
         self.server = shared.server
@@ -204,7 +201,7 @@ Callback = Callable[[str, Object, Object | None], None]
 
 
 class Informer:
-    """A mirror of one resource, kept fresh by list and watch.
+    """A local copy of one resource, kept up to date by list and watch.
 
     ``store`` maps (namespace, name) to the latest object. Callbacks get the kind of change (``ADDED``,
     ``MODIFIED``, ``DELETED``), the object, and the object before it. What was deleted while the connection
@@ -246,7 +243,7 @@ class Informer:
         self._callbacks.append(callback)
 
     async def run(self) -> None:
-        """List, then watch, for ever; a lost connection or an expired version starts over quietly."""
+        """List and watch for ever; reconnect after errors, and list again after 410 Gone."""
         failures = 0
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What a caller may ask of a cluster, checked, and shared out over this machine."""
+"""The requested shape of a cluster, validated and divided over this machine."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -85,7 +85,7 @@ class ClusterSpec:
         return asdict(self) | {"labels": dict(self.labels)}
 
     def node_settings(self, machine: HostInfo) -> list[NodeSettings]:
-        """Return the nodes; real GPUs are dealt out one by one."""
+        """Divide the machine's resources; real GPUs are assigned one by one."""
         cpus = self.cpus or max(1.0, machine.cores / self.nodes)
         memory = self.memory or int(machine.memory * MEMORY_SHARE / self.nodes)
         settings = []
@@ -117,7 +117,7 @@ def _on_this_machine(url: str) -> bool:
 
 
 def memory_bytes(text: str) -> int:
-    """Return the bytes of a Kubernetes quantity, ``2Gi``.
+    """Parse a Kubernetes quantity such as ``2Gi`` into bytes.
 
     Raises:
         LocalClusterError: It is none.

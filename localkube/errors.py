@@ -2,7 +2,7 @@
 
 
 class LocalClusterError(Exception):
-    """Say what failed, on which object, and what to do next.
+    """A failure: what failed, on which object, and what to do next.
 
     Args:
         what: The failure, as a clause: ``the download was cut``.
@@ -21,7 +21,6 @@ class LocalClusterError(Exception):
         self.fix = fix
 
     def as_dict(self) -> dict[str, str]:
-        """Return the three parts, for a JSON line."""
         return {"what": self.what, "about": self.about, "fix": self.fix}
 
 

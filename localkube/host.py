@@ -1,4 +1,4 @@
-"""What this machine can do: cores, memory, disk, GPUs, and whether it lets its users make namespaces."""
+"""The resources of this machine: cores, memory, disk, GPUs, and whether namespaces are allowed."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Namespaces:
-    """Whether pods can be separated; ``reason`` and ``fix`` say why not."""
+    """Whether pods can be isolated; ``reason`` and ``fix`` explain a no."""
 
     allowed: bool
     user_namespace: bool
@@ -37,7 +37,7 @@ class Namespaces:
 
 @dataclass(frozen=True)
 class HostInfo:
-    """The facts; ``memory`` and ``disk_free`` in bytes."""
+    """The machine's properties; ``memory`` and ``disk_free`` in bytes."""
 
     system: str
     python: str
@@ -50,7 +50,7 @@ class HostInfo:
 
     @property
     def mode(self) -> str:
-        """How pods run here unless one asks otherwise: in ``namespaces``, or as ``plain`` processes."""
+        """The mode of pods by default: ``namespaces``, or ``plain`` processes."""
         return "namespaces" if self.namespaces.allowed else "plain"
 
     def as_dict(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class HostInfo:
 
 
 def inspect_host() -> HostInfo:
-    """Look at this machine; takes a few milliseconds, more where there are GPUs."""
+    """Inspect this machine; takes milliseconds, more where there are GPUs."""
     place = state_dir()
     while not place.exists():
         place = place.parent
@@ -75,12 +75,12 @@ def inspect_host() -> HostInfo:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory() -> int:
-    """Return the bytes of memory that this process may use: the machine's, or its control group's."""
+    """The memory that this process may use: the machine's or its control group's, in bytes."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in CGROUP_LIMITS:
         if os.path.exists(path):
@@ -91,7 +91,7 @@ def memory() -> int:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """Return the NVIDIA GPUs that the driver shows to this process."""
+    """List the NVIDIA GPUs that the driver shows."""
     import pynvml
 
     try:
@@ -109,7 +109,7 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def namespaces() -> Namespaces:
-    """Try what a site needs in a child process: user, network, mount and PID namespaces, and mounts."""
+    """Try user, network, mount and PID namespaces, and a mount, in a child process."""
     user = not _is_administrator()
     if platform.system() != "Linux":
         return Namespaces(
@@ -130,7 +130,7 @@ def namespaces() -> Namespaces:
 
 
 def _is_administrator() -> bool:
-    """Tell whether this process may make namespaces by itself; root in a container usually may not."""
+    """Check for CAP_SYS_ADMIN, which root in a container usually lacks."""
     if os.getuid() or not os.path.exists("/proc/self/status"):
         return False
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -139,7 +139,7 @@ def _is_administrator() -> bool:
 
 
 def choose_mode(here: HostInfo, wanted: str) -> str:
-    """Return ``namespaces`` or ``plain``.
+    """Choose ``namespaces`` or ``plain``.
 
     Raises:
         LocalClusterError: What was asked for cannot be had here.
@@ -160,7 +160,7 @@ def choose_mode(here: HostInfo, wanted: str) -> str:
 
 
 def _try_namespaces(user: bool, writer: int) -> None:
-    """Report the first refusal on the pipe, and end."""
+    """Write the first error to the pipe, and exit."""
     step = "making a user namespace"
     try:
         ids = os.getuid(), os.getgid()
@@ -192,7 +192,7 @@ def _try_namespaces(user: bool, writer: int) -> None:
 
 
 def remedy() -> str:
-    """Return how an administrator allows namespaces here, from the settings that can deny them."""
+    """Explain how an administrator allows namespaces here."""
     switches = {
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
             "1",
@@ -211,7 +211,7 @@ def remedy() -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """Return when a process started, in ticks since boot; None when there is none, or only a zombie."""
+    """A process's start time in ticks since boot; None if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rsplit(b")", 1)[1].split()

@@ -1,7 +1,7 @@
-"""Do one thing at a time: who comes second waits for the first, and reports what that one reports.
+"""File locks; a waiting process reports the holder's progress.
 
-The holder writes its newest line of progress into the locked file. The kernel releases the lock when its
-process ends.
+The holder writes its newest progress message into the locked file. The kernel releases the lock with the
+process.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ MOST_BYTES = 4096
 
 @dataclass(frozen=True)
 class HeldLock:
-    """The lock, held.
+    """A held lock.
 
     Attributes:
         waited: Whether another process had it first.
@@ -33,21 +33,17 @@ class HeldLock:
 
 
 def nobody(text: str) -> None:
-    """A report that nobody reads."""
+    """A report function that discards messages."""
 
 
 def lock_path(paths: ClusterPaths) -> Path:
-    """Return the file to lock; it is beside the cluster's directory, which comes and goes."""
+    """The lock file, beside the cluster's directory, which comes and goes."""
     return paths.root.parent / f".{paths.name}.lock"
 
 
 @contextmanager
 def locked(paths: ClusterPaths, report: Report) -> Iterator[Report]:
-    """Hold a cluster's lock, however long others need it first.
-
-    Args:
-        paths: The cluster's files.
-        report: Called with what the command that holds the lock reports.
+    """Hold a cluster's lock.
 
     Yields:
         What to call with this command's own steps: ``report``, and others that wait will know.
@@ -61,7 +57,7 @@ def locked(paths: ClusterPaths, report: Report) -> Iterator[Report]:
 
 @contextmanager
 def alone(report: Report, *, making: str = "the control plane") -> Iterator[HeldLock]:
-    """Hold the lock on one kind of thing in the cache, however long others need it first.
+    """Hold the lock on one kind of thing in the cache.
 
     Args:
         report: Called with a line when another process has it, and with that one's lines of progress.
@@ -115,7 +111,7 @@ def _acquire(path: Path, report: Report, busy: str) -> tuple[int, bool]:
 
 
 def _is(descriptor: int, path: Path) -> bool:
-    """Tell whether an open file is still the one at ``path``: who deletes a cluster removes it."""
+    """Check whether an open file is still the one at ``path``: deleting a cluster removes it."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where things lie on disk: the XDG directories, and the directory of one cluster.
+"""Directories and files: the XDG directories, and those of one cluster.
 
 Directories are 0700 and files 0600, because certificates are among them.
 """
@@ -19,17 +19,17 @@ _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm6
 
 
 def cache_dir() -> Path:
-    """Return the directory of things that can be obtained again (binaries)."""
+    """The directory of files that can be obtained again."""
     return _xdg("XDG_CACHE_HOME", ".cache")
 
 
 def state_dir() -> Path:
-    """Return the directory of things that cannot: one folder a cluster."""
+    """The directory of clusters."""
     return _xdg("XDG_STATE_HOME", ".local/state")
 
 
 def private_dir(path: Path) -> Path:
-    """Create ``path`` and its parents, readable by this user alone.
+    """Create ``path`` and its parents, for this user alone.
 
     Raises:
         LocalClusterError: The disk is full or read-only, or the directory belongs to somebody else.
@@ -58,7 +58,7 @@ def write_private(path: Path, content: str | bytes) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> LocalClusterError:
-    """Return the error to raise when ``path`` could not be written."""
+    """Create the error for a ``path`` that cannot be written."""
     return LocalClusterError(
         f"cannot write: {error.strerror}",
         about=str(path),
@@ -149,7 +149,7 @@ class ClusterPaths:
 
     @property
     def tmpfs(self) -> Path:
-        """Where the site has a file system in memory; on the host the directory stays empty."""
+        """The mount point of the runtime's tmpfs; on the host it stays empty."""
         return self.root / "tmpfs"
 
     @property
@@ -162,20 +162,20 @@ class ClusterPaths:
 
     @property
     def control(self) -> Path:
-        """The kubelet's socket for the cluster's owner."""
+        """The kubelet's control socket."""
         return self.root / "kubelet.sock"
 
     @property
     def deaths(self) -> Path:
-        """How often each component has ended as soon as it was started."""
+        """How often each component has crashed at its start."""
         return self.root / "deaths.json"
 
     @property
     def node_states(self) -> Path:
-        """Which nodes are switched off or cut off."""
+        """The nodes that are stopped or isolated."""
         return self.root / "node-states.json"
 
     @property
     def simulated(self) -> Path:
-        """How many simulated nodes there are."""
+        """The number of simulated nodes."""
         return self.root / "simulated.json"

@@ -1,8 +1,8 @@
-"""The process that owns one cluster: it outlives the kernel that asked, and ends everything with itself.
+"""The supervisor: the process that owns one cluster and outlives the command that created it.
 
-It starts the site, the control plane and the kubelet, starts again what dies, lets the host reach the
-API on 127.0.0.1, and runs the gateway through which pods reach the outside. It is started by ``cluster.py``
-and holds the cluster's lock for as long as it lives; the kernel sees to it that the site ends with it.
+It starts the runtime, the control plane and the kubelet, restarts what dies, relays the API on 127.0.0.1, and
+runs the gateway, the pods' way to the outside. It holds the cluster's lock for as long as it lives; the
+kernel ends the runtime with it.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ MOST_LOG_BYTES, ROTATE_SECONDS = 10 * 2**20, 60
 
 @dataclass
 class ManagedProcess:
-    """A program of the site, and how often it has died of late."""
+    """A program that the supervisor runs, and its recent crashes."""
 
     name: str
     argv: list[str]
@@ -56,7 +56,7 @@ class ManagedProcess:
 
 
 class Supervisor:
-    """Owns the cluster whose plan is ``root/plan.json``; see ``cluster.py`` for what is in it."""
+    """Runs the cluster described by ``root/plan.json`` (``cluster/preparation.py``)."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -116,7 +116,7 @@ class Supervisor:
             return subprocess.Popen(command, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL)
 
     def _note(self, name: str, pid: int) -> None:
-        """Write down a process for ``delete``: by pid and start time, because pids are used again."""
+        """Record a process for ``delete`` by pid and start time, because pids are reused."""
         self._processes[name] = {"pid": pid, "start_time": start_time(pid)}
         write_private(self._root / "processes.json", json.dumps(self._processes, indent=1))
 
@@ -135,7 +135,7 @@ class Supervisor:
         await self._client.call(component.op, **order)
 
     async def _start_late(self) -> None:
-        """Start what needs the API as soon as it answers at all."""
+        """Start what needs the API once it responds."""
         while not await self._api_answers():  # noqa: ASYNC110 - a listener's birth cannot be watched
             await asyncio.sleep(ANSWER_POLL_SECONDS)
         answered = asyncio.get_running_loop().time()
@@ -146,7 +146,7 @@ class Supervisor:
                 await self._start(component)
 
     async def _api_answers(self) -> bool:
-        """Tell whether the API server serves: it listens long before, so ask, in the clear; it refuses."""
+        """Check whether the API server serves, not only listens, by a plain-text request that it refuses."""
         try:
             inside = await self._connect()
         except OSError:
@@ -181,14 +181,14 @@ class Supervisor:
             await self._start(component)
 
     def _note_death(self, name: str, code: int) -> None:
-        """Write down, for who waits for the cluster, how often a component has ended at once."""
+        """Record crashes at the start for whoever waits for the cluster."""
         count = self._deaths.get(name, {"count": 0})["count"] + 1
         self._deaths[name] = {"count": count, "code": code}
         with contextlib.suppress(OSError):  # a full disk; the component is started again all the same
             write_private(self._root / "deaths.json", json.dumps(self._deaths, indent=1))
 
     async def _keep_gateway(self) -> None:
-        """Run the gateway in the host's network, and again when it dies."""
+        """Run the gateway in the host's network, and restart it."""
         while not self._stopping.is_set():
             _, descriptors = await self._client.call("hello")
             gate = descriptors[0]
@@ -260,7 +260,6 @@ class Supervisor:
 
 
 async def rotate_logs(folder: Path, *, most: int = MOST_LOG_BYTES, every: float = ROTATE_SECONDS) -> None:
-    """Rotate the logs of a folder now and then, for ever."""
     while True:
         rotate(folder, most=most)
         await asyncio.sleep(every)
@@ -291,7 +290,6 @@ def _copy_end(source: Path, goal: Path, most: int) -> None:
 
 
 def main() -> None:
-    """``python -m localkube.supervisor ROOT LISTENER_FD``."""
     root, listener = Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     lock = os.open(root / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,6 +1,6 @@
-"""Tasks that are kept until they end, and whose failure is seen: a bug must not vanish with its task.
+"""Background tasks that are kept until they end, and log their failure.
 
-The event loop holds its tasks weakly: one that nothing else refers to may be collected while it waits.
+The event loop holds tasks weakly, so an unreferenced one may be collected while it waits.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ _running: set[asyncio.Task] = set()
 
 
 def start_task(work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task:
-    """Start a task that logs the traceback of its failure at once."""
+    """Start a task that logs a failure at once."""
     task = asyncio.create_task(work, name=name)
     _running.add(task)
     task.add_done_callback(_report)

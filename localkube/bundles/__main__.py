@@ -10,7 +10,6 @@ from localkube.errors import LocalClusterError
 
 
 def main() -> int:
-    """Make or use a bundle; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m localkube.bundles", description=__doc__)
     parser.add_argument("verb", choices=("create", "use"))
     parser.add_argument("file", type=Path)

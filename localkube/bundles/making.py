@@ -25,7 +25,7 @@ REPORT_SECONDS = 4
 
 
 def create(goal: Path, *, with_wheels: bool, report: Report, constraints: Path = wheels.CONSTRAINTS) -> dict:
-    """Make a bundle and return what is in it: the file, its size, and the folders that it has.
+    """Make a bundle; return the file, its size, and the folders in it.
 
     Args:
         goal: The file; one that is there is replaced.
@@ -62,7 +62,7 @@ def create(goal: Path, *, with_wheels: bool, report: Report, constraints: Path =
 
 
 def _from_cache(report: Report) -> Iterator[tuple[str, Path]]:
-    """Yield the path in the bundle and the place of each file that this machine has."""
+    """Yield each cached file's path in the bundle and its path on disk."""
     for folder in binaries.cached(binaries.obtain(report=report), report=report):
         yield from _files(f"controlplane/{folder.name}", folder)
     for recipe in RECIPES.values():

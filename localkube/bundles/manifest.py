@@ -1,4 +1,7 @@
-"""What a bundle says of itself: for which machines it is, and each file with its size and checksum.
+"""The manifest of a bundle: the platform it is for, and each file with its size and checksum.
+
+It is the first member of the tar file, so that a bundle can be refused, or a full disk reported, before
+anything is unpacked.
 
 The manifest is the first member of the tar file, so that a reader can refuse, or see that the disk is too
 small, before it has unpacked a byte.
@@ -25,7 +28,7 @@ AGAIN = "copy the bundle once more, or make it again with `kit bundle create`"
 
 @dataclass(frozen=True)
 class BundleFile:
-    """One file: ``path`` below the cache, ``size`` in bytes, and whether it can be executed."""
+    """One file: ``path`` below the cache and ``size`` in bytes."""
 
     path: str
     size: int
@@ -41,14 +44,14 @@ class BundleFile:
 
     @property
     def unit(self) -> str:
-        """The folder that appears whole or not at all: ``wheels``, or ``programs/NAME`` and so on."""
+        """The folder that is unpacked as a whole: ``wheels``, ``programs/NAME`` and so on."""
         parts = PurePosixPath(self.path).parts
         return parts[0] if parts[0] == "wheels" else "/".join(parts[:2])
 
 
 @dataclass(frozen=True)
 class BundleManifest:
-    """What is in a bundle; ``python`` is ``cp311`` and so on where it has wheels, else empty."""
+    """The contents of a bundle; ``python`` is such as ``cp311`` if it has wheels, else empty."""
 
     kubernetes: str
     system: str
@@ -58,13 +61,13 @@ class BundleManifest:
 
     @classmethod
     def here(cls, files: Sequence[BundleFile]) -> "BundleManifest":
-        """Return the manifest of these files for machines like this one."""
+        """Create the manifest of these files for this platform."""
         wheels = any(file.path.startswith("wheels/") for file in files)
         return cls(KUBERNETES, *target(), python_tag() if wheels else "", tuple(files))
 
     @classmethod
     def read(cls, text: bytes, *, about: str) -> "BundleManifest":
-        """Return the manifest that ``text`` holds.
+        """Parse a manifest.
 
         Raises:
             LocalClusterError: It is none, or one that this version cannot use.
@@ -92,7 +95,7 @@ class BundleManifest:
         return made
 
     def check(self, *, about: str) -> None:
-        """See that it is for this machine.
+        """Check that the bundle is for this platform.
 
         Raises:
             LocalClusterError: It is for others.
@@ -113,5 +116,5 @@ class BundleManifest:
 
 
 def python_tag() -> str:
-    """Return this Python's version as wheels name it, ``cp311``."""
+    """Name this Python's version as wheels do, such as ``cp311``."""
     return f"cp{sys.version_info.major}{sys.version_info.minor}"

@@ -26,7 +26,7 @@ DAMAGES = (tarfile.TarError, EOFError, zlib.error, OverflowError)
 
 
 def use(bundle: Path, *, report: Report) -> dict:
-    """Unpack ``bundle`` into the cache and return what is there now.
+    """Unpack ``bundle`` into the cache and return its contents.
 
     Raises:
         LocalClusterError: It is no bundle, for other machines, cut or damaged; or the disk is too small.
@@ -113,7 +113,7 @@ def _write_file(content: IO[bytes], path: Path, file: BundleFile, bundle: Path) 
 
 
 def _place(scratch: Path, cache: Path, unit: str) -> None:
-    """Give a folder its name in the cache; what had it before is removed afterwards."""
+    """Rename a folder into the cache; one that it replaces is removed afterwards."""
     goal, old = cache / unit, scratch / "replaced" / unit
     try:
         private_dir(goal.parent)

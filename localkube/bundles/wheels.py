@@ -26,12 +26,12 @@ TAIL_LINES = 8
 
 
 def folder() -> Path:
-    """Return where the wheels of a bundle lie on this machine."""
+    """The folder of the cache for wheels."""
     return cache_dir() / "wheels"
 
 
 def pip_options(constraints: Path = CONSTRAINTS) -> list[str]:
-    """Return what makes pip install from a bundle's wheels; nothing where there are none for this Python."""
+    """Options that make pip install from a bundle's wheels; none if there are none for this Python."""
     try:
         note = json.loads((folder() / NOTE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -43,7 +43,7 @@ def pip_options(constraints: Path = CONSTRAINTS) -> list[str]:
 
 
 def fetch(goal: Path, *, report: Report, constraints: Path = CONSTRAINTS) -> None:
-    """Fill ``goal`` with a wheel of everything that ``constraints`` pins, for this Python, and the note.
+    """Download or build a wheel of everything that ``constraints`` pins, for this Python.
 
     Raises:
         LocalClusterError: pip cannot fetch or build one of them.

@@ -1,4 +1,7 @@
-"""What the local cluster keeps on disk, how large it is, and what of it is no longer needed.
+"""Disk usage of the local cluster: the cache and the clusters, and what can be removed.
+
+The cache keeps programs and etcd snapshots of every version. ``clear`` removes what neither a cluster nor
+this version uses; clusters are removed by ``lifecycle.delete`` alone.
 
 The cache holds programs and a prepared etcd of every version that was ever used here; clusters hold their
 objects, logs and volumes. Clearing removes what neither a cluster nor this version uses: it can be had again.
@@ -27,7 +30,7 @@ VERSIONED = ("controlplane", "preload", "programs")
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A directory that takes space.
+    """A directory of the cache, or a cluster's.
 
     Attributes:
         what: Which kind of thing: ``controlplane``, ``programs``, ``cluster`` …
@@ -46,7 +49,7 @@ class CacheEntry:
 
 
 def contents() -> list[CacheEntry]:
-    """Return all that there is, the largest first."""
+    """List all entries, the largest first."""
     texts = {name: _settings_of(name) for name in discovery.names()}
     current = _current()
     found = [_cluster(name) for name in texts]
@@ -61,7 +64,7 @@ def contents() -> list[CacheEntry]:
 
 
 def clear(what: str | None) -> list[CacheEntry]:
-    """Remove what is not in use and return it.
+    """Remove the entries that are not in use and return them.
 
     Args:
         what: A kind, of which all is removed that no cluster uses; None for what no version needs.
@@ -90,7 +93,7 @@ def clear(what: str | None) -> list[CacheEntry]:
 
 
 def disk_usage(path: Path) -> int:
-    """Return the bytes that a directory takes on the disk; holes, and what vanishes, count nothing."""
+    """Sum the disk blocks of a directory; files that vanish meanwhile count nothing."""
     total = 0
     for folder, _, files in os.walk(path):
         for name in files:
@@ -107,7 +110,7 @@ def _cluster(name: str) -> CacheEntry:
 
 
 def _settings_of(name: str) -> str:
-    """Return the files of a cluster that name the programs which it uses."""
+    """Read the files of a cluster that name the programs it uses."""
     root = ClusterPaths(name).root
     return "".join(
         (root / file).read_text()
@@ -117,7 +120,7 @@ def _settings_of(name: str) -> str:
 
 
 def _current() -> set[Path]:
-    """Return the directories that this version would take for a new cluster."""
+    """The directories that this version would use for a new cluster."""
     used = {recipe.folder for recipe in RECIPES.values()} | {cache_dir() / "preload" / preload.key()}
     used |= set((cache_dir() / "programs").glob("named-*"))
     try:
@@ -130,6 +133,6 @@ def _current() -> set[Path]:
 
 
 def _folders(place: Path) -> Iterator[Path]:
-    """Yield the directories in one, without those that are still being made."""
+    """Yield the directories in one, except hidden ones, which are still being made."""
     if place.is_dir():
         yield from sorted(each for each in place.iterdir() if each.is_dir() and not each.name.startswith("."))

@@ -34,7 +34,7 @@ def read_record(paths: ClusterPaths) -> dict[str, Any]:
 
 
 def _processes(paths: ClusterPaths) -> dict[str, dict[str, int]]:
-    """Return the processes that the supervisor has written down; they may have ended since."""
+    """Read the supervisor's list of processes; some may have ended."""
     try:
         return json.loads((paths.root / "processes.json").read_text())
     except (OSError, ValueError):
@@ -42,7 +42,7 @@ def _processes(paths: ClusterPaths) -> dict[str, dict[str, int]]:
 
 
 def end_processes(paths: ClusterPaths) -> None:
-    """End the supervisor, the site and the gateway, wait until they are gone, and sweep up after them."""
+    """End all processes of a cluster, wait for them, and remove its control groups."""
     processes = _processes(paths)
     if not processes and alive(paths):
         raise LocalClusterError(
@@ -69,7 +69,7 @@ def end_processes(paths: ClusterPaths) -> None:
 
 
 def note_stop(paths: ClusterPaths) -> None:
-    """Write down that the cluster was stopped on purpose: what runs no longer is explained by it."""
+    """Record that the cluster was stopped on purpose."""
     (paths.root / "stopped").touch(mode=0o600)
 
 
@@ -82,7 +82,7 @@ def _why_stopped(paths: ClusterPaths, record: dict[str, Any]) -> str:
 
 
 def boot_id() -> str:
-    """Return what names this run of the machine; nothing where the system does not say."""
+    """Identify this boot of the machine; empty where the system does not say."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -94,7 +94,7 @@ def _runs(process: dict[str, int]) -> bool:
 
 
 def alive(paths: ClusterPaths) -> bool:
-    """Tell whether a supervisor holds the cluster's lock."""
+    """Check whether a supervisor holds the cluster's lock."""
     try:
         descriptor = os.open(paths.root / "supervisor.lock", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -117,7 +117,7 @@ def _api_problem(port: int) -> str:
 
 
 def status(name: str) -> dict[str, Any]:
-    """Return how a cluster is: ``state`` is absent, stopped, broken or running."""
+    """Report a cluster's status; ``state`` is absent, stopped, broken or running."""
     check_name(name)
     paths = ClusterPaths(name)
     try:
@@ -141,7 +141,7 @@ def status(name: str) -> dict[str, Any]:
 
 
 def names() -> list[str]:
-    """Return the names of the clusters that have a directory here."""
+    """List the clusters that have a directory here."""
     root = state_dir() / "clusters"
     return sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
 

@@ -1,4 +1,6 @@
-"""Create, look at and delete a local cluster: the verbs behind ``python -m localkube``.
+"""Create, start, stop and delete local clusters: the verbs of ``python -m localkube``.
+
+A cluster is one directory and one process tree: its supervisor runs everything from then on.
 
 The supervisor does the work from then on. Everything of a cluster is in one directory, and its processes
 live in one PID namespace, so that deleting is killing one process and removing one folder.
@@ -40,7 +42,7 @@ BRING_BACK = {"stopped": "start", "isolated": "reconnect"}
 def create(
     name: str, *, wanted: ClusterSpec, report: Report, progress_seconds: float = progress_deadline.SECONDS
 ) -> dict[str, Any]:
-    """Start a cluster, or return the one of this name that runs already.
+    """Start a cluster, or return the running one of this name.
 
     A stopped cluster is started again with the objects that it had, and so are nodes that were stopped
     or isolated.
@@ -76,7 +78,7 @@ def create(
 def start(
     name: str, *, report: Report, progress_seconds: float = progress_deadline.SECONDS
 ) -> dict[str, Any]:
-    """Start a stopped cluster in the shape that it had; one that runs is returned as it is.
+    """Start a stopped cluster in its former shape; a running one is left alone.
 
     Raises:
         LocalClusterError: There is none, or it did not start.
@@ -96,10 +98,7 @@ def start(
 
 
 def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
-    """End every process of a cluster and keep its objects, volumes and port; harmless when it has stopped.
-
-    What etcd has written is with the kernel, so that nothing which was acknowledged is lost.
-    """
+    """End all processes of a cluster; its objects, volumes and port are kept. Safe to repeat."""
     check_name(name)
     paths = ClusterPaths(name)
     now = status(name)
@@ -176,7 +175,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def delete(name: str, *, report: Report = nobody) -> dict[str, Any]:
-    """End every process of a cluster and remove its directory; harmless when there is none."""
+    """End all processes of a cluster and remove its directory. Safe to repeat."""
     check_name(name)
     paths = ClusterPaths(name)
     if not paths.root.parent.is_dir():
@@ -194,7 +193,7 @@ def delete(name: str, *, report: Report = nobody) -> dict[str, Any]:
 
 
 def _listener(paths: ClusterPaths, port: int) -> socket.socket:
-    """Return the cluster's socket on the host: the port asked for, the one that it had, or a free one."""
+    """Open the API's socket on the host: on the requested port, the former one, or a free one."""
     had = read_record(paths).get("api_port", 0)
     if port or not had:
         return host_socket(port)
@@ -205,7 +204,7 @@ def _listener(paths: ClusterPaths, port: int) -> socket.socket:
 
 
 def host_socket(port: int) -> socket.socket:
-    """Return a listening socket of the host's, on 127.0.0.1 alone; 0 takes a free port.
+    """Listen on 127.0.0.1; port 0 takes a free one.
 
     Raises:
         LocalClusterError: The port is taken, or not allowed.
@@ -240,7 +239,7 @@ def _same(now: dict[str, Any], wanted: ClusterSpec) -> dict[str, Any]:
 
 
 def _whole(paths: ClusterPaths, now: dict[str, Any]) -> dict[str, Any]:
-    """Bring back the nodes that were stopped or isolated: whoever creates a cluster wants all of it."""
+    """Bring back the nodes that were stopped or isolated."""
     try:
         states = json.loads(paths.node_states.read_text())
     except FileNotFoundError:

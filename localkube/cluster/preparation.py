@@ -1,4 +1,4 @@
-"""Everything that the processes of a cluster read before they start: certificates, settings, the record."""
+"""The files that a cluster's processes read before they start: certificates, settings, the record."""
 
 import json
 import os
@@ -31,7 +31,9 @@ KUBELET_ENVIRONMENT = {"SSL_CERT_FILE": "/dev/null", "SSL_CERT_DIR": "/dev/null"
 
 @dataclass(frozen=True)
 class ClusterFiles:
-    """A cluster that is about to start: where, of what, on which port of the host, in which mode.
+    """The files of a cluster that is about to start.
+
+    ``octet`` (see ``network/addresses.py``) and ``preload`` are for plain mode.
 
     ``octet`` (see ``localkube.network.addresses``) and ``preload`` are plain mode's.
     """
@@ -46,11 +48,9 @@ class ClusterFiles:
     preload: Path = Path()
 
     def write(self) -> list[NodeSettings]:
-        """Write all files, and return the nodes that the cluster will have.
+        """Write all files and return the nodes.
 
-        Raises:
-            OSError: The disk is full or read-only.
-            LocalClusterError: The same, said by the part that met it.
+        Raises: OSError or LocalClusterError when the disk is full or read-only.
         """
         paths, nodes = self.paths, self.wanted.node_settings(self.machine)
         if self.mode == "plain":
@@ -87,7 +87,7 @@ class ClusterFiles:
         return nodes
 
     def _kubelet(self, nodes: list[NodeSettings]) -> dict[str, Any]:
-        """Return what ``localkube.kubelet.config.KubeletConfig`` reads."""
+        """The content of ``kubelet.config.KubeletConfig``."""
         paths = self.paths
         return {
             "server": f"https://{self._on_loopback(ClusterNetwork().address)}:6443",
@@ -115,7 +115,7 @@ class ClusterFiles:
         }
 
     def _on_loopback(self, address: str) -> str:
-        """Return where an address of the cluster is: in a site where it says."""
+        """In plain mode, translate a cluster address to its loopback address."""
         return LoopbackAddresses(self.octet, low=0).reach(address, 0)[0] if self.mode == "plain" else address
 
     def _plain(self) -> dict[str, Any] | None:
@@ -129,7 +129,7 @@ class ClusterFiles:
         }
 
     def _plan(self, nodes: list[NodeSettings]) -> dict[str, Any]:
-        """Return the settings of ``localkube.supervisor``."""
+        """The settings of ``localkube.supervisor``."""
         runtime = asdict(ClusterNetwork()) | {
             "mode": self.mode,
             "user_namespace": self.machine.namespaces.user_namespace,
@@ -147,7 +147,7 @@ class ClusterFiles:
         }
 
     def _token_webhook(self) -> str | None:
-        """Return its URL, as the API server reaches it: in a site, by a port of the site's own loopback."""
+        """The URL of the token webhook as the API server reaches it."""
         url = self.wanted.token_webhook
         if url is None or self.mode == "plain":
             return url
@@ -160,7 +160,7 @@ class ClusterFiles:
         return {"inside": ["127.0.0.1", TOKEN_WEBHOOK_PORT], "outside": [there.hostname, there.port]}
 
     def _components(self) -> list[dict[str, Any]]:
-        """Return the programs of the site, as the supervisor reads them."""
+        """The programs that the supervisor starts."""
         paths, plain, found = self.paths, self.mode == "plain", []
         own = self._on_loopback(ClusterNetwork().address)
         at = components.ListenAddresses(token_webhook=self._token_webhook())
@@ -183,7 +183,7 @@ class ClusterFiles:
         return found
 
     def _first_record(self, nodes: list[NodeSettings]) -> dict[str, Any]:
-        """Return what stays true of the cluster until it is started again."""
+        """The content of ``cluster.json``."""
         return {
             "name": self.paths.name,
             "nodes": len(nodes),
@@ -215,7 +215,7 @@ def _component(
 
 
 def python_environment() -> dict[str, str]:
-    """Return what a Python process of ours needs of this one's environment, and no secrets of the user's."""
+    """The environment of our own Python processes, without the user's secrets."""
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
     kept = (*kept, "TRAINYARD_LOG_LEVEL")
     environment = {name: os.environ[name] for name in kept if name in os.environ}

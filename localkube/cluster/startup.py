@@ -1,4 +1,7 @@
-"""Wait until a cluster that was started is ready: as long as its parts make progress, and say which is slow.
+"""Wait until a new cluster is ready, for as long as its components make progress.
+
+The components' processes are observed from outside; readiness is what the API reports. The rule of the
+deadline is in ``controlplane/progress_deadline.py``.
 
 Its processes are looked at from outside, by their place in the tree below the supervisor; whether the cluster
 is ready is for its API to say. Starting it is in ``cluster.py``, the rule of the deadline in
@@ -39,16 +42,7 @@ AT_WORK_SHARE = 0.1
 
 
 class Startup:
-    """One start of a cluster.
-
-    Args:
-        paths: Its files, which are written.
-        port: Of its API on 127.0.0.1.
-        nodes: How many nodes it will have.
-        supervisor: Its first process, just begun.
-        seconds: How long it may stand still.
-        report: Called with a sentence every few seconds.
-    """
+    """The start of a cluster."""
 
     def __init__(
         self,
@@ -70,7 +64,7 @@ class Startup:
         self._state, self._part, self._far = "the API server does not answer", "kube-apiserver", 0
 
     async def wait(self) -> None:
-        """Return when every node is Ready, pods are accepted, and the API server calls itself ready.
+        """Wait until every node is Ready, pods are accepted, and the API server is ready.
 
         Raises:
             LocalClusterError: It stands still, or a part of it ends again and again.
@@ -119,7 +113,7 @@ class Startup:
         self._state, self._part, self._far = state, of, max(far, self._far)
 
     def _look(self) -> None:
-        """Say what is slow, and give up what stands still."""
+        """Report what is slow, and fail when there is no progress."""
         if (code := self._supervisor.poll()) is not None:
             raise self._error(Stall(f"the supervisor has ended with status {code}", "supervisor"))
         interval, wanted = self._activity.look(self._pids())
@@ -137,7 +131,7 @@ class Startup:
             self._said, self._spent = time.monotonic(), {}
 
     def _pids(self) -> dict[str, list[int]]:
-        """Return the processes of each part: those that write into its log."""
+        """Find the processes of each component: those that write to its log."""
         logs, found = self._paths.logs.resolve(), dict[str, list[int]]()
         for pid in ProcessTable().tree(self._supervisor.pid):
             with contextlib.suppress(OSError):  # it has ended
@@ -163,7 +157,7 @@ class Startup:
 
 
 def _is_ready_since(node: dict[str, Any], *, since: float) -> bool:
-    """Tell whether a node is Ready by the word of a kubelet that runs now: the API remembers older ones."""
+    """Check whether a kubelet has reported the node Ready since then: the API remembers older reports."""
     for condition in node["status"].get("conditions", []):
         if condition["type"] == "Ready" and condition["status"] == "True":
             return datetime.fromisoformat(condition["lastHeartbeatTime"]).timestamp() >= since
@@ -171,7 +165,7 @@ def _is_ready_since(node: dict[str, Any], *, since: float) -> bool:
 
 
 def log_tail(paths: ClusterPaths, part: str, *, lines: int = 12, others: int = 3) -> str:
-    """Return the last lines of each log, those of ``part`` last, where they are seen."""
+    """The last lines of each log, those of ``part`` at the end."""
     found = []
     for path in sorted(paths.logs.glob("*.log"), key=lambda path: (path.stem == part, path.stem)):
         text = path.read_text(errors="replace").splitlines()[-(lines if path.stem == part else others) :]

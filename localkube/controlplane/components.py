@@ -1,4 +1,6 @@
-"""Say how each component of the control plane is started, tuned for a laptop.
+"""The command line of each control plane component, tuned for a laptop.
+
+Nothing is started here. Arguments hold no secrets, only the names of files.
 
 One place holds the flags, because most of them are there for a reason that was measured: see the
 comments, and `localkube/README.md`. Nothing is started here; no key or token appears in an argument,
@@ -62,11 +64,10 @@ CONTROLLERS = (
 
 @dataclass(frozen=True)
 class ListenAddresses:
-    """Where the components listen. The defaults are those inside a site, whose network nobody else is in.
+    """Where the components listen; by default as in the cluster's own network namespace.
 
-    ``egress`` is a Unix socket, by a name relative to the cluster's directory: the API server's way to nodes,
-    pods and Services, where their addresses are not on the network. ``token_webhook`` is the URL at which the
-    API server asks whose a token is.
+    ``egress`` is a Unix socket, relative to the cluster's directory, through which the API server reaches
+    nodes, pods and Services in plain mode. ``token_webhook`` is the URL that authenticates foreign tokens.
     """
 
     api_bind: str = "0.0.0.0"
@@ -95,7 +96,7 @@ class ListenAddresses:
 
 @dataclass(frozen=True)
 class ComponentCommand:
-    """How one component is started.
+    """The command of one component.
 
     Attributes:
         name: The component.
@@ -116,14 +117,9 @@ class ComponentCommand:
 def commands(
     paths: ClusterPaths, control_plane: ControlPlaneBinaries, *, addresses: ListenAddresses | None = None
 ) -> list[ComponentCommand]:
-    """Write the components' configuration files and return how each component is started, in order.
+    """Write the components' configuration files and return their commands in starting order.
 
     The certificates must have been issued.
-
-    Args:
-        paths: The cluster's files.
-        control_plane: The binaries.
-        addresses: Where to listen; by default as in a site.
 
     Raises:
         LocalClusterError: The configuration cannot be written.

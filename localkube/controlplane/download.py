@@ -1,5 +1,8 @@
 """Download the official release, each file checked by its SHA-256.
 
+An interrupted download is resumed, in this run or the next. Files and the folder get their final names only
+when they are complete. Checksums come from the same server over HTTPS: they detect broken downloads.
+
 A download that was cut is continued where it stopped, in this run or the next. Nothing carries its final
 name before its checksum was right, and the folder is renamed when all of it is there. The checksums come
 from the same server as the programs, over HTTPS: they tell a broken download from a whole one.
@@ -39,7 +42,7 @@ AGAIN = "try again, or build the control plane with TRAINYARD_CONTROLPLANE=build
 
 @dataclass(frozen=True)
 class ReleaseFile:
-    """One file of a release: where it is, and where its checksum is (alone, or in a list by name)."""
+    """A file of a release, and the URL of its checksum."""
 
     url: str
     checksum_url: str

@@ -47,7 +47,9 @@ NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
 def obtain(control_plane: ControlPlaneBinaries, *, report: Report, create: bool = True) -> Path | None:
-    """Return the snapshot to `restore` into new clusters, made first if need be; None when there is none.
+    """The snapshot to `restore` into new clusters, made first if need be; None on failure.
+
+    A cluster starts without one two seconds later.
 
     It never fails: a cluster starts without one two seconds later.
 
@@ -88,7 +90,7 @@ def restore(snapshot: Path, etcd: Path) -> None:
 
 
 def _copy(snapshot: Path, etcd: Path) -> list[Path]:
-    """Copy a directory without the holes in its files, and return the files that were made."""
+    """Copy a directory sparsely; return the files."""
     made = []
     for source in (snapshot, *sorted(snapshot.rglob("*"))):
         goal = etcd / source.relative_to(snapshot)
@@ -101,7 +103,7 @@ def _copy(snapshot: Path, etcd: Path) -> list[Path]:
 
 
 def _reserve(path: Path) -> None:
-    """Take the room now that etcd will need for a while: it ends at once when a write finds the disk full."""
+    """Reserve the disk space that etcd will need: it ends at once when a write finds the disk full."""
     try:
         with path.open("r+b") as file:
             reserve(file.fileno(), max(path.stat().st_size, DATABASE_BYTES if path.name == "db" else 0))
@@ -122,7 +124,7 @@ def _fingerprint(control_plane: ControlPlaneBinaries) -> str:
 
 @dataclass(frozen=True)
 class _Scratch(ClusterPaths):
-    """A cluster's files in a directory that is thrown away."""
+    """A cluster's files in a temporary directory."""
 
     directory: Path = Path()
 
@@ -191,7 +193,7 @@ def _running(component: ComponentCommand, paths: ClusterPaths) -> Iterator[subpr
 
 
 class _ApiServer:
-    """The API server as an administrator sees it, while the snapshot is made."""
+    """An administrator's connection to the API server."""
 
     def __init__(self, paths: ClusterPaths, at: ListenAddresses) -> None:
         self._logs, self._url = paths.logs, at.api
@@ -207,7 +209,7 @@ class _ApiServer:
             return None
 
     def wait(self, what: str, arrived: Callable[[], bool], running: Mapping[str, subprocess.Popen]) -> None:
-        """Wait as long as what is running makes progress.
+        """Wait for as long as the components make progress.
 
         Raises:
             LocalClusterError: It does not, or a part of it has ended.
@@ -235,7 +237,7 @@ class _ApiServer:
 
 
 def _delete_key(key: str, paths: ClusterPaths, at: ListenAddresses) -> None:
-    """Delete ``key`` from etcd itself: the API server would write it again at once."""
+    """Delete a key from etcd itself: the API server would write it again."""
     request = urllib.request.Request(
         f"{at.etcd}/v3/kv/deleterange",
         data=json.dumps({"key": base64.b64encode(key.encode()).decode()}).encode(),
@@ -265,7 +267,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _copy_sparse(source: Path, goal: Path) -> None:
-    """Copy a file without its holes: etcd reserves 64 MB for a log that has half a megabyte in it."""
+    """Copy a file without its holes: etcd preallocates 64 MB for a log of half a megabyte."""
     try:
         descriptor = os.open(goal, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with source.open("rb") as read, os.fdopen(descriptor, "wb") as write:

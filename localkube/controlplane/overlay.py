@@ -28,7 +28,7 @@ OMITTED: Mapping[str, Sequence[str]] = {
 
 
 def digest_parts(modules: Iterable[str]) -> list[bytes]:
-    """Return all that decides how these modules are overlaid."""
+    """The inputs of an overlay, for fingerprints."""
     parts = [json.dumps([module, OMITTED[module]]).encode() for module in modules]
     for module in modules:
         for path in sorted((ADDED / module).rglob("*.go")):
@@ -39,17 +39,10 @@ def digest_parts(modules: Iterable[str]) -> list[bytes]:
 def flags(
     go: str, sources: Path, modules: Sequence[str], *, aside: Path, environment: Mapping[str, str]
 ) -> list[str]:
-    """Fetch these modules, and return the flags with which ``go build`` in ``sources`` overlays them.
+    """Fetch these modules, and return the flags of ``go build`` that overlay them.
 
     Go overlays no file of its module cache. So each module is replaced by a link to its folder there, after
     go has checked the module against go.sum.
-
-    Args:
-        go: The path of go.
-        sources: The folder of the module that is built.
-        modules: Of ``OMITTED``.
-        aside: A folder for what go has to read during the build.
-        environment: Of go.
 
     Raises:
         LocalClusterError: A module cannot be fetched.
@@ -79,7 +72,6 @@ def flags(
 
 
 def clean(aside: Path) -> None:
-    """Delete what `flags` wrote."""
     for name in ("upstream", "module"):
         shutil.rmtree(aside / name, ignore_errors=True)
     (aside / "overlay.json").unlink(missing_ok=True)

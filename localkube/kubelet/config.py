@@ -1,4 +1,4 @@
-"""What the supervisor tells the kubelet; written by ``localkube.cluster.preparation``."""
+"""The kubelet's configuration; ``localkube.cluster.preparation`` writes it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from localkube.kubelet.nodes.node import NodeSettings
 
 @dataclass(frozen=True)
 class PlainSettings:
-    """Plain mode: this cluster's loopback addresses (``network/addresses.py``), library and egress socket."""
+    """Plain mode: loopback addresses (``network/addresses.py``), preload library and egress socket."""
 
     octet: int
     low: int
@@ -21,7 +21,7 @@ class PlainSettings:
 
 @dataclass(frozen=True)
 class KubeletConfig:
-    """What the supervisor tells the kubelet, as a JSON file."""
+    """The kubelet's configuration file, JSON."""
 
     server: str
     pki: Path
@@ -45,7 +45,6 @@ class KubeletConfig:
 
     @property
     def file(self) -> Path:
-        """Where this was read."""
         return self.control.with_name("kubelet.json")
 
     @classmethod

@@ -1,6 +1,6 @@
-"""The kubelet's door for the cluster's owner: a Unix socket in the cluster's directory, JSON lines.
+"""The kubelet's control socket: JSON lines on a Unix socket, for what Kubernetes has no verb for.
 
-Only what Kubernetes itself has no verb for comes in here: the power and the network of nodes.
+Requests stop, start, isolate and reconnect nodes, and set the number of simulated ones.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ Handler = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
 
 async def serve(path: Path, handle: Handler) -> asyncio.Server:
-    """Answer each request with ``{"result": …}`` or ``{"error": …}``, until the server is closed."""
+    """Answer each request with ``{"result": …}`` or ``{"error": …}`` until the server is closed."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,7 +1,6 @@
-"""Events on pods: what the kubelet did, in the kubelet's reasons, for ``kubectl describe``.
+"""Events on pods, with the kubelet's reasons, for ``kubectl describe``.
 
-They are posted one after the other behind everything else, and after a burst at a pace, as the kubelet's are:
-many pods at once would otherwise wait for what is told of them.
+They are posted one by one after status updates, and rate-limited after a burst, as the kubelet's are.
 """
 
 import asyncio
@@ -23,13 +22,7 @@ SETTLE_SECONDS = 0.05
 
 
 class RateLimiter:
-    """How long to wait before each of many: not at all for the first ``burst``, then so many a second.
-
-    Args:
-        burst: How many may go at once after a rest.
-        per_second: How many more in every second.
-        clock: Seconds that only go forward.
-    """
+    """A token bucket: the first ``burst`` calls do not wait, later ones come at ``per_second``."""
 
     def __init__(
         self, burst: float, per_second: float, *, clock: Callable[[], float] = time.monotonic
@@ -38,7 +31,7 @@ class RateLimiter:
         self._left, self._then = burst, clock()
 
     def wait(self) -> float:
-        """Return the seconds that the next one has to wait."""
+        """Take a token; return the seconds to wait for it."""
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._then) * self._per_second) - 1
         self._then = now
@@ -46,7 +39,7 @@ class RateLimiter:
 
 
 class EventRecorder:
-    """A queue of events; the same event again raises the count of the first."""
+    """A queue of Events; a repeated Event raises the count of the first."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -63,7 +56,7 @@ class EventRecorder:
         warning: bool = False,
         field: str = "",
     ) -> None:
-        """Note that something happened to a pod, or to the part of it at ``field``."""
+        """Queue an Event on a pod, or on the part of it at ``field``."""
         meta = pod["metadata"]
         key = (meta["uid"], reason, message, field)
         now = rfc3339()
@@ -98,7 +91,7 @@ class EventRecorder:
             del self._seen[key]
 
     async def run(self) -> None:
-        """Post what is recorded, for ever."""
+        """Post queued Events, for ever."""
         pace = RateLimiter(BURST, PER_SECOND)
         while True:
             body, key = await self._queue.get()

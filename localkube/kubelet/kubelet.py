@@ -1,7 +1,7 @@
-"""The kubelet: one asyncio process behind every virtual node of a cluster.
+"""The kubelet: one asyncio process for all virtual nodes of a cluster.
 
-It registers the nodes, turns pods that are bound to them into processes, and serves what a node serves:
-logs, names, Services, volumes. Killed at any moment, it goes on where it was when it is started again.
+It registers the nodes, runs the pods that are bound to them as processes, and serves logs, exec, DNS,
+Services and volumes. Killed at any moment, it reattaches to running containers when it is restarted.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ DEATH_POLL_SECONDS = 0.01
 
 
 class Kubelet:
-    """Serves the nodes of ``settings`` until the site ends."""
+    """Runs the nodes of a cluster until its runtime exits."""
 
     def __init__(self, settings: KubeletConfig) -> None:
         self._settings = settings
@@ -150,10 +150,10 @@ class Kubelet:
         start_task(self._runtime.client.call("kill", id=identity, signal=9), name=f"out of memory {identity}")
 
     async def _refresh_volumes(self) -> None:
-        """Bring files from ConfigMaps, Secrets and tokens up to date once a minute, as the kubelet does.
+        """Update ConfigMap, Secret and token files once a minute, as the kubelet does.
 
-        Those of pods with a Secret sooner: operators write their certificates into one after they have begun,
-        and serve nothing until they see it in their files.
+        Pods with a Secret are updated sooner: operators write their certificates into one after they have
+        started, and do not serve until they see it.
         """
         for turn in itertools.count(1):
             await asyncio.sleep(SECRET_SECONDS)
@@ -213,7 +213,7 @@ class Kubelet:
     async def _sweep(
         self, client: RuntimeClient, entries: list[dict[str, Any]], sandboxes: set[str], known: set[str]
     ) -> None:
-        """End what belongs to pods that were deleted while no kubelet ran."""
+        """End the processes of pods that were deleted while no kubelet ran, and remove their files."""
         for entry in entries:
             if entry["id"].split(".")[0] not in known:
                 await client.call("kill", id=entry["id"], signal=9)
@@ -259,7 +259,7 @@ class Kubelet:
     # What happens to the pods of a node that is switched off, or comes back (machines.Tenants).
 
     async def lose(self, node: VirtualNode) -> None:
-        """End every process of the node's pods at once, and report nothing."""
+        """Kill all processes of the node's pods without reporting it."""
         lost = {uid for uid, worker in self._workers.items() if worker.pool is node.pool}
         for uid in lost:
             self._workers.pop(uid).abandon()
@@ -282,7 +282,7 @@ class Kubelet:
             await asyncio.to_thread(shutil.rmtree, tmpfs, ignore_errors=True)
 
     async def reconcile(self, node: VirtualNode) -> None:
-        """Bring the node's pods to what the API says by now."""
+        """Bring the node's pods in line with the API."""
         pods = {pod["metadata"]["uid"]: pod for pod in self._pods.store.values()}
         client = self._runtime.client
         for uid in [uid for uid, worker in self._workers.items() if worker.pool is node.pool]:
@@ -319,7 +319,6 @@ class Kubelet:
             )
 
     def _running(self, node: str) -> list[RunningContainer]:
-        """Return the containers that run on a node."""
         return [
             RunningContainer(process.identity, name, worker.pod, process.pid, process.started)
             for worker in self._workers.values()

@@ -1,4 +1,4 @@
-"""What the nodes serve on the site's network: names, Services, the API's endpoint, logs, volumes."""
+"""The servers and controllers of the nodes: DNS, Services, endpoints, the kubelet's API, provisioning."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ class View(NodeView, StreamView, Protocol):
 
 
 class NodeServices:
-    """The kubelet's servers and controllers, started and stopped together; an async context manager."""
+    """The kubelet's servers and controllers; an async context manager."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class NodeServices:
         return self
 
     async def open(self) -> None:
-        """Answer for the pods, once they are known: before that, each would be said not to exist."""
+        """Accept requests about pods, once they are known."""
         if not self._settings.plain:
             await self._server.listen("0.0.0.0", KUBELET_PORT)
             return

@@ -1,6 +1,8 @@
 """Kubernetes quantities (``100m``, ``2Gi``, ``1e3``) as exact numbers, and back.
 
 Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+
+Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 Arithmetic on resource lists is not here.
 """
 
@@ -15,10 +17,7 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 def parse(text: str | int | float) -> Decimal:
-    """Return the exact value of a quantity.
-
-    Args:
-        text: As Kubernetes writes it; numbers are taken as they are.
+    """Parse a quantity exactly; numbers are accepted as they are.
 
     Raises:
         ValueError: It is not a quantity; the message shows it.
@@ -38,7 +37,7 @@ def parse(text: str | int | float) -> Decimal:
 
 
 def whole(text: str | int | float) -> int:
-    """Return the value in units, rounded up: bytes of memory, whole CPUs.
+    """Parse a quantity and round it up: bytes of memory, whole CPUs.
 
     Example:
         >>> whole("1500m"), whole("64Mi")
@@ -48,7 +47,7 @@ def whole(text: str | int | float) -> int:
 
 
 def milli(text: str | int | float) -> int:
-    """Return the value in thousandths, rounded up: millicores.
+    """Parse a quantity into thousandths, rounded up: millicores.
 
     Example:
         >>> milli("0.1"), milli("2")
@@ -58,7 +57,7 @@ def milli(text: str | int | float) -> int:
 
 
 def quantity(value: Decimal | int, *, binary: bool = False) -> str:
-    """Return a value in canonical form: an integer with the largest suffix that keeps it exact.
+    """Format a value canonically: an integer with the largest suffix that keeps it exact.
 
     Args:
         value: The value in units.

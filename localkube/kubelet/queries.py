@@ -1,4 +1,4 @@
-"""What the kubelet's API asks about pods and containers, answered by the kubelet's pods."""
+"""Queries about pods and containers, for the kubelet's API."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,18 +14,13 @@ from localkube.tasks import start_task
 
 
 class PodQueries:
-    """The pods of all nodes, as ``network.View`` wants them seen.
-
-    Args:
-        workers: The kubelet's own, by uid.
-    """
+    """The pods of all nodes."""
 
     def __init__(self, workers: Mapping[str, PodWorker]) -> None:
         self._workers = workers
         self._runtime: Runtime | None = None
 
     def set_runtime(self, runtime: Runtime) -> None:
-        """Take the kubelet's parts; there are no pods before."""
         self._runtime = runtime
         runtime.logs.on_loss = self._log_lost
 

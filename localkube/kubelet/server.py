@@ -1,11 +1,7 @@
-"""The kubelet's HTTPS interface, which the API server calls for ``kubectl logs``; one listener for all nodes.
+"""The kubelet's HTTPS API, which the API server calls; one listener for all nodes.
 
-Only the API server may call, and metrics-server for its figures: a client certificate must come from the
-cluster's CA and carry the name, as the kubelet's own authorisation would have it. Errors are the kubelet's
-sentences in plain text, because kubectl shows them to people as they are.
-
-Not here: exec, attach and port-forward (``streams/routes.py``); the figures (``resources/metrics.py``); the
-log files (``logs/files.py``); run, which answers 501.
+A client needs a certificate of the cluster's CA with the API server's name; metrics-server may read its
+metrics. Errors are the kubelet's sentences in plain text, because kubectl shows them. ``run`` answers 501.
 """
 
 import contextlib
@@ -44,16 +40,7 @@ class NodeView(Protocol):
 
 
 class KubeletServer:
-    """Serve the kubelet's API; an async context manager.
-
-    Args:
-        view: The pods.
-        files: The registry of log files, the kubelet's own.
-        cert_file: The serving certificate, valid for every node's address.
-        key_file: Its key.
-        client_ca_file: The CA that signs the API server's client certificate.
-        allowed: Common names of the clients that may call.
-        routes: What else is served; see ``resources/metrics.py``.
+    """Serves the kubelet's API; an async context manager.
 
     Example:
         >>> async with KubeletServer(view, files=files, cert_file=c, key_file=k, client_ca_file=ca) as server:
@@ -93,7 +80,7 @@ class KubeletServer:
         await self._runner.cleanup()
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept calls on an address (``0.0.0.0`` for every node's), and return the port.
+        """Listen on an address (``0.0.0.0`` for every node's) and return the port.
 
         Raises:
             OSError: The address is taken, or not of this site.
@@ -150,7 +137,7 @@ class KubeletServer:
 
 
 def log_options(query: Mapping[str, str]) -> LogOptions:
-    """Return the fields of ``v1.PodLogOptions`` in a query.
+    """Parse the query of ``v1.PodLogOptions``.
 
     Raises:
         ValueError: A field is malformed, as the API's validation says it.

@@ -1,8 +1,7 @@
-"""Where an address of the cluster is found on this machine.
+"""The addresses of the cluster's network, and where they are on this machine.
 
-In a site the cluster's network is real, and every address is where it says. In plain mode pods, nodes and
-Services keep their addresses in the API, and this says which address of the loopback interface stands for
-each. Whoever connects to a pod, a node or a Service asks here first.
+With namespaces every address is real. In plain mode pods, nodes and Services keep their addresses in the API,
+and loopback addresses stand in for them.
 """
 
 import socket
@@ -16,17 +15,17 @@ OCTETS = range(2, 253, 2)
 
 
 class Addresses(Protocol):
-    """How to reach the cluster's network from the kubelet."""
+    """The cluster's addresses as the kubelet reaches them."""
 
     def reach(self, host: str, port: int) -> tuple[str, int]:
-        """Return the address to connect to, or to listen on, for one of the cluster's."""
+        """Translate a cluster address to the one to connect to, or to listen on."""
 
     def seen(self, host: str) -> str:
-        """Return the cluster's address for one of this machine that a peer came from or a call arrived at."""
+        """Translate a peer's or a called address back to the cluster's."""
 
 
 class NamespaceAddresses:
-    """The kubelet is in the cluster's network."""
+    """The kubelet is in the cluster's network namespace."""
 
     def reach(self, host: str, port: int) -> tuple[str, int]:
         return host, port
@@ -67,7 +66,7 @@ class LoopbackAddresses:
 
 
 def choose_octet(name: str, had: int | None = None) -> int:
-    """Return an octet whose addresses nobody uses: the one that the cluster had, or the name's own.
+    """Choose a free range: the cluster's former one, or one by its name.
 
     Raises:
         OSError: All are taken.
@@ -92,7 +91,7 @@ def _free(address: str) -> bool:
 
 
 def moved_ports(octet: int) -> int:
-    """Return what ports below 1024 are moved by here: nothing, where this user may listen on them."""
+    """The offset of ports below 1024; 0 where this user may listen on them."""
     with socket.socket() as sock:
         try:
             sock.bind((f"127.{octet}.0.1", 1))
@@ -103,7 +102,7 @@ def moved_ports(octet: int) -> int:
 
 @dataclass(frozen=True)
 class ClusterNetwork:
-    """The addresses of a site's network."""
+    """The addresses of a cluster's network."""
 
     address: str = "10.244.0.1"
     prefix: int = 16
@@ -112,7 +111,7 @@ class ClusterNetwork:
     services_prefix: int = 16
 
     def pod_network(self) -> dict[str, Any]:
-        """Return what the spawner needs to connect a pod."""
+        """The part that the runtime needs to connect a pod."""
         return {
             "prefix": self.prefix,
             "router": self.address,

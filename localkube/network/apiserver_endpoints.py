@@ -1,8 +1,8 @@
-"""Where the API server is, for those who ask the cluster: the endpoints of ``default/kubernetes``.
+"""The endpoints of the Service ``default/kubernetes``.
 
-The API server would write its own address, but runs with ``--endpoint-reconciler-type=none``, as its own
-view of its address is not the pods'. What is written is what its lease reconciler would have written: an
-EndpointSlice, and the older Endpoints object beside it, marked not to be mirrored.
+The API server runs with ``--endpoint-reconciler-type=none``, because its own address is not the one that pods
+reach. These are the objects of its lease reconciler: an EndpointSlice, and an Endpoints object that is not
+mirrored.
 """
 
 import asyncio
@@ -21,12 +21,9 @@ log = logging.getLogger(__name__)
 
 
 async def publish_api_server(api: Api, *, address: str, port: int) -> bool:
-    """Make ``default/kubernetes`` lead to ``address``; return whether anything had to be written.
+    """Make ``default/kubernetes`` lead to ``address``; return whether anything was written.
 
-    Harmless to repeat: what is right already is left alone. An API server that is not ready is waited for.
-
-    Raises:
-        ApiError: The API server refused for a reason that does not pass.
+    Safe to repeat; waits until the API server is ready.
     """
     while True:
         try:
@@ -42,7 +39,6 @@ async def publish_api_server(api: Api, *, address: str, port: int) -> bool:
 
 
 def _objects(address: str, port: int) -> list[tuple[str, dict[str, Any]]]:
-    """Return the collection and the content of each object."""
     ports = [{"name": "https", "port": port, "protocol": "TCP"}]
     piece = {
         "apiVersion": "discovery.k8s.io/v1",
@@ -84,7 +80,7 @@ async def _ensure(api: Api, collection: str, wanted: dict[str, Any]) -> bool:
 
 
 async def _create(api: Api, collection: str, wanted: dict[str, Any]) -> None:
-    """Create an object, and before it the namespace if the API server has not come to that yet."""
+    """Create an object, and its namespace if the API server has not created it yet."""
     try:
         await api.post(collection, wanted)
     except ApiError as error:
@@ -100,7 +96,7 @@ async def _create(api: Api, collection: str, wanted: dict[str, Any]) -> None:
 
 
 def _covers(found: Any, wanted: Any) -> bool:
-    """Tell whether all of ``wanted`` is in ``found``, which may have more fields, but no longer lists."""
+    """Check whether ``found`` has all of ``wanted``; it may have more fields, but no longer lists."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(_covers(found.get(key), wanted[key]) for key in wanted)
     if isinstance(wanted, list):

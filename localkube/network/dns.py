@@ -1,10 +1,8 @@
-"""The cluster's name server: UDP and TCP, the cluster's zone from memory, every other name from upstream.
+"""The cluster's DNS server: UDP and TCP, the cluster's zone from memory, other names from upstream.
 
-Answers to single names are kept as packets until the zone changes, so thousands a second cost little; no
-negative answer may be cached by anybody (its SOA says 0), because a training pod often asks for its peer
-before the peer exists. Foreign answers are passed on as they come and not cached.
-
-Not here: which records exist (``zone.py``), and ``/etc/resolv.conf`` of the pods.
+Answers to single names are cached as packets until the zone changes. Negative answers may not be cached
+(their SOA has TTL 0), because a training pod often looks up its peer before that exists. Foreign answers are
+not cached.
 """
 
 import asyncio
@@ -36,7 +34,7 @@ DATA = {
 
 
 class DnsServer:
-    """Answer DNS questions; an async context manager.
+    """Answers DNS questions; an async context manager.
 
     Args:
         zone: The cluster's names.
@@ -67,7 +65,7 @@ class DnsServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def listen(self, host: str, port: int) -> int:
-        """Serve UDP and TCP on an address, and return the port (chosen if 0).
+        """Listen on UDP and TCP; return the port (chosen if 0).
 
         Raises:
             OSError: The address is taken, or not of this site.
@@ -84,7 +82,7 @@ class DnsServer:
         return port
 
     def serve(self, query: bytes, *, tcp: bool, reply: Reply) -> None:
-        """Answer one packet: call ``reply(packet)``, now if the answer is known, else when it comes."""
+        """Answer one packet by ``reply(packet)``, at once or when the answer comes."""
         remembered = self._recall(query, tcp)
         if remembered is not None:
             reply(remembered)
@@ -122,12 +120,12 @@ class DnsServer:
     async def _complete(
         self, question: DNSRecord, answer: DNSRecord, outside: str, tcp: bool, reply: Reply
     ) -> None:
-        """Add what an ExternalName Service stands for."""
+        """Add the records of an ExternalName."""
         answer.add_answer(*await self._upstream.resolve(outside, QTYPE[question.q.qtype]))
         reply(_packed(question, answer, tcp))
 
     def _answer(self, question: DNSRecord) -> tuple[DNSRecord, str, bool]:
-        """Return the reply, the foreign name to add to it if any, and whether it holds till a change."""
+        """Return the reply, the foreign name to resolve if any, and whether the reply can be cached."""
         kind = QTYPE[question.q.qtype]
         name = _name(question.q.qname)
         found = self._zone.lookup(name, kind)
@@ -147,7 +145,7 @@ class DnsServer:
         return reply, outside, len(records) < 2
 
     def _chain(self, found: ZoneAnswer, kind: str) -> tuple[list[ResourceRecord], str]:
-        """Follow aliases inside the zone; return all records, and the foreign name at the end if any."""
+        """Follow CNAMEs inside the zone; return the records, and the foreign name at the end if any."""
         records = list(found.records)
         while records and records[-1].kind == "CNAME" and kind != "CNAME":
             target = records[-1].value

@@ -1,7 +1,4 @@
-"""Questions that go to the name servers outside the cluster: UDP with retries, TCP for what is too long.
-
-Not here: caching (a laptop's own resolver does that), and choosing the servers.
-"""
+"""Questions to name servers outside the cluster: UDP with retries, TCP for large answers. No caching."""
 
 import asyncio
 import logging
@@ -19,13 +16,10 @@ AT_ONCE = 256
 
 
 class UpstreamResolver:
-    """Ask name servers in turn.
+    """Asks name servers in turn.
 
-    After a question that nobody answered, the next ones within ten seconds are given up after 0.3 s: a host
-    without a network must not make every lookup slow.
-
-    Args:
-        servers: Addresses (host, port); none is fine.
+    After a question without an answer, those of the next ten seconds time out after 0.3 s, so that a host
+    without a network does not slow down every lookup.
     """
 
     def __init__(self, servers: Sequence[tuple[str, int]]) -> None:
@@ -34,7 +28,7 @@ class UpstreamResolver:
         self._failed_at = float("-inf")
 
     async def ask(self, query: bytes, *, tcp: bool = False) -> bytes | None:
-        """Return the answer to a packet, None if nobody gives one in time (about three seconds a server)."""
+        """Return the answer to a packet; None after about three seconds a server."""
         waits = HASTY if time.monotonic() - self._failed_at < SULK_SECONDS else PATIENT
         async with self._room:
             for seconds in waits:
@@ -48,7 +42,7 @@ class UpstreamResolver:
         return None
 
     async def resolve(self, name: str, kind: str) -> list[RR]:
-        """Return the answer's records for a name, none if it has none or nobody answers."""
+        """Resolve a name; no records when there is no answer."""
         query = DNSRecord.question(name, kind).pack()
         answer = await self.ask(query)
         try:
@@ -75,7 +69,7 @@ class UpstreamResolver:
 
 
 async def _over_udp(server: tuple[str, int], query: bytes) -> bytes:
-    """Send from a fresh port, and wait for an answer with the same number and question."""
+    """Send from a new port, and wait for an answer with the same number."""
     loop = asyncio.get_running_loop()
     exchange = _Exchange(query, loop.create_future())
     transport, _ = await loop.create_datagram_endpoint(lambda: exchange, remote_addr=server)

@@ -1,10 +1,6 @@
-"""The names of a cluster: the records of its Services and pods, derived from what the API server says now.
-
-Nothing is stored but a memory of the last answers, which any relevant change forgets; so a name resolves the
-moment a watch has told of it.
+"""The DNS records of a cluster's Services and pods, computed from informers.
 
 Source: the Kubernetes DNS specification, https://github.com/kubernetes/dns/blob/master/docs/specification.md.
-Not here: whom a Service's names stand for (``names.py``); packets, sockets and foreign names (``dns.py``).
 """
 
 import ipaddress
@@ -28,7 +24,7 @@ NETWORKS = ("10.244.0.0/16", "10.96.0.0/16")
 
 @dataclass(frozen=True)
 class ResourceRecord:
-    """One resource record.
+    """A DNS resource record.
 
     Args:
         name: The owner, in lower case, without the last dot.
@@ -43,7 +39,9 @@ class ResourceRecord:
 
 @dataclass(frozen=True)
 class ZoneAnswer:
-    """What the zone says of a name: records of the kind that was asked for, and useful others.
+    """The records of a name, of the requested kind, and additional ones.
+
+    ``exists`` False means NXDOMAIN; True without records, NODATA.
 
     ``exists`` False means NXDOMAIN; True without records means that the name has other kinds only.
     """
@@ -57,14 +55,7 @@ NOTHING = ZoneAnswer(exists=False)
 
 
 class Zone:
-    """Answer questions about the names of one cluster, from watches.
-
-    Args:
-        services: Informer of all Services.
-        slices: Informer of all EndpointSlices.
-        pods: Informer of all pods (at least all that can be endpoints). Used only if its ``synced`` is set.
-        domain: The cluster domain.
-        networks: The ranges of pods and Services, whose reverse names are answered here.
+    """The zone of one cluster.
 
     Example:
         >>> zone.lookup("ddp-0.ddp.default.svc.cluster.local", "A").records[0].value
@@ -90,11 +81,11 @@ class Zone:
         pods.subscribe(self._pod_changed)
 
     def owns(self, name: str) -> bool:
-        """Tell whether ``name`` (lower case, no last dot) is answered here and never asked elsewhere.
+        """Check whether ``name`` (lower case, no last dot) is answered here and never upstream.
 
-        Besides the zone these are the short forms ``<host>.<headless Service>`` and ``….svc``, which a pod's
-        resolver tries as they stand after its search list: a rank that asks for a peer too early must get its
-        denial at once, also on a host without a network.
+        Besides the zone these are the short forms ``<host>.<headless Service>`` and ``….svc``, which
+        resolvers try after their search list: a rank that looks up a peer too early must be denied at once,
+        also on a host without a network.
         """
         labels = name.split(".")
         return (
@@ -105,7 +96,7 @@ class Zone:
         )
 
     def lookup(self, name: str, kind: str) -> ZoneAnswer:
-        """Return what the zone has for a name that it owns."""
+        """Look up a name that the zone owns."""
         address = self._reverse(name)
         if address is not None:
             return _answer(self._pointers(name, address), kind)

@@ -1,7 +1,6 @@
-"""The API server's way to nodes, pods and Services in plain mode: a proxy for HTTP CONNECT on a Unix socket.
+"""The API server's egress proxy in plain mode: HTTP CONNECT on a Unix socket.
 
-The API server is told of it as its egress selector for the cluster, and asks for the addresses that the API
-knows; only the kubelet knows where those are on this machine.
+It translates the addresses of nodes, pods and Services for the API server's egress selector.
 
 Source: https://kubernetes.io/docs/tasks/extend-kubernetes/setup-konnectivity/
 """
@@ -22,7 +21,7 @@ FAILED = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n"
 
 
 class EgressProxy:
-    """Serve CONNECT; an async context manager.
+    """Serves CONNECT; an async context manager.
 
     Args:
         path: The socket; whoever can open it reaches what the kubelet reaches, so its directory is private.

@@ -1,11 +1,7 @@
-"""Carrying bytes between a client of a Service and one of its endpoints: TCP connections and UDP flows.
+"""Relays of TCP connections and UDP flows, for Services and for the API on the host.
 
-A relay keeps what a connection means: an end of data in one direction leaves the other open, a reset is
-passed on as a reset, and a slow reader slows the writer down rather than filling memory.
-
-The supervisor carries the host's connections to the API server by the same means.
-
-Not here: which endpoint, and when to listen (``proxy.py``).
+A relay keeps what a connection means: end of data in one direction leaves the other open, a reset is passed
+on, and a slow reader slows the writer down.
 """
 
 import asyncio
@@ -32,7 +28,7 @@ EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class TcpListener:
-    """Accept connections on an address, and connect each to the first backend that takes it.
+    """Accepts connections, and connects each to the first backend that accepts it.
 
     Args:
         address: Where to listen, (ip, port).
@@ -52,7 +48,7 @@ class TcpListener:
         self._loop.add_reader(self._socket, self._accept)
 
     def close(self) -> None:
-        """Refuse new connections from now on; established ones live on."""
+        """Refuse new connections; established ones stay."""
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._socket.close()
@@ -74,7 +70,7 @@ class TcpListener:
             task.add_done_callback(self._connecting.discard)
 
     def _pause(self) -> None:
-        """Leave waiting connections in the kernel's queue until descriptors may be free again."""
+        """Leave connections in the backlog until descriptors may be free again."""
         self._loop.remove_reader(self._socket)
         self._loop.call_later(0.5, self._resume)
 
@@ -103,10 +99,10 @@ class TcpListener:
 
 
 async def carry(near: socket.socket, far: socket.socket) -> None:
-    """Carry bytes both ways between two connected sockets, which are closed with what they carry.
+    """Relay between two connected sockets, and close them.
 
-    By callbacks: a coroutine for each direction, which registers for each block anew, takes twice the time.
-    A transport sets TCP_NODELAY, without which the body of a request would wait 40 ms for its head.
+    Protocol callbacks take half the time of a coroutine for each direction; asyncio's transports set
+    TCP_NODELAY.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -125,7 +121,7 @@ async def carry(near: socket.socket, far: socket.socket) -> None:
 
 
 class _Half(asyncio.Protocol):
-    """One of the two connections of a relay."""
+    """One connection of a relay."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -134,7 +130,6 @@ class _Half(asyncio.Protocol):
         self._lost: tuple[Exception | None] | None = None
 
     def join(self, peer: "_Half") -> None:
-        """Begin to carry bytes both ways."""
         self._peer, peer._peer = peer, self
         for half in (self, peer):
             if half._lost:
@@ -182,7 +177,7 @@ class _Half(asyncio.Protocol):
 
 
 class UdpListener:
-    """Pass datagrams of each client to one backend, and its answers back, until a minute of silence.
+    """Forwards each client's datagrams to one backend, and its answers back, until a minute of silence.
 
     Args:
         address: Where to listen, (ip, port).
@@ -202,7 +197,6 @@ class UdpListener:
         self._loop.add_reader(self._socket, self._receive)
 
     def close(self) -> None:
-        """Stop; datagrams for this address are refused from now on."""
         if self._sweeper:
             self._sweeper.cancel()
         for client in list(self._flows):
@@ -212,7 +206,7 @@ class UdpListener:
             self._socket.close()
 
     def forget(self, backends: Iterable[Backend]) -> None:
-        """End the flows to backends that are not among ``backends``: their clients get another."""
+        """End the flows to other backends than these."""
         kept = set(backends)
         for client in [client for client, flow in self._flows.items() if flow.backend not in kept]:
             self._end(client)
@@ -263,7 +257,7 @@ class UdpListener:
 
 
 class _Flow:
-    """The socket that stands for one client towards one backend."""
+    """One client's socket to its backend."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

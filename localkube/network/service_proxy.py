@@ -1,15 +1,11 @@
-"""ClusterIP Services: whoever connects to a Service's address reaches one of its ready endpoints.
+"""ClusterIP Services by a user-space proxy: nftables and IPVS need programs or rights that a laptop may lack.
 
-A user-space proxy, because the kernel's ways (nftables, IPVS) need programs or rights that a laptop may not
-give. The site makes the whole Service range local (``ip route add local 10.96.0.0/16 dev lo``), so an address
-needs nothing but a listener, and one without endpoints refuses connections by having none. The API server's
-own Service, 10.96.0.1, is one among the others.
+The whole Service range is local to the network namespace, so an address only needs a listener; one without
+endpoints refuses connections.
 
-Known limits: an endpoint sees the proxy's address, not the client's; a connection whose endpoints all refuse
-is accepted and then reset; connections through a Service end when the kubelet does (those between pods do
-not); NodePort, LoadBalancer, external IPs and SCTP are not offered; traffic policies make no difference, as
-all nodes share one site. Headless and ExternalName Services need names only (``zone.py``). Carrying the bytes
-is ``relay.py``.
+Limits: endpoints see the proxy's address; a connection whose endpoints all refuse is accepted and reset;
+connections through a Service end with the kubelet; NodePort, LoadBalancer, external IPs and SCTP are not
+supported; traffic policies make no difference. Headless and ExternalName Services are DNS only.
 """
 
 import asyncio
@@ -30,11 +26,7 @@ RETRY_SECONDS = 1.0
 
 
 class Balancer:
-    """The ready endpoints of one port of a Service, in turn, or always the same one for a client.
-
-    Args:
-        clock: Seconds, for the end of a client's affinity.
-    """
+    """The ready endpoints of one Service port, round robin or with client affinity."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.backends: tuple[Backend, ...] = ()
@@ -54,7 +46,9 @@ class Balancer:
         }
 
     def choose(self, client: str) -> Iterator[Backend]:
-        """Yield the endpoints to try for a client's connection, the best first, each once.
+        """Yield the endpoints to try for a client, each once.
+
+        With affinity, the last one taken from the iterator becomes the client's.
 
         With affinity, the last one taken from the iterator is remembered as the client's.
         """
@@ -72,20 +66,10 @@ class Balancer:
 
 
 class ServiceProxy:
-    """Listen on every ClusterIP that has endpoints, as Services and EndpointSlices come and go.
+    """Listens on every ClusterIP that has endpoints; an async context manager.
 
-    An async context manager: on entry it serves what the watches know already, on exit it stops listening.
-    Established connections outlive any change of their Service.
-
-    Args:
-        services: Informer of all Services.
-        slices: Informer of all EndpointSlices.
-        place: Maps a Service's (ip, port) to the address to listen on; plain mode and tests need it.
-        reach: Maps an endpoint's (ip, port) to where it is on this machine; plain mode needs it.
-
-    Example:
-        >>> async with ServiceProxy(services=services, slices=slices):
-        ...     await asyncio.Event().wait()
+    Established connections survive changes of their Service. In plain mode ``place`` maps a Service's (ip,
+    port) to the address to listen on, and ``reach`` an endpoint's to the one to connect to.
     """
 
     def __init__(
@@ -123,7 +107,7 @@ class ServiceProxy:
         self._listeners.clear()
 
     def address(self, ip: str, port: int, protocol: str = "TCP") -> Backend | None:
-        """Return where a Service's port is listened on, None if it has no endpoints."""
+        """The address that listens for a Service's port; None if it has no endpoints."""
         listener = self._listeners.get((ip, port, protocol))
         return listener and listener.address
 
@@ -175,7 +159,7 @@ class ServiceProxy:
             listener.close()
 
     def _wanted(self, key: Key) -> dict[Front, tuple[list[Backend], float | None]]:
-        """Return the endpoints and the affinity of each address of a Service."""
+        """The endpoints and affinity of each address of a Service."""
         service = self._services.store.get(key)
         ips = cluster_ips(service) if service else []
         if not ips or service["spec"].get("type") == "ExternalName":
@@ -198,7 +182,7 @@ class ServiceProxy:
 
 
 def _backends(slices: Sequence[Object], port: Object, protocol: str) -> list[Backend]:
-    """Return what is ready behind one port; if nothing is, what still serves although it is terminating."""
+    """The ready endpoints of one port; if there are none, those that still serve while terminating."""
     ready, leaving = [], []
     for item in slices:
         numbers = [

@@ -1,10 +1,7 @@
-"""Whom the names of one Service stand for: its own address, its endpoints by hostname, its named ports.
+"""The DNS data of one Service: its addresses, its endpoints by hostname, its named ports.
 
-EndpointSlices are the truth, with two corrections, as their controller writes in batches, up to a second
-late, and training pods look each other up as they start: a pod that is ready and selected counts at once,
-and one that has ended or is gone no longer counts.
-
-Pure functions of what the watches hold; the names themselves and their records are ``zone.py``.
+From EndpointSlices, whose controller is up to a second late, with two corrections for pods that look each
+other up as they start: a ready selected pod counts at once, and one that has ended no longer counts. Pure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +17,7 @@ OWNER = "kubernetes.io/service-name"
 
 @dataclass
 class ServiceNames:
-    """What a Service's names lead to.
+    """The DNS data of a Service.
 
     Args:
         addresses: Those of the Service: its ClusterIPs, or its endpoints' if it is headless.
@@ -36,7 +33,7 @@ class ServiceNames:
 
 
 def service_names(key: Key, service: Object, *, slices: Informer, pods: Informer) -> ServiceNames:
-    """Return the names of the Service ``key``, (namespace, name), as of now."""
+    """Compute the DNS data of the Service ``key``, (namespace, name)."""
     spec, names = service["spec"], ServiceNames()
     if spec.get("type") == "ExternalName":
         names.external = spec["externalName"].rstrip(".").lower()
@@ -60,32 +57,30 @@ def service_names(key: Key, service: Object, *, slices: Informer, pods: Informer
 
 
 def is_headless(service: Object) -> bool:
-    """Tell whether a Service has names only."""
     return service["spec"].get("clusterIP") == "None"
 
 
 def cluster_ips(service: Object) -> list[str]:
-    """Return the IPv4 addresses of a Service, none if it is headless or an alias."""
+    """The IPv4 addresses of a Service, none if it is headless or an alias."""
     return [ip for ip in service["spec"].get("clusterIPs") or () if ip != "None" and ":" not in ip]
 
 
 def slices_of(key: Key, slices: Informer) -> list[Object]:
-    """Return the IPv4 EndpointSlices of a Service."""
+    """The IPv4 EndpointSlices of a Service."""
     return [item for item in slices.store.values() if owner(item) == key and item["addressType"] == "IPv4"]
 
 
 def owner(item: Object) -> Key:
-    """Return the Service that an EndpointSlice belongs to."""
+    """The Service that an EndpointSlice belongs to."""
     return item["metadata"].get("namespace", ""), (item["metadata"].get("labels") or {}).get(OWNER, "")
 
 
 def has_ended(pod: Object) -> bool:
-    """Tell whether a pod will not run again."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def facts(pod: Object) -> tuple[Any, ...]:
-    """Return all of a pod that names depend on."""
+    """All of a pod that DNS data depend on."""
     spec, metadata, status = pod["spec"], pod["metadata"], pod.get("status") or {}
     return (
         status.get("podIP"),
@@ -103,7 +98,7 @@ Found = Iterator[tuple[str, str, list[Object]]]
 
 
 def _in_slices(key: Key, unready_too: bool, slices: Informer, pods: Informer) -> Found:
-    """Yield address, hostname and ports of what the EndpointSlices hold, without what is known to be gone."""
+    """Yield address, hostname and ports of endpoints, except those that are known to be gone."""
     for item in slices_of(key, slices):
         for endpoint in item.get("endpoints") or ():
             ready = (endpoint.get("conditions") or {}).get("ready") is not False
@@ -114,7 +109,7 @@ def _in_slices(key: Key, unready_too: bool, slices: Informer, pods: Informer) ->
 
 
 def _in_pods(key: Key, spec: Object, unready_too: bool, pods: Informer) -> Found:
-    """Yield the same of pods with a hostname in the Service, which the EndpointSlices may lack yet."""
+    """Yield the same for selected pods with a hostname, which may not be in an EndpointSlice yet."""
     selector = spec.get("selector")
     for (namespace, _), pod in pods.store.items() if selector else ():
         if namespace != key[0] or pod["spec"].get("subdomain") != key[1]:
@@ -129,7 +124,7 @@ def _in_pods(key: Key, spec: Object, unready_too: bool, pods: Informer) -> Found
 
 
 def _known_ports(spec: Object) -> list[Object]:
-    """Return the ports of a Service whose numbers are known without looking into the pod."""
+    """The ports of a Service with numeric targets."""
     ports = ({**port, "port": port.get("targetPort") or port["port"]} for port in spec.get("ports") or ())
     return [port for port in ports if isinstance(port["port"], int)]
 

@@ -1,12 +1,17 @@
-"""What containers write, kept on disk in the CRI's log format, and bounded there.
+"""Container logs on disk, in the CRI's format, rotated by size.
 
 ``LogWriter`` turns the bytes of a pipe into entries ``<RFC3339Nano> <stdout|stderr> <F|P> <content>``: F ends
-a line, P is a part of one. A part is written the moment it arrives, so that a progress bar without newlines
-is seen. What a killed kubelet had taken from a pipe, the next one writes (``journal.py``). A log that has
-grown goes on in a new file (``segments.py``). ``LogFiles`` knows which logs are still written, and who
-follows them (``following.py``).
+a line, P is a part of one. A part is written as it arrives, so that a progress bar without newlines is seen.
 
-Not here: HTTP (``server.py``), when a pipe is read (``containers/processes.py``), reading (``reading.py``).
+``0.log`` is the newest file of run 0; ``0.log.1``, ``0.log.2`` … are older ones. The kubelet compresses
+rotated files and never shows them again; here they stay readable, because a run's metrics are read from its
+whole log.
+
+``LogJournal`` makes output survive a killed kubelet. The kernel moves bytes from a pipe into the journal in
+one system call, so at every moment they are in the pipe, the journal or the log. The journal is a memory file
+that the runtime holds, and begins with the log's size and the time: the next kubelet truncates the log to
+that size and writes the same bytes with the same time. Terminals cannot be spliced: output read from one is
+lost if the kubelet is killed before it is written.
 """
 
 import contextlib
@@ -22,7 +27,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class LogLimits:
-    """How much of one run of a container is kept; the kubelet's containerLogMaxSize and containerLogMaxFiles.
+    """The size limits of one run's log; the kubelet's containerLogMaxSize and containerLogMaxFiles.
 
     Attributes:
         bytes: Of one file, which ends at the next end of a line.
@@ -34,7 +39,7 @@ class LogLimits:
 
 
 def segments(path: Path) -> list[Path]:
-    """Return the files that there are of the log whose newest file is ``path``, the oldest first."""
+    """The files of the log whose newest file is ``path``, the oldest first."""
     found = []
     with contextlib.suppress(FileNotFoundError):
         found = [name for name in path.parent.iterdir() if name.name.startswith(path.name)]
@@ -42,7 +47,7 @@ def segments(path: Path) -> list[Path]:
 
 
 def rotate(path: Path, *, keep: int) -> None:
-    """Put the newest file aside, and remove the oldest so that ``keep`` of those put aside stay."""
+    """Rename the newest file, and remove the oldest ones so that ``keep`` renamed ones stay."""
     aside = [name for name in segments(path) if name != path]
     number = _number(aside[-1]) + 1 if aside else 1
     path.rename(path.with_name(f"{path.name}.{number}"))
@@ -51,7 +56,7 @@ def rotate(path: Path, *, keep: int) -> None:
 
 
 def forget_runs_before(path: Path) -> None:
-    """Remove the logs of a container's runs older than the one before this."""
+    """Remove the logs of runs older than the previous one."""
     run = int(path.stem)
     if run >= 2:
         with contextlib.suppress(FileNotFoundError):
@@ -61,7 +66,6 @@ def forget_runs_before(path: Path) -> None:
 
 
 def _number(name: Path) -> int:
-    """Return how many files were put aside before this one; 0 for the newest."""
     return 0 if name.suffix == ".log" else int(name.suffix[1:])
 
 
@@ -72,7 +76,7 @@ PIPE_BLOCK = 256 * 1024
 
 @dataclass(frozen=True)
 class UnwrittenOutput:
-    """What a kubelet took from a pipe and may not have written in full.
+    """Output that a killed kubelet took from a pipe and may not have written in full.
 
     Attributes:
         size: The log's newest file before it.
@@ -88,17 +92,13 @@ class UnwrittenOutput:
 
 
 class LogJournal:
-    """The journal of one container.
-
-    Args:
-        descriptor: Its memory file, owned from here on.
-    """
+    """The journal of one container's output."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = descriptor
 
     def move(self, pipe: int, *, stream: str, size: int, time: int) -> bytes:
-        """Move what a pipe holds into the journal, which is empty, and return it; nothing at the pipe's end.
+        """Move a pipe's content into the empty journal and return it; nothing at the pipe's end.
 
         Raises:
             BlockingIOError: The pipe holds nothing now.
@@ -108,11 +108,10 @@ class LogJournal:
         return os.pread(self._file, count, HEADER.size)
 
     def clear(self) -> None:
-        """Forget what was moved: it is in the log."""
         os.ftruncate(self._file, 0)
 
     def unwritten(self) -> UnwrittenOutput | None:
-        """Return what was moved and not cleared."""
+        """Read what was moved and not cleared."""
         count = os.fstat(self._file).st_size - HEADER.size
         if count <= 0:
             return None
@@ -133,13 +132,13 @@ DEFAULT_LIMITS = LogLimits()
 
 
 def timestamp(nanoseconds: int) -> bytes:
-    """Return a time as RFC 3339 in UTC with nine decimals, so that the order of the bytes is that of time."""
+    """Format as RFC 3339 in UTC with nine decimals, so that bytes sort by time."""
     seconds, rest = divmod(nanoseconds, 1_000_000_000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode() + b".%09dZ" % rest
 
 
 def parse_timestamp(text: str) -> bytes:
-    """Return an RFC 3339 time of any zone in the form of ``timestamp``.
+    """Convert an RFC 3339 time of any zone to the form of ``timestamp``.
 
     Raises:
         ValueError: The text is no time, or has no zone.
@@ -152,18 +151,14 @@ def parse_timestamp(text: str) -> bytes:
 
 
 class LogWriter:
-    """Append one container's output to one log; made by ``LogFiles.open``.
+    """Append one container's output to its log; made by ``LogFiles.open``.
 
-    A full disk loses output, which is told once, and does not disturb the container. The file is made when
-    there is something to write, and always ends with a whole entry for those who read it.
+    On a full disk output is lost, which is reported once, and the container runs on. The file always ends
+    with a whole entry.
 
-    Args:
-        path: The newest file. It is made, with its directory, for this user alone, or continued.
-        limits: How much is kept.
-        wrote: Called after each write with the text and where its entries end, and with nothing and None
-            when less was written than that, and after the close.
-        lost: Called with the first error.
-        clock: Nanoseconds since the epoch.
+    ``path`` is the newest file; it is created with the first output. ``wrote`` is called after each write
+    with the text and the position of its end, and with nothing and None when less was written, and after the
+    close. ``lost`` is called with the first error.
     """
 
     def __init__(
@@ -188,7 +183,7 @@ class LogWriter:
         self._journal: LogJournal | None = None
 
     def resume(self, journal: LogJournal) -> None:
-        """Take a container's journal, and write what a kubelet that was killed has left in it."""
+        """Take a container's journal, and write what a killed kubelet has left in it."""
         self._journal = journal
         left = journal.unwritten()
         if left is None:
@@ -198,7 +193,7 @@ class LogWriter:
         self.feed(left.stream, left.data, at=left.time)
 
     def take(self, stream: str, pipe: int) -> bytes:
-        """Write what a pipe holds, and return it; nothing at the pipe's end.
+        """Write a pipe's content and return it; nothing at the pipe's end.
 
         Raises:
             BlockingIOError: It holds nothing now.
@@ -213,13 +208,7 @@ class LogWriter:
         return data
 
     def feed(self, stream: str, data: bytes, *, at: int | None = None) -> None:
-        """Write what was just read from ``stream`` (stdout or stderr), all of it, in one system call.
-
-        Args:
-            stream: stdout or stderr.
-            data: What was read.
-            at: When, in nanoseconds since the epoch; now by default.
-        """
+        """Write what was read from ``stream`` in one system call; ``at`` is its time in ns, else now."""
         if not data or self.closed:
             return
         head = b"%s %s " % (timestamp(self._clock() if at is None else at), stream.encode())
@@ -247,7 +236,7 @@ class LogWriter:
             self._fail(error)
 
     def close(self) -> None:
-        """End the log: followers get the rest and finish. Harmless when repeated."""
+        """End the log, and with it its followers. Safe to repeat."""
         if not self.closed:
             self._close_file()
             if self._journal:
@@ -283,7 +272,7 @@ class LogWriter:
             raise
 
     def _ready(self) -> bool:
-        """Open the file, and return whether it can be."""
+        """Open the file if need be; False where that fails."""
         try:
             if self._file is None:
                 self._open_file()
@@ -307,7 +296,7 @@ class LogWriter:
             self._cut_back(start + tail.rfind(b"\n") + 1)
 
     def _cut_back(self, size: int) -> None:
-        """Remove what is behind the first ``size`` bytes of the newest file."""
+        """Truncate the newest file to ``size`` bytes."""
         if size < self._size:
             os.ftruncate(self._file, size)
             self._size = size
@@ -323,7 +312,7 @@ class LogWriter:
 
 
 def _fit(lines: bytes) -> bool:
-    """Tell whether no line is longer than an entry may be, without looking at each of them."""
+    """Check that no line is longer than an entry may be, without looking at each line."""
     start = 0
     while len(lines) - start > LONGEST + 1:
         end = lines.rfind(b"\n", start, start + LONGEST + 1)
@@ -334,7 +323,7 @@ def _fit(lines: bytes) -> bool:
 
 
 def _cut(line: bytes, part: bytes, entries: list[bytes]) -> bytes:
-    """Add the parts of a long line to ``entries``, and return its last piece."""
+    """Append the parts of a long line to ``entries`` and return its last piece."""
     start = 0
     while len(line) - start > LONGEST:
         entries += (part, line[start : start + LONGEST], b"\n")

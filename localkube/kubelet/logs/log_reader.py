@@ -1,7 +1,8 @@
-"""Logs read back exactly as they were written: the whole, the end, what is newer, what comes.
+"""Read logs: all of it, the last lines, what is newer than a time, and what comes.
 
-Writing them is in ``files.py``. The kubelet reads in its own thread: logs are in the page cache, and a thread
-would cost more than the read. Writer and readers are therefore never in each other's midst.
+The kubelet reads in its own thread, because logs are in the page cache. A follower that has caught up with
+the file gets output straight from the writer; one that falls behind goes back to the file, so that the memory
+for it is bounded and containers never wait for readers.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ MOST_BYTES = 1024 * 1024
 
 
 class LogFollower:
-    """One who follows a log; made by ``LogFiles.follow``."""
+    """A follower of one log; made by ``LogFiles.follow``."""
 
     def __init__(self) -> None:
         self.listens = False
@@ -37,12 +38,12 @@ class LogFollower:
         self._end: LogPosition | None = None
 
     def listen(self) -> None:
-        """Take text from now on. The caller has read all that is in the file."""
+        """Receive output from now on; the caller has read the file to its end."""
         self.listens, self._behind, self._end = True, False, None
         self._changed.clear()
 
     def hear(self, text: bytes, end: LogPosition | None) -> None:
-        """Learn what was written; ``end`` is where it ends in the file, None if not all of it is there."""
+        """Take what was written; ``end`` is its position in the file, None if not all was written."""
         self._changed.set()
         if not self.listens or self._behind:
             return
@@ -54,10 +55,9 @@ class LogFollower:
             self._end = end
 
     def take(self) -> tuple[bytes, LogPosition | None]:
-        """Return what was handed over since the last time, and where it ends in the file.
+        """Return the output since the last call, and the position of its end (None before the first).
 
-        The place is that of the last text since ``listen``, None before the first. ``listens`` tells
-        afterwards whether more will be handed over.
+        ``listens`` tells afterwards whether more will be delivered.
         """
         text = b"".join(self._texts)
         self._texts.clear()
@@ -67,16 +67,15 @@ class LogFollower:
         return text, self._end
 
     def clear(self) -> None:
-        """Let ``wait`` wait for what comes from now on."""
         self._changed.clear()
 
     async def wait(self) -> None:
-        """Return when the log has grown or ended since ``clear``, ``listen`` or ``take``."""
+        """Wait until the log has grown or ended since ``clear``, ``listen`` or ``take``."""
         await self._changed.wait()
 
 
 class LogFiles:
-    """The logs that are being written, and those who wait for more; one object for the whole kubelet.
+    """The open logs and their followers; one object for the whole kubelet.
 
     Args:
         limits: How much is kept of each.
@@ -97,11 +96,10 @@ class LogFiles:
         self._followers: dict[Path, set[LogFollower]] = {}
 
     def open(self, path: Path) -> LogWriter:
-        """Return the writer of ``path``: a new one, or the one that is open already.
+        """Open the writer of ``path``, once.
 
-        Open it before the container starts, or when a running one is adopted; close it when both its pipes
-        have ended. A log without an open writer counts as ended: its followers finish. Of a container's
-        runs, this one and the one before are kept.
+        Open it before the container starts or is reattached, and close it when both pipes have ended: a log
+        without a writer counts as ended. Of a container's runs, this one and the previous one are kept.
         """
         if path not in self._writers:
             forget_runs_before(path)
@@ -114,12 +112,11 @@ class LogFiles:
         return self._writers[path]
 
     def is_open(self, path: Path) -> bool:
-        """Tell whether more can come."""
         return path in self._writers
 
     @contextlib.contextmanager
     def follow(self, path: Path) -> Iterator[LogFollower]:
-        """Give what learns whenever ``path`` has grown or ended."""
+        """Register a follower of ``path``."""
         follower = LogFollower()
         self._followers.setdefault(path, set()).add(follower)
         try:
@@ -145,7 +142,7 @@ FULL, PART = b" F ", b" P "
 
 @dataclass(frozen=True)
 class LogOptions:
-    """What of a log is wanted; the fields of ``v1.PodLogOptions``.
+    """The fields of ``v1.PodLogOptions``.
 
     Args:
         follow: Wait for more until the container has ended.
@@ -163,10 +160,10 @@ class LogOptions:
 
 
 async def read_log(path: Path, *, files: LogFiles, options: LogOptions) -> AsyncIterator[bytes]:
-    """Yield what the container wrote to both streams, byte for byte, in blocks.
+    """Yield the container's output, byte for byte.
 
-    A last line without a newline comes without one. Without ``follow`` it ends at what is there now. Close
-    the generator (``contextlib.aclosing``) to stop following. A log that was never written is empty.
+    Without ``follow`` it ends at the present end. Close the generator (``contextlib.aclosing``) to stop
+    following. A log that was never written is empty.
     """
     with _Source(path, options) as source, files.follow(path) as follower:
         output = _Output(options)
@@ -193,7 +190,7 @@ async def read_log(path: Path, *, files: LogFiles, options: LogOptions) -> Async
 
 
 class _Source:
-    """The entries of a log, read from its files one after the other, also when it grows new ones."""
+    """The entries of a log, read from its files one after the other, including new ones."""
 
     def __init__(self, path: Path, options: LogOptions) -> None:
         self._path = path
@@ -211,7 +208,7 @@ class _Source:
             file.close()
 
     def read(self) -> bytes:
-        """Return the next block; nothing where there is none yet."""
+        """Read the next block; empty where there is none yet."""
         while self._files:
             file, is_last = self._files[0], len(self._files) == 1
             size = BLOCK if self._follow or not is_last else max(0, min(BLOCK, self._end - file.tell()))
@@ -225,7 +222,7 @@ class _Source:
         return b""
 
     def go_to(self, place: LogPosition) -> None:
-        """Go on after what was handed over otherwise; in the oldest file if that one was removed since."""
+        """Continue at a position; in the oldest file if that position's file was removed."""
         inode, offset = place
         for file in self._files:
             file.close()
@@ -237,7 +234,7 @@ class _Source:
             self._files[0].seek(offset)
 
     def _find_newer(self) -> bool:
-        """Open the files that have come after the last one that is open."""
+        """Open the files that were added after the last open one."""
         found = segments(self._path)
         if self._files:
             last = os.fstat(self._files[-1].fileno())
@@ -247,7 +244,7 @@ class _Source:
         return bool(found)
 
     def _seek_tail(self, lines: int) -> None:
-        """Go to where the last ``lines`` lines begin, and close the files before."""
+        """Seek to the last ``lines`` lines, and close the files before them."""
         files, self._files = self._files, deque()
         while files:
             file = files.pop()
@@ -262,7 +259,7 @@ class _Source:
 
 
 class _Output:
-    """Turns blocks of entries into the text that the container wrote."""
+    """Converts blocks of entries into the container's output."""
 
     def __init__(self, options: LogOptions) -> None:
         self._since = options.since
@@ -278,18 +275,18 @@ class _Output:
 
     @property
     def is_plain(self) -> bool:
-        """Whether what comes next is given out just as the container writes it."""
+        """Whether the next output is passed on unchanged."""
         return not (self._timestamps or self._since or self._incomplete)
 
     def limited(self, text: bytes) -> bytes:
-        """Return as much of a text as is still wanted."""
+        """Apply ``limit_bytes``."""
         if self._left is not None:
             text = text[: self._left]
             self._left -= len(text)
         return text
 
     def add(self, block: bytes) -> bytes:
-        """Return the text of a block of entries."""
+        """Convert a block of entries."""
         end = block.rfind(b"\n") + 1
         if not end:
             self._incomplete += block
@@ -329,16 +326,14 @@ class _Output:
 
 
 def _part(entry: bytes) -> bytes:
-    """Return the content of a part of a line, nothing for what a killed kubelet has torn."""
+    """The content of a P entry; nothing for a torn one."""
     return entry[CONTENT:] if entry[TAG] == PART else b""
 
 
 def tail_start(file: FileIO, lines: int) -> tuple[int, int]:
-    """Return where the last ``lines`` lines of a file begin, and how many lines there are from there.
+    """Find the offset of the last ``lines`` lines of a log file, and count the lines from there.
 
-    Args:
-        file: A log file, open for reading.
-        lines: 0 or more. The parts of a line count as one, and so does a last line without its end.
+    The parts of a line count as one line, and so does a last line without its end.
     """
     position = file.seek(0, os.SEEK_END)
     if lines == 0:

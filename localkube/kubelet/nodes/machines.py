@@ -1,10 +1,7 @@
-"""The virtual nodes as machines: each can lose its power or its network, and gets it back.
+"""Faults of virtual nodes: each can be stopped and started, isolated from the network and reconnected.
 
-What each is set to is kept in a file of the cluster, so that it outlives this process. A stopped node runs
-nothing and says nothing. One that is cut off goes on with what it runs, hears nothing, and is not heard:
-its pods are on a bridge of their own, and its part of the kubelet gets no answer from the API.
-
-What happens to the pods is the kubelet's business (`Tenants`). Who may ask is in ``control.py``.
+The states are kept in a file of the cluster. A stopped node runs nothing. An isolated one keeps its pods
+running: they are moved to a bridge of their own, and the node's requests to the API fail.
 """
 
 import asyncio
@@ -32,7 +29,7 @@ PASSING = (0, 403, 429, 500, 503)
 
 
 class VirtualNode:
-    """One node: what it hands out, its way to the API, and whether it beats."""
+    """One node: its resources, its access to the API, and its heartbeat."""
 
     def __init__(self, settings: NodeSettings, *, api: Api, version: str, state: str) -> None:
         self.settings = settings
@@ -50,21 +47,20 @@ class VirtualNode:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it takes part in the cluster."""
         return self.state == RUNNING
 
     @property
     def prefix(self) -> str:
-        """How the addresses of its pods begin."""
+        """The common prefix of its pods' addresses."""
         return f"10.244.{self.settings.index + 1}."
 
     def set_runtime(self, runtime: Runtime) -> None:
-        """Give its pods the kubelet's parts, with its own way to the API."""
+        """Share the kubelet's parts with its pods, with the node's own access to the API."""
         self.runtime = replace(runtime, api=self.api, events=EventRecorder(self.api))
         start_task(self.runtime.events.run(), name=f"events {self.name}")
 
     async def register(self) -> None:
-        """Register it as soon as the API server answers."""
+        """Register it, once the API server responds."""
         patience = REGISTER_SECONDS
         while True:
             try:
@@ -81,7 +77,6 @@ class VirtualNode:
                 await asyncio.sleep(RETRY_SECONDS)
 
     def start_heartbeat(self) -> None:
-        """Begin to show life."""
         work = keep_alive(self.api, self.settings, version=self._version, seen=self.runtime.nodes)
         self._beating = start_task(work, name=f"heartbeat {self.name}")
 
@@ -94,7 +89,7 @@ class VirtualNode:
         self.state, self.api.silent = RUNNING, False
 
     def plug(self) -> dict[str, str]:
-        """Return what the runtime must know of its place in the network."""
+        """The node's place in the network, for the runtime."""
         bridge = f"isolated{self.settings.index}"
         return {"address": self.settings.address, "prefix": self.prefix, "bridge": bridge}
 
@@ -110,7 +105,7 @@ class Tenants(Protocol):
 
 
 class NodeStates:
-    """What each node is set to, in a file; one that is not in there runs."""
+    """The state of each node, in a file; a node that is not in it is running."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -130,14 +125,7 @@ class NodeStates:
 
 
 class NodeFaults:
-    """Carries out ``stop``, ``start``, ``isolate`` and ``reconnect``, one after the other.
-
-    Args:
-        nodes: By name.
-        states: What was set before.
-        client: To the runtime, which has the network.
-        tenants: Whoever looks after the pods.
-    """
+    """Runs ``stop``, ``start``, ``isolate`` and ``reconnect``, one at a time."""
 
     def __init__(
         self, nodes: Mapping[str, VirtualNode], *, states: NodeStates, client: RuntimeClient, tenants: Tenants
@@ -146,7 +134,7 @@ class NodeFaults:
         self._lock = asyncio.Lock()
 
     async def restore(self) -> None:
-        """Carry out again what a previous kubelet may not have finished."""
+        """Finish what a previous kubelet may have begun."""
         for node in self._nodes.values():
             if not node.is_reachable:
                 await self._client.call("unplug", **node.plug())
@@ -154,7 +142,7 @@ class NodeFaults:
                 await self._tenants.lose(node)
 
     async def switch(self, verb: str, name: str) -> dict[str, str]:
-        """Carry out a verb and return the node's name and state; one that is so already is fine.
+        """Run a verb and return the node's name and state; repeating one is safe.
 
         Raises:
             LocalClusterError: There is no such node, or it cannot be done here, or from where it is.

@@ -1,6 +1,7 @@
-"""The virtual nodes: their objects, and the addresses and GPUs that their pods get.
+"""Virtual nodes: their Node objects, leases, pod addresses and GPUs.
 
-Their leases are in ``heartbeat.py``, their switches in ``machines.py``.
+Kubernetes renews a lease every 10 s and calls a node NotReady after 50 s. Here it is 3 s and 16 s
+(``controlplane/components.py``), so that a lesson that stops a node does not have to wait.
 """
 
 import asyncio
@@ -23,7 +24,9 @@ DECLARED_FEATURE = "ExtendWebSocketsToKubelet"
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """One node as its creator asked for it; ``cpus`` in cores, ``memory`` in bytes.
+    """One node: ``cpus`` in cores, ``memory`` in bytes.
+
+    ``external_address`` is its address outside the cluster's network, if it has one.
 
     ``external_address`` is where a program outside the cluster's network finds it, if anywhere.
     """
@@ -43,7 +46,7 @@ class NodeSettings:
         return f"10.244.254.{self.index + 1}"
 
     def allocatable(self) -> dict[str, str]:
-        """Return the quantities that the scheduler counts with."""
+        """The node's allocatable resources."""
         quantities = {
             "cpu": f"{round(self.cpus * 1000)}m",
             "memory": f"{self.memory // 1024}Ki",
@@ -54,7 +57,7 @@ class NodeSettings:
 
 
 class NodePool:
-    """What a node hands out to its pods: addresses, and the devices behind ``nvidia.com/gpu``."""
+    """The pod addresses and GPU devices of a node."""
 
     def __init__(self, settings: NodeSettings) -> None:
         self.settings = settings
@@ -63,7 +66,7 @@ class NodePool:
         self._next = 2
 
     def address(self, uid: str, *, wanted: str | None = None) -> str:
-        """Return the pod's address; ``wanted`` is one that it had before a kubelet's restart.
+        """Allocate the pod's address; ``wanted`` is its former one.
 
         Raises:
             RuntimeCallError: All addresses of the node are taken.
@@ -83,7 +86,7 @@ class NodePool:
         return self._addresses[uid]
 
     def devices(self, uid: str, container: str, count: int) -> list[str] | None:
-        """Return a container's real GPUs; None when this node has none, and only declares them."""
+        """Allocate a container's real GPUs; None when the node only declares GPUs."""
         if not self.settings.gpu_devices:
             return None
         key = f"{uid}/{container}"
@@ -100,7 +103,7 @@ class NodePool:
 
 
 def node_object(settings: NodeSettings, *, version: str) -> dict[str, Any]:
-    """Return the Node as it is registered, Ready."""
+    """The Node to register."""
     labels = {
         "kubernetes.io/hostname": settings.name,
         "kubernetes.io/os": "linux",
@@ -125,7 +128,6 @@ def node_object(settings: NodeSettings, *, version: str) -> dict[str, Any]:
 
 
 def node_status(settings: NodeSettings, *, version: str) -> dict[str, Any]:
-    """Return a healthy NodeStatus."""
     now = rfc3339()
     problems = ("MemoryPressure", "DiskPressure", "PIDPressure")
     conditions = [_condition(kind, "False", f"No{kind}", "the machine has room", now) for kind in problems]
@@ -173,13 +175,13 @@ def _condition(kind: str, status: str, reason: str, message: str, now: str) -> d
 
 
 def is_ready(item: Mapping[str, Any]) -> bool:
-    """Return whether the Ready condition of a node, or of a pod, is true."""
+    """Check the Ready condition of a node or pod."""
     conditions = item.get("status", {}).get("conditions") or []
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def rfc3339(seconds: float | None = None, *, micro: bool = False) -> str:
-    """Return a time as the API writes it; ``micro`` for MicroTime fields."""
+    """Format a time as the API does; ``micro`` for MicroTime fields."""
     moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 
@@ -203,7 +205,7 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 async def register_node(api: Api, settings: NodeSettings, *, version: str) -> None:
-    """Create the Node, or bring an existing one's labels and status up to date."""
+    """Create the Node, or update an existing one's labels and status."""
     node = node_object(settings, version=version)
     try:
         await api.post("/api/v1/nodes", node)
@@ -216,10 +218,10 @@ async def register_node(api: Api, settings: NodeSettings, *, version: str) -> No
 
 
 async def keep_alive(api: Api, settings: NodeSettings, *, version: str, seen: Informer) -> None:
-    """Renew the node's lease and its status, for ever.
+    """Renew the node's lease and status, for ever.
 
-    The status comes earlier for a node that is not Ready in ``seen``: after a machine has slept, the node
-    controller has declared it silent, and only the status says otherwise.
+    The status is sent early for a node that is not Ready: after the machine has slept, the node controller
+    calls the node unreachable until its next status.
     """
     beats = 0
     while True:
@@ -236,7 +238,7 @@ async def keep_alive(api: Api, settings: NodeSettings, *, version: str, seen: In
 
 
 async def renew(api: Api, node: str, *, seconds: int) -> None:
-    """Renew the lease of ``node`` for so many seconds, and make it if there is none."""
+    """Renew the lease of ``node`` for ``seconds``, or create it."""
     spec = {"holderIdentity": node, "leaseDurationSeconds": seconds, "renewTime": rfc3339(micro=True)}
     try:
         await api.patch(f"{LEASES}/{node}", {"spec": spec}, kind="merge")

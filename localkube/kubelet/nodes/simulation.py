@@ -1,6 +1,6 @@
-"""The kubelet's simulated nodes: how many there are, and the process that serves them (``simulator.py``).
+"""The kubelet's simulated nodes: their number, and the process that serves them (``simulator.py``).
 
-The number is kept in a file of the cluster, so that they are there again after the kubelet, or the cluster.
+The number is kept in a file of the cluster, so that they survive restarts.
 """
 
 import asyncio
@@ -25,12 +25,7 @@ RESTART_SECONDS, READY_SECONDS = 1.0, 600
 
 
 class Simulation:
-    """Keeps the simulator running while there is a simulated node.
-
-    Args:
-        settings: The file of the kubelet's settings, which the simulator reads as well.
-        state: The file with the number.
-    """
+    """Keeps the simulator running while there is a simulated node."""
 
     def __init__(self, *, settings: Path, state: Path) -> None:
         self._settings, self._state = settings, state
@@ -38,14 +33,14 @@ class Simulation:
         self._ready = asyncio.Event()
 
     def restore(self) -> None:
-        """Have the nodes that there were."""
+        """Start the former number of nodes."""
         with contextlib.suppress(FileNotFoundError):
             count = json.loads(self._state.read_text())["nodes"]
             if count:
                 self._start(count)
 
     async def set(self, count: int) -> dict[str, Any]:
-        """Have so many simulated nodes, and return when they are Ready.
+        """Set the number of simulated nodes, and wait until they are Ready.
 
         Raises:
             LocalClusterError: They are too many, or did not become Ready in time.

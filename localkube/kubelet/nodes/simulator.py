@@ -1,12 +1,10 @@
-"""Nodes that are only said to be there: their pods report that they run, and nothing does.
+"""Simulated nodes: pods bound to them are reported as Running, and nothing runs.
 
-A program of its own, started by the kubelet (``nodes/simulation.py``), so that ten thousand pretended pods
-take neither time nor memory from the real ones. A simulated node has the label and the taint
-``trainyard/simulated``: nothing lands on it that does not tolerate that. Pods run as soon as they are bound,
-those of Jobs succeed after the seconds in their annotation ``trainyard/simulated-seconds`` (at once without),
-deleted ones are gone at once. After kwok (https://kwok.sigs.k8s.io), whose choices for leases are taken over.
-
-Not here: logs, exec, metrics; a simulated node has no address at which anybody could ask.
+A program of its own, started by ``simulation.py``, so that ten thousand simulated pods do not slow down real
+ones. A simulated node has the label and the taint ``trainyard/simulated``. Pods run as soon as they are
+bound, pods of Jobs succeed after the seconds in their annotation ``trainyard/simulated-seconds`` (default 0),
+deleted pods are gone at once. There are no logs, exec or metrics. After kwok (https://kwok.sigs.k8s.io),
+whose lease durations are used.
 """
 
 import asyncio
@@ -39,13 +37,7 @@ MERGE = "application/merge-patch+json"
 
 
 class Simulator:
-    """Serves ``count`` simulated nodes for ever.
-
-    Args:
-        api: The API server.
-        count: Nodes beyond it are deleted.
-        version: Kubernetes's, for the nodes.
-    """
+    """Serves ``count`` simulated nodes, for ever."""
 
     def __init__(self, api: Api, *, count: int, version: str) -> None:
         self._api, self._count, self._kubernetes = api, count, version
@@ -56,7 +48,7 @@ class Simulator:
         self._addresses = 0
 
     async def run(self) -> None:
-        """Make the nodes, say so in a line on standard output, and serve their pods."""
+        """Create the nodes, print a line when they are ready, and serve their pods."""
         await self._shape()
         for task in (
             self._beat(),
@@ -84,7 +76,6 @@ class Simulator:
         see: Callable[[dict[str, Any]], None],
         read: Callable[[bytes], None],
     ) -> None:
-        """List, then watch, for ever."""
         while True:
             try:
                 answer = await self._api.get(path, **selector)
@@ -100,7 +91,7 @@ class Simulator:
     # Nodes
 
     async def _shape(self) -> None:
-        """Have the nodes that are wanted, and no others."""
+        """Create missing nodes and delete surplus ones."""
         answer = await self._api.get("/api/v1/nodes", labelSelector=MARK)
         there = {each["metadata"]["name"] for each in answer.get("items") or []}
         missing = [index for index in range(self._count) if f"{SIMULATED_PREFIX}{index}" not in there]
@@ -125,7 +116,7 @@ class Simulator:
             log.warning("lease of %s: %s", name, error)
 
     async def _beat(self) -> None:
-        """Renew every lease in turn, evenly; the status of each now and then."""
+        """Renew the leases in turn, evenly; each status now and then."""
         if not self._names:
             return
         slots = asyncio.Semaphore(HEARTBEATS_AT_ONCE)
@@ -144,7 +135,7 @@ class Simulator:
             self._see_node(event["object"])
 
     def _see_node(self, node: dict[str, Any]) -> None:
-        """Contradict the node controller, which calls silent who could not be heard for all the work."""
+        """Correct the node controller, which calls a node unreachable whose lease was late."""
         name = node["metadata"]["name"]
         if name in self._names and not is_ready(node):
             self._go(self._revive(name))
@@ -181,7 +172,7 @@ class Simulator:
             await self._report(pod, path, succeeded(pod, began, rfc3339()))
 
     def _address(self) -> str:
-        """Return the next of a million addresses that lead nowhere."""
+        """Return the next of a million unreachable addresses."""
         self._addresses += 1
         low = self._addresses % 2**20
         return f"10.{128 + (low >> 16)}.{low >> 8 & 255}.{low & 255}"
@@ -194,7 +185,7 @@ class Simulator:
         await self._send("DELETE", path, {"gracePeriodSeconds": 0}, "application/json")
 
     async def _send(self, method: str, path: str, body: dict[str, Any], content_type: str) -> None:
-        """Send a request until the API server has an opinion on it."""
+        """Send a request until the API server accepts or refuses it."""
         data = json.dumps(body).encode()
         while True:
             async with self._slots:
@@ -247,7 +238,7 @@ OURS = ("Initialized", "ContainersReady", "Ready")
 
 
 def node_object(index: int, *, version: str) -> dict[str, Any]:
-    """Return a simulated Node, Ready."""
+    """The Node of a simulated node."""
     name = f"{SIMULATED_PREFIX}{index}"
     labels = {
         MARK: "true",
@@ -298,7 +289,7 @@ def node_status(name: str, *, version: str) -> dict[str, Any]:
 
 
 def running(pod: dict[str, Any], address: str, now: str) -> dict[str, Any]:
-    """Return the status of a pod whose containers all run."""
+    """The status of a pod whose containers all run."""
     spec = pod["spec"]
     ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}}
     status: dict[str, Any] = {
@@ -323,7 +314,7 @@ def running(pod: dict[str, Any], address: str, now: str) -> dict[str, Any]:
 
 
 def succeeded(pod: dict[str, Any], began: str, now: str) -> dict[str, Any]:
-    """Return the status of a pod whose containers have all ended well."""
+    """The status of a pod whose containers have all succeeded."""
     ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": began, "finishedAt": now}}
     return {
         "phase": "Succeeded",
@@ -340,7 +331,7 @@ def succeeded(pod: dict[str, Any], began: str, now: str) -> dict[str, Any]:
 
 
 def _others(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the conditions that are not the kubelet's: a merge patch replaces the list."""
+    """The conditions of other owners: a merge patch replaces the list."""
     return [each for each in pod["status"].get("conditions") or [] if each["type"] not in OURS]
 
 

@@ -1,9 +1,7 @@
-"""The life of one container of a pod: started, probed, restarted, ended.
+"""The lifecycle of one container: started, probed, restarted, ended.
 
-What happened is kept as a record in the pod's ``records``, from which ``status/pod_status.py`` makes the
-PodStatus. Not here: the specification that
-it is started with (``container_spec.py``), when it is probed (``probes/prober.py``), how it is ended
-(``containers/termination.py``), and what becomes of the pod (``pod.py``).
+Its states are kept as records in the pod's ``records``, from which ``status/pod_status.py`` computes the
+PodStatus.
 """
 
 import asyncio
@@ -63,7 +61,7 @@ class ContainersPod(Protocol):
 
 
 class ContainerWorker:
-    """Brings one container to what its specification says."""
+    """Runs one container as its specification says."""
 
     def __init__(self, pod: ContainersPod, container: Mapping[str, Any], *, init: bool) -> None:
         self.container = container
@@ -85,7 +83,7 @@ class ContainerWorker:
         return self._pod.records.get(self.name)
 
     async def keep(self, *, begun: bool = False) -> None:
-        """Start it, unless it has ``begun``, and again for as long as its restart policy says so."""
+        """Run it until its restart policy ends it; ``begun`` skips the first start."""
         pod = self._pod
         while True:
             if not begun and not pod.stopping.is_set():
@@ -113,7 +111,7 @@ class ContainerWorker:
             await self._start()
 
     async def stop(self, *, grace: float, message: str = "", after: list[Process] | None = None) -> None:
-        """End it, in at most ``grace`` seconds; an end that is under way may only become quicker.
+        """End it within ``grace`` seconds; a second call can only shorten the first one's grace.
 
         Args:
             grace: Seconds for hook and signal; without any it is killed.
@@ -136,14 +134,14 @@ class ContainerWorker:
         await stopping.end(process, grace=grace, kill=self._pod.kill, hook=hook, after=after or ())
 
     def abandon(self) -> None:
-        """Look after it no more."""
+        """Stop its probes."""
         if self._probes:
             self._probes.stop()
 
     # Its start.
 
     async def _start(self) -> None:
-        """Start once; what went wrong becomes the record."""
+        """Start it once, and record the result."""
         pod = self._pod
         count, last = records.next_run(self.record)
         identity = f"{pod.uid}.{self.name}.{count}"
@@ -185,7 +183,7 @@ class ContainerWorker:
             self._runs(replace(record, started=False, ready=False), process, hook_done=hook_done)
 
     def take(self, entry: dict[str, Any], descriptors: list[int], *, count: int) -> Process:
-        """Take over a process that the runtime has started."""
+        """Attach to a process that the runtime has started."""
         pod = self._pod
         if known := self.process:
             close_all(descriptors)
@@ -207,7 +205,7 @@ class ContainerWorker:
         last: ContainerRecord | None,
         before: ContainerRecord | None,
     ) -> None:
-        """Take over a process of a previous kubelet, with what that had found out by its probes."""
+        """Attach to a process of a previous kubelet, with that one's probe results."""
         process = self.take(entry, descriptors, count=count)
         known = before if before and before.container_id == process.identity else None
         record = records.running(self.name, process.identity, process.started, count, last)
@@ -215,7 +213,7 @@ class ContainerWorker:
         self._runs(replace(record, **flags), process, hook_done=True)
 
     def _runs(self, record: ContainerRecord, process: Process, *, hook_done: bool) -> None:
-        """Note that it runs, and begin to probe it."""
+        """Record that it runs, and start its probes."""
         pod = self._pod
         pod.records[self.name] = record
         if hook_done and not pod.stopping.is_set():
@@ -275,7 +273,7 @@ class ContainerWorker:
         self._pod.report()
 
     async def _unhealthy(self, kind: str) -> None:
-        """End a run whose liveness or startup probe has failed for good."""
+        """End a run whose liveness or startup probe has failed."""
         spec = self.container.get(f"{kind}Probe") or {}
         self._probe_ended_it = restarts_after_probe(self._pod.pod, self.container)
         again = ", will be restarted" if self._probe_ended_it and not self._init else ""

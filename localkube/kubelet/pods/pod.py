@@ -1,8 +1,7 @@
-"""The life of one pod on a virtual node: sandbox, volumes, containers in their order, end, deletion.
+"""The lifecycle of one pod: sandbox, volumes, containers in their order, end, deletion.
 
-One task a pod walks through it. What survives this process is elsewhere: the containers at the runtime, the
-rest in the API. Not here: the life of each container (``container_worker.py``), going on after a kubelet's
-end (``adoption.py``).
+One task per pod. Containers survive this process, because they are the runtime's; the rest of the state is in
+the API.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ EVICTION_GRACE_SECONDS = 1.0
 
 
 class PodWorker:
-    """Brings one pod to what its specification says, and reports how it is."""
+    """Runs one pod as its specification says, and reports its status."""
 
     def __init__(self, pod: Mapping[str, Any], *, pool: NodePool, runtime: Runtime) -> None:
         self.pod = pod
@@ -69,7 +68,6 @@ class PodWorker:
     # What the kubelet calls.
 
     def start(self) -> None:
-        """Begin, or go on where a previous kubelet was."""
         self._task = start_task(self._run(), name=f"pod {self._path}")
 
     def changed(self, pod: Mapping[str, Any]) -> None:
@@ -86,7 +84,7 @@ class PodWorker:
                 self.in_background(self._delete(grace))
 
     def exited(self, entry: dict[str, Any]) -> None:
-        """Take the runtime's word on one of this pod's containers."""
+        """Take the exit of one of this pod's containers."""
         for process in self.processes.values():
             if process.identity == entry["id"]:
                 process.exited(entry)
@@ -94,7 +92,7 @@ class PodWorker:
         self.early[entry["id"]] = entry
 
     async def discard(self) -> None:
-        """Leave nothing: the object is gone from the API."""
+        """Remove everything: the object is gone from the API."""
         await self.stop(grace=0)
         if self._task:
             await asyncio.wait([self._task])
@@ -106,7 +104,7 @@ class PodWorker:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     def abandon(self) -> None:
-        """Look after the pod no more, and report nothing: its node has lost its power."""
+        """Stop managing the pod, without reporting: its node was stopped."""
         for task in (self._task, *self._background):
             if task:
                 task.cancel()
@@ -119,7 +117,9 @@ class PodWorker:
         self.pool.release(self.uid)
 
     async def stop(self, *, grace: float, override: tuple[str, str, str] | None = None) -> None:
-        """End all containers: hooks, SIGTERM, and after ``grace`` seconds SIGKILL of the whole process tree.
+        """End all containers: hooks, SIGTERM, and SIGKILL after ``grace`` seconds.
+
+        A second call with less grace shortens the first one's.
 
         Once more, with less grace, it makes an end that is under way quicker.
 
@@ -140,7 +140,6 @@ class PodWorker:
         await asyncio.gather(*ends)
 
     def evict(self, message: str) -> None:
-        """End the pod: it takes more of its node than it may."""
         if not self.stopping.is_set():
             self.event("Evicted", message, warning=True)
             self.in_background(self.stop(grace=EVICTION_GRACE_SECONDS, override=(*EVICTED, message)))
@@ -161,7 +160,7 @@ class PodWorker:
             log.info("pod %s: the runtime has ended", self._path)
 
     async def _sync_with_retry(self) -> None:
-        """Live, whatever goes wrong: a pod that is stuck must be seen to be."""
+        """Run the pod's lifecycle; on an error of our own, report it on the pod and retry."""
         check = unsupported_fields_in_plain_mode if self.runtime.plain else unsupported_fields
         if self._is_new and (vain := check(self.pod)):
             self.event("UnsupportedFields", "; ".join(vain), warning=True)
@@ -197,7 +196,9 @@ class PodWorker:
         await _together(self.containers[name].keep() for name in list(self.processes))
 
     async def _initialise(self) -> bool:
-        """Run the init containers one after the other; False when the pod ends with them.
+        """Run the init containers in their order; False when the pod ends with them.
+
+        Sidecars become ``_sidecars``; each has started before the next.
 
         Those that keep running beside the others become ``_sidecars``; each has started before the next.
         """
@@ -224,7 +225,7 @@ class PodWorker:
         await self.stop(grace=self.grace, override=DEADLINE_EXCEEDED)
 
     async def _delete(self, grace: float) -> None:
-        """Stop, report the end, and let the API forget the pod."""
+        """Stop, report the end, and let the API delete the pod."""
         if not self.finished:
             await self.stop(grace=grace)
         if self._task:
@@ -262,7 +263,7 @@ class PodWorker:
 
     @property
     def grace(self) -> float:
-        """The seconds that a container has to end: those of the deletion, once there is one."""
+        """The termination grace period: that of the deletion, once there is one."""
         if self._deleting is not None:
             return self._deleting
         return self.pod["spec"].get("terminationGracePeriodSeconds", 30)
@@ -274,7 +275,7 @@ class PodWorker:
         self.runtime.events.record(self.pod, reason, message, warning=warning, field=container)
 
     async def pause(self, seconds: float) -> bool:
-        """Wait; True when the pod is being stopped."""
+        """Sleep; True when the pod is being stopped."""
         try:
             await asyncio.wait_for(self.stopping.wait(), seconds)
         except TimeoutError:

@@ -1,7 +1,7 @@
-"""Going on after a kubelet's end: which containers still run, and how the others ended meanwhile.
+"""Reattach to the containers of a previous kubelet: some still run, others have ended meanwhile.
 
-The runtime knows each process that it started, by pid and start time, and keeps the ends that nobody has
-acknowledged; the API has what was reported before. Together they give the records of a pod.
+The runtime knows each process by pid and start time, and keeps exits until they are acknowledged; the API has
+the last reported status. Together they give the records of a pod.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ LOST_CODE = 137
 
 
 def records(pod: Mapping[str, Any]) -> dict[str, ContainerRecord]:
-    """Return the container records that a pod's reported status amounts to."""
+    """Rebuild container records from a pod's reported status."""
     status = pod.get("status") or {}
     statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     return {item["name"]: _record(item) for item in statuses if _has_run(item)}
@@ -25,14 +25,7 @@ def records(pod: Mapping[str, Any]) -> dict[str, ContainerRecord]:
 async def reattach(
     worker: PodWorker, entries: Iterable[Mapping[str, Any]], client: RuntimeClient, *, address: str | None
 ) -> None:
-    """Give a worker its pod's past, before it is started.
-
-    Args:
-        worker: New, of a pod that a previous kubelet may have begun.
-        entries: The runtime's descriptions of this pod's processes.
-        client: The connection to the runtime, which hands out their pipes.
-        address: The pod's address, if its sandbox still stands.
-    """
+    """Restore a pod's state in its new worker."""
     worker.address = address or (worker.pod.get("status") or {}).get("podIP")
     worker.records = records(worker.pod)
     latest: dict[str, tuple[int, Mapping[str, Any]]] = {}

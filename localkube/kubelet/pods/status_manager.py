@@ -1,6 +1,6 @@
-"""Telling the API how a pod is: soon, together, and until it has been heard.
+"""Report a pod's status to the API: soon, batched, and retried.
 
-A container's end is acknowledged to the runtime only after the API has it, so that no exit is lost with the
+A container's exit is acknowledged to the runtime only after the API has it, so that none is lost with the
 kubelet.
 """
 
@@ -20,7 +20,7 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.1, 5.0
 
 
 class StatusManager:
-    """The reports on one pod.
+    """Reports the status of one pod.
 
     Args:
         runtime: The kubelet's shared parts.
@@ -46,7 +46,7 @@ class StatusManager:
         self._task: asyncio.Task | None = None
 
     def soon(self, *, ended: str | None = None) -> None:
-        """Report the status, with all that changes until it is sent; ``ended`` names a container."""
+        """Report the status, with all changes until it is sent; ``ended`` names an exited container."""
         if ended:
             self._ended.append(ended)
         self._dirty = True
@@ -59,7 +59,6 @@ class StatusManager:
             await asyncio.wait([self._task])
 
     def abandon(self) -> None:
-        """Report nothing any more."""
         if self._task:
             self._task.cancel()
 
@@ -93,7 +92,7 @@ class StatusManager:
 
 
 def _version(pod: Mapping[str, Any]) -> int:
-    """Return the version of a pod's object; larger ones are later.
+    """The resourceVersion; larger ones are later.
 
     Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
     """
@@ -101,7 +100,9 @@ def _version(pod: Mapping[str, Any]) -> int:
 
 
 def is_final(error: ApiError) -> bool:
-    """Tell whether it is useless to report again: the pod is gone, is another one by now, or must not be so.
+    """Check whether a retry is useless: the pod is gone or replaced, or the status is invalid.
+
+    Other conflicts pass: under load, others update the same pod at the same moment.
 
     A conflict of another kind passes: under load, others write to the same pod at the same moment.
     """

@@ -50,13 +50,7 @@ class ProbeTarget:
 
 
 class Handlers:
-    """Runs the handlers of probes and hooks.
-
-    Args:
-        addresses: Where the cluster's addresses are found.
-        execute: Runs a command in a container.
-        version: Kubernetes' version, ``v1.36.3``, for the user agent.
-    """
+    """Runs the handlers of probes and hooks."""
 
     def __init__(self, addresses: Addresses, *, execute: Execute, version: str) -> None:
         self._addresses = addresses

@@ -1,8 +1,8 @@
-"""When the probes of a container are asked, and what the answers amount to.
+"""Schedule a container's probes, and apply their thresholds.
 
-One object a run of a container, as in the kubelet, whose results belong to a container's identity: startup
-first, then readiness and liveness side by side, until the run ends. What follows from a failure, and what is
-reported, is the container's affair (``pods/container_worker.py``); how to ask, that of ``handlers.py``.
+One prober per run of a container, as in the kubelet: startup first, then readiness and liveness side by side.
+Consequences are the container's business (``pods/container_worker.py``), running a probe is in
+``handlers.py``.
 
 Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-probes
 """
@@ -23,7 +23,7 @@ KINDS = {"startup": "startupProbe", "readiness": "readinessProbe", "liveness": "
 
 
 class Prober:
-    """The probes of one run.
+    """The probes of one run of a container.
 
     Args:
         container: Its specification.
@@ -61,7 +61,6 @@ class Prober:
         return self.started and self._passes
 
     def start(self) -> None:
-        """Begin to ask."""
         if self.started:
             self._startup_over.set()
         for kind, spec in self._specs.items():
@@ -69,7 +68,7 @@ class Prober:
                 self._tasks[kind] = start_task(self._keep_asking(kind, spec), name=f"{kind} probe")
 
     def stop(self, *kinds: str) -> None:
-        """Ask no longer: for ``kinds``, or at all."""
+        """Stop probing: ``kinds``, or all."""
         for kind in kinds or KINDS:
             if task := self._tasks.pop(kind, None):
                 task.cancel()
@@ -93,7 +92,7 @@ class Prober:
             await asyncio.sleep(max(0.0, begun + wait - asyncio.get_running_loop().time()))
 
     async def _first(self, kind: str, spec: Object, period: float) -> None:
-        """Wait for the first time to ask: readiness is asked for at once, the others after a period."""
+        """Wait for the first probe: readiness is probed at once, the others after a period."""
         delay = spec.get("initialDelaySeconds", 0)
         if kind != "readiness":
             delay = max(delay, period)
@@ -102,7 +101,7 @@ class Prober:
         await asyncio.sleep(max(0.0, self._began + delay - time.time()))
 
     def _conclude(self, kind: str, healthy: bool) -> bool:
-        """Take a result that has passed its threshold; True when this probe has done its work."""
+        """Apply a result that has reached its threshold; True when this probe is finished."""
         if kind == "readiness":
             if self._passes != healthy:
                 self._passes = healthy
@@ -119,7 +118,7 @@ class Prober:
         return False
 
     async def _try(self, kind: str, spec: Object) -> bool | None:
-        """Return the answer; None when it could not be asked."""
+        """Probe, with retries; None when the handler could not be run."""
         name = kind.capitalize()
         for attempt in range(ATTEMPTS):
             try:

@@ -1,13 +1,11 @@
-"""Control groups of containers: limits that the kernel keeps, where this user may make some.
+"""Control groups of containers: limits that the kernel enforces, where this user may create groups.
 
-A cluster has one group, below the one that it was started in, and in it one for each container. Those that
-ask for nothing share one, which has what the others leave: a group takes a millisecond to make. Both
-versions of the interface are served; version 1 has a tree for each controller. An ordinary user has groups
-to make only where an administrator, or systemd, has handed over a part of the tree. Whether it works is
-found out by doing it, with a process that is moved and ended.
+A cluster has one group, below the one it was started in, with a child for each container. Containers without
+requests and limits share one, because making a group takes a millisecond. Both versions of the interface are
+supported; version 1 has a hierarchy per controller. Whether groups work is found out by moving a process into
+one.
 
-Not here: where groups can be made (``cgroup_places.py``), and what there is without (``limits.py``). Standard
-library only: ``liveness.py`` removes with it what a killed cluster left.
+Standard library only: ``cluster/discovery.py`` removes with it what a killed cluster left.
 """
 
 import contextlib
@@ -37,7 +35,7 @@ REMOVAL_SECONDS, REMOVAL_POLL_SECONDS = 2.0, 0.02
 
 @dataclass(frozen=True)
 class Resources:
-    """What a container asked for: limits are None where there are none; CPUs in cores, memory in bytes."""
+    """A container's requests and limits (None where there are none): CPUs in cores, memory in bytes."""
 
     cpu_request: float = 0.0
     cpu_limit: float | None = None
@@ -63,7 +61,7 @@ class ControlGroups:
 
     @classmethod
     def claim(cls, root: Path) -> "ControlGroups | None":
-        """Make the group of the cluster whose directory is ``root``; None where this user may not."""
+        """Create the group of the cluster in ``root``; None where this user may not."""
         digest = hashlib.sha256(str(root).encode()).hexdigest()[:8]
         name = f"trainyard-{root.name}-{digest}"
         for version, find in ((2, unified), (1, separate)):
@@ -88,7 +86,7 @@ class ControlGroups:
         return list(dict.fromkeys(self._roots.values()))
 
     def open(self) -> None:
-        """Make the cluster's group.
+        """Create the cluster's group.
 
         Raises:
             OSError: This user may not.
@@ -106,7 +104,7 @@ class ControlGroups:
         self._weigh(self._roots["cpu"] / BEST_EFFORT, 0.0)
 
     def probe(self) -> None:
-        """Move a process into a group, and end it.
+        """Move a process into a group and end it.
 
         Raises:
             OSError: That is refused.
@@ -121,7 +119,7 @@ class ControlGroups:
         self.remove("probe")
 
     def make(self, identity: str, resources: Resources) -> list[str]:
-        """Make a container's group; return the files into which its first process must write a 0.
+        """Create a container's group; return the files to which its first process writes a 0.
 
         Raises:
             OSError: The group cannot be made.
@@ -144,7 +142,7 @@ class ControlGroups:
         return [str(directory / "cgroup.procs") for directory in groups]
 
     def usage(self, identity: str) -> Usage | None:
-        """Return what a container uses; None when it has no group of its own."""
+        """Read a container's usage; None when it has no group of its own."""
         groups = self._groups(identity)
         try:
             if self.version == 2:
@@ -163,7 +161,7 @@ class ControlGroups:
         return Usage(max(seconds, 0.001), max(held - idle, 4096))
 
     def ran_out_of_memory(self, identity: str) -> bool:
-        """Tell whether the kernel has ended a process of a container for want of memory."""
+        """Check whether the OOM killer has ended a process of the container."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         try:
             return _fields(self._groups(identity)["memory"] / name).get("oom_kill", 0) > 0
@@ -171,32 +169,31 @@ class ControlGroups:
             return False
 
     def remove(self, identity: str) -> None:
-        """Remove a container's group; one in which a process is still ending goes with a later ``sweep``."""
+        """Remove a container's group; ``sweep`` removes one whose last process is still ending."""
         self._late.add(identity)
         self.sweep()
 
     def sweep(self) -> None:
-        """Remove the groups whose removal came too early."""
+        """Retry removals that came too early."""
         for each in list(self._late):
             if all(map(_gone, dict.fromkeys(self._groups(each).values()))):
                 self._late.discard(each)
 
     def keep_only(self, identities: set[str]) -> None:
-        """Remove the groups of all other containers: those that ended while no kubelet ran."""
+        """Remove the groups of all other containers."""
         for root in self.directories:
             for directory in root.iterdir():
                 if directory.is_dir() and directory.name not in identities | {BEST_EFFORT}:
                     _gone(directory)
 
     def remove_all(self) -> None:
-        """Remove the cluster's group with all in it."""
         _remove(self.directories)
 
     def _groups(self, identity: str) -> dict[str, Path]:
         return {controller: root / identity for controller, root in self._roots.items()}
 
     def _weigh(self, group: Path, cores: float) -> None:
-        """Give a group its share of the CPUs where they do not suffice, as the kubelet does."""
+        """Set a group's CPU weight from its request, as the kubelet does."""
         shares = min(MOST_SHARES, max(LEAST_SHARES, int(cores * 1024)))
         if self.version == 2:
             _write(
@@ -214,7 +211,7 @@ class ControlGroups:
             _write(group / "cpu.cfs_quota_us", str(quota))
 
     def _limit_memory(self, group: Path, size: int) -> None:
-        """Limit memory, and with it swap, which Kubernetes' limits do not know."""
+        """Limit memory, and swap with it, which Kubernetes' limits do not cover."""
         if self.version == 2:
             _write(group / "memory.max", str(size))
             for name, value in (("memory.swap.max", "0"), ("memory.oom.group", "1")):
@@ -227,7 +224,7 @@ class ControlGroups:
 
 
 def remove_recorded(root: Path) -> None:
-    """Remove the groups that a cluster's kubelet wrote down in ``root``, once its processes have ended."""
+    """Remove the groups recorded in a cluster's directory, once its processes have ended."""
     try:
         found = [Path(path) for path in json.loads((root / RECORD).read_text())]
     except (OSError, ValueError):
@@ -249,7 +246,7 @@ def _remove(directories: list[Path]) -> None:
 
 
 def _gone(group: Path) -> bool:
-    """Remove a group; return whether it is gone."""
+    """Remove a group; False when it is still in use."""
     try:
         group.rmdir()
     except FileNotFoundError:
@@ -278,7 +275,7 @@ CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
 
 
 def unified() -> dict[str, Path]:
-    """Return the nearest group of version 2 in which controllers can be used, for each controller."""
+    """Find the nearest version 2 group with usable controllers; the group by controller."""
     own = _own_groups().get("", "/")
     for place, inside, _ in _mounts("cgroup2"):
         group = _below(place, inside, own)
@@ -296,7 +293,7 @@ def unified() -> dict[str, Path]:
 
 
 def separate() -> dict[str, Path]:
-    """Return this process's own group of version 1, for each controller."""
+    """Find this process's own version 1 group by controller."""
     own = _own_groups()
     found = {}
     for place, inside, options in _mounts("cgroup"):
@@ -308,13 +305,13 @@ def separate() -> dict[str, Path]:
 
 
 def _own_groups() -> dict[str, str]:
-    """Return the path of this process's group by controller; version 2 has the empty name."""
+    """Read the path of this process's group by controller; version 2 has the empty name."""
     lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
     return {controller: path for _, names, path in lines for controller in names.split(",")}
 
 
 def _mounts(kind: str) -> Iterator[tuple[Path, str, list[str]]]:
-    """Yield place, root and options of the mounted file systems of a kind (proc(5), mountinfo)."""
+    """Yield mount point, root and options of the file systems of a type (proc(5), mountinfo)."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         fields, (what, _, options) = before.split(), after.split(" ", 2)
@@ -323,7 +320,7 @@ def _mounts(kind: str) -> Iterator[tuple[Path, str, list[str]]]:
 
 
 def _below(place: Path, inside: str, path: str) -> Path:
-    """Return where a group is seen, when ``inside`` of the tree is mounted at ``place``."""
+    """Find a group's directory when ``inside`` of the hierarchy is mounted at ``place``."""
     if inside != "/" and path.startswith(inside):
         path = path[len(inside) :]
     found = place / path.strip("/")

@@ -1,12 +1,11 @@
-"""Local disk that pods take: looked at every ten seconds, and pods that take too much are evicted.
+"""Evict pods that exceed their local storage limits, checked every ten seconds.
 
-As in the kubelet, an emptyDir has its ``sizeLimit``, a container its limit of ``ephemeral-storage`` (what it
-writes outside of volumes, and its logs), and a pod the sum of its containers' limits (emptyDirs as well).
-What a container writes outside of volumes is in file systems in memory here, which tell how full they are.
+As in the kubelet: an emptyDir's ``sizeLimit``, a container's ``ephemeral-storage`` limit (its writable layer
+and its logs), and a pod's sum of its containers' limits (emptyDirs included). The writable layer is a tmpfs
+here. The kernel limits emptyDirs in memory.
 
-Not here: emptyDirs in memory, whose size the kernel keeps.
-
-Source: https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#resource-emphemeralstorage-consumption
+Source:
+https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#resource-emphemeralstorage-consumption
 """
 
 import asyncio
@@ -39,7 +38,7 @@ class StoringPod(Protocol):
 
 @dataclass(frozen=True)
 class StorageUsage:
-    """Bytes that a pod has on disk: by emptyDir, and by container (outside of volumes, and its logs)."""
+    """A pod's bytes on disk: by emptyDir, and by container (writable layer and logs)."""
 
     volumes: Mapping[str, int] = field(default_factory=dict)
     containers: Mapping[str, int] = field(default_factory=dict)
@@ -50,12 +49,7 @@ class StorageUsage:
 
 
 class EvictionManager:
-    """Looks at the pods that have limits of storage, every ten seconds while there are any.
-
-    Args:
-        directory: The directory that has one folder a pod, by uid.
-        pods: Returns the pods that are looked after.
-    """
+    """Checks the pods that have storage limits."""
 
     def __init__(
         self,
@@ -67,11 +61,10 @@ class EvictionManager:
         self._seen: dict[str, int] = {}
 
     def used(self, uid: str) -> int | None:
-        """Return the bytes that a pod had at the last look; None for one without limits."""
+        """The pod's bytes at the last check; None for pods without limits."""
         return self._seen.get(uid)
 
     async def run(self) -> None:
-        """Watch, for ever."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             seen = {}
@@ -86,18 +79,12 @@ class EvictionManager:
 
 
 def is_limited(pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod has any limit of storage."""
+    """Check whether a pod has any storage limit."""
     return any(size for _, size in _sized(pod)) or any(limit for _, limit in _limits(pod))
 
 
 def measure(pod: Mapping[str, Any], directory: Path, pids: Mapping[str, int]) -> StorageUsage:
-    """Return what a pod has on disk.
-
-    Args:
-        pod: The v1.Pod.
-        directory: Its own.
-        pids: The first process of each container that runs.
-    """
+    """Measure a pod's storage; ``pids`` are the first processes of its running containers."""
     names = [name for name, _ in _sized(pod)]
     volumes = {name: disk_usage(directory / "volumes" / name) for name in names}
     containers = {
@@ -109,7 +96,7 @@ def measure(pod: Mapping[str, Any], directory: Path, pids: Mapping[str, int]) ->
 
 
 def excess(pod: Mapping[str, Any], stored: StorageUsage) -> str | None:
-    """Return why a pod must go, in the kubelet's words; None when it keeps its limits."""
+    """The reason for eviction in the kubelet's words; None when the pod keeps its limits."""
     for name, size in _sized(pod):
         if size and stored.volumes.get(name, 0) > whole(size):
             return f'Usage of EmptyDir volume "{name}" exceeds the limit "{size}". '
@@ -125,7 +112,7 @@ def excess(pod: Mapping[str, Any], stored: StorageUsage) -> str | None:
 
 
 def disk_usage(path: Path) -> int:
-    """Return the bytes that a directory takes on disk; what vanishes meanwhile does not count."""
+    """Sum the disk blocks of a directory; files that vanish meanwhile count nothing."""
     total = 0
     try:
         entries = list(os.scandir(path))
@@ -142,7 +129,7 @@ def disk_usage(path: Path) -> int:
 
 
 def written(pid: int, container: Mapping[str, Any]) -> int:
-    """Return the bytes that a container has written outside of volumes."""
+    """Measure a container's writable layer."""
     mounted = {each["mountPath"].rstrip("/") for each in container.get("volumeMounts") or []}
     total, counted = 0, {_device(place) for place in ("/", *SCRATCH)}
     for place in ("/", *SCRATCH):
@@ -165,7 +152,7 @@ def _device(path: str) -> int | None:
 
 
 def _sized(pod: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    """Return name and limit of the emptyDirs on disk."""
+    """Name and size limit of the emptyDirs on disk."""
     volumes = [volume for volume in pod["spec"].get("volumes") or [] if "emptyDir" in volume]
     sources = [(volume["name"], volume["emptyDir"] or {}) for volume in volumes]
     return [(name, source.get("sizeLimit")) for name, source in sources if source.get("medium") != "Memory"]

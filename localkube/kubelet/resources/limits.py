@@ -1,7 +1,9 @@
-"""What a container may use, and how it is held to it: by the kernel where it can, by ourselves otherwise.
+"""Resource limits of containers: enforced by control groups where there are some, by the kubelet elsewhere.
 
-With control groups (``cgroups.py``) the kernel throttles CPU and ends what takes too much memory. Without,
-a container with a CPU limit runs on that many cores, and a watch on memory (``memory.py``) ends it.
+Without control groups a container with a CPU limit is pinned to that many cores, and ``OomWatcher`` kills one
+that exceeds its memory limit. Its memory is anonymous and shared memory, without page cache. The cheap figure
+counts pages shared by forks repeatedly, so a container over its limit is measured again by proportional
+shares.
 """
 
 import asyncio
@@ -22,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Limits:
-    """Holds the containers of all nodes to their limits.
+    """Enforces the limits of all containers.
 
     Args:
         groups: Control groups, where there are some.
@@ -67,7 +69,7 @@ class Limits:
         return [], self._cores.take(identity, math.ceil(wanted.cpu_limit), first=first_core)
 
     def started(self, pod: Mapping[str, Any], name: str, *, identity: str, pid: int) -> None:
-        """Take note of a container's first process; also of one that a previous kubelet started."""
+        """Register a container's first process."""
         spec = pod["spec"]
         every = [*spec["containers"], *(spec.get("initContainers") or [])]
         found = [container for container in every if container["name"] == name]
@@ -76,7 +78,7 @@ class Limits:
             self._memory.add(identity, pid=pid, limit=limit)
 
     def ended(self, identity: str) -> bool:
-        """Forget a container, and return whether it has taken too much memory."""
+        """Unregister a container; True when it ran out of memory."""
         self._memory.remove(identity)
         self._cores.free(identity)
         over = identity in self._ended
@@ -87,16 +89,16 @@ class Limits:
         return over
 
     def keep_only(self, identities: set[str]) -> None:
-        """Forget all other containers: those that ended while no kubelet ran."""
+        """Remove what is left of all other containers."""
         if self._groups is not None:
             self._groups.keep_only(identities)
 
     def usage(self, identity: str) -> Usage | None:
-        """Return what a container uses, as the kernel accounts for it; None without a group."""
+        """A container's usage by its control group; None without one."""
         return self._groups.usage(identity) if self._groups is not None else None
 
     async def run(self) -> None:
-        """Watch the memory of containers without a group, and sweep up after those with one; for ever."""
+        """Watch memory and clean up groups, for ever."""
         await asyncio.gather(self._memory.run(), self._sweep())
 
     async def _sweep(self) -> None:
@@ -110,14 +112,14 @@ class Limits:
 
 
 class CoreAllocator:
-    """Deals out cores to containers with a CPU limit: those with the fewest users first."""
+    """Assigns cores to containers with a CPU limit, those with the fewest users first."""
 
     def __init__(self, cores: Sequence[int]) -> None:
         self._users = dict.fromkeys(cores, 0)
         self._taken: dict[str, list[int]] = {}
 
     def take(self, identity: str, count: int, *, first: int = 0) -> list[int]:
-        """Return ``count`` cores for a container; none at all when it may use every one.
+        """Assign ``count`` cores; none when the container may use all.
 
         Example:
             >>> cores = CoreAllocator([0, 1, 2, 3])
@@ -141,7 +143,7 @@ class CoreAllocator:
 
 
 def resources(container: Mapping[str, Any]) -> Resources:
-    """Return what a container's specification asks for; a limit is also a request, as the API has it."""
+    """Parse a container's resources; a limit is also the default request."""
     found = container.get("resources") or {}
     limits, requests = found.get("limits") or {}, found.get("requests") or {}
     cpu = limits.get("cpu")
@@ -156,11 +158,7 @@ LOOK_SECONDS = 0.5
 
 
 class OomWatcher:
-    """Looks at the containers that have limits, twice a second while there are any.
-
-    Args:
-        end: Called with the identity of a container that must end.
-    """
+    """Checks the memory of containers with limits twice a second."""
 
     def __init__(self, end: Callable[[str], None]) -> None:
         self._end = end
@@ -168,7 +166,6 @@ class OomWatcher:
         self._some = asyncio.Event()
 
     def add(self, identity: str, *, pid: int, limit: int) -> None:
-        """Hold the container whose first process is ``pid`` to ``limit`` bytes."""
         self._limits[identity] = (pid, limit)
         self._some.set()
 
@@ -178,7 +175,6 @@ class OomWatcher:
             self._some.clear()
 
     async def run(self) -> None:
-        """Watch, for ever."""
         while True:
             await self._some.wait()
             for identity, (pid, limit) in list(self._limits.items()):
@@ -190,7 +186,7 @@ class OomWatcher:
 
 
 def tree(pid: int) -> list[int]:
-    """Return a process and all that descend from it: orphans of a container fall to its first process."""
+    """The process and its descendants: orphans of a container are reparented to its first process."""
     found, at = [pid], 0
     while at < len(found):
         for path in Path(f"/proc/{found[at]}/task").glob("*/children"):
@@ -200,12 +196,12 @@ def tree(pid: int) -> list[int]:
 
 
 def resident(pids: Iterable[int]) -> int:
-    """Return the bytes of anonymous and shared memory of processes, shared pages counted in each."""
+    """Sum anonymous and shared memory in bytes; pages shared by forks count repeatedly."""
     return sum(_sum(_read(Path(f"/proc/{pid}/status")), ("RssAnon:", "RssShmem:")) for pid in pids)
 
 
 def proportional(pids: Iterable[int]) -> int:
-    """Return the same with each shared page counted by the share that the process has in it."""
+    """Sum the same by proportional shares."""
     names = ("Pss_Anon:", "Pss_Shmem:")
     return sum(_sum(_read(Path(f"/proc/{pid}/smaps_rollup")), names) for pid in pids)
 
@@ -216,7 +212,6 @@ def _sum(text: str, names: tuple[str, ...]) -> int:
 
 
 def _read(path: Path) -> str:
-    """Return what a file in /proc says; nothing when its process has just ended."""
     try:
         return path.read_text()
     except (FileNotFoundError, ProcessLookupError):

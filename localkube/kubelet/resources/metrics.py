@@ -1,8 +1,7 @@
-"""What the kubelet says of its node's use of resources: ``/metrics/resource`` and ``/stats/summary``.
+"""Resource usage for metrics-server: ``/metrics/resource`` and ``/stats/summary``.
 
-metrics-server asks each node for the first one every few seconds; ``kubectl top`` and autoscalers live of it.
-One kubelet serves all nodes, and tells by the address that it is called on for which one it is asked. A node
-uses what its pods use, and its share of the kubelet itself.
+One kubelet serves all nodes; the address of the request says which node is meant. A node's usage is that of
+its pods plus its share of the kubelet itself.
 
 Source: https://kubernetes.io/docs/reference/instrumentation/node-metrics/
 """
@@ -51,7 +50,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class RunningContainer:
-    """A container that runs: whose it is, and how to find it."""
+    """A running container and its first process."""
 
     identity: str
     name: str
@@ -62,7 +61,7 @@ class RunningContainer:
 
 @dataclass
 class StatsSample:
-    """All containers at one moment."""
+    """The usage of all containers at one moment."""
 
     when: float = 0.0
     usage: dict[str, Usage] = field(default_factory=dict)
@@ -70,7 +69,7 @@ class StatsSample:
 
 
 class StatsProvider:
-    """Measures the containers of all nodes, when asked.
+    """Samples the usage of all containers on request.
 
     Args:
         nodes: The nodes that this kubelet serves.
@@ -98,11 +97,10 @@ class StatsProvider:
         self._look = StatsSample()
 
     def node(self, address: str) -> NodeSettings | None:
-        """Return the node that has an address."""
         return self._nodes.get(address)
 
     def measure(self) -> StatsSample:
-        """Return what all containers use; a look that is a second old serves again."""
+        """Sample all containers; a sample is reused for a second."""
         now = self._clock()
         if now - self._look.when >= FRESH_SECONDS:
             self._look = StatsSample(now, self._measure(), _own_usage())
@@ -126,14 +124,14 @@ class StatsProvider:
         return found
 
     def _close(self, node: str, seconds: dict[str, float]) -> None:
-        """Keep the time of containers that have gone since the last look."""
+        """Keep the CPU time of containers that have gone since the last sample."""
         for identity in self._last[node].keys() - seconds.keys():
             self._ended[node] += self._last[node][identity]
             self._counters.pop(identity, None)
         self._last[node] = seconds
 
     def resource(self, node: NodeSettings) -> str:
-        """Return the text of ``/metrics/resource``."""
+        """The text of ``/metrics/resource``."""
         look, lines = self.measure(), _Lines()
         whole = self._whole(node, look)
         lines.add("node_cpu_usage_seconds_total", whole.cpu, when=look.when)
@@ -159,7 +157,7 @@ class StatsProvider:
         return lines.text()
 
     def summary(self, node: NodeSettings) -> dict[str, Any]:
-        """Return the answer of ``/stats/summary``."""
+        """The response of ``/stats/summary``."""
         look = self.measure()
         containers: dict[str, list[RunningContainer]] = {}
         for each in self._running(node.name):
@@ -184,7 +182,7 @@ class StatsProvider:
         return found if stored is None else found | {"ephemeral-storage": {"usedBytes": stored}}
 
     def _whole(self, node: NodeSettings, look: StatsSample) -> Usage:
-        """Return what a node uses: its pods, and its share of the kubelet."""
+        """A node's usage: its pods and its share of the kubelet."""
         share = len(self._nodes)
         used = [look.usage[identity] for identity in self._last[node.name] if identity in look.usage]
         pods = _sum(used)
@@ -193,7 +191,7 @@ class StatsProvider:
 
 
 def routes(meter: StatsProvider, addresses: Addresses) -> list[web.RouteDef]:
-    """Return what the kubelet's server answers with a meter; ``addresses`` tell which node was called."""
+    """The routes of the kubelet's API; ``addresses`` map the called address to its node."""
 
     def asked(request: web.Request) -> NodeSettings:
         address = request.transport.get_extra_info("sockname")[0] if request.transport else ""
@@ -214,12 +212,12 @@ def routes(meter: StatsProvider, addresses: Addresses) -> list[web.RouteDef]:
 
 
 def may_read(name: str, path: str) -> bool:
-    """Return whether a client that is not the API server may read a path."""
+    """Check whether a client other than the API server may read a path."""
     return name == READER and path in READABLE
 
 
 class _Lines:
-    """Lines of Prometheus's text format, those of a family together."""
+    """Prometheus's text format, one block per metric family."""
 
     def __init__(self) -> None:
         self._families: dict[str, list[str]] = {}

@@ -1,8 +1,7 @@
-"""Making metrics-server known to the cluster: its rights, its Service, and the API that it serves.
+"""Register metrics-server in the cluster: RBAC, Service, endpoint and APIService.
 
-It runs beside the API server and in no pod, so its Service has no selector and its endpoint is written here.
-The APIService comes last, when the server listens: an API that is announced and does not answer keeps
-namespaces from being deleted and makes kubectl complain.
+It runs beside the API server and not in a pod, so its Service has no selector. The APIService is created once
+the server listens: an APIService without a server blocks the deletion of namespaces.
 """
 
 import asyncio
@@ -30,13 +29,7 @@ log = logging.getLogger(__name__)
 async def publish_metrics_server(
     api: Api, *, address: str, ca_file: Path, addresses: Addresses | None = None
 ) -> None:
-    """Write the objects of metrics-server, those that are missing or differ; harmless to repeat.
-
-    Args:
-        api: The API server.
-        address: Where metrics-server listens.
-        ca_file: The authority that signed its certificate.
-        addresses: Where the cluster's addresses are; by default where they say.
+    """Apply metrics-server's objects. Safe to repeat.
 
     Raises:
         ApiError: The API server refused for a reason that does not pass.
@@ -73,7 +66,7 @@ async def _listens(address: str, port: int) -> bool:
 
 
 def _objects(address: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the collection and the content of each object but the APIService."""
+    """Collection and content of each object but the APIService."""
     own = f"{RBAC}/namespaces/{NAMESPACE}"
     return [
         (f"{RBAC}/clusterroles", _reader_role()),
@@ -95,7 +88,7 @@ def _objects(address: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _reader_role() -> dict[str, Any]:
-    """Return what lets those who may view a namespace read its figures."""
+    """Let those who may view a namespace read its metrics."""
     aggregated = {
         f"rbac.authorization.k8s.io/aggregate-to-{role}": "true" for role in ("view", "edit", "admin")
     }

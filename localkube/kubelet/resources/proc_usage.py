@@ -1,11 +1,8 @@
-"""What containers use of CPU and memory, read from /proc.
+"""CPU and memory usage of containers without control groups, read from /proc.
 
-A container is the tree of its first process: whatever it leaves behind falls to that one. Time that ended
-children have used is in the account of the parent that waited for them, so the sum over the tree keeps it.
-Memory is what the processes have for themselves, anonymous and shared, each shared page by the share that
-they have in it; files in the page cache do not count, as they can go at any time.
-
-Not here: control groups (``cgroups.py``), which know better where there are some.
+A container is the process tree below its first process. A parent's account includes the CPU time of children
+that it has waited for, so the sum over the tree keeps it. Memory is anonymous and shared memory by
+proportional share; page cache does not count.
 """
 
 import os
@@ -22,14 +19,14 @@ OWN_MEMORY = (b"Pss_Anon:", b"Pss_Shmem:")
 
 @dataclass(frozen=True)
 class Usage:
-    """What a container has used so far (``cpu``, seconds) and holds now (``memory``, bytes)."""
+    """A container's CPU time (``cpu``, seconds) and working set (``memory``, bytes)."""
 
     cpu: float
     memory: int
 
 
 class ProcessTable:
-    """All processes that can be seen, at one moment.
+    """A snapshot of all visible processes.
 
     Args:
         read: Called with a path below /proc; returns its bytes, none when the process has just ended.
@@ -52,14 +49,14 @@ class ProcessTable:
             self._seconds[pid] = sum(map(int, fields[11:15])) * TICK_SECONDS
 
     def tree(self, pid: int) -> list[int]:
-        """Return a process and all that descend from it; nothing when it has ended."""
+        """The process and its descendants; empty when it has ended."""
         found = [pid] if pid in self._seconds else []
         for each in found:
             found += self._children.get(each, [])
         return found
 
     def usage(self, pid: int) -> Usage | None:
-        """Return what the container whose first process is ``pid`` uses; None when it has ended."""
+        """The usage of the container with the first process ``pid``; None when it has ended."""
         tree = self.tree(pid)
         if not tree:
             return None
@@ -67,19 +64,18 @@ class ProcessTable:
         return Usage(cpu, max(LEAST_MEMORY_BYTES, sum(map(self.memory, tree))))
 
     def memory(self, pid: int) -> int:
-        """Return the bytes of one process."""
         lines = (line.split() for line in self._read(f"/proc/{pid}/smaps_rollup").splitlines())
         return sum(int(words[1]) * 1024 for words in lines if words[0] in OWN_MEMORY)
 
 
 class MonotonicCounter:
-    """A sum that never falls, of a reading that may: a process that nobody waits for takes its time along."""
+    """A counter of a reading that may fall, as when an unreaped process takes its CPU time along."""
 
     def __init__(self) -> None:
         self._before = self._lost = 0.0
 
     def take(self, reading: float) -> float:
-        """Return the sum, now that ``reading`` is the newest.
+        """Add the newest reading and return the total.
 
         Example:
             >>> counter = MonotonicCounter()

@@ -1,6 +1,6 @@
-"""The conditions of a pod: scheduled, sandboxed, initialised, containers ready, ready.
+"""Pod conditions: PodScheduled, PodReadyToStartContainers, Initialized, ContainersReady, Ready.
 
-Pure. A transition time changes only with the condition's status. Conditions that others own (readiness gates,
+Pure. Transition times change only with the status; conditions of other owners (readiness gates,
 DisruptionTarget) are kept.
 
 Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-conditions
@@ -27,7 +27,7 @@ def pod_conditions(
     now: str,
     evicted: str = "",
 ) -> list[dict[str, Any]]:
-    """Return the whole list of conditions.
+    """Compute the whole list of conditions.
 
     Args:
         pod: The v1.Pod with its latest status.

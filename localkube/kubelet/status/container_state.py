@@ -1,4 +1,4 @@
-"""What becomes of a container, as records: not started, refused, running, ended. Pure."""
+"""Records of a container's state: waiting, running, terminated. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ HOST_IMAGE = "trainyard://the-host's-file-system"
 
 @dataclass(frozen=True)
 class ContainerExit:
-    """How a process ended: ``code`` as a shell would say it (128 + signal), and when."""
+    """A process's exit: ``code`` as in a shell (128 + signal), and the time."""
 
     code: int
     signal: int | None
@@ -19,7 +19,7 @@ class ContainerExit:
 
 @dataclass(frozen=True)
 class ContainerRecord:
-    """What the kubelet knows of one container; the latest run of it.
+    """The state of a container's latest run.
 
     Attributes:
         name: The container's name in the pod.
@@ -55,14 +55,14 @@ class ContainerRecord:
 
 
 def exit_reason(exit_code: int, signal: int | None = None, oom: bool = False) -> str:
-    """Return the reason of a terminated state: OOMKilled, Completed or Error."""
+    """The reason of a terminated state: OOMKilled, Completed or Error."""
     if oom:
         return "OOMKilled"
     return "Completed" if exit_code == 0 and not signal else "Error"
 
 
 def next_run(before: ContainerRecord | None) -> tuple[int, ContainerRecord | None]:
-    """Return the restart count of a container's next run, and the run before it."""
+    """The restart count of a container's next run, and the record of the previous run."""
     if before is None:
         return 0, None
     again = before.last is not None and before.last.restart_count == before.restart_count
@@ -70,9 +70,9 @@ def next_run(before: ContainerRecord | None) -> tuple[int, ContainerRecord | Non
 
 
 def latest_run(record: ContainerRecord | None, *, previous: bool) -> int | None:
-    """Return the number of the run whose log ``kubectl logs`` shows; None where there was none.
+    """The run whose log ``kubectl logs`` shows; None where there is none.
 
-    ``previous`` is the last run that has ended while another runs or is waited for, as the kubelet has it.
+    ``previous`` is the last run that has ended while another runs or is waited for, as in the kubelet.
     """
     if record is not None and not previous and record.state != "waiting":
         return record.restart_count
@@ -82,7 +82,7 @@ def latest_run(record: ContainerRecord | None, *, previous: bool) -> int | None:
 def waiting(
     name: str, reason: str, message: str, count: int, last: ContainerRecord | None
 ) -> ContainerRecord:
-    """Return the record of a container that could not be started yet."""
+    """The record of a container that could not be started yet."""
     return ContainerRecord(
         name=name, state="waiting", reason=reason, message=message, restart_count=count, last=last
     )
@@ -91,7 +91,7 @@ def waiting(
 def refused(
     name: str, identity: str, message: str, now: float, count: int, last: ContainerRecord | None
 ) -> ContainerRecord:
-    """Return the record of a container whose command cannot be executed: it ended as it started."""
+    """The record of a container whose command cannot be executed."""
     return ContainerRecord(
         name=name,
         state="terminated",
@@ -110,7 +110,6 @@ def refused(
 def running(
     name: str, identity: str, started: float, count: int, last: ContainerRecord | None
 ) -> ContainerRecord:
-    """Return the record of a container that runs."""
     return ContainerRecord(
         name=name,
         state="running",
@@ -127,7 +126,6 @@ def running(
 def ended(
     record: ContainerRecord, result: ContainerExit, *, message: str, out_of_memory: bool
 ) -> ContainerRecord:
-    """Return the record of a container that ran and has ended."""
     return replace(
         record,
         state="terminated",
@@ -144,7 +142,7 @@ def ended(
 def by_kind(
     pod: Mapping[str, Any], records: Mapping[str, ContainerRecord]
 ) -> tuple[dict[str, ContainerRecord], dict[str, ContainerRecord]]:
-    """Return the records of the containers, and those of the init containers."""
+    """Split records into those of containers and of init containers."""
     inits = {container["name"] for container in pod["spec"].get("initContainers") or []}
     main = {name: record for name, record in records.items() if name not in inits}
     return main, {name: record for name, record in records.items() if name in inits}

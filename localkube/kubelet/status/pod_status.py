@@ -1,8 +1,6 @@
-"""What the API should say of a pod, from its specification and what its containers did.
+"""Compute a PodStatus from the pod's specification and its containers' records.
 
-Pure, so that each rule of the kubelet has a test that is a pair of input and output. Times are seconds
-since the epoch, as ``time.time()`` gives them. What to do next with a container is in ``restarts``,
-conditions are in ``conditions``.
+Pure, so that each rule of the kubelet has a test of input and output. Times are seconds since the epoch.
 
 Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 """
@@ -28,7 +26,7 @@ _MERGE_KEYS = {"conditions": "type", "podIPs": "ip", "hostIPs": "ip"}
 
 
 def timestamp(seconds: float) -> str:
-    """Return a time as the API writes it, in whole seconds.
+    """Format a time as the API does, in whole seconds.
 
     Example:
         >>> timestamp(0)
@@ -49,7 +47,7 @@ def pod_status(
     override: tuple[str, str, str] | None = None,
     terminal: bool = False,
 ) -> dict[str, Any]:
-    """Return the v1.PodStatus to report.
+    """Compute the v1.PodStatus to report.
 
     Args:
         pod: The v1.Pod with its latest status: transition times, the phase once it is terminal, addresses,
@@ -104,7 +102,7 @@ def pod_status(
 
 
 def status_patch(pod: Object, status: Object) -> dict[str, Any] | None:
-    """Return the strategic merge patch that makes the pod's status ``status``, or None if it is already.
+    """Compute the strategic merge patch to ``status``; None when nothing changes.
 
     Send it to ``…/pods/<name>/status``. It carries the uid, so a pod of the same name that came later is not
     touched; fields and conditions that the kubelet does not own stay as they are on the server.
@@ -125,7 +123,7 @@ def status_patch(pod: Object, status: Object) -> dict[str, Any] | None:
 
 
 def phase_of(pod: Object, statuses: Mapping[str, Object], *, terminal: bool = False) -> str:
-    """Return the pod's phase from its containers' statuses, by name.
+    """Compute the pod's phase from its containers' statuses, by name.
 
     Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-phase
     """
@@ -155,7 +153,7 @@ def phase_of(pod: Object, statuses: Mapping[str, Object], *, terminal: bool = Fa
 
 
 def _init_phase(pod: Object, statuses: Mapping[str, Object]) -> str | None:
-    """Return Pending or Failed while init containers decide the phase, else None."""
+    """Pending or Failed while init containers decide the phase, else None."""
     main = [statuses.get(container["name"]) for container in pod["spec"]["containers"]]
     initialised = any(status and _has_run(status) for status in main)
     pending = False
@@ -248,7 +246,7 @@ def _identity(container_id: str) -> str:
 
 
 def _end(status: Object) -> Object | None:
-    """Return the terminated state that counts: the present one, or the last while waiting to run again."""
+    """The terminated state that counts: the present one, or the last one while waiting to restart."""
     state = status["state"]
     if "terminated" in state:
         return state["terminated"]

@@ -1,4 +1,4 @@
-"""Whether a container that ended runs again, and when.
+"""Restart policies and crash back-off.
 
 Pure. Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy
 """
@@ -14,7 +14,7 @@ FIRST_DELAY, LONGEST_DELAY, FORGIVEN_AFTER = 10.0, 300.0, 600.0
 
 
 def should_restart(policy: str, exit_code: int) -> bool:
-    """Return whether ``Always``, ``OnFailure`` or ``Never`` asks for another run.
+    """Apply ``Always``, ``OnFailure`` or ``Never``.
 
     Example:
         >>> should_restart("OnFailure", 0), should_restart("OnFailure", 1)
@@ -24,7 +24,7 @@ def should_restart(policy: str, exit_code: int) -> bool:
 
 
 def container_should_restart(pod: Object, container: Object, exit_code: int) -> bool:
-    """Return the same for one container, whose own rules and policy come before its pod's.
+    """Apply a container's own rules and policy, then its pod's.
 
     An init container under ``Always`` runs again only when it failed; a sidecar always.
     """
@@ -39,30 +39,25 @@ def container_should_restart(pod: Object, container: Object, exit_code: int) -> 
 
 
 def restarts_after_probe(pod: Object, container: Object) -> bool:
-    """Return whether a container that its liveness or startup probe has ended runs again.
+    """Check whether a container that a liveness or startup probe has ended is restarted.
 
-    However it ended: an exit code of 0 after SIGTERM is no success, and no rule on exit codes applies.
+    Its exit code does not matter: 0 after SIGTERM is no success, and no rule applies.
     """
     return (container.get("restartPolicy") or pod["spec"].get("restartPolicy", "Always")) != "Never"
 
 
 def is_sidecar(container: Object) -> bool:
-    """Return whether an init container is one that keeps running beside the others."""
+    """Check whether an init container is a sidecar."""
     return container.get("restartPolicy") == "Always"
 
 
 def crashes(before: int, *, ran_for: float) -> int:
-    """Return how many times in a row a container has ended, now that it has ended again.
-
-    Args:
-        before: The count before this end.
-        ran_for: Seconds that it ran; ten minutes wipe the slate.
-    """
+    """Count consecutive crashes, now that the container has ended again; running ten minutes resets them."""
     return 1 if ran_for >= FORGIVEN_AFTER else before + 1
 
 
 def backoff(count: int) -> float:
-    """Return the seconds to wait from the ``count``-th end in a row to the next start.
+    """The delay in seconds from the ``count``-th consecutive end to the next start.
 
     The first restart is immediate; then 10, 20, 40, … 300 seconds.
 
@@ -76,7 +71,7 @@ def backoff(count: int) -> float:
 
 
 def waiting_to_restart(pod: Object, record: ContainerRecord, delay: float) -> ContainerRecord:
-    """Return the record of a container that has ended and waits ``delay`` seconds: CrashLoopBackOff.
+    """The record of a container in CrashLoopBackOff for ``delay`` seconds.
 
     The ended run becomes ``last``; the restart count is unchanged until the next start.
     """
@@ -98,7 +93,7 @@ def waiting_to_restart(pod: Object, record: ContainerRecord, delay: float) -> Co
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as Kubernetes prints it.
+    """Format a duration as Kubernetes does.
 
     Example:
         >>> duration(10), duration(80), duration(300)

@@ -1,7 +1,4 @@
-"""What a pod asks for and does not get on a local node, so that it is said and never silently wrong.
-
-One table. A mode that keeps less extends it.
-"""
+"""Fields of a pod that a local node does not support; a pod that sets one gets an Event."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,11 +9,11 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FieldRule:
-    """One field that is not supported.
+    """One unsupported field.
 
     Attributes:
         field: Its path below the PodSpec, or below a container.
-        why: What is the case instead, to follow "is not kept: ".
+        why: What is the case instead, to follow "is not supported: ".
         asks: Whether a value of the field asks for something; by default whatever is not empty or false.
     """
 
@@ -91,7 +88,7 @@ PLAIN_CONTAINER_RULES = (
 
 
 def unsupported_fields_in_plain_mode(pod: Object) -> list[str]:
-    """Return the same for plain mode, which keeps less apart."""
+    """The same for plain mode, which isolates less."""
     return unsupported_fields(pod, pod_rules=PLAIN_POD_RULES, container_rules=PLAIN_CONTAINER_RULES)
 
 
@@ -101,7 +98,7 @@ def unsupported_fields(
     pod_rules: Iterable[FieldRule] = POD_RULES,
     container_rules: Iterable[FieldRule] = CONTAINER_RULES,
 ) -> list[str]:
-    """Return a sentence for each thing that a pod asks for in vain.
+    """Describe each unsupported field that the pod sets.
 
     Example:
         >>> unsupported_fields({"spec": {"hostPID": True, "containers": []}})

@@ -1,13 +1,8 @@
-"""WebSockets of several channels: what the protocols of ``exec``, ``attach`` and ``port-forward`` share.
+"""WebSockets with several channels, as ``exec``, ``attach`` and ``port-forward`` use them.
 
-The first byte of a message is the number of its channel. The client may send a message as binary or as text:
-a text is its UTF-8 bytes, as for the kubelet. The official Python client sends strings as texts.
-
-The base64 protocols are here too, because web consoles and PHP clients offer no other: the channel is a digit
-and the data are base64, for clients whose WebSockets carried text alone. A client that offers only protocols
-that the route does not have is refused, as by the kubelet.
-
-What a channel means is in ``remote_command.py`` and ``port_forward.py``.
+The first byte of a message is its channel. A text message is its UTF-8 bytes, as for the kubelet: the
+official Python client sends strings as text. In the base64 protocols, which web consoles use, the channel is
+a digit and the data are base64.
 
 Source: k8s.io/streaming/pkg/httpstream/wsstream/conn.go
 """
@@ -30,7 +25,7 @@ DIGIT = ord("0")
 
 
 async def accept(request: web.Request, protocols: Sequence[str]) -> web.WebSocketResponse:
-    """Finish the handshake with the first protocol of the client's that is among ``protocols``.
+    """Finish the handshake with the client's first protocol that is among ``protocols``.
 
     Raises:
         web.HTTPForbidden: The client offers protocols, and none of these.
@@ -54,17 +49,14 @@ async def accept(request: web.Request, protocols: Sequence[str]) -> web.WebSocke
 
 
 async def messages(sock: web.WebSocketResponse) -> AsyncIterator[bytes]:
-    """Yield the bytes of each message that has any, binary or text, until the client goes."""
+    """Yield the bytes of each message, binary or text, until the client disconnects."""
     async for message in sock:
         if message.type in (WSMsgType.BINARY, WSMsgType.TEXT) and message.data:
             yield message.data
 
 
 class Channels:
-    """Sends and receives on the channels of an accepted WebSocket.
-
-    Args:
-        sock: The WebSocket; its protocol says how messages are written.
+    """The channels of an accepted WebSocket.
 
     Example:
         >>> channels = Channels(await accept(request, PROTOCOLS))
@@ -76,7 +68,7 @@ class Channels:
         self._base64 = "base64." in (sock.ws_protocol or "")
 
     async def send(self, channel: int, data: bytes) -> None:
-        """Send one message.
+        """Send a message.
 
         Raises:
             ConnectionError: The client has gone.
@@ -87,7 +79,7 @@ class Channels:
             await self.socket.send_bytes(bytes([channel]) + data)
 
     async def received(self) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield the channel and the data of each message until the client goes; broken base64 is left out."""
+        """Yield channel and data of each message until the client disconnects; skip broken base64."""
         async for message in messages(self.socket):
             channel, data = message[0], message[1:]
             if self._base64:
@@ -100,7 +92,7 @@ class Channels:
 
 
 async def unless_gone(work: Any, gone: Any) -> Any:
-    """Return the result of ``work``, or None when ``gone``, which feeds it, ends first: the client went."""
+    """Await ``work``; None when ``gone``, which feeds it, ends first because the client disconnected."""
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone)
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,9 +1,8 @@
 """``kubectl port-forward``: connections to the ports of a pod, in one WebSocket.
 
-kubectl tunnels a SPDY connection with two streams for each connection, one for data and one for an error
-(``spdy.py``). Client libraries have one pair of channels for each port, and no end but that of the WebSocket,
-which is closed when the pod has ended the connections of all ports.
-Connections are made inside the pod's network, to its loopback, where a server on localhost is reached too.
+kubectl tunnels a SPDY connection with a data and an error stream per connection (``spdy.py``). Client
+libraries have a pair of channels per port; the WebSocket is closed when the pod has closed all of them.
+Connections are made to the pod's loopback, in its network namespace.
 """
 
 import asyncio
@@ -35,17 +34,11 @@ Connect = Callable[[int], Awaitable[Streams]]
 
 
 class PortUnreachable(Exception):
-    """Nothing answers on a port of a pod."""
+    """Nothing listens on a pod's port."""
 
 
 async def connect(client: RuntimeClient, *, pod: str, port: int, addresses: Addresses) -> Streams:
     """Connect to a port on a pod's loopback.
-
-    Args:
-        client: To the runtime, who alone can make a socket in the pod's network.
-        pod: Its uid.
-        port: As the pod sees it.
-        addresses: Where the cluster's addresses are.
 
     Raises:
         PortUnreachable: Nothing listens there.
@@ -74,7 +67,7 @@ async def connect(client: RuntimeClient, *, pod: str, port: int, addresses: Addr
 
 @dataclass
 class ForwardedConnection:
-    """The two streams of one connection, as far as they are there."""
+    """The two streams of one connection."""
 
     error: int | None = None
     data: int | None = None
@@ -82,13 +75,7 @@ class ForwardedConnection:
 
 
 class SpdyTunnel:
-    """Serve kubectl's SPDY connection in an accepted WebSocket.
-
-    Args:
-        sock: The WebSocket.
-        connect: How to connect to a port of the pod.
-        about: The pod, for errors.
-    """
+    """Serves kubectl's SPDY connection in an accepted WebSocket."""
 
     def __init__(self, sock: web.WebSocketResponse, *, connect: Connect, about: str) -> None:
         self._socket, self._connect, self._about = sock, connect, about
@@ -97,7 +84,7 @@ class SpdyTunnel:
         self._inputs: dict[int, ClientInput] = {}
 
     async def run(self) -> None:
-        """Serve until the client goes; what is connected then is closed."""
+        """Serve until the client disconnects, then close all connections."""
         try:
             async for message in messages(self._socket):
                 for frame in self._framer.feed(message):
@@ -156,7 +143,7 @@ class SpdyTunnel:
 
 
 class ClientInput:
-    """What a client sends into one connection, kept until the connection stands."""
+    """What a client sends into one connection, buffered until it is established."""
 
     def __init__(self) -> None:
         self.has_ended_output = False
@@ -172,7 +159,7 @@ class ClientInput:
         self._early.clear()
 
     async def feed(self, data: bytes, *, end: bool = False) -> None:
-        """Pass data on; ``end`` is the client's half of the connection. After an abort data are lost."""
+        """Forward data; ``end`` is the client's end of the stream. After an abort data are dropped."""
         if self.aborted.is_set():
             return
         if self._writer is None:
@@ -191,13 +178,12 @@ class ClientInput:
             self.abort()
 
     def abort(self) -> None:
-        """The client wants no more of this connection, or there is none."""
         self._early.clear()
         self.aborted.set()
 
 
 async def pump(source: ClientInput, streams: Streams, send: Callable[[bytes], Awaitable[None]]) -> None:
-    """Join a connection with a client until both halves have ended, or the client resets it.
+    """Copy between a connection and a client until both directions end, or the client resets.
 
     Args:
         source: What the client sends.
@@ -235,7 +221,7 @@ async def _output(
 
 
 async def serve_channels(channels: Channels, ports: Sequence[int], *, connect: Connect, about: str) -> None:
-    """Serve a client library: for each port a channel of data and one for an error, begun by its number."""
+    """Serve a client library: a data and an error channel per port, each beginning with the port number."""
     inputs = [ClientInput() for _ in ports]
 
     async def forward(index: int, port: int) -> None:

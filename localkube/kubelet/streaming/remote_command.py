@@ -1,12 +1,10 @@
-"""The WebSocket protocol of ``kubectl exec`` and ``attach``: channels for streams, for errors and for sizes.
+"""The WebSocket protocol of ``kubectl exec`` and ``attach``: channels for streams, errors and sizes.
 
-Version 5 is that of kubectl and of most client libraries; version 4 has no message that ends the input. In
-both, the end of a command is a v1.Status on the error channel. Without a version, or without a protocol, a
-success is not announced, and an error is its message alone.
+Version 5 is that of kubectl and most client libraries; version 4 cannot end stdin. Both report the end of a
+command as a v1.Status on the error channel. Without a version, success is not reported, and an error is its
+message alone.
+
 Source: k8s.io/apiserver/pkg/util/proxy, and k8s.io/kubelet/pkg/cri/streaming/remotecommand/websocket.go.
-
-How messages are written is in ``channels.py``. What the streams are connected to is the caller's; the routes
-are in ``routes.py``.
 """
 
 import contextlib
@@ -27,7 +25,7 @@ SUCCESS = {"metadata": {}, "status": "Success"}
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Which streams a client asks for; a terminal has no stderr of its own."""
+    """The streams that a client requests; a terminal has no stderr of its own."""
 
     stdin: bool
     stdout: bool
@@ -36,7 +34,7 @@ class StreamOptions:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "StreamOptions":
-        """Read the parameters with which the API server calls a kubelet.
+        """Parse the query of the API server's request.
 
         Raises:
             ValueError: No stream is asked for.
@@ -52,12 +50,7 @@ class StreamOptions:
 
 
 class RemoteCommand:
-    """The client's side of a command, on an accepted WebSocket.
-
-    Args:
-        channels: Its channels.
-        wanted: Its streams.
-    """
+    """The client's side of a command."""
 
     def __init__(self, channels: Channels, wanted: StreamOptions) -> None:
         self.wanted = wanted
@@ -66,7 +59,7 @@ class RemoteCommand:
 
     @classmethod
     async def accept(cls, request: web.Request, wanted: StreamOptions) -> "RemoteCommand":
-        """Finish the handshake; the empty message tells the client that the streams are there.
+        """Finish the handshake; an empty message tells the client that the streams are ready.
 
         Raises:
             web.HTTPForbidden: The client has no protocol of these.
@@ -77,7 +70,7 @@ class RemoteCommand:
         return command
 
     async def send(self, stream: str, data: bytes) -> None:
-        """Pass output on.
+        """Send output.
 
         Raises:
             ConnectionError: The client has gone.
@@ -85,7 +78,7 @@ class RemoteCommand:
         await self._channels.send(STDOUT if stream == "stdout" else STDERR, data)
 
     async def finish(self, status: Mapping[str, Any]) -> None:
-        """Tell the client how it ended, and close."""
+        """Send the status, and close."""
         with contextlib.suppress(ConnectionError):
             if self.response.ws_protocol in WITH_STATUS:
                 await self._channels.send(ERROR, json.dumps(status).encode())
@@ -94,7 +87,7 @@ class RemoteCommand:
             await self.response.close()
 
     async def input(self) -> AsyncIterator[bytes | tuple[int, int] | None]:
-        """Yield what the client sends until it goes: input, None at its end, or columns and rows."""
+        """Yield what the client sends: input, None at its end, or a size in columns and rows."""
         async for channel, data in self._channels.received():
             if channel == STDIN and self.wanted.stdin and data:
                 yield data
@@ -105,7 +98,7 @@ class RemoteCommand:
 
 
 def exit_status(code: int) -> dict[str, Any]:
-    """Return the v1.Status of a command that ended with ``code``."""
+    """The v1.Status of a command that exited with ``code``."""
     if code == 0:
         return SUCCESS
     return {
@@ -118,7 +111,7 @@ def exit_status(code: int) -> dict[str, Any]:
 
 
 def error_status(message: str) -> dict[str, Any]:
-    """Return the v1.Status of a command that did not come to an end of its own."""
+    """The v1.Status of a command that could not be run to its end."""
     text = f"Internal error occurred: {message}"
     causes = [{"message": message}]
     return {

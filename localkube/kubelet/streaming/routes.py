@@ -1,7 +1,6 @@
-"""The kubelet's streaming routes: exec, attach and port-forward, by WebSockets.
+"""The kubelet's streaming routes: exec, attach and port-forward, by WebSocket.
 
-The API server passes a client's WebSocket on to a node that declares ``nodes.DECLARED_FEATURE``. Who asks for
-SPDY is told that there is none.
+The API server passes WebSockets on to nodes that declare ``node.DECLARED_FEATURE``. SPDY is refused.
 """
 
 import asyncio
@@ -52,7 +51,7 @@ class StreamView(Protocol):
 
 
 class Streams:
-    """Answers the routes.
+    """The streaming routes.
 
     Example:
         >>> app.add_routes(Streams(view).routes())
@@ -125,7 +124,7 @@ class Streams:
         return sock
 
     def _container(self, request: web.Request) -> tuple[Process, StreamOptions]:
-        """Return the running container that a request is about; what is wrong is raised as its answer."""
+        """Find the requested container and streams; raise errors as responses."""
         pod = self._pod(request)
         name = request.match_info["container"]
         process = self._view.process(pod, name)
@@ -147,7 +146,7 @@ class Streams:
 
 
 def _ports(texts: Sequence[str]) -> list[int]:
-    """Return the ports that a client library asks for; kubectl names them inside its tunnel."""
+    """The ports that a client library requests; kubectl names them inside its tunnel."""
     words = [word for text in texts for word in text.split(",")]
     valid = all(word.isascii() and word.isdigit() and 0 < int(word) <= 65535 for word in words)
     if not valid or len(words) > 128:
@@ -164,7 +163,7 @@ def _sender(command: RemoteCommand, stream: str) -> Any:
 
 
 class AttachSession:
-    """A client's hold on a container's input: its end is the input's end only with ``stdinOnce``."""
+    """A client attached to a container's stdin, which ends with the client only with ``stdinOnce``."""
 
     def __init__(self, process: Process, *, once: bool, end_input: Callable[[Process], None]) -> None:
         self._process, self._once, self._end_input = process, once, end_input
@@ -185,7 +184,7 @@ class AttachSession:
 
 
 async def _pass_on(listener: Listener, command: RemoteCommand) -> bool:
-    """Pass a container's output on until its end."""
+    """Send a container's output until it ends."""
     async with contextlib.aclosing(listener.output()) as pieces:
         async for stream, data in pieces:
             if stream in command.wanted.outputs:
@@ -200,7 +199,7 @@ def _container_spec(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 async def _feed(command: RemoteCommand, execution: "Execution | AttachSession") -> None:
-    """Give a command what its client sends, until the client goes."""
+    """Feed a command with the client's input until the client disconnects."""
     async with contextlib.aclosing(command.input()) as messages:
         async for message in messages:
             if message is None:

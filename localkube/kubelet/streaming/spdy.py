@@ -1,8 +1,7 @@
-"""Frames of SPDY/3.1, as far as ``kubectl port-forward`` needs them inside its WebSocket.
+"""The frames of SPDY/3.1 that ``kubectl port-forward`` uses inside its WebSocket.
 
-kubectl puts a whole SPDY connection into one WebSocket, and there is no kept Python library for a protocol
-that browsers dropped in 2016. Pure: bytes in, frames out, and the other way round. There is no flow control
-here, because neither kubectl nor the API server has any. What the streams mean is in ``port_forward.py``.
+There is no maintained Python library: browsers dropped SPDY in 2016. Pure: bytes in, frames out, and back.
+kubectl and the API server use no flow control.
 
 Source: https://www.chromium.org/spdy/spdy-protocol/spdy-protocol-draft3-1/
 """
@@ -40,12 +39,12 @@ _TEXT = (
 
 
 class ProtocolError(Exception):
-    """The other side does not speak SPDY/3.1."""
+    """The peer does not speak SPDY/3.1."""
 
 
 @dataclass(frozen=True)
 class SpdyFrame:
-    """One frame: ``kind`` is DATA or a control frame's type; ``number`` a stream's, or a ping's."""
+    """A frame: ``kind`` is DATA or a control frame's type; ``number`` that of a stream or ping."""
 
     kind: int
     number: int
@@ -55,7 +54,7 @@ class SpdyFrame:
 
 
 class SpdyFramer:
-    """One end of a connection: both directions compress their headers with a state of their own."""
+    """One end of a connection, with the header compression state of both directions."""
 
     def __init__(self) -> None:
         self._received = bytearray()
@@ -63,7 +62,7 @@ class SpdyFramer:
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
 
     def feed(self, data: bytes) -> Iterator[SpdyFrame]:
-        """Yield the frames that are complete with ``data``; others than those named here are left out.
+        """Yield the frames completed by ``data``; unknown types are skipped.
 
         Raises:
             ProtocolError: What came is no SPDY/3.1.
@@ -103,23 +102,20 @@ class SpdyFramer:
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
     def reply(self, stream: int) -> bytes:
-        """Accept a stream, without headers."""
         block = self._deflate.compress(struct.pack(">I", 0)) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
         return _control(SYN_REPLY, struct.pack(">I", stream) + block)
 
 
 def data(stream: int, body: bytes, *, fin: bool = False) -> bytes:
-    """Return a frame of data; ``fin`` ends our half of the stream."""
+    """A data frame; ``fin`` ends our half of the stream."""
     return struct.pack(">II", stream, (FIN if fin else 0) << 24 | len(body)) + body
 
 
 def reset(stream: int) -> bytes:
-    """Return a frame that ends both halves of a stream."""
     return _control(RST_STREAM, struct.pack(">II", stream, INTERNAL_ERROR))
 
 
 def ping(number: int) -> bytes:
-    """Return the answer to a ping."""
     return _control(PING, struct.pack(">I", number))
 
 
@@ -128,7 +124,7 @@ def _control(kind: int, body: bytes) -> bytes:
 
 
 def _dictionary() -> bytes:
-    """Return what both sides' compressors start with; the specification fixes it."""
+    """The initial dictionary of the header compression, fixed by the specification."""
     words = [word.replace("_", " ").encode() for word in _WORDS.split()]
     return b"".join(struct.pack(">I", len(word)) + word for word in words) + _TEXT.encode()
 

@@ -1,7 +1,11 @@
-"""Check a ``hostPath`` volume as its type asks, and that it is not the clusters' own directory.
+"""Checks of ``hostPath`` and ``subPath``.
 
-Access is that of the user who runs the cluster. Source:
-https://kubernetes.io/docs/concepts/storage/volumes/#hostpath-volume-types
+A hostPath has its declared type, shows nothing of the clusters' own directory, and is accessed with the
+rights of the cluster's user. A subPath never leaves its volume. A container may have put symlinks into a
+volume, so a subPath is walked from open directories, without letting the kernel follow links: an absolute
+one, or ``..`` above the volume, is refused, whatever changes meanwhile.
+
+Source: https://kubernetes.io/docs/concepts/storage/volumes/#hostpath-volume-types
 """
 
 import contextlib
@@ -22,20 +26,13 @@ _CHECKS = {
 
 
 class HostPathError(Exception):
-    """The path is not what the volume says it is."""
+    """The path is not what the volume's type requires."""
 
 
 def refuse_private(path: str | Path, private: Iterable[str]) -> None:
-    """Refuse a path that is, or lies in, a directory which pods do not see.
+    """Refuse a path inside a directory that is hidden from pods.
 
-    The mount itself looks again (``site/rootfs.py``): links may change until then.
-
-    Args:
-        path: Absolute.
-        private: The directories, as real paths.
-
-    Raises:
-        HostPathError: It does.
+    The mount checks again (``runtime/rootfs.py``), because links may change until then.
     """
     real = os.path.realpath(path)
     for directory in private:
@@ -44,13 +41,9 @@ def refuse_private(path: str | Path, private: Iterable[str]) -> None:
 
 
 def checked(path: str, kind: str) -> Path:
-    """Return the path, made where its type allows that.
+    """Check a path against its volume type, and create it where the type allows that.
 
     A path without a type that does not exist becomes a directory, as container engines do it.
-
-    Args:
-        path: Absolute.
-        kind: ``Directory``, ``DirectoryOrCreate``, ``File``, …, or empty.
 
     Raises:
         HostPathError: It is missing, or something else.
@@ -79,11 +72,11 @@ _MOST_LINKS = 40
 
 
 class SubPathError(Exception):
-    """The path leads out of its volume, or cannot be made."""
+    """The path leaves its volume, or cannot be created."""
 
 
 def resolve_subpath(root: Path, path: str, *, create: bool) -> Path:
-    """Return the real path of ``path`` inside ``root``.
+    """Resolve ``path`` inside ``root`` to a real path.
 
     Args:
         root: The volume's directory on the host.
@@ -105,7 +98,7 @@ def resolve_subpath(root: Path, path: str, *, create: bool) -> Path:
 
 
 class _Walk:
-    """A stack of open directories, the volume's at the bottom."""
+    """A stack of open directories, with the volume's at the bottom."""
 
     def __init__(self, root: Path, path: str, *, create: bool) -> None:
         self._path = path
@@ -134,7 +127,7 @@ class _Walk:
             os.close(descriptor)
 
     def _step(self, part: str) -> str | None:
-        """Enter ``part``; return where it points when it is a symlink."""
+        """Enter ``part``; return the target when it is a symlink."""
         descriptor = self._open(part)
         if not stat.S_ISLNK(os.fstat(descriptor).st_mode):
             self._stack.append(descriptor)

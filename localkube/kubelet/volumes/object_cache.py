@@ -1,8 +1,8 @@
-"""ConfigMaps, Secrets and tokens for pods, fetched as seldom as is still right.
+"""ConfigMaps, Secrets and service account tokens for pods, with short-lived caching.
 
-All pods of a Job start at once and want the same objects, so requests for one object share one answer for a
-quarter of a second. The one ConfigMap that every pod wants, with the API server's authority, is watched.
-Tokens belong to one pod each, and are kept until it is time to renew.
+All pods of a Job start at once and need the same objects, so requests for one object share a response for a
+quarter of a second. The ConfigMap with the API server's authority, which every pod mounts, is watched. Tokens
+belong to one pod each, and are kept until their renewal.
 """
 
 import asyncio
@@ -22,13 +22,7 @@ RENEW_AT, RENEW_DAILY = 0.8, 24 * 3600.0
 
 
 class ObjectCache:
-    """Reads ConfigMaps and Secrets; an answer is used again for a quarter of a second.
-
-    Args:
-        api: The API server.
-        clock: Seconds that only go forward.
-        authorities: The watch of ``watch_authorities``, for which the caller answers.
-    """
+    """Reads ConfigMaps and Secrets."""
 
     def __init__(
         self, api: Api, *, clock: Callable[[], float] = time.monotonic, authorities: Informer | None = None
@@ -39,7 +33,7 @@ class ObjectCache:
         self._answers: dict[str, tuple[float, asyncio.Task[Object | None]]] = {}
 
     async def configmap(self, namespace: str, name: str) -> Object | None:
-        """Return the ConfigMap, or None when there is none.
+        """Get a ConfigMap; None when there is none.
 
         Raises:
             ApiError: The API server does not answer, or refuses.
@@ -49,7 +43,7 @@ class ObjectCache:
         return await self._get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
 
     async def secret(self, namespace: str, name: str) -> Object | None:
-        """Return the Secret, or None when there is none.
+        """Get a Secret; None when there is none.
 
         Raises:
             ApiError: The API server does not answer, or refuses.
@@ -79,7 +73,7 @@ class ObjectCache:
 
 
 def watch_authorities(api: Api) -> Informer:
-    """Return a watch of the ConfigMap that the controller manager puts into every namespace."""
+    """Create the informer of the ConfigMap ``kube-root-ca.crt`` of every namespace."""
     return Informer(api, "/api/v1/configmaps", field_selector=f"metadata.name={ROOT_CA}")
 
 
@@ -91,12 +85,7 @@ class _Token:
 
 
 class TokenManager:
-    """Service account tokens bound to a pod, renewed in time.
-
-    Args:
-        api: The API server.
-        clock: Seconds since the epoch.
-    """
+    """Service account tokens bound to a pod."""
 
     def __init__(self, api: Api, *, clock: Callable[[], float] = time.time) -> None:
         self._api = api
@@ -104,7 +93,7 @@ class TokenManager:
         self._tokens: dict[tuple[str, str, int], _Token] = {}
 
     async def get(self, pod: Mapping[str, Any], *, audience: str, seconds: int) -> str:
-        """Return a token of the pod's service account for ``audience`` (empty: the API server).
+        """Get a token of the pod's service account for ``audience`` (empty: the API server).
 
         Raises:
             ApiError: No token could be had, and there is no earlier one that still holds.
@@ -123,7 +112,6 @@ class TokenManager:
         return fresh.text
 
     def forget(self, uid: str) -> None:
-        """Drop the tokens of a pod; the API server stops honouring them with the pod's deletion."""
         for key in [key for key in self._tokens if key[0] == uid]:
             del self._tokens[key]
 

@@ -1,6 +1,6 @@
-"""From a pod's PersistentVolumeClaim to the directory that holds its volume.
+"""Find the directory of a pod's PersistentVolumeClaim.
 
-Binding a claim is the work of the controller manager, making a volume for it that of ``provisioner``.
+The controller manager binds claims, ``provisioner.py`` creates their volumes.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ Object = Mapping[str, Any]
 
 
 class ClaimError(Exception):
-    """The claim is not bound, or its volume cannot be used here."""
+    """The claim is not bound, or its volume cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -26,22 +26,14 @@ class ClaimDirectory:
 
 
 class ClaimResolver:
-    """Looks claims up, and remembers who uses those that admit one pod.
-
-    Args:
-        api: The API server.
-    """
+    """Resolves claims, and tracks the users of ReadWriteOncePod claims."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._users: dict[str, str] = {}
 
     async def locate(self, pod: Object, spec: Object) -> ClaimDirectory:
-        """Return where the claim of a ``persistentVolumeClaim`` or ``ephemeral`` volume lies.
-
-        Args:
-            pod: The v1.Pod.
-            spec: The entry of ``spec.volumes``.
+        """Find the directory of a ``persistentVolumeClaim`` or ``ephemeral`` volume.
 
         Raises:
             ClaimError: The claim is missing or not bound, or its volume is of a kind that needs a driver.
@@ -58,7 +50,7 @@ class ClaimResolver:
         return ClaimDirectory(path, read_only)
 
     def forget(self, uid: str) -> None:
-        """Release the claims that the pod alone could use."""
+        """Release the pod's ReadWriteOncePod claims."""
         self._users = {claim: user for claim, user in self._users.items() if user != uid}
 
     async def _claim(self, pod: Object, spec: Object) -> Object:

@@ -1,6 +1,8 @@
-"""The files of ConfigMap, Secret, downward API and projected volumes, before anything is written.
+"""ConfigMap, Secret, downward API and projected volumes: their files, and how they are written atomically.
 
-Pure: objects in, files out. Writing them is in ``atomic``, fetching the objects in ``volumes``.
+The layout on disk is the kubelet's, because programs watch for it: files lie in a directory named by a
+timestamp, ``..data`` is a symlink to it, and each visible name is a symlink into ``..data``. An update writes
+a new directory and renames a new ``..data`` over the old one.
 """
 
 import base64
@@ -22,7 +24,7 @@ DEFAULT_MODE = 0o644
 
 @dataclass(frozen=True)
 class VolumeFile:
-    """One file of a volume: its bytes and permission bits."""
+    """A file's content and permission bits."""
 
     content: bytes
     mode: int = DEFAULT_MODE
@@ -32,16 +34,11 @@ Files = dict[str, VolumeFile]
 
 
 class PayloadError(Exception):
-    """A volume asks for a key or a field that is not there."""
+    """A volume refers to a missing key or field."""
 
 
 def configmap_files(source: Object, configmap: Object | None, *, mode: int) -> Files:
-    """Return the files of a ``configMap`` volume or projection; none when an optional one is missing.
-
-    Args:
-        source: With ``items`` and ``optional``.
-        configmap: The v1.ConfigMap, or None.
-        mode: For items without a mode of their own.
+    """The files of a ``configMap`` volume or projection; none when an optional one is missing.
 
     Raises:
         PayloadError: An item's key is missing, and the source is not optional.
@@ -53,13 +50,13 @@ def configmap_files(source: Object, configmap: Object | None, *, mode: int) -> F
 
 
 def secret_files(source: Object, secret: Object | None, *, mode: int) -> Files:
-    """Return the files of a ``secret`` volume or projection, as ``configmap_files`` does."""
+    """The files of a ``secret`` volume or projection."""
     data = {key: base64.b64decode(text) for key, text in ((secret or {}).get("data") or {}).items()}
     return _chosen(source, data, mode, "references non-existent secret key")
 
 
 def downward_files(source: Object, pod: Object, *, mode: int, allocatable: Mapping[str, str]) -> Files:
-    """Return the files of a ``downwardAPI`` volume or projection.
+    """The files of a ``downwardAPI`` volume or projection.
 
     Args:
         source: With ``items``.
@@ -103,7 +100,7 @@ def _chosen(source: Object, data: dict[str, bytes], mode: int, complaint: str) -
 
 
 def _checked(path: str) -> str:
-    """The API server has checked it too, but a file that escapes would be written as the kubelet."""
+    """Refuse paths that leave the volume; the API server checks them too."""
     parts = path.split("/")
     if path.startswith("/") or ".." in parts or parts[0].startswith("..") or not all(parts):
         raise PayloadError(f"the path {path!r} leads out of the volume")
@@ -114,11 +111,7 @@ DATA, NEXT = "..data", "..data_tmp"
 
 
 def write_atomically(directory: Path, files: Mapping[str, VolumeFile]) -> bool:
-    """Make ``directory`` hold exactly ``files``; return whether anything had to change.
-
-    Args:
-        directory: Made when missing; holds nothing else.
-        files: By path relative to the directory; parents are made.
+    """Make ``directory`` hold exactly ``files``; return whether anything changed.
 
     Raises:
         OSError: The disk refuses.
@@ -166,7 +159,7 @@ def _unchanged(path: Path, file: VolumeFile) -> bool:
 
 
 def _make_directory(path: Path) -> None:
-    """The mode is set apart from making it, because the kubelet's own files are private by its umask."""
+    """Create a directory of mode 0755; the kubelet's umask is private."""
     path.mkdir(exist_ok=True)
     path.chmod(0o755)
 
@@ -179,7 +172,7 @@ def _write_file(path: Path, file: VolumeFile) -> None:
 
 
 def _publish(directory: Path, names: set[str], *, keep: str) -> None:
-    """Link each visible name into ``..data``, and drop what belongs to earlier writes."""
+    """Link the visible names into ``..data``, and remove what earlier writes left."""
     present = {path.name for path in directory.iterdir()} - {DATA, keep}
     for name in names - present:
         (directory / name).symlink_to(f"{DATA}/{name}")

@@ -1,10 +1,8 @@
-"""Make a volume for each PersistentVolumeClaim of the class ``standard``: a directory of its own.
+"""The provisioner of the StorageClass ``standard``: a directory for each PersistentVolumeClaim.
 
-Kubernetes leaves this to a driver; without one a claim stays Pending. The controller manager binds claim and
-volume; here the volume is made, follows a claim that grows, and goes with its claim when the class says so.
-All nodes share one disk, so every access mode works on every node.
-
-Limits: the size is recorded, not enforced. Block volumes, clones and selectors are refused by an Event.
+The controller manager binds claims to volumes; this creates, expands and reclaims the volumes. All nodes
+share one disk, so every access mode works on every node. Sizes are recorded, not enforced; block volumes,
+clones and selectors are refused by an Event.
 
 Source: https://kubernetes.io/docs/concepts/storage/dynamic-provisioning/
 """
@@ -50,11 +48,11 @@ STANDARD = {
 
 
 class ProvisioningError(Exception):
-    """The claim asks for something that a directory cannot be."""
+    """The claim asks for something that a directory does not offer."""
 
 
 def wants_volume(claim: Object) -> bool:
-    """Return whether the controller manager waits for us to make a volume for the claim."""
+    """Check whether the controller manager waits for our volume for the claim."""
     if claim["metadata"].get("deletionTimestamp") or claim["spec"].get("volumeName"):
         return False
     annotations = claim["metadata"].get("annotations") or {}
@@ -62,25 +60,20 @@ def wants_volume(claim: Object) -> bool:
 
 
 def wants_more(claim: Object) -> bool:
-    """Return whether a bound claim asks for a larger size than it is recorded with."""
+    """Check whether a bound claim requests more than its recorded capacity."""
     capacity = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
     return bool(capacity) and parse(_requested(claim)) > parse(capacity)
 
 
 def is_ours(volume: Object) -> bool:
-    """Return whether a volume was made here and goes when it is no longer claimed."""
+    """Check whether a volume was provisioned here and is deleted with its claim."""
     annotations = volume["metadata"].get("annotations") or {}
     wants_deletion = volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete"
     return annotations.get(MADE_BY) == PROVISIONER and wants_deletion
 
 
 def volume_for(claim: Object, storage_class: Object, path: Path) -> dict[str, Any]:
-    """Return the v1.PersistentVolume for a claim, already promised to it.
-
-    Args:
-        claim: The v1.PersistentVolumeClaim.
-        storage_class: Its v1.StorageClass, for the reclaim policy.
-        path: The directory.
+    """Create the v1.PersistentVolume for a claim, bound to it.
 
     Raises:
         ProvisioningError: It asks for a block device, a clone or a certain volume.
@@ -121,12 +114,7 @@ def volume_for(claim: Object, storage_class: Object, path: Path) -> dict[str, An
 
 
 class Provisioner:
-    """A controller; ``run`` is its whole life.
-
-    Args:
-        api: The API server.
-        directory: Holds one directory a volume.
-    """
+    """The controller."""
 
     def __init__(self, api: Api, *, directory: Path) -> None:
         self._api = api
@@ -140,7 +128,7 @@ class Provisioner:
         self._volumes.subscribe(self._volume_changed)
 
     async def run(self) -> None:
-        """Create the storage class, then serve claims, for ever."""
+        """Create the StorageClass and serve claims, for ever."""
         await self._create_class()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._claims.run())
@@ -192,7 +180,7 @@ class Provisioner:
                 self._failures.pop(key, None)
 
     async def _serve(self, key: tuple[str, str]) -> None:
-        """Give a claim its volume, or its larger size."""
+        """Provision a claim's volume, or expand it."""
         claim = self._claims.store.get(key)
         if claim is None:
             return
@@ -237,7 +225,7 @@ class Provisioner:
         await self._tell(claim, "VolumeResizeSuccessful", f"Resize to {capacity['storage']} recorded")
 
     async def _reclaim(self, name: str) -> None:
-        """Delete the directory and the volume of a claim that is gone."""
+        """Delete the directory and the volume of a deleted claim."""
         volume = self._volumes.store.get(("", name))
         if volume is not None and (volume.get("status") or {}).get("phase") not in ("Released", "Failed"):
             return
@@ -250,7 +238,7 @@ class Provisioner:
             await self._api.delete(f"{VOLUMES}/{name}")
 
     async def _tell(self, claim: Object, reason: str, message: str, *, warning: bool = False) -> None:
-        """Post an Event on the claim; one that is refused changes nothing."""
+        """Post an Event on the claim."""
         metadata, now = claim["metadata"], timestamp(time.time())
         event = {
             "metadata": {

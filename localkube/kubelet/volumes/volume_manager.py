@@ -1,11 +1,8 @@
-"""Volumes of pods: made ready before the containers start, kept up to date, removed afterwards.
+"""The volumes of pods: prepared before the containers start, updated, and removed.
 
-Every volume ends as a directory (or file) on the host that is bound into the containers, so that containers
-of a pod share it and a restarted container finds it again. An ``emptyDir`` in memory is a tmpfs that is
-mounted here, in the site's mount namespace. Claims are bound elsewhere (``provisioner``); the bytes of
-ConfigMap volumes come from ``payloads``; what a mount of a container looks like is in ``mounts``, below.
-
-Limits: ``sizeLimit`` holds for memory only; ``fsGroup`` changes nothing, files belong to the cluster's user.
+Every volume is a directory (or file) on the host that is bind-mounted into the containers. An emptyDir in
+memory is a tmpfs. ``sizeLimit`` is enforced for memory only; ``fsGroup`` is ignored, because files belong to
+the cluster's user.
 
 Source: https://kubernetes.io/docs/concepts/storage/volumes/
 """
@@ -35,10 +32,10 @@ TOKEN_SECONDS = 3600
 
 @dataclass(frozen=True)
 class MountedVolume:
-    """A volume that is ready: where it lies on the host, and whether nobody may write to it.
+    """A volume that is ready.
 
-    ``managed`` says that its content comes from the API, so nothing is to be made in it; ``foreign`` that it
-    may be any place of this machine, in which the clusters' own directory is hidden.
+    The content of a ``managed`` volume comes from the API, so nothing is created in it. A ``foreign`` one may
+    be any directory of this machine, in which the clusters' own directory is hidden.
     """
 
     source: Path
@@ -48,10 +45,10 @@ class MountedVolume:
 
 
 class VolumeError(Exception):
-    """A volume is not ready, or a mount of it cannot be made.
+    """A volume is not ready, or cannot be mounted; a later attempt may succeed.
 
-    ``reason`` is that of the Event (``FailedMount``), or, from ``mounts``, of the container's waiting state
-    (``CreateContainerConfigError``); ``message`` is for both. Trying again later may succeed.
+    ``reason`` is that of the Event (``FailedMount``) or of the waiting container
+    (``CreateContainerConfigError``).
     """
 
     def __init__(self, message: str, *, reason: str = "FailedMount") -> None:
@@ -61,7 +58,7 @@ class VolumeError(Exception):
 
 
 class VolumeManager:
-    """The volumes of all pods of the kubelet.
+    """The volumes of all pods.
 
     Args:
         api: The API server.
@@ -98,13 +95,9 @@ class VolumeManager:
         self._mount = mount
 
     async def prepare(self, pod: Object) -> dict[str, MountedVolume]:
-        """Make all volumes of the pod ready; safe to call again.
+        """Prepare all volumes of the pod, and return them by name. Safe to repeat.
 
-        Returns:
-            The volumes by name, for ``mounts``.
-
-        Raises:
-            VolumeError: The first volume that is not ready. The caller tells by an Event and tries again.
+        Raises VolumeError for the first volume that is not ready.
         """
         specs = pod["spec"].get("volumes") or []
         if not specs:
@@ -113,20 +106,16 @@ class VolumeManager:
         return {spec["name"]: volume for spec, volume in zip(specs, ready, strict=True)}
 
     async def refresh(self, pod: Object) -> bool:
-        """Bring files that come from the API up to date, and tokens when a fifth of their time is left.
+        """Update files that come from the API, and renew tokens; return whether any file changed.
 
-        Returns:
-            Whether any file changed.
-
-        Raises:
-            VolumeError: An object is gone, or the API does not answer; the files stay as they were.
+        Raises VolumeError when an object is gone or the API does not respond; the files stay as they were.
         """
         specs = [spec for spec in pod["spec"].get("volumes") or [] if _kind(spec) in KEPT_FRESH]
         changed = [await self._guarded(pod, spec, self._write(pod, spec)) for spec in specs]
         return any(changed)
 
     async def remove(self, uid: str) -> None:
-        """Delete the pod's volumes; those of claims and of the host stay. Safe to call again."""
+        """Delete the pod's volumes, except those of claims and of the host. Safe to repeat."""
         self._tokens.forget(uid)
         self._claims.forget(uid)
         for directory in {root / uid / "volumes" for root in (self._pods, self._tmpfs)}:
@@ -134,7 +123,7 @@ class VolumeManager:
                 await asyncio.to_thread(_delete, directory)
 
     async def lose_memory(self, uid: str) -> None:
-        """Empty the pod's volumes that are mounted memory: its node has lost its power."""
+        """Unmount the pod's tmpfs volumes: its node was stopped."""
         for directory in (self._pods / uid / "volumes").glob("*"):
             if directory.is_mount():
                 await asyncio.to_thread(syscalls.unmount, os.fspath(directory))
@@ -232,7 +221,7 @@ class VolumeManager:
 
 
 class _MissingError(Exception):
-    """Something that the volume needs is not there."""
+    """Something that the volume needs does not exist."""
 
 
 def mounts(
@@ -307,7 +296,7 @@ def _in_memory(spec: Object) -> bool:
 
 
 def _memory_size(pod: Object, spec: Object) -> int | None:
-    """Return the smaller of the volume's limit and of the containers' memory limits together."""
+    """The smaller of the volume's limit and the sum of the containers' memory limits."""
     sizes = [whole(spec["emptyDir"]["sizeLimit"])] if spec["emptyDir"].get("sizeLimit") else []
     limits = [(c.get("resources") or {}).get("limits", {}).get("memory") for c in pod["spec"]["containers"]]
     if all(limits):
