@@ -211,28 +211,6 @@ def _seconds(pod: dict[str, Any]) -> float:
         return 0.0
 
 
-async def _main(settings: KubeletConfig, count: int) -> None:
-    api = Api(
-        settings.server,
-        ca_file=settings.pki / "ca.crt",
-        cert_file=settings.pki / "kubelet.crt",
-        key_file=settings.pki / "kubelet.key",
-        connections=AT_ONCE + HEARTBEATS_AT_ONCE,
-    )
-    async with api:
-        await Simulator(api, count=count, version=settings.version).run()
-
-
-def main() -> None:
-    """``python -m localkube.kubelet.nodes.simulator KUBELET.JSON COUNT``."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s simulator %(levelname)s %(message)s")
-    asyncio.run(_main(KubeletConfig.read(Path(sys.argv[1])), int(sys.argv[2])))
-
-
-if __name__ == "__main__":
-    main()
-
-
 SIZE = {"cpu": "32", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"}
 OURS = ("Initialized", "ContainersReady", "Ready")
 
@@ -345,3 +323,25 @@ def _container(container: dict[str, Any], state: dict[str, Any], *, ready: bool)
         "restartCount": 0,
         "state": state,
     }
+
+
+async def _main(settings: KubeletConfig, count: int) -> None:
+    api = Api(
+        settings.server,
+        ca_file=settings.pki / "ca.crt",
+        cert_file=settings.pki / "kubelet.crt",
+        key_file=settings.pki / "kubelet.key",
+        connections=AT_ONCE + HEARTBEATS_AT_ONCE,
+    )
+    async with api:
+        await Simulator(api, count=count, version=settings.version).run()
+
+
+def main() -> None:
+    """``python -m localkube.kubelet.nodes.simulator KUBELET.JSON COUNT``."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s simulator %(levelname)s %(message)s")
+    asyncio.run(_main(KubeletConfig.read(Path(sys.argv[1])), int(sys.argv[2])))
+
+
+if __name__ == "__main__":
+    main()
