@@ -44,7 +44,10 @@ class AttendeeStatus:
         cell = [progress.error] if progress and progress.error else []
         failed = [each for each in self.pods if pods.phase(each) == "Failed"]
         waiting = [each for each in self.pods if pods.phase(each) == "Pending" and pods.why(each)]
-        return [*cell, *(f"{_name(each)}: {pods.why(each) or pods.word(each)}" for each in failed + waiting)]
+        return [
+            *cell,
+            *(f"{_name(each)}: {pods.why(each) or pods.status_word(each)}" for each in failed + waiting),
+        ]
 
 
 def statuses(

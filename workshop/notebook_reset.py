@@ -20,7 +20,8 @@ from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.operators.catalog import OPERATORS
 from kitlib.operators.install import OPERATOR, uninstall
-from kitlib.runs import run
+from kitlib.runs.run import Run
+from kitlib.runs.status import find_main
 
 # What notebooks create with kubectl, by the first part of "pod/hello", in the order of deletion.
 BY_KUBECTL = {
@@ -119,9 +120,9 @@ def _delete(cluster: Cluster, number: str, made: str) -> str:
     """Delete one object and wait until it is gone; the result in words."""
     kind, _, name = made.partition("/")
     if kind == "run":
-        if run.main(cluster.kube, name) is None:
+        if find_main(cluster.kube, name) is None:
             return ABSENT
-        run.Run(cluster.kube, name).delete()
+        Run(cluster.kube, name).delete()
         return DELETED
     if kind in ("volume", "dataset"):
         return _delete_stored(cluster, kind, name)

@@ -12,8 +12,8 @@ from bench.lab import Lab
 from bench.results import Limit, Result
 from bench.watching import Watch, has_started, wait_gone
 from kitlib.clusters import Cluster
-from kitlib.jobs import priorities
 from kitlib.k8s.manifests import Object
+from kitlib.k8s.priority import ensure_priority_class
 from kitlib.k8s.quantities import parse_quantity
 
 SECONDS, PATIENCE_SECONDS = 2, 180
@@ -27,7 +27,7 @@ def measure(lab: Lab) -> list[Result]:
     """Preempt workers that train, once a round."""
     cluster = lab.ours
     kit.install("elastic-job", cluster=cluster)
-    priorities.ensure(cluster.kube, "high")
+    ensure_priority_class(cluster.kube, "high")
     half = min(parse_quantity(each["cpu"]) for each in cluster.nodes()) / 2
     waits = []
     try:

@@ -16,7 +16,7 @@ from clouds.reconciler.resource import Resource, ResourceStatus
 from clouds.reconciler.snapshot import Phase, ReconcileStep, Snapshot, duration
 from kitlib.display.progress import shown_elsewhere
 from kitlib.errors import Interrupted, KitError, ProviderFailed, WaitTimeout
-from kitlib.k8s.wait import Patience
+from kitlib.k8s.wait import ErrorGrace
 
 Report = Callable[[Snapshot], None]
 
@@ -32,7 +32,7 @@ class Task:
 
     resource: Resource
     expected: float
-    patience: Patience
+    patience: ErrorGrace
     phase: Phase = Phase.WAITS
     state: str = "waits"
     words: str = ""
@@ -70,7 +70,7 @@ class Reconciler(ABC):
             each.name: Task(
                 each,
                 self.expected(each),
-                Patience(grace=PATIENCE_SECONDS[self.verb], clock=clock.now),
+                ErrorGrace(grace=PATIENCE_SECONDS[self.verb], clock=clock.now),
             )
             for each in resources
         }

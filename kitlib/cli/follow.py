@@ -19,8 +19,7 @@ from kitlib.k8s import pods
 from kitlib.metrics import events
 from kitlib.metrics.log_format import json_of
 from kitlib.metrics.run_progress import RunProgress
-from kitlib.runs import failures
-from kitlib.runs.log_stream import Log, readable
+from kitlib.runs.logs import Log, readable
 from kitlib.runs.run import Run
 
 PLAIN_SECONDS = 10.0
@@ -143,6 +142,6 @@ def _judge(run: Run, rank: int | str | None) -> None:
     if rank is None:
         run.wait()
         return
-    pod = run._ranks(rank).get(rank)
+    pod = run.log_cache.newest_pods(rank).get(rank)
     if pod is not None and pods.phase(pod) == "Failed":
-        raise failures.explain(run.status, [pod], run._written(rank), about=run._about)
+        raise run.failure(run.status, rank=rank)

@@ -24,15 +24,13 @@ from kitlib.errors import BadInput, KitError, Rejected, RunNotFound, VolumeNotFo
 from kitlib.k8s import manifests, pods, rbac
 from kitlib.k8s.api_errors import launch_rejected
 from kitlib.k8s.client import Kube
-from kitlib.k8s.event_table import events_table
-from kitlib.k8s.events import make_event, write_event
+from kitlib.k8s.events import events_table, make_event, write_event
 from kitlib.k8s.manifests import title
 from kitlib.k8s.quantities import check_count, check_quantity
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
-from kitlib.runs import run as runs
 from kitlib.runs.run import Run
-from kitlib.runs.runs_table import runs_table
+from kitlib.runs.status import find_main, runs_table
 from kitlib.storage import Volume, pvc
 
 MOST_NODES, MOST_SIMULATED = 100, 5000
@@ -264,14 +262,14 @@ class Cluster(AbstractContextManager, ABC):
         Raises:
             RunNotFound: There is none of this name.
         """
-        if runs.main(self.kube, name) is None:
+        if find_main(self.kube, name) is None:
             known = ", ".join(str(each["run"]) for each in self.runs()) or "none"
             raise RunNotFound(
                 "there is no such run",
                 about=f'run "{name}" in cluster "{self.name}"',
                 fix=f"take one of those that there are: {known}",
             )
-        return Run(self.kube, name)
+        return Run(self.kube, name, cluster=self)
 
     def allowed(self) -> Table:
         """Check what this user may do, with a SelfSubjectAccessReview for each step of the course.

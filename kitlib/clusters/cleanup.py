@@ -4,7 +4,8 @@ from kitlib.display.progress import progress
 from kitlib.display.tables import Table, age
 from kitlib.k8s import names
 from kitlib.k8s.client import Kube
-from kitlib.runs.run import KINDS, Run, known
+from kitlib.runs.run import Run
+from kitlib.runs.status import KINDS, list_known
 from kitlib.storage import pvc
 
 OWNED = (*KINDS, "Pod", pvc.CLAIM)
@@ -14,7 +15,7 @@ def owned(kube: Kube) -> Table:
     """Return every object in the cluster that is the kit's, with its run and its owner."""
     rows = []
     for kind in OWNED:
-        for each in known(kube, kind, labels=names.KIT):
+        for each in list_known(kube, kind, labels=names.KIT):
             meta = each["metadata"]
             rows.append(
                 (
@@ -36,7 +37,7 @@ def delete_all(kube: Kube) -> Table:
     """
     found = {str(each["run"]) for each in owned(kube) if each["run"]}
     runs = [Run(kube, name) for name in sorted(found)]
-    kinds = {run.name: run.kind for run in runs}
+    kinds = {run.name: run.objects.kind for run in runs}
     for name, kind in kinds.items():  # all get the signal at once; what takes long is waiting for the pods
         kube.delete(kind, name)
     for run in runs:

@@ -7,7 +7,7 @@ from kitlib.errors import BadInput, Rejected
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import format_bytes, format_cores
-from kitlib.k8s.usage import node_usage, pod_usage
+from kitlib.metrics.node_usage import node_usage, pod_usage
 
 GPU = "nvidia.com/gpu"
 METRICS = {"nodes": "NodeMetrics", "pods": "PodMetrics"}

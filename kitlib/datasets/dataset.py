@@ -22,7 +22,7 @@ from kitlib.k8s import manifests, names
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count
 from kitlib.metrics import events
-from kitlib.runs.log_stream import LogStream
+from kitlib.runs.logs import LogStream
 from kitlib.runs.run import Run
 from kitlib.storage import Volume, persistent_volume
 from kitlib.storage.copy import inside
@@ -301,7 +301,8 @@ def _suits(there: Mapping, synthetic: bool | None, limit: int | None) -> bool:
 def _follow(run: Run, line: Progress, timeout: float) -> dict:
     """Show what the Job says until it has ended, and return what it says of the dataset."""
     fields: Mapping = {}
-    for each in events.parse(LogStream(run, 0, timeout, part_of=line)):
+    stream = LogStream(run.objects, run.log_cache, rank=0, timeout=timeout, part_of=line)
+    for each in events.parse(stream):
         fields = each.fields
         if each.event == "end":
             return dict(fields)

@@ -1,13 +1,12 @@
-"""The ways to train, one module each, and `launch`."""
+"""Jobs of all kinds, one module each, and `launch`."""
 
-from kitlib.jobs.base import Job, launch
+from kitlib.jobs.base import Job, TrainingJob, launch
 from kitlib.jobs.elastic_job import ElasticJob
 from kitlib.jobs.indexed_job import IndexedJob
 from kitlib.jobs.parameter_server import ParameterServer
 from kitlib.jobs.pytorch_job import PyTorchJob
 from kitlib.jobs.torch_elastic import TorchElastic
 from kitlib.jobs.train_job import TrainJob
-from kitlib.jobs.training import TrainingJob
 
 __all__ = [
     "ElasticJob",

@@ -14,9 +14,8 @@ from typing import Any
 
 from kitlib import config
 from kitlib.errors import BadInput
-from kitlib.jobs.training import TrainingJob
+from kitlib.jobs.base import TrainingJob
 from kitlib.k8s import job_kinds, names
-from kitlib.k8s import plain_pods as workers
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count, check_quantity
 
@@ -157,7 +156,7 @@ class ParameterServer(TrainingJob):
     def main(self) -> Object:
         """Return the master's Job."""
         item = self._own("job", "-master")
-        notes = {workers.REPLICAS: str(self.workers), job_kinds.SERVERS: str(self.servers)}
+        notes = {job_kinds.REPLICAS: str(self.workers), job_kinds.SERVERS: str(self.servers)}
         pod = self._pod("master", item["spec"]["template"])
         (container,) = pod["spec"]["containers"]
         *command, _ = container["command"]

@@ -1,13 +1,12 @@
-"""A trainer's source: its file, and the modules beside it that it imports, as a ConfigMap carries them; or
-where it is fetched from.
+"""A trainer's source, its imports and its flags: as a ConfigMap carries them, or the URL to fetch it from.
 
-Python puts a script's folder first on its path, in the pods as here, so what lies beside a trainer can be
-imported there as well. Packages (folders) are not carried. The fetching itself is `fetch`, in the pods.
+Python puts a script's folder first on its path, in the pods as here, so a trainer may import what is beside
+it. Packages (folders) are not carried. ``trainers/fetch_trainer.py`` does the fetching, in the pods.
 """
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -23,14 +22,13 @@ _EXAMPLE = "s3://bucket/code/main.py, gs://bucket/code/main.py, or volume://shar
 
 @dataclass(frozen=True)
 class Remote:
-    """Where a trainer is fetched from when a pod starts.
+    """The address from which pods fetch a trainer.
 
     Attributes:
         scheme: ``s3``, ``gs`` or ``volume``.
         place: The bucket, or the volume.
         key: The trainer's path there.
-        secret: Name of the Secret whose entries the fetching program has as environment variables; empty for
-            none.
+        secret: Name of the Secret with the fetching program's environment variables; empty for none.
     """
 
     scheme: str
@@ -44,16 +42,20 @@ class Remote:
         return PurePosixPath(self.key).name
 
     @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.place}/{self.key}"
+
+    @property
     def claim(self) -> str:
-        """The volume on which it lies; empty if it lies elsewhere."""
+        """The volume with the trainer; empty if it is elsewhere."""
         return self.place if self.scheme == VOLUME else ""
 
 
 def remote(trainer: object, secret: str | None) -> Remote | None:
-    """Return where a trainer is fetched from, or None for one that is a file here.
+    """Parse a trainer's URL; None for a trainer that is a file here.
 
     Raises:
-        BadInput: It is an address that cannot be used, or a secret is given for what needs none.
+        BadInput: The URL is invalid, or a secret is given for a trainer that is not fetched.
     """
     if "://" not in str(trainer):
         if secret is not None:
@@ -66,9 +68,8 @@ def remote(trainer: object, secret: str | None) -> Remote | None:
     found = _URL.fullmatch(str(trainer))
     scheme, place, key = found.groups() if found else ("", "", "")
     if scheme not in (*_BUCKETS, VOLUME) or not place or not key.endswith(".py") or ".." in key.split("/"):
-        raise BadInput(
-            "this is no address of a trainer", about=f"trainer {trainer}", fix=f"write it as {_EXAMPLE}"
-        )
+        fix = f"write it as {_EXAMPLE}"
+        raise BadInput("this is no address of a trainer", about=f"trainer {trainer}", fix=fix)
     if scheme == VOLUME:
         names.validate_name(place, kind="volume")
     if secret is not None:
@@ -77,11 +78,10 @@ def remote(trainer: object, secret: str | None) -> Remote | None:
 
 
 def sources(*files: Path, offered: Collection[Path] = ()) -> dict[str, str]:
-    """Return the sources of these files and of all that they import from beside them, by file name.
+    """Read these files and all that they import from beside them, by file name.
 
     Args:
-        files: The trainer, and what else travels with it; modules are looked for beside the one that imports
-            them.
+        files: The trainer, and other programs that it needs.
         offered: Modules that may be imported from anywhere.
 
     Raises:
@@ -118,25 +118,44 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 
 def _read(path: Path) -> tuple[str, ast.Module]:
-    """Return a source, once it is known to be one, and its tree."""
     about = f"trainer {path}"
     try:
         source = path.read_text(encoding="utf-8")
         return source, ast.parse(source, filename=str(path))
     except OSError as error:
-        raise BadInput(
-            f"the trainer cannot be read: {error.strerror}",
-            about=about,
-            fix="give the path of a file that you can read",
-        ) from error
+        fix = "give the path of a file that you can read"
+        raise BadInput(f"the trainer cannot be read: {error.strerror}", about=about, fix=fix) from error
     except SyntaxError as error:
         line = (error.text or "").strip()
         raise BadInput(
             f"the trainer is not valid Python: {error.msg}",
             about=f"{about}, line {error.lineno}: {line}",
-            fix="mend that line",
+            fix="correct that line",
         ) from error
     except ValueError as error:  # bytes that are no UTF-8, or a null byte
-        raise BadInput(
-            f"the trainer is no Python source: {error}", about=about, fix="give a .py file"
-        ) from error
+        fix = "give a .py file"
+        raise BadInput(f"the trainer is no Python source: {error}", about=about, fix=fix) from error
+
+
+def flags(args: Mapping | Sequence) -> list[str]:
+    """Convert a trainer's flags to command-line words.
+
+    Example:
+        >>> flags({"epochs": 3, "log_every": 5, "amp": True, "resume": None})
+        ['--epochs=3', '--log-every=5', '--amp']
+
+    Raises:
+        BadInput: It is neither a dict nor a list.
+    """
+    if isinstance(args, Mapping):
+        words = [
+            f"--{str(key).replace('_', '-')}" + ("" if value is True else f"={value}")
+            for key, value in args.items()
+            if value is not None and value is not False
+        ]
+    elif isinstance(args, Sequence) and not isinstance(args, str | bytes):
+        words = [str(each) for each in args]
+    else:
+        what = "a trainer's arguments are a dict or a list"
+        raise BadInput(what, about=f"args={args!r}", fix='args={"epochs": 3}')
+    return [word.replace("$(", "$$(") for word in words]  # or Kubernetes would expand it

@@ -1,35 +1,143 @@
-"""Elastic training by plain pods: workers that come and go, and a store outside of them at which they meet.
+"""Elastic training: limits, launcher and rendezvous store of elastic jobs; and `TorchElastic`, by plain pods.
 
-No operator is needed, and no controller looks after the pods: `kitlib.k8s.plain_pods` says how such a run is
-judged, and `Run` scales it. What happens when the workers change is the launcher's and the trainer's.
+A run of plain pods needs no operator; `kitlib.k8s.job_kinds` judges it, and `Run` scales it. What happens in
+the pods when workers change is in ``trainers/elastic_launch.py`` and ``trainers/elastic.py``.
 """
 
+import secrets
 from pathlib import Path
+from typing import ClassVar
 
+from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.errors import BadInput
-from kitlib.jobs.elasticity import STORES, ElasticTraining, fresh_id, store
-from kitlib.k8s import plain_pods
+from kitlib.jobs.base import FOLDER, MAX_NODES, TrainingJob
+from kitlib.jobs.sources import sources
+from kitlib.k8s import job_kinds, names
 from kitlib.k8s.manifests import Object, merge
+from kitlib.k8s.quantities import check_count
+
+LAUNCHER = "trainers/elastic_launch.py"
+OFFERED = ("trainers/elastic.py", "trainers/checkpoints.py")  # that a trainer may import, wherever it is
+STORES = {"c10d": ("c10d", 29400), "etcd": ("etcd-v2", 2379)}  # torch's name of the backend, and the port
+UNREACHABLE_SECONDS = 5  # before pods of a node that does not answer are replaced on another
+UNREACHABLE = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
 
 
-class TorchElastic(ElasticTraining):
+class ElasticTrainingJob(TrainingJob):
+    """A training job whose number of nodes may change if limits for it are given.
+
+    Args:
+        trainer: As for the other jobs; with limits an elastic one, such as ``trainers/digits_elastic.py``.
+        nodes: Number of nodes at the beginning.
+        min_nodes: The fewest with which it trains.
+        max_nodes: The most that ``run.scale`` may request; by default twice ``nodes``.
+        max_restarts: How often the launcher in a pod restarts a failed trainer.
+        job: The other arguments of `TrainingJob`.
+    """
+
+    limits: tuple[int, int] | None = None
+    SPREAD: ClassVar = "ScheduleAnyway"  # when a node is lost, its workers may go where there is room
+
+    def __init__(
+        self,
+        trainer: str | Path,
+        *,
+        nodes: int = 4,
+        min_nodes: int | None = None,
+        max_nodes: int | None = None,
+        max_restarts: int = 10,
+        **job: object,
+    ) -> None:
+        super().__init__(trainer, nodes=nodes, **job)
+        self.max_restarts = check_count(max_restarts, what="max_restarts", least=0, most=1000)
+        self.id = self._new_id()
+        if min_nodes is not None or max_nodes is not None:
+            self.limits = _check_limits(self.nodes, min_nodes, max_nodes)
+            offered = [config.find(each) for each in OFFERED]
+            if self.remote:  # its imports are not known yet
+                self.sources |= sources(config.find(LAUNCHER), *offered)
+            else:
+                self.sources = sources(self.trainer, config.find(LAUNCHER), offered=offered)
+
+    def _new_id(self) -> str:
+        """Choose a rendezvous id that no earlier run has had: a store keeps the state of older ones."""
+        return f"{self.name}-{secrets.token_hex(4)}"
+
+    def on(self, cluster: Cluster) -> "ElasticTrainingJob":
+        """Copy the job as `launch` sends it to a cluster, with a rendezvous id of its own."""
+        other = super().on(cluster)
+        other.id = self._new_id()
+        return other
+
+    @property
+    def launcher(self) -> list[str]:
+        """The command that starts a trainer: the elastic launcher, or torchrun if it does not use it."""
+        if Path(OFFERED[0]).name not in self.sources:
+            return ["torchrun"]
+        return ["python", f"{FOLDER}/{Path(LAUNCHER).name}"]
+
+    @property
+    def tolerations(self) -> list[Object]:
+        """Those of every job; pods of an elastic one leave an unreachable node after seconds."""
+        if self.limits is None:
+            return super().tolerations
+        how = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": UNREACHABLE_SECONDS}
+        return [*super().tolerations, *({"key": key} | how for key in UNREACHABLE)]
+
+    def pod(self, template: Object, **container: object) -> Object:
+        pod = super().pod(template, **container)
+        if self.limits is not None:
+            for each in pod["spec"]["topologySpreadConstraints"]:
+                each["whenUnsatisfiable"] = self.SPREAD
+        return pod
+
+    def store(self, rendezvous: str) -> list[Object]:
+        """Build the pod with the rendezvous store, which is no worker, and the Service that names it.
+
+        Its address is ``<run>-store.<run>``, with the port in :data:`STORES`.
+        """
+        service = self.read("service", folder="torch-elastic")
+        name = f"{self.name}-store"
+        spec = {"hostname": name, "subdomain": self.name, "tolerations": self.settings.tolerations or None}
+        if rendezvous == "c10d":
+            spec["containers"] = [{"name": "store", "image": self.settings.image}]
+            spec["imagePullSecrets"] = self.settings.pull_secrets
+        pod = self.read(f"store-{rendezvous}", folder="torch-elastic")
+        return [
+            merge(service, {"spec": {"selector": {names.RUN: self.name}}}),
+            merge(pod, {"metadata": {"name": name}, "spec": spec}),
+        ]
+
+
+def _check_limits(nodes: int, fewest: int | None, most: int | None) -> tuple[int, int]:
+    most = check_count(2 * nodes if most is None else most, what="max_nodes", least=1, most=MAX_NODES)
+    fewest = check_count(1 if fewest is None else fewest, what="min_nodes", least=1, most=MAX_NODES)
+    if not fewest <= nodes <= most:
+        raise BadInput(
+            "nodes lies between min_nodes and max_nodes",
+            about=f"min_nodes={fewest}, nodes={nodes}, max_nodes={most}",
+            fix=f"nodes={nodes}, min_nodes=1, max_nodes={max(nodes, most)}",
+        )
+    return fewest, most
+
+
+class TorchElastic(ElasticTrainingJob):
     """A training program on a number of nodes that may change while it trains; needs no operator.
 
     Args:
-        trainer: As for the other jobs. One that is made for it, such as ``trainers/digits_elastic.py``, goes
-            on while workers come and go; one that does not import ``elastic`` is started by torchrun, and so
-            anew at each change.
-        nodes: How many workers to begin with.
-        min_nodes: With how many it still trains.
-        max_nodes: How many ``run.scale`` may bring it to; by default twice as many as at the beginning.
-        rendezvous: What the workers meet at: ``"c10d"``, torch's own store, or ``"etcd"``, with the v2 API.
-        max_restarts: How often the launcher in a pod starts the trainer again after it died.
-        job: The other arguments of `TrainingJob`: processes, args, volumes, cpu, memory, gpus, priority and
-            name.
+        trainer: As for the other jobs. One that is made for it, such as ``trainers/digits_elastic.py``,
+            continues while workers come and go; one that does not import ``elastic`` is started by torchrun,
+            and so restarts at each change.
+        nodes: Number of workers at the beginning.
+        min_nodes: The fewest with which it trains.
+        max_nodes: The most that ``run.scale`` may request; by default twice ``nodes``.
+        rendezvous: The store of the rendezvous: ``"c10d"``, torch's own, or ``"etcd"``, with the v2 API.
+        max_restarts: How often the launcher in a pod restarts a failed trainer.
+        job: The other arguments of `TrainingJob`.
 
     Raises:
-        BadInput: An argument cannot be used, such as more ``min_nodes`` than ``nodes``.
+        BadInput: An argument is invalid, such as more ``min_nodes`` than ``nodes``.
 
     Example:
         >>> run = launch(TorchElastic("trainers/digits_elastic.py", nodes=3, max_nodes=4))
@@ -51,35 +159,24 @@ class TorchElastic(ElasticTraining):
     ) -> None:
         super().__init__(trainer, nodes=nodes, min_nodes=min_nodes, max_nodes=max_nodes, **job)
         if rendezvous not in STORES:
-            raise BadInput(
-                "there is no such rendezvous",
-                about=f"rendezvous={rendezvous!r}",
-                fix=" or ".join(f'rendezvous="{each}"' for each in STORES),
-            )
+            fix = " or ".join(f'rendezvous="{each}"' for each in STORES)
+            raise BadInput("there is no such rendezvous", about=f"rendezvous={rendezvous!r}", fix=fix)
         self.rendezvous = rendezvous
-        self.id = fresh_id(self.name)
-
-    def on(self, cluster: Cluster) -> "TorchElastic":
-        """Return a copy as `launch` sends it there, with a rendezvous id of its own."""
-        other = super().on(cluster)
-        other.id = fresh_id(self.name)
-        return other
 
     def build(self) -> list[Object]:
-        """Return ConfigMap, Service, store, and the PodTemplate of the workers."""
-        return [self.config_map(), *store(self, self.rendezvous), self.main()]
+        return [self.config_map(), *self.store(self.rendezvous), self.main()]
 
     @property
     def objects(self) -> list[Object]:
-        """The objects that `launch` creates: the workers are made of the PodTemplate as it is patched."""
+        """The objects that `launch` creates: the workers are made from the patched PodTemplate."""
         *others, template = super().objects
-        return [*others, *(plain_pods.worker(template, number) for number in range(self.nodes)), template]
+        workers = (job_kinds.worker_pod(template, number) for number in range(self.nodes))
+        return [*others, *workers, template]
 
     def main(self) -> Object:
-        """Return the PodTemplate of the workers, with the limits of their number."""
         item = self.read("podtemplate")
         (fewest, most), (backend, port) = self.limits, STORES[self.rendezvous]
-        given = {
+        variables = {
             "PET_NNODES": f"{fewest}:{most}",
             "PET_NPROC_PER_NODE": str(self.processes_per_node),
             "PET_RDZV_BACKEND": backend,
@@ -87,12 +184,12 @@ class TorchElastic(ElasticTraining):
             "PET_RDZV_ID": self.id,
             "PET_MAX_RESTARTS": str(self.max_restarts),
         }
+        env = [{"name": key, "value": value} for key, value in variables.items()]
         pod = self.pod(item["template"], command=[*self.launcher, self.path])
-        container = {"name": "worker", "env": [{"name": key, "value": value} for key, value in given.items()]}
-        pod = merge(pod, {"spec": {"subdomain": self.name, "containers": [container]}})
+        pod = merge(pod, {"spec": {"subdomain": self.name, "containers": [{"name": "worker", "env": env}]}})
         counts = {
-            plain_pods.REPLICAS: str(self.nodes),
-            plain_pods.FEWEST: str(fewest),
-            plain_pods.MOST: str(most),
+            job_kinds.REPLICAS: str(self.nodes),
+            job_kinds.MIN_REPLICAS: str(fewest),
+            job_kinds.MAX_REPLICAS: str(most),
         }
         return merge(item, {"metadata": {"annotations": counts}, "template": pod})

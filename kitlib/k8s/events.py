@@ -1,19 +1,21 @@
-"""Events that the kit writes into the cluster: what somebody did on purpose, to which object, and when.
+"""Kubernetes Events: those that the kit issues for what somebody did on purpose, and all of them as a table.
 
-Kubernetes keeps Events for an hour. They stand beside its own, and name ``trainyard`` as who reports them.
+Kubernetes keeps Events for an hour. The kit's have ``trainyard`` as their reporting component.
 """
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import MappingProxyType
 
-from kitlib.errors import KitError
+from kitlib.display.tables import Table, age
+from kitlib.errors import KitError, Rejected
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
 
 COMPONENT = "trainyard"
+NODES_NAMESPACE = "default"  # of Events about nodes, which have no namespace
 NONE: Mapping[str, str] = MappingProxyType({})
 log = logging.getLogger("trainyard")
 
@@ -26,18 +28,16 @@ def make_event(
     *,
     at: datetime,
     labels: Mapping[str, str] = NONE,
-    notes: Mapping[str, str] = NONE,
+    annotations: Mapping[str, str] = NONE,
 ) -> Object:
-    """Return an Event.
+    """Make an Event about an object.
 
     Args:
-        about: The object to which something was done.
-        kind: Its kind, which the members of a list do not say.
+        about: The object.
+        kind: Its kind, which the members of a list do not have.
         reason: One word: ``Killed``, ``Scaled`` …
         message: The rest.
-        at: When it was done; in UTC, to the microsecond in ``eventTime``.
-        labels: By which it is found.
-        notes: Annotations, for programs.
+        at: In UTC; to the microsecond in ``eventTime``.
     """
     meta = about["metadata"]
     namespace = meta.get("namespace", "")
@@ -47,9 +47,9 @@ def make_event(
         "kind": "Event",
         "metadata": {
             "name": f"{meta['name']}.{secrets.token_hex(6)}",
-            "namespace": namespace or "default",  # where those about nodes are
+            "namespace": namespace or NODES_NAMESPACE,
             "labels": dict(labels),
-            "annotations": dict(notes),
+            "annotations": dict(annotations),
         },
         "involvedObject": {"kind": kind, "name": meta["name"], "namespace": namespace, "uid": meta["uid"]},
         "type": "Normal",
@@ -67,9 +67,42 @@ def make_event(
 
 
 def write_event(kube: Kube, event: Object) -> None:
-    """Write an Event if this user may; what it tells of has been done, so that it fails is no error."""
+    """Create an Event if this user may; a failure is logged, since the action itself has succeeded."""
     try:
         kube.create(event)
     except KitError as error:
         about = f"{event['involvedObject']['kind']} {event['involvedObject']['name']}"
-        log.warning("%s of %s is not written down: %s", event["reason"], about, error.what)
+        log.warning("the Event %s of %s is not created: %s", event["reason"], about, error.what)
+
+
+def namespace_events(kube: Kube) -> list[Object]:
+    """List the Events of a namespace, and those about nodes as far as this user may list them."""
+    events = kube.get_all("Event")
+    if kube.namespace == NODES_NAMESPACE:
+        return events
+    try:
+        nodes = kube.within(NODES_NAMESPACE)
+        return events + nodes.get_all("Event", fields="involvedObject.kind=Node")
+    except Rejected as error:
+        if error.status != 403:
+            raise
+        return events
+
+
+def events_table(events: Iterable[Object]) -> Table:
+    """Make a table of Events, oldest first."""
+
+    def time_of(event: Object) -> str:
+        return event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+
+    rows = [
+        (
+            age(time_of(each)),
+            each.get("type"),
+            each.get("reason"),
+            f"{each['involvedObject'].get('kind', '')}/{each['involvedObject'].get('name', '')}",
+            each.get("message", ""),
+        )
+        for each in sorted(events, key=lambda each: (time_of(each), each.get("eventTime") or ""))
+    ]
+    return Table(("age", "type", "reason", "object", "message"), rows, empty="no events")

@@ -1,33 +1,41 @@
-"""The objects that run a training's pods: a batch Job or an operator's own kind. How many pods each wants,
-and how it says that it has ended. Pure.
+"""The objects that make a run's pods: a Job, an operator's kind, or a PodTemplate of plain pods.
 
-Each kind says the same with other words; whoever follows a run asks here, and need not know which one it is.
+For each kind: how many pods it wants, the label of its pods, and the conditions that tell its end. No
+controller looks after plain pods: their PodTemplate, which Kubernetes only stores, is what every scale-up
+creates pods from.
 """
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kitlib.k8s import names, plain_pods
+from kitlib.k8s import names, pods
 from kitlib.k8s.manifests import Object
 
-SERVERS = "trainyard/servers"  # on the Job of a master: how many parameter servers it looks after
+POD_TEMPLATE = "PodTemplate"
+REPLICAS, MIN_REPLICAS, MAX_REPLICAS = (
+    "trainyard/replicas",
+    "trainyard/min-replicas",
+    "trainyard/max-replicas",
+)
+SERVERS = "trainyard/servers"  # on the Job of a master: its number of parameter servers
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
 
 
 @dataclass(frozen=True)
 class JobKind:
-    """How one kind speaks.
+    """One kind of main object.
 
     Attributes:
         name: ``Job``, ``PyTorchJob`` …
-        operator: What has to be installed for it, as ``kit.install`` calls it; empty for Kubernetes's own.
-        succeeded: Types of conditions that say that it ended well.
-        failed: Types of conditions that say that it did not; the telling one first.
-        pods: The label of its pods that carries the name of the run.
-        role: The role that its pods have by the kit's label, where the run has others beside them.
-        maker: Which object makes the pods, and is warned about if it cannot: its kind, and what its name has
-            after the run's; by default this one.
-        explains: Whether its own words on a failure say more than that one of its pods has failed.
+        operator: What ``kit.install`` installs for it; empty for Kubernetes's own.
+        succeeded: Types of the conditions of success.
+        failed: Types of the conditions of failure; the one with the reason first.
+        pods: The label of its pods whose value is the run's name.
+        role: The role label of its pods, where the run has others beside them.
+        creator: The object that creates the pods, about which Kubernetes warns: its kind, and the suffix of
+            its name after the run's; by default the main object.
+        explains: Whether its own message on a failure says more than the failed pod's.
     """
 
     name: str
@@ -36,7 +44,7 @@ class JobKind:
     failed: tuple[str, ...] = ("Failed",)
     pods: str = names.RUN
     role: str = ""
-    maker: tuple[str, str] = ("", "")
+    creator: tuple[str, str] = ("", "")
     explains: bool = False
 
 
@@ -46,44 +54,54 @@ KINDS = {
         JobKind("Job", succeeded=("Complete", "SuccessCriteriaMet"), failed=("Failed", "FailureTarget")),
         JobKind("PyTorchJob", "training-operator", role="worker"),
         # Its pods are those of a JobSet of its name, and get no labels of the TrainJob's.
-        JobKind("TrainJob", "trainer", succeeded=("Complete",), pods=JOBSET, maker=("Job", "-node-0")),
+        JobKind("TrainJob", "trainer", succeeded=("Complete",), pods=JOBSET, creator=("Job", "-node-0")),
         JobKind("ElasticJob", "elastic-job", explains=True),
-        # Plain pods, beside a store; it is the store that all of them wait for.
-        JobKind(plain_pods.KIND, role="worker", maker=("Pod", "-store")),
+        JobKind(POD_TEMPLATE, role="worker", creator=("Pod", "-store")),  # the workers wait for the store
     )
 }
 
 
 def kind_of(item: Object) -> JobKind:
-    """Return how this object speaks."""
     return KINDS[item.get("kind", "Job")]
 
 
 def selector(kind: str, run: str) -> str:
-    """Return the label selector of the pods of a run that train."""
+    """Build the label selector of the pods of a run that train."""
     how = KINDS[kind]
     return f"{how.pods}={run}" + (f",{names.ROLE}={how.role}" if how.role else "")
 
 
 def run_of(pod: Object) -> str | None:
-    """Return the run in which a pod trains."""
+    """Find the run in which a pod trains, by its labels."""
     labels = pod["metadata"].get("labels") or {}
     if labels.get(names.ROLE) == "store":
         return None
     return labels.get(names.RUN) or labels.get(JOBSET)
 
 
-def master(run: str) -> str:
-    """Return the name of the Job in which the master of parameter servers is, as ElasticDL calls its pod."""
+def master_name(run: str) -> str:
+    """Name the Job of the master of parameter servers, as ElasticDL names its pod."""
     return f"elasticdl-{run}-master"
 
 
+def servers(item: Object) -> int:
+    """Count the parameter servers of a master; 0 where the object is no master."""
+    return int(((item.get("metadata") or {}).get("annotations") or {}).get(SERVERS, 0))
+
+
+def replica_limits(item: Object) -> tuple[int, int, int]:
+    """Read the wanted, fewest and most workers from the annotations of plain pods or of a master."""
+    notes = item["metadata"].get("annotations") or {}
+    wanted = int(notes.get(REPLICAS, 1))
+    return wanted, int(notes.get(MIN_REPLICAS, wanted)), int(notes.get(MAX_REPLICAS, wanted))
+
+
 def wanted(item: Object) -> int:
-    """Return how many pods it has when complete."""
-    if servers := _servers(item):
-        return 1 + servers + plain_pods.limits(item)[0]
-    if item.get("kind") == plain_pods.KIND:
-        return plain_pods.limits(item)[0]
+    """Count the pods of a complete run."""
+    if count := servers(item):
+        return 1 + count + replica_limits(item)[0]
+    if item.get("kind") == POD_TEMPLATE:
+        return replica_limits(item)[0]
     spec = item["spec"]
     replicas = spec.get("pytorchReplicaSpecs") or spec.get("replicaSpecs")
     if replicas:
@@ -94,50 +112,66 @@ def wanted(item: Object) -> int:
 
 
 def limits(item: Object) -> tuple[int, int, int]:
-    """Return how many pods it has when complete, with how few it trains, and how many it may have."""
-    if item.get("kind") == plain_pods.KIND:
-        return plain_pods.limits(item)
+    """Read the pods of a complete run, the fewest with which it trains, and the most that it may have."""
+    if item.get("kind") == POD_TEMPLATE:
+        return replica_limits(item)
     spec, now = item["spec"], wanted(item)
-    if servers := _servers(item):
-        return now, 1 + servers + 1, now  # the master, the servers, and one worker
+    if count := servers(item):
+        return now, 1 + count + 1, now  # the master, the servers, and one worker
     elastic = spec.get("elasticPolicy") or spec
     masters = ((spec.get("pytorchReplicaSpecs") or {}).get("Master") or {}).get("replicas", 0)
     least, most = (elastic.get(each) for each in ("minReplicas", "maxReplicas"))
     return now, masters + least if least else now, masters + most if most else now
 
 
-def has_master(item: Object) -> bool:
-    """Return whether it is the Job of a master that looks after parameter servers and workers."""
-    return _servers(item) > 0
-
-
-def _servers(item: Object) -> int:
-    """Return how many servers a master looks after; none where this is no such master."""
-    return int(((item.get("metadata") or {}).get("annotations") or {}).get(SERVERS, 0))
-
-
 def conditions(item: Object) -> dict[str, Object]:
-    """Return the conditions that hold, by their type."""
+    """Index the conditions that are true by their type."""
     every = (item.get("status") or {}).get("conditions") or []
     return {each["type"]: each for each in every if each["status"] == "True"}
 
 
-def succeeded(item: Object, pods: Iterable[Object] = ()) -> bool:
-    """Return whether it has ended well; plain pods say so themselves."""
-    if item.get("kind") == plain_pods.KIND:
-        return plain_pods.succeeded(pods)
+def succeeded(item: Object, workers: Iterable[Object] = ()) -> bool:
+    """Test for success; of plain pods by the pods: none trains any more, and one came to the end."""
+    if item.get("kind") == POD_TEMPLATE:
+        workers = list(workers)
+        return not any(map(active, workers)) and any(pods.phase(each) == "Succeeded" for each in workers)
     return any(each in conditions(item) for each in kind_of(item).succeeded)
 
 
-def ends_by_one(item: Object) -> bool:
-    """Return whether it may call itself done while some of its pods still write their last lines."""
-    return kind_of(item).name not in ("Job", plain_pods.KIND)
+def succeeds_before_its_pods(item: Object) -> bool:
+    """Tell whether its condition may be true while pods still write their last lines."""
+    return kind_of(item).name not in ("Job", POD_TEMPLATE)
 
 
-def failure(item: Object, pods: Iterable[Object] = ()) -> str | None:
-    """Return its own words on why it failed, or None if it has not."""
-    if item.get("kind") == plain_pods.KIND:
-        return plain_pods.failure(pods)
+def failure(item: Object, workers: Iterable[Object] = ()) -> str | None:
+    """Read its message of failure; None while it has not failed.
+
+    Plain pods: a lost worker does not fail the run while others train. One on an unreachable node may still
+    be
+    training: while nobody else has failed, the run goes on.
+    """
+    if item.get("kind") == POD_TEMPLATE:
+        workers = list(workers)
+        unreachable = any(pods.node_unreachable(each) for each in workers if not pods.finished(each))
+        failed = any(pods.phase(each) == "Failed" for each in workers)
+        if any(map(active, workers)) or succeeded(item, workers) or (unreachable and not failed):
+            return None
+        return "every worker has failed" if failed else "its workers were deleted"
     state = conditions(item)
     found = next((state[each] for each in kind_of(item).failed if each in state), None)
     return None if found is None else found.get("message") or found.get("reason") or "it failed"
+
+
+def active(pod: Object) -> bool:
+    """Tell whether a plain pod trains, or will: not finished, deleted, or on an unreachable node."""
+    return not (pods.finished(pod) or pods.deleted(pod) or pods.node_unreachable(pod))
+
+
+def worker_pod(template: Object, number: int) -> Object:
+    """Make the pod of a worker from the run's PodTemplate."""
+    run, pattern = template["metadata"], copy.deepcopy(template["template"])
+    labels = (pattern["metadata"].get("labels") or {}) | {names.WORKER: str(number)}
+    name = f"{run['name']}-{number}"
+    meta = pattern["metadata"] | {"name": name, "labels": labels}
+    meta.pop("creationTimestamp", None)  # the API server writes it as null
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pattern["spec"] | {"hostname": name}}

@@ -16,7 +16,7 @@ from kitlib.errors import ClusterUnreachable, KitError, Rejected
 from kitlib.k8s import pods
 from kitlib.k8s.client import Kube, Stream
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.wait import Patience
+from kitlib.k8s.wait import ErrorGrace
 
 ANSWER_SECONDS = 10  # what has been written comes at once, or its node does not answer
 RECONNECT_SECONDS = 0.3  # no busy loop where every stream ends at once
@@ -47,7 +47,7 @@ def read_if_reachable(kube: Kube, pod: Object) -> list[Line]:
         return []
 
 
-def written(kube: Kube, pod: Object) -> bool:
+def complete(kube: Kube, pod: Object) -> bool:
     """Return whether a pod has written all that it ever will."""
     now = kube.find("Pod", pod["metadata"]["name"])
     return now is None or now["metadata"]["uid"] != pod["metadata"]["uid"] or pods.finished(now)
@@ -59,7 +59,7 @@ def merge(by_rank: Mapping[int, list[Line]]) -> list[tuple[int, Line]]:
     return sorted(lines, key=lambda each: (time_key(each[1].time), each[0]))
 
 
-class Place:
+class LogPosition:
     """How far a log has been read, so that it can be taken up again without a gap and without a double. Pure.
 
     A log is asked for again from a whole second on, since that is what the API takes. Lines keep their times,
@@ -94,22 +94,22 @@ class Place:
         return True
 
 
-class Follower:
+class LogFollower:
     """One pod's output as it comes; iterate in one thread, close from any.
 
     Args:
         kube: The cluster.
         pod: A pod whose container has started.
         ended: Tells whether the pod will write no more.
-        place: How far an earlier follower has read it.
+        position: How far an earlier follower has read it.
     """
 
     def __init__(
-        self, kube: Kube, pod: Object, ended: Callable[[], bool], place: Place | None = None
+        self, kube: Kube, pod: Object, ended: Callable[[], bool], position: LogPosition | None = None
     ) -> None:
         self.kube, self.pod, self.ended = kube, pod, ended
         self.stream: Stream | None = None
-        self.place = place or Place()
+        self.position = position or LogPosition()
         self.stopping = threading.Event()
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class Follower:
             self.stream.close()
 
     def __iter__(self) -> Iterator[Line]:
-        patience, rest, over = Patience(), "", False
+        grace, rest, over = ErrorGrace(), "", False
         while not self.stopping.is_set():
             try:
                 # Asked before reading: what was written until then is then read to its end. A node that dies
@@ -126,7 +126,7 @@ class Follower:
                 # ended pod brings nothing new, and a line without its end is one if it is there twice.
                 over, new = self.ended(), False
                 for line in self._lines():
-                    patience.succeeded()
+                    grace.succeeded()
                     new = True
                     yield line
                 if over and not new and not self.stream.cut and rest == self.stream.rest:
@@ -140,27 +140,27 @@ class Follower:
                     if over:  # it is gone
                         return
                     error.passing = True  # a kubelet that has just started does not know its pods yet
-                patience.failed(error)
+                grace.failed(error)
             self.stopping.wait(RECONNECT_SECONDS)
 
     def _lines(self) -> Iterator[Line]:
         """Yield what was written since, until the stream ends."""
-        self.stream = _open(self.kube, self.pod, follow=True, since=self.place.resume())
+        self.stream = _open(self.kube, self.pod, follow=True, since=self.position.resume())
         if self.stopping.is_set():  # close() may have come too early to see the stream
             self.stream.close()
-        return filter(self.place.is_new, _lines(self.stream))
+        return filter(self.position.is_new, _lines(self.stream))
 
 
-class Followers:
+class LogFollowers:
     """The output of many pods at once, as it comes: a thread each, which ends with its pod or with the
     iteration.
     """
 
     def __init__(self) -> None:
         self.lines: queue.SimpleQueue = queue.SimpleQueue()
-        self.running: list[tuple[threading.Thread, Follower]] = []
+        self.running: list[tuple[threading.Thread, LogFollower]] = []
 
-    def add(self, who: Any, follower: Follower) -> None:
+    def add(self, who: Any, follower: LogFollower) -> None:
         """Begin to follow a rank, or whatever its lines shall be known by."""
         thread = threading.Thread(target=self._run, args=(who, follower), name=f"log-{who}", daemon=True)
         self.running = [each for each in self.running if each[0].is_alive()] + [(thread, follower)]
@@ -185,7 +185,9 @@ class Followers:
             raise failed[0][1]
         return lines
 
-    def drain(self, first: Iterable = ()) -> tuple[list[tuple[Any, Line]], list[tuple[Follower, KitError]]]:
+    def drain(
+        self, first: Iterable = ()
+    ) -> tuple[list[tuple[Any, Line]], list[tuple[LogFollower, KitError]]]:
         """Return the lines that have come, in the order of their time, and the followers that gave up."""
         taken = list(first)
         while not self.lines.empty():
@@ -201,7 +203,7 @@ class Followers:
         for thread, _ in self.running:
             thread.join(timeout=5)
 
-    def _run(self, who: Any, follower: Follower) -> None:
+    def _run(self, who: Any, follower: LogFollower) -> None:
         try:
             for line in follower:
                 self.lines.put((who, line))

@@ -115,7 +115,7 @@ def node_unreachable(pod: Object) -> str:
     return f"{words}, and it was evicted" if evicted else words
 
 
-def word(pod: Object) -> str:
+def status_word(pod: Object) -> str:
     """Return one word on the pod, as in the STATUS column of ``kubectl get pods``."""
     if pod["metadata"].get("deletionTimestamp"):
         return "Terminating"
@@ -179,7 +179,7 @@ def table(pods: Iterable[Object]) -> Table:
         [
             pod["metadata"]["name"],
             *([node_rank(pod)] if ranked else []),
-            word(pod),
+            status_word(pod),
             _restarts(pod),
             pod["spec"].get("nodeName"),
             (pod.get("status") or {}).get("podIP"),

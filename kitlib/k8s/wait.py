@@ -80,19 +80,19 @@ def seconds(timeout: object) -> float:
     return float(timeout)
 
 
-class Patience:
-    """How long to bear errors that may pass: tell it of each success and each failure."""
+class ErrorGrace:
+    """The time for which passing errors are tolerated; call it at each success and each failure."""
 
     def __init__(self, *, grace: float = GRACE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self.grace, self.clock = grace, clock
         self.since: float | None = None
 
     def succeeded(self) -> None:
-        """Forget what failed before."""
+        """Forget earlier failures."""
         self.since = None
 
     def failed(self, error: KitError) -> None:
-        """Raise the error if it will not pass, or has not for too long."""
+        """Raise the error unless it may pass and the grace period lasts."""
         self.since = self.clock() if self.since is None else self.since
         if not error.passing or self.clock() - self.since > self.grace:
             raise error

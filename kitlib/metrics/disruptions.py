@@ -1,7 +1,7 @@
-"""What was done to a run, by people and by Kubernetes, as its Events tell: killed, scaled, evicted … Pure.
+"""Disruptions of a run, from Events: pods killed, preempted or evicted, nodes stopped, workers scaled. Pure.
 
-The kit writes an Event for each of its own calls, and Kubernetes for most of what it does by itself. What
-training made of it is in `timeline`.
+The kit issues an Event for each of its own calls, and Kubernetes for most of what it does by itself. The
+effects on training are in `timeline`.
 """
 
 import re
@@ -29,21 +29,20 @@ WHAT = {
     ("", "SuccessfulRescale"): "scaled",  # an autoscaler's
 }
 STORE_LOST = "store lost"
-NODES = ("node stopped", "node started", "node isolated", "node reconnected")
-SAME_SECONDS = 5.0  # who deletes a pod says why, and then the node says that it ends it
+SAME_SECONDS = 5.0  # between the Event with the reason of a deletion and the kubelet's
 _SIZES = re.compile(r"(\d+) ?(?:→|->|to) ?(\d+)")
 
 
 @dataclass(frozen=True)
 class Disruption:
-    """Something that was done, or happened, to a run.
+    """One disruption of a run.
 
     Attributes:
         time: Seconds since 1970.
         what: One of the values of :data:`WHAT`, with the numbers of ``scaled``; or :data:`STORE_LOST`.
-        worker: The pod, if it was done to one.
-        node: The node, if it was done to one.
-        why: In the words of the Event.
+        worker: The pod, if it concerns one.
+        node: The node, if it concerns one.
+        why: The Event's message.
     """
 
     time: float
@@ -56,11 +55,11 @@ class Disruption:
 def disruptions(
     events: Iterable[Object], *, run: str, workers: Mapping[str, str], store: Collection[str] = ()
 ) -> list[Disruption]:
-    """Return what Events say was done to a run, in the order of time.
+    """Extract a run's disruptions from Events, in the order of time.
 
     Args:
         events: Of the run's namespace, and of nodes.
-        run: Its name, which its main object has as well.
+        run: Its name, which is its main object's as well.
         workers: The run's pods, and their nodes.
         store: The names of the pods that hold the rendezvous.
 
@@ -68,42 +67,39 @@ def disruptions(
         >>> disruptions(cluster_events, run="lab", workers={"lab-0": "node-1"})[0].what
         'killed'
     """
-    found = [act for event in events if (act := _act(event, run, workers, store)) is not None]
-    found.sort(key=lambda act: act.time)
-    told = [act for act in found if act.what not in ("pod deleted", STORE_LOST)]
-    return [each for each in found if each.what != "pod deleted" or not _explained(each, told)]
+    found = [each for event in events if (each := _disruption(event, run, workers, store)) is not None]
+    found.sort(key=lambda each: each.time)
+    reasons = [each for each in found if each.what not in ("pod deleted", STORE_LOST)]
+    return [each for each in found if each.what != "pod deleted" or not _explained(each, reasons)]
 
 
-def _act(event: Object, run: str, workers: Mapping[str, str], store: Collection[str]) -> Disruption | None:
+def _disruption(
+    event: Object, run: str, workers: Mapping[str, str], store: Collection[str]
+) -> Disruption | None:
     about, reason = event["involvedObject"], event.get("reason", "")
     kind, name, why = about.get("kind", ""), about.get("name", ""), event.get("message") or ""
     what = WHAT.get((kind, reason)) or WHAT.get(("", reason))
     if what is None or "ancel" in why:  # an eviction that was called off
         return None
+    when = event.get("eventTime") or event.get("lastTimestamp") or event.get("firstTimestamp")
+    time = parse_time(when or event["metadata"]["creationTimestamp"]).timestamp()
     if kind == "Pod" and name in store:
-        what = STORE_LOST if what in ("killed", "paused", "pod deleted", "evicted", "preempted") else what
-        return Disruption(time_of(event), what, why=why)
-    if kind != "Node" and name != run and name not in workers:  # somebody else's
+        lost = what in ("killed", "paused", "pod deleted", "evicted", "preempted")
+        return Disruption(time, STORE_LOST if lost else what, why=why)
+    if kind == "Node":
+        return Disruption(time, what, node=name, why=why)
+    if name != run and name not in workers:  # of another run
         return None
     if what == "scaled":
         sizes = _SIZES.search(why)
-        what = f"scaled {sizes[1]} → {sizes[2]}" if sizes else what
-    if kind == "Node":
-        return Disruption(time_of(event), what, node=name, why=why)
-    worker = name if kind == "Pod" and not what.startswith("scaled") else ""
-    return Disruption(time_of(event), what, worker, workers.get(worker, ""), why)
+        return Disruption(time, f"scaled {sizes[1]} → {sizes[2]}" if sizes else what, why=why)
+    worker = name if kind == "Pod" else ""
+    return Disruption(time, what, worker, workers.get(worker, ""), why)
 
 
-def _explained(deletion: Disruption, told: Iterable[Disruption]) -> bool:
-    """Return whether something else says why this pod was deleted."""
+def _explained(deletion: Disruption, reasons: Iterable[Disruption]) -> bool:
     return any(
         abs(each.time - deletion.time) <= SAME_SECONDS
         and (each.worker == deletion.worker or each.what.startswith("scaled"))
-        for each in told
+        for each in reasons
     )
-
-
-def time_of(event: Object) -> float:
-    """Return when an Event happened, as exactly as it says."""
-    when = event.get("eventTime") or event.get("lastTimestamp") or event.get("firstTimestamp")
-    return parse_time(when or event["metadata"]["creationTimestamp"]).timestamp()

@@ -1,23 +1,22 @@
-"""The rounds of a run's rendezvous, and the steps done in each, from what the workers wrote. Pure.
-
-What was done to the workers, and what it cost, is in `timeline`.
-"""
+"""The rendezvous of a run, from the workers' events: their ranks, processes and steps. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from kitlib.k8s import pods
+from kitlib.k8s.manifests import Object
 from kitlib.metrics.events import Event
 
-ROUND_SECONDS = 60.0  # a store that was lost counts from the beginning again: this tells the rounds apart
+SAME_SECONDS = 60.0  # a store that was lost counts rounds from the beginning again: this tells them apart
 
 
 @dataclass(frozen=True)
 class WorkerLog:
-    """What one worker said.
+    """The events of one worker.
 
     Attributes:
         worker: Its pod.
-        node: Where that is, or was.
+        node: Its node, now or last.
         events: In the order in which it wrote them.
     """
 
@@ -26,22 +25,34 @@ class WorkerLog:
     events: Sequence[Event]
 
 
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step, as the first rank to finish it reported it."""
+
+    time: float
+    number: int
+    epoch: int | None
+    loss: float | None
+    samples: int
+    repeated: bool = False
+
+
 @dataclass
 class Rendezvous:
-    """One rendezvous: who met, and where they go on.
+    """One rendezvous: its ranks, and the steps until the next one.
 
     Attributes:
-        number: The rendezvous's own.
+        number: Its round, as the launcher counts.
         time: When it was complete.
-        world_size: How many ranks met.
-        reason: Why, in the ranks' words: ``start``, ``peer lost``, ``join`` …
-        state: Where model and progress come from: ``fresh``, ``checkpoint``, ``live rank 0``.
-        next_step: The step with which they go on, if they said it.
-        ranks: The worker of each rank whose log is there.
+        world_size: Number of ranks.
+        reason: As the ranks report it: ``start``, ``peer lost``, ``join`` …
+        state: The source of model and progress: ``fresh``, ``checkpoint``, ``live rank 0``.
+        next_step: The first step after it, if the ranks report it.
+        ranks: The worker of each rank whose log exists.
         pids: The process of each rank.
-        steps: The steps that were done in it, by their number.
-        steps_lost: How many steps somebody had reached are not carried on.
-        steps_repeated: How many steps were done before, and again in it.
+        steps: The steps until the next rendezvous, by their number.
+        steps_lost: Completed steps that are not carried on.
+        steps_repeated: Steps that an earlier rendezvous had completed already.
     """
 
     number: int
@@ -52,81 +63,67 @@ class Rendezvous:
     next_step: int | None = None
     ranks: dict[int, str] = field(default_factory=dict)
     pids: dict[int, int] = field(default_factory=dict)
-    steps: dict[int, "Step"] = field(default_factory=dict)
+    steps: dict[int, Step] = field(default_factory=dict)
     steps_lost: int = 0
     steps_repeated: int = 0
 
     @property
-    def first_step(self) -> "Step | None":
-        """The first step that was done in it."""
+    def first_step(self) -> Step | None:
+        """The earliest of its steps."""
         return min(self.steps.values(), key=lambda each: each.time, default=None)
 
     @property
     def processes(self) -> set[tuple[str, int]]:
-        """Which processes met."""
+        """Worker and PID of each rank."""
         return {(worker, self.pids.get(rank, 0)) for rank, worker in self.ranks.items()}
 
 
-@dataclass(frozen=True)
-class Step:
-    """One optimizer step, as the first rank to finish it told."""
-
-    time: float
-    number: int
-    epoch: int | None
-    loss: float | None
-    samples: int
-    repeated: bool = False
-
-
-def rounds_of(logs: Iterable[WorkerLog]) -> list[Rendezvous]:
-    """Return the rounds in their order, each with its steps."""
-    met = sorted(
-        ((event, log) for log in logs for event in _meetings(log.events)), key=lambda each: each[0].time
-    )
-    rounds: list[Rendezvous] = []
+def all_rendezvous(logs: Iterable[WorkerLog]) -> list[Rendezvous]:
+    """Collect the rendezvous in their order, each with its steps."""
+    met = ((event, log) for log in logs for event in _joins(log.events))
+    found: list[Rendezvous] = []
     of_event: dict[int, Rendezvous] = {}
-    for event, log in met:
-        found = next((each for each in reversed(rounds) if _belongs(event, each)), None)
-        if found is None:
-            found = Rendezvous(_whole(event.fields.get("round")) or 0, event.time, event.world_size)
-            rounds.append(found)
-        _join(found, event, log.worker)
-        of_event[id(event)] = found
+    for event, log in sorted(met, key=lambda each: each[0].time):
+        known = next((each for each in reversed(found) if _belongs(event, each)), None)
+        if known is None:
+            known = Rendezvous(_whole(event.fields.get("round")) or 0, event.time, event.world_size)
+            found.append(known)
+        _join(known, event, log.worker)
+        of_event[id(event)] = known
     for log in logs:
         current = None
         for event in log.events:
             current = of_event.get(id(event), current)
             if event.event == "step" and current is not None:
-                _take_step(current, event)
-    return rounds
+                _add_step(current, event)
+    return found
 
 
-def _meetings(events: Sequence[Event]) -> list[Event]:
-    """Return the events that tell of a rendezvous; of a trainer that knows none, those of its starts."""
-    met = [each for each in events if each.event == "rendezvous"]
-    return met or [each for each in events if each.event == "start"]
+def _joins(events: Sequence[Event]) -> list[Event]:
+    """Select the events of a rendezvous; of a trainer that reports none, those of its starts."""
+    found = [each for each in events if each.event == "rendezvous"]
+    return found or [each for each in events if each.event == "start"]
 
 
 def _belongs(event: Event, to: Rendezvous) -> bool:
     same = (_whole(event.fields.get("round")) or 0, event.world_size) == (to.number, to.world_size)
-    return same and event.rank not in to.ranks and event.time - to.time <= ROUND_SECONDS
+    return same and event.rank not in to.ranks and event.time - to.time <= SAME_SECONDS
 
 
 def _join(to: Rendezvous, event: Event, worker: str) -> None:
-    said = event.fields
+    fields = event.fields
     to.ranks[event.rank] = worker
-    to.pids[event.rank] = _whole(said.get("pid")) or 0
-    if to.reason in ("", "start"):  # the others know why they met again, a new process only that it starts
-        to.reason = str(said.get("reason") or "start")
+    to.pids[event.rank] = _whole(fields.get("pid")) or 0
+    if to.reason in ("", "start"):  # a new process knows only that it starts, the others know why
+        to.reason = str(fields.get("reason") or "start")
     if to.next_step is None:
-        to.next_step = _whole(said.get("step"))
-    source, leader = said.get("source"), _whole(said.get("leader"))
+        to.next_step = _whole(fields.get("step"))
+    source, leader = fields.get("source"), _whole(fields.get("leader"))
     if source and not to.state:
         to.state = f"live rank {leader}" if source == "live" and leader is not None else str(source)
 
 
-def _take_step(to: Rendezvous, event: Event) -> None:
+def _add_step(to: Rendezvous, event: Event) -> None:
     number, loss = _whole(event.fields.get("step")), event.fields.get("loss")
     if number is None:
         return
@@ -137,24 +134,66 @@ def _take_step(to: Rendezvous, event: Event) -> None:
         to.steps[number] = Step(event.time, number, epoch, usable, samples)
 
 
-def count(rounds: Sequence[Rendezvous]) -> tuple[Step, ...]:
-    """Mark the steps that were repeated, and count the lost ones; return all in the order of time."""
+def mark_steps(rendezvous: Sequence[Rendezvous]) -> tuple[Step, ...]:
+    """Mark repeated steps and count lost ones; return all in the order of time."""
     done: set[int] = set()
     reached: int | None = None
     every: list[Step] = []
-    for each in rounds:
-        marked = {
-            number: Step(**vars(step) | {"repeated": number in done}) for number, step in each.steps.items()
-        }
-        each.steps = marked
-        each.steps_repeated = sum(step.repeated for step in marked.values())
-        goes_on = min(marked, default=None) if each.next_step is None else each.next_step
-        if goes_on is not None:
-            each.steps_lost = 0 if reached is None else max(0, reached - goes_on + 1)
-            reached = max(marked, default=goes_on - 1)
-        done |= set(marked)
-        every += marked.values()
+    for each in rendezvous:
+        each.steps = {number: replace(step, repeated=number in done) for number, step in each.steps.items()}
+        each.steps_repeated = sum(step.repeated for step in each.steps.values())
+        first = min(each.steps, default=None) if each.next_step is None else each.next_step
+        if first is not None:
+            each.steps_lost = 0 if reached is None else max(0, reached - first + 1)
+            reached = max(each.steps, default=first - 1)
+        done |= set(each.steps)
+        every += each.steps.values()
     return tuple(sorted(every, key=lambda step: (step.time, step.number)))
+
+
+@dataclass(frozen=True)
+class RankProcess:
+    """The pod and the process of a rank.
+
+    Attributes:
+        rank: The rank; of parameter servers the replica's name.
+        pod: The pod.
+        pid: The process, in the pod's PID namespace; None if the trainer does not report it.
+    """
+
+    rank: int | str
+    pod: Object
+    pid: int | None
+
+
+def replica_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | str, RankProcess]:
+    """Locate master, servers and workers of parameter servers, by the last start of each."""
+    found = {}
+    for pod, event in reported:
+        if event.event == "start":
+            name = pods.replica_id(pod)
+            found[name] = RankProcess(name, pod, _whole(event.fields.get("pid")))
+    return dict(sorted(found.items()))
+
+
+def rank_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int, RankProcess]:
+    """Locate the ranks of the newest rendezvous.
+
+    Args:
+        reported: The trainers' events, each with the pod in whose log it is.
+    """
+    reported = list(reported)
+    met = [each for each in reported if each[1].event == "rendezvous"]
+    met = met or [each for each in reported if each[1].event == "start"]
+    if not met:
+        return {}
+    met.sort(key=lambda each: each[1].time)
+    newest = met[-1][1]
+    found = {}
+    for pod, event in met:
+        if event.fields.get("round") == newest.fields.get("round") and event.rank < newest.world_size:
+            found[event.rank] = RankProcess(event.rank, pod, _whole(event.fields.get("pid")))
+    return dict(sorted(found.items()))
 
 
 def _whole(value: object) -> int | None:

@@ -1,8 +1,7 @@
-"""A run as a line of time: who came and went, and what that cost. Pure: events in, rows out.
+"""A run's timeline: each change of its workers, and the steps and the time that it cost. Pure.
 
-The workers' own JSON lines tell the rounds of the rendezvous and the steps (`rounds`), Events of Kubernetes
-what was done to them (`acts`); here both become one table. Its picture is in `widgets`. The clocks of pods
-are taken to agree.
+The workers' events give the rendezvous and the steps, Kubernetes Events the disruptions; both become one
+table. The clocks of pods are assumed to agree. Its picture is in `kitlib.widgets`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,22 +9,27 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from kitlib.display.tables import Table
-from kitlib.metrics.disruptions import Disruption
-from kitlib.metrics.rendezvous import Rendezvous, Step, WorkerLog, count, rounds_of
-from kitlib.metrics.worker_states import Span, begin_of, spans_of
+from kitlib.k8s.manifests import Object
+from kitlib.metrics import events as metrics
+from kitlib.metrics.disruptions import Disruption, disruptions
+from kitlib.metrics.events import Event
+from kitlib.metrics.rendezvous import Rendezvous, Step, WorkerLog, all_rendezvous, mark_steps
+from kitlib.metrics.worker_states import WorkerState, begin_of, worker_states
 
-SHARE_SECONDS = 10.0  # what is done within so short a time may have one round as its answer
-# Which acts can have been the reason of a round, by what its ranks gave as reason; others explain it less.
-_GONE = ("killed", "pod deleted", "preempted", "evicted", "node stopped", "node isolated", "scaled", "paused")
+SHARE_SECONDS = 10.0  # disruptions within so short a time may share a rendezvous
+# The disruptions that may cause a rendezvous with this reason; other reasons may have any cause.
 CAUSES = {
-    "peer lost": _GONE,
+    "peer lost": (
+        *("killed", "pod deleted", "preempted", "evicted"),
+        *("node stopped", "node isolated", "scaled", "paused"),
+    ),
     "peer silent": ("paused", "node isolated", "node stopped", "killed", "pod deleted", "evicted"),
     "leave": ("scaled", "preempted", "evicted", "pod deleted"),
     "join": ("scaled", "resumed", "node reconnected", "node started", "killed", "pod deleted"),
 }
-_LOST = ("killed", "paused", "pod deleted", "preempted", "evicted")
-WITHOUT_ACT = {
-    "start": "started again",
+_OF_WORKERS = ("killed", "paused", "pod deleted", "preempted", "evicted")
+WITHOUT_CAUSE = {
+    "start": "restarted",
     "join": "joined",
     "leave": "left",
     "peer lost": "worker lost",
@@ -40,14 +44,14 @@ class Row:
     Attributes:
         time: Seconds since 1970.
         what: ``start``, ``killed``, ``scaled 2 → 4``, ``node stopped``, ``joined`` …
-        worker: To whom, if it was one.
+        worker: The worker, if it concerns one.
         rank: The worker's at that time.
-        node: Where.
+        node: The node, if it concerns one.
         round: The rendezvous that followed; None while there has been none.
         before: The world size before it.
         after: The world size of that rendezvous.
-        reason: What the ranks gave as reason for it.
-        state: Where model and progress came from.
+        reason: The reason of that rendezvous as the ranks report it.
+        state: The source of model and progress.
         steps_lost: Completed steps that the next rendezvous does not carry on. A rendezvous's figures are in
             its first row only.
         steps_repeated: Steps done once more.
@@ -71,26 +75,26 @@ class Row:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What became of a run, change by change; a table where it is shown.
+    """The changes of a run; a table where it is shown.
 
     Attributes:
         name: The run's.
         rows: The changes, in the order of time.
-        rounds: The rounds of the rendezvous.
+        rendezvous: The rendezvous, in their order.
         steps: All steps, repeated ones as often as they were done, in the order of time.
-        spans: What each worker did when; a worker whose log is gone has a gap.
+        states: Each worker's states; a worker whose log is gone has a gap.
         gaps: What is not known, and why, in words.
-        began: When the first worker said something, in seconds since 1970.
-        now: When this was looked at, or the run ended.
-        nodes: Where each worker is, or was last.
-        paused: Workers that hang, since somebody stopped them.
+        began: The time of the first event, in seconds since 1970.
+        now: The time of the timeline, or of the run's end.
+        nodes: The node of each worker, now or last.
+        paused: Workers that are paused.
     """
 
     name: str
     rows: tuple[Row, ...] = ()
-    rounds: tuple[Rendezvous, ...] = ()
+    rendezvous: tuple[Rendezvous, ...] = ()
     steps: tuple[Step, ...] = ()
-    spans: dict[str, tuple[Span, ...]] = field(default_factory=dict)
+    states: dict[str, tuple[WorkerState, ...]] = field(default_factory=dict)
     gaps: tuple[str, ...] = ()
     began: float = 0.0
     now: float = 0.0
@@ -102,40 +106,40 @@ class Timeline:
 
     @property
     def world_sizes(self) -> tuple[int, ...]:
-        """The world size of each round, in their order."""
-        return tuple(each.world_size for each in self.rounds)
+        """The world size of each rendezvous, in their order."""
+        return tuple(each.world_size for each in self.rendezvous)
 
     @property
     def world_size(self) -> int:
-        """The newest round's, 0 before the first."""
-        return self.rounds[-1].world_size if self.rounds else 0
+        """The newest rendezvous's, 0 before the first."""
+        return self.rendezvous[-1].world_size if self.rendezvous else 0
 
     @property
     def ranks(self) -> dict[int, str]:
-        """The worker of each rank of the newest round."""
-        return dict(sorted(self.rounds[-1].ranks.items())) if self.rounds else {}
+        """The worker of each rank of the newest rendezvous."""
+        return dict(sorted(self.rendezvous[-1].ranks.items())) if self.rendezvous else {}
 
     @property
     def step(self) -> int:
-        """The last step that was done, 0 before the first."""
+        """The last completed step, 0 before the first."""
         return self.steps[-1].number if self.steps else 0
 
     @property
     def training(self) -> bool:
-        """Whether the newest round has done a step."""
-        return bool(self.rounds and self.rounds[-1].steps)
+        """Whether a step has been done since the newest rendezvous."""
+        return bool(self.rendezvous and self.rendezvous[-1].steps)
 
     @property
     def settled(self) -> bool:
-        """Whether all that was done to those who train has had its answer: a round, and a step in it."""
+        """Whether each disruption of a current rank has been followed by a rendezvous, and a step."""
         return self.training and not any(row.round is None and self._concerns(row) for row in self.rows)
 
     def _concerns(self, row: Row) -> bool:
-        """Return whether a change that no round has answered should have one."""
+        """Tell whether a change without a rendezvous yet will be followed by one."""
         there = set(self.ranks.values())
-        if row.time < self.rounds[-1].time and not row.what.startswith("scaled"):
+        if row.time < self.rendezvous[-1].time and not row.what.startswith("scaled"):
             return False
-        if row.what in _LOST:
+        if row.what in _OF_WORKERS:
             return row.worker in there
         if row.what in ("node stopped", "node isolated"):
             return any(self.nodes.get(worker) == row.node for worker in there)
@@ -146,25 +150,25 @@ class Timeline:
 
     @property
     def words(self) -> str:
-        """How it is, in a few words."""
-        if not self.rounds:
+        """The current state, in a few words."""
+        if not self.rendezvous:
             return "no rendezvous yet"
-        newest = self.rounds[-1]
+        newest = self.rendezvous[-1]
         return f"world size {newest.world_size} in round {newest.number}, step {self.step}"
 
     @property
     def steps_lost(self) -> int:
-        """How many steps were reached by somebody and not carried on, in all."""
-        return sum(each.steps_lost for each in self.rounds)
+        """Completed steps that were not carried on, in all."""
+        return sum(each.steps_lost for each in self.rendezvous)
 
     @property
     def steps_repeated(self) -> int:
-        """How many steps were done once more, in all."""
-        return sum(each.steps_repeated for each in self.rounds)
+        """Steps done once more, in all."""
+        return sum(each.steps_repeated for each in self.rendezvous)
 
     @property
     def samples(self) -> dict[int, int]:
-        """How many samples each epoch has counted in the steps that were told, a repeated step once."""
+        """Samples of each epoch in the reported steps, a repeated step counted once."""
         last = {each.number: each for each in self.steps}
         counted: dict[int, int] = {}
         for each in last.values():
@@ -173,27 +177,28 @@ class Timeline:
         return dict(sorted(counted.items()))
 
     def frame(self):
-        """Return the rows as a pandas DataFrame, its columns those of :class:`Row`."""
+        """Make a pandas DataFrame of the rows, its columns those of :class:`Row`."""
         import pandas  # half a second, and seldom needed
 
         names = [each.name for each in fields(Row)]
         return pandas.DataFrame([[getattr(row, name) for name in names] for row in self.rows], columns=names)
 
     def table(self) -> Table:
-        """Return the rows for people: times from the beginning, world sizes as ``2 → 1``."""
+        """Make a table of the rows: times from the beginning, world sizes as ``2 → 1``."""
         shown = [self._shown(row) for row in self.rows]
-        return Table((*self.COLUMNS, *self.FIGURES), shown, empty="nobody has said anything yet")
+        return Table((*self.COLUMNS, *self.FIGURES), shown, empty="no worker has reported anything yet")
 
     def _shown(self, row: Row) -> list[object]:
         sizes = str(row.before)
-        if row.round is not None or (self.rounds and self._concerns(row)):
+        if row.round is not None or (self.rendezvous and self._concerns(row)):
             sizes += f" → {'?' if row.after is None else row.after}"
-        number = "" if row.round is None else str(row.round)
-        rank = "" if row.rank is None else str(row.rank)
-        figures = ["" if each is None else str(each) for each in (row.steps_lost, row.steps_repeated)]
+        rank, number, lost, repeated = (
+            "" if each is None else str(each)
+            for each in (row.rank, row.round, row.steps_lost, row.steps_repeated)
+        )
         seconds = "" if row.seconds is None else f"{row.seconds:.1f}"
         known = [f"+{row.time - self.began:.1f} s", row.what, row.worker, rank, row.node, number, sizes]
-        return [*known, row.state, *figures, seconds]
+        return [*known, row.state, lost, repeated, seconds]
 
     def __repr__(self) -> str:
         return "\n".join([repr(self.table()), *self.gaps])
@@ -202,32 +207,77 @@ class Timeline:
         return self.table()._repr_html_() + "".join(f"<p><em>{each}</em></p>" for each in self.gaps)
 
 
-def build(name: str, logs: Iterable[WorkerLog], acts: Iterable[Disruption], *, now: float) -> Timeline:
-    """Return the timeline of a run.
+class RunHistory:
+    """The events of a run's workers until now, from which a timeline can be built at any time.
+
+    A worker is known by its pod's name, which a replacement keeps; its earlier events are kept.
 
     Args:
         name: The run's.
-        logs: Of all workers that ever were, as far as they can be had.
-        acts: What was done to them; what was done before they began was done to another run of the name.
+
+    Example:
+        >>> history = RunHistory("lab")
+        >>> history.add_lines("lab-0", "node-1", lines)
+        >>> history.timeline(cluster_events, now=time.time())
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.events: dict[str, list[Event]] = {}
+        self.nodes: dict[str, str] = {}
+
+    def add_worker(self, worker: str, node: str) -> None:
+        """Register a worker and its node."""
+        self.events.setdefault(worker, [])
+        self.nodes[worker] = node or self.nodes.get(worker, "")
+
+    def add_lines(self, worker: str, node: str, lines: Iterable[str]) -> None:
+        """Add the events among a worker's lines."""
+        self.add_worker(worker, node)
+        self.events[worker] += metrics.parse(lines)
+
+    def timeline(self, events: Iterable[Object], *, now: float, store: Iterable[str] = ()) -> Timeline:
+        """Build the timeline until now.
+
+        Args:
+            events: Kubernetes Events of the namespace and of nodes; those of other runs are ignored.
+            now: Seconds since 1970; of a finished run, its end.
+            store: The pods with the rendezvous store.
+        """
+        found = disruptions(events, run=self.name, workers=self.nodes, store=set(store))
+        logs = [
+            WorkerLog(worker, self.nodes[worker], tuple(sorted(reported, key=lambda event: event.time)))
+            for worker, reported in sorted(self.events.items())
+        ]
+        return build(self.name, logs, found, now=now)
+
+
+def build(name: str, logs: Iterable[WorkerLog], causes: Iterable[Disruption], *, now: float) -> Timeline:
+    """Build the timeline of a run.
+
+    Args:
+        name: The run's.
+        logs: Of all workers that ever were, as far as they exist.
+        causes: The disruptions; those before the first worker belong to an earlier run of the name.
         now: When the logs were read, or the run ended: seconds since 1970.
 
     Example:
-        >>> build("lab", logs, acts, now=time.time()).world_sizes
+        >>> build("lab", logs, disruptions, now=time.time()).world_sizes
         (2, 1, 2)
     """
     logs = [each for each in logs if each.events]
     began = min((begin_of(each) for each in logs), default=now)
-    acts = sorted((each for each in acts if each.time >= began), key=lambda act: act.time)
-    rounds = rounds_of(logs)
-    steps = count(rounds)
-    spans, paused = spans_of(logs, rounds, acts, now=now)
+    causes = sorted((each for each in causes if each.time >= began), key=lambda each: each.time)
+    rendezvous = all_rendezvous(logs)
+    steps = mark_steps(rendezvous)
+    states, paused = worker_states(logs, rendezvous, causes, now=now)
     return Timeline(
         name=name,
-        rows=tuple(_rows(rounds, acts, began)),
-        rounds=tuple(rounds),
+        rows=tuple(_rows(rendezvous, causes, began)),
+        rendezvous=tuple(rendezvous),
         steps=steps,
-        spans=spans,
-        gaps=tuple(_gaps(rounds)),
+        states=states,
+        gaps=tuple(_gaps(rendezvous)),
         began=began,
         now=now,
         nodes={each.worker: each.node for each in logs},
@@ -235,50 +285,58 @@ def build(name: str, logs: Iterable[WorkerLog], acts: Iterable[Disruption], *, n
     )
 
 
-def _rows(rounds: Sequence[Rendezvous], acts: Sequence[Disruption], began: float) -> list[Row]:
-    """Return a row for each act, and for each round that none explains, in the order of time."""
-    rows, waiting, before = [], list(acts), None
-    for each in rounds:
-        causes = _causes(each, before, [act for act in waiting if act.time <= each.time]) if before else []
-        rows += [_row_of_act(act, each, before, first=act is causes[0]) for act in causes]
-        if not causes:
-            rows.append(_row_of_round(each, before, began))
-        waiting = [act for act in waiting if act not in causes]
+def _rows(rendezvous: Sequence[Rendezvous], causes: Sequence[Disruption], began: float) -> list[Row]:
+    """Make a row for each disruption, and for each rendezvous that none explains, in the order of time."""
+    rows, waiting, before = [], list(causes), None
+    for each in rendezvous:
+        earlier = [cause for cause in waiting if cause.time <= each.time]
+        own = _causes(each, before, earlier) if before else []
+        rows += [_row_of_cause(cause, each, before, first=cause is own[0]) for cause in own]
+        if not own:
+            rows.append(_row_without_cause(each, before, began))
+        waiting = [cause for cause in waiting if cause not in own]
         before = each
-    rows += [_row_of_act(act, None, _at(rounds, act.time), first=False) for act in waiting]
+    for cause in waiting:
+        past = (each for each in rendezvous if each.time <= cause.time)
+        newest = max(past, key=lambda each: each.time, default=None)
+        rows.append(_row_of_cause(cause, None, newest, first=False))
     return sorted(rows, key=lambda row: row.time)
 
 
-def _causes(found: Rendezvous, before: Rendezvous, acts: Sequence[Disruption]) -> list[Disruption]:
-    """Return the acts whose answer this round is: the newest that fits, and those just before it."""
+def _causes(found: Rendezvous, before: Rendezvous, causes: Sequence[Disruption]) -> list[Disruption]:
+    """Select the causes of a rendezvous: the newest that fits, and those just before it."""
     known = CAUSES.get(found.reason)
-    fits = [act for act in acts if known is None or act.what.startswith(known)]
-    fits = [act for act in fits if _could_matter(act, before)]
-    return [act for act in fits if act.time >= fits[-1].time - SHARE_SECONDS]
+    fits = [
+        each
+        for each in causes
+        if (known is None or each.what.startswith(known)) and _could_matter(each, before)
+    ]
+    return [each for each in fits if each.time >= fits[-1].time - SHARE_SECONDS]
 
 
-def _could_matter(act: Disruption, before: Rendezvous) -> bool:
-    """Return whether an act met somebody who trained: Kubernetes evicts a node's pods long after it went."""
-    if act.what not in _LOST or len(before.ranks) < before.world_size:  # of some there is no log
+def _could_matter(cause: Disruption, before: Rendezvous) -> bool:
+    """Exclude workers without a rank: Kubernetes evicts the pods of a stopped node long afterwards."""
+    if cause.what not in _OF_WORKERS or len(before.ranks) < before.world_size:  # some logs are missing
         return True
-    return act.worker in before.ranks.values()
+    return cause.worker in before.ranks.values()
 
 
-def _row_of_act(act: Disruption, found: Rendezvous | None, before: Rendezvous | None, *, first: bool) -> Row:
+def _row_of_cause(
+    cause: Disruption, found: Rendezvous | None, before: Rendezvous | None, *, first: bool
+) -> Row:
     there = {worker: rank for rank, worker in before.ranks.items()} if before else {}
     return Row(
-        time=act.time,
-        what=act.what,
-        worker=act.worker,
-        rank=there.get(act.worker),
-        node=act.node,
+        time=cause.time,
+        what=cause.what,
+        worker=cause.worker,
+        rank=there.get(cause.worker),
+        node=cause.node,
         before=before.world_size if before else 0,
-        **_figures(found, act.time, first=first),
+        **_figures(found, cause.time, first=first),
     )
 
 
-def _row_of_round(found: Rendezvous, before: Rendezvous | None, began: float) -> Row:
-    """Return the row of a round that nobody's act explains: its ranks know the reason."""
+def _row_without_cause(found: Rendezvous, before: Rendezvous | None, began: float) -> Row:
     if before is None:
         return Row(began, "start", **_figures(found, began, first=True))
     came, went = found.processes - before.processes, before.processes - found.processes
@@ -288,7 +346,7 @@ def _row_of_round(found: Rendezvous, before: Rendezvous | None, began: float) ->
     time = max((step.time for step in before.steps.values()), default=before.time)
     return Row(
         time=min(time, found.time),
-        what=WITHOUT_ACT.get(found.reason, found.reason),
+        what=WITHOUT_CAUSE.get(found.reason, found.reason),
         worker=", ".join(names),
         rank=of_rank.get(names[0]) if len(names) == 1 else None,
         before=before.world_size,
@@ -297,7 +355,6 @@ def _row_of_round(found: Rendezvous, before: Rendezvous | None, began: float) ->
 
 
 def _figures(found: Rendezvous | None, since: float, *, first: bool) -> dict[str, object]:
-    """Return what a round says in a row; nothing if there has been none."""
     if found is None:
         return {}
     step = found.first_step
@@ -312,13 +369,8 @@ def _figures(found: Rendezvous | None, since: float, *, first: bool) -> dict[str
     }
 
 
-def _at(rounds: Iterable[Rendezvous], time: float) -> Rendezvous | None:
-    """Return the round that was the newest at that time."""
-    return max((each for each in rounds if each.time <= time), key=lambda each: each.time, default=None)
-
-
-def _gaps(rounds: Iterable[Rendezvous]) -> Iterable[str]:
-    for each in rounds:
+def _gaps(rendezvous: Iterable[Rendezvous]) -> Iterable[str]:
+    for each in rendezvous:
         missing = each.world_size - len(each.ranks)
         if missing > 0:
             yield (

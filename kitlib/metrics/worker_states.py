@@ -1,6 +1,6 @@
-"""What each worker did when: training, waiting for the others, hanging, gone. Pure.
+"""The states of each worker over time: training, waiting for a rendezvous, hanging, unknown. Pure.
 
-From a worker's own words, and from what was done to it or to its node, since who is killed says nothing.
+From the worker's own events, and from the disruptions of it or its node: a killed process reports nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,8 +11,8 @@ from kitlib.metrics.events import Event
 from kitlib.metrics.rendezvous import Rendezvous, WorkerLog
 
 TRAINING, WAITING, HANGING, GONE, UNKNOWN = "training", "waiting", "hanging", "gone", "unknown"
-NOBODY = "?"  # whose log is gone
-AFTER_ACT = {
+NO_LOG = "?"  # the worker of ranks without a log
+AFTER_DISRUPTION = {
     "killed": GONE,
     "pod deleted": GONE,
     "preempted": GONE,
@@ -28,14 +28,14 @@ Change = tuple[float, str]
 
 
 @dataclass(frozen=True)
-class Span:
-    """What a worker did for a while.
+class WorkerState:
+    """A worker's state for a while.
 
     Attributes:
-        kind: ``training``, ``waiting`` for a rendezvous, ``hanging``, or ``unknown``; while it was gone
-            there is no span.
+        kind: ``training``, ``waiting`` for a rendezvous, ``hanging``, or ``unknown``; a worker that is gone
+            has none.
         begin: Seconds since 1970.
-        end: The same; now, if it still does it.
+        end: The same; now, if it lasts.
     """
 
     kind: str
@@ -43,46 +43,56 @@ class Span:
     end: float
 
 
-def spans_of(
-    logs: Iterable[WorkerLog], rounds: Sequence[Rendezvous], acts: Sequence[Disruption], *, now: float
-) -> tuple[dict[str, tuple[Span, ...]], frozenset[str]]:
-    """Return the spans of each worker, and which workers hang since somebody stopped them."""
+def worker_states(
+    logs: Iterable[WorkerLog],
+    rendezvous: Sequence[Rendezvous],
+    disruptions: Sequence[Disruption],
+    *,
+    now: float,
+) -> tuple[dict[str, tuple[WorkerState, ...]], frozenset[str]]:
+    """Derive the states of each worker, and the workers that are paused."""
     changes: dict[str, list[Change]] = {}
     nodes: dict[str, str] = {}
     for log in logs:
-        changes.setdefault(log.worker, []).extend(_said(log.events))
-        changes[log.worker] += _left_behind(log, rounds)
+        changes.setdefault(log.worker, []).extend(_reported(log.events))
+        changes[log.worker] += _left_behind(log, rendezvous)
         nodes[log.worker] = log.node
-    stopped = set()
+    paused = set()
     for worker in changes:
-        done = [act for act in acts if _touches(act, worker, nodes[worker])]
-        changes[worker] += [(act.time, AFTER_ACT[act.what]) for act in done if act.what in AFTER_ACT]
-        if done and done[-1].what == "paused" and done[-1].time >= max(changes[worker])[0]:
-            stopped.add(worker)
-    spans = {worker: tuple(_joined(sorted(known), now)) for worker, known in sorted(changes.items())}
-    if unknown := _unknown(rounds, now):
-        spans[NOBODY] = tuple(unknown)
-    return spans, frozenset(stopped)
+        found = [each for each in disruptions if _concerns(each, worker, nodes[worker])]
+        changes[worker] += [
+            (each.time, AFTER_DISRUPTION[each.what]) for each in found if each.what in AFTER_DISRUPTION
+        ]
+        if found and found[-1].what == "paused" and found[-1].time >= max(changes[worker])[0]:
+            paused.add(worker)
+    states = {worker: tuple(_joined(sorted(known), now)) for worker, known in sorted(changes.items())}
+    ends = [*(each.time for each in rendezvous[1:]), now]
+    unknown = tuple(
+        WorkerState(UNKNOWN, each.time, end)
+        for each, end in zip(rendezvous, ends, strict=False)
+        if each.world_size > len(each.ranks) and end > each.time
+    )
+    if unknown:
+        states[NO_LOG] = unknown
+    return states, frozenset(paused)
 
 
-def _touches(act: Disruption, worker: str, node: str) -> bool:
-    return act.worker == worker or (not act.worker and bool(act.node) and act.node == node)
+def _concerns(each: Disruption, worker: str, node: str) -> bool:
+    return each.worker == worker or (not each.worker and bool(each.node) and each.node == node)
 
 
 def begin_of(log: WorkerLog) -> float:
-    """Return when a worker began to wait for the others."""
+    """Find when a worker began to wait for the others."""
     return min(each.time - _waited(each) for each in log.events)
 
 
 def _waited(event: Event) -> float:
-    """Return how long the rank of a rendezvous had waited for it, in seconds."""
     seconds = event.fields.get("seconds") if event.event == "rendezvous" else 0.0
     return float(seconds) if isinstance(seconds, int | float) else 0.0
 
 
-def _said(events: Sequence[Event]) -> list[Change]:
-    """Return what a worker's own events change."""
-    knows = any(each.event == "rendezvous" for each in events)
+def _reported(events: Sequence[Event]) -> list[Change]:
+    elastic = any(each.event == "rendezvous" for each in events)
     changes, step = [], 0.0
     for each in events:
         if each.event == "step":
@@ -92,35 +102,26 @@ def _said(events: Sequence[Event]) -> list[Change]:
         elif each.event == "rendezvous":
             changes += [(each.time - _waited(each), WAITING), (each.time, TRAINING)]
             step = each.time
-        elif each.event == "start" and not knows:
+        elif each.event == "start" and not elastic:
             changes.append((each.time, TRAINING))
         elif each.event in AFTER_EVENT:
             changes.append((each.time, AFTER_EVENT[each.event]))
     return changes
 
 
-def _left_behind(log: WorkerLog, rounds: Sequence[Rendezvous]) -> list[Change]:
-    """Return that a worker has gone, where the others met without it and it has said nothing since."""
+def _left_behind(log: WorkerLog, rendezvous: Sequence[Rendezvous]) -> list[Change]:
+    """A worker is gone after its last event, if no later rendezvous has it."""
     last = log.events[-1].time
-    later = [each for each in rounds if each.time > last]
+    later = [each for each in rendezvous if each.time > last]
     return [(last, GONE)] if later and all(log.worker not in each.ranks.values() for each in later) else []
 
 
-def _joined(changes: Sequence[Change], now: float) -> Iterable[Span]:
-    """Yield spans from changes in the order of time."""
+def _joined(changes: Sequence[Change], now: float) -> Iterable[WorkerState]:
+    """Join changes in the order of time into states."""
     kind, begin = GONE, 0.0
     for time, then in [*changes, (now, "")]:
         if then == kind:
             continue
         if kind != GONE and time > begin:
-            yield Span(kind, begin, time)
+            yield WorkerState(kind, begin, time)
         kind, begin = then, time
-
-
-def _unknown(rounds: Sequence[Rendezvous], now: float) -> list[Span]:
-    """Return when there were ranks of whom nothing is known."""
-    ends = [*(each.time for each in rounds[1:]), now]
-    holes = [
-        (each.time, end) for each, end in zip(rounds, ends, strict=False) if each.world_size > len(each.ranks)
-    ]
-    return [Span(UNKNOWN, begin, end) for begin, end in holes if end > begin]

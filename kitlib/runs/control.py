@@ -1,222 +1,189 @@
-"""What one does to a run that trains: other workers, a process that dies, one that hangs, one that goes on.
+"""Control of a running run: signals to the process of a rank, and the number of workers.
 
-Each is written down as an Event in the cluster, so that any kernel can tell later who did what, and when.
-What the training makes of it is the trainers' business.
+Each action is issued as an Event, so that any kernel can tell later who did what, and when.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection
 from datetime import UTC, datetime
-from types import MappingProxyType
+from itertools import count, islice
 
 from kitlib.display.progress import progress
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput, CommandFailed
 from kitlib.k8s import job_kinds, logs, names, pods
-from kitlib.k8s.client import Kube
 from kitlib.k8s.events import make_event, write_event
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import check_count
 from kitlib.metrics import events
-from kitlib.metrics.rank_processes import RankProcess, rank_processes, replica_processes
-from kitlib.runs.log_cache import LogCache
-from kitlib.runs.scaling import scale, workers_of_a_master
+from kitlib.metrics.rendezvous import RankProcess, rank_processes, replica_processes
+from kitlib.runs.logs import LogCache
+from kitlib.runs.status import RunObjects
 
 KILLED, PAUSED, RESUMED, SCALED = "Killed", "Paused", "Resumed", "Scaled"
 RANK, PID = "trainyard/rank", "trainyard/pid"
+MAX_WORKERS = 1000
+LEAVE_SECONDS = 60  # more than a worker's grace period
 
 
-class RunControl(ABC):
-    """The part of a run that acts on what trains."""
+class RunControl:
+    """Signals and scaling of one run."""
 
-    kube: Kube
-    name: str
-    log_cache: LogCache
+    def __init__(self, objects: RunObjects, cache: LogCache) -> None:
+        self.objects, self.cache, self.kube = objects, cache, objects.kube
 
-    @abstractmethod
-    def _pods(self) -> list[Object]:
-        """Return its pods."""
-
-    @abstractmethod
-    def _main(self) -> Object:
-        """Return its main object; raise RunNotFound if there is none."""
-
-    @property
-    @abstractmethod
-    def _about(self) -> str:
-        """What it is called in errors."""
-
-    # Processes
-
-    def kill(self, *, rank: int | str) -> Text:
-        """Kill the process of a rank (SIGKILL), as a crash would; its pod stays.
+    def signal(self, rank: int | str, signal: str, reason: str) -> Text:
+        """Send a signal to the process of a rank.
 
         Args:
-            rank: Its rank in the newest rendezvous; of parameter servers ``"worker-3"``, ``"ps-0"`` or
-                ``"master"``. There a worker's or server's pod ends with it, and the master makes another.
-
-        Returns:
-            What was done, in words.
-
-        Raises:
-            BadInput: No process is known to train as that rank.
-            CommandFailed: The process is gone already.
-
-        Example:
-            >>> run.kill(rank=2)
-            digits-2 (rank 2) on node-3: killed
+            rank: Its rank in the newest rendezvous, or the name of a replica of parameter servers.
+            signal: ``KILL``, ``STOP`` …
+            reason: Of the Event: ``Killed``, ``Paused`` …
         """
-        return self._signal(self._find(rank), "KILL", KILLED)
+        return self._signal(self._find(rank), signal, reason)
 
-    def pause(self, *, rank: int | str) -> Text:
-        """Make the process of a rank hang (SIGSTOP): it holds its connections, and does nothing."""
-        return self._signal(self._find(rank), "STOP", PAUSED)
-
-    def resume(self, *, rank: int | str | None = None) -> Text:
-        """Let a process that was stopped go on (SIGCONT).
-
-        Args:
-            rank: The rank that it had when it was stopped; by default all that were.
-
-        Raises:
-            BadInput: None was stopped.
-        """
-        stopped = [each for each in self._paused() if rank in (None, each.rank)]
-        if not stopped:
+    def resume(self, rank: int | str | None) -> Text:
+        """Send SIGCONT to the paused process of a rank, or to all paused processes."""
+        paused = [each for each in self._paused() if rank in (None, each.rank)]
+        if not paused:
             raise BadInput(
                 "no process is paused" if rank is None else f"rank {rank} is not paused",
-                about=self._about,
+                about=self.objects.about,
                 fix="run.pause(rank=…) comes first; run.events() shows which were paused",
             )
-        return Text("\n".join(self._signal(each, "CONT", RESUMED) for each in stopped))
+        return Text("\n".join(self._signal(each, "CONT", RESUMED) for each in paused))
 
     def _find(self, rank: int | str) -> RankProcess:
-        there = [each for each in self._pods() if not pods.finished(each)]
+        there = [each for each in self.objects.pods() if not pods.finished(each)]
         named = any(isinstance(pods.replica_id(each), str) for each in there)  # parameter servers
         if not named:
             check_count(rank, what="rank", least=0, most=10**6)
-        said = [
+        reported = [
             (pod, event)
             for pod in there
             for event in events.parse(line.text for line in logs.read_if_reachable(self.kube, pod))
         ]
-        found = replica_processes(said) if named else rank_processes(said)
+        found = replica_processes(reported) if named else rank_processes(reported)
         if rank not in found:
             known = ", ".join(map(str, found))
+            what = "no trainer has reported its rank yet"
+            if known:
+                what = f"no process trains as {pods.display_name(rank)}"
             lost = [
-                f"; {each['metadata']['name']}: {pods.node_unreachable(each)}"
+                f"; {each['metadata']['name']}: {reason}"
                 for each in there
-                if pods.node_unreachable(each)
+                if (reason := pods.node_unreachable(each))
             ]
-            nobody = (
-                f"nobody trains as {pods.display_name(rank)}"
-                if known
-                else "no trainer has said yet who it is"
-            )
-            raise BadInput(
-                nobody + "".join(lost),
-                about=self._about,
-                fix=f"one of {known}" if known else "wait for the first rendezvous; run.logs() shows it",
-            )
+            fix = f"one of {known}" if known else "wait for the first rendezvous; run.logs() shows it"
+            raise BadInput(what + "".join(lost), about=self.objects.about, fix=fix)
         if found[rank].pid is None:
             raise BadInput(
-                f"the trainer of rank {rank} does not say which process it is",
-                about=self._about,
+                f"the trainer of rank {rank} does not report its process",
+                about=self.objects.about,
                 fix='let its "rendezvous" or "start" event have pid=os.getpid()',
             )
         return found[rank]
 
     def _paused(self) -> list[RankProcess]:
-        """Return whom this or another kernel has stopped, as far as they are there still."""
-        there = {each["metadata"]["uid"]: each for each in self._pods() if not pods.finished(each)}
+        """Find the processes that any kernel has paused, from the Events, in pods that still exist."""
+        there = {each["metadata"]["uid"]: each for each in self.objects.pods() if not pods.finished(each)}
         found: dict[tuple[str, str], RankProcess | None] = {}
-        for each in sorted(self._deeds(), key=lambda event: event.get("eventTime") or ""):
+        for each in sorted(self.objects.events(), key=lambda event: event.get("eventTime") or ""):
             notes = each["metadata"].get("annotations") or {}
             uid = each["involvedObject"].get("uid", "")
             if PID in notes and uid in there:
                 rank = int(notes[RANK]) if notes[RANK].isdigit() else notes[RANK]
-                who = RankProcess(rank, there[uid], int(notes[PID]))
-                found[uid, notes[PID]] = who if each["reason"] == PAUSED else None
+                process = RankProcess(rank, there[uid], int(notes[PID]))
+                found[uid, notes[PID]] = process if each["reason"] == PAUSED else None
         return [each for each in found.values() if each]
 
-    def _signal(self, who: RankProcess, signal: str, reason: str) -> Text:
-        """Send a signal to a process: from inside its pod, whose processes nobody else can name."""
-        meta = who.pod["metadata"]
-        called = pods.display_name(who.rank)
-        done = f"{meta['name']} ({called}) on {who.pod['spec'].get('nodeName')}: {reason.lower()}"
+    def _signal(self, process: RankProcess, signal: str, reason: str) -> Text:
+        """Run kill inside the pod, whose PID namespace the number belongs to."""
+        pod, meta = process.pod, process.pod["metadata"]
+        name = pods.display_name(process.rank)
         now = datetime.now(UTC)
-        command = ["sh", "-c", f"kill -{signal} {who.pid}"]
+        command = ["sh", "-c", f"kill -{signal} {process.pid}"]
         try:
-            self.kube.execute(meta["name"], command, container=who.pod["spec"]["containers"][0]["name"])
+            self.kube.execute(meta["name"], command, container=pod["spec"]["containers"][0]["name"])
         except CommandFailed as error:
             raise CommandFailed(
                 f"the process could not be {reason.lower()}: {error.what}",
-                about=f"process {who.pid} of {called} in pod {meta['name']}, {self._about}",
-                fix="it may have ended: run.logs() shows it; a new one says so by its next rendezvous",
+                about=f"process {process.pid} of {name} in pod {meta['name']}, {self.objects.about}",
+                fix="it may have ended: run.logs() shows it; a new one reports its next rendezvous",
             ) from error
-        notes = {RANK: str(who.rank), PID: str(who.pid)}
-        self._write(who.pod, "Pod", reason, f"{called}, process {who.pid}", at=now, notes=notes)
-        return Text(done)
-
-    # Workers
+        notes = {RANK: str(process.rank), PID: str(process.pid)}
+        self._record(pod, "Pod", reason, f"{name}, process {process.pid}", at=now, annotations=notes)
+        return Text(f"{meta['name']} ({name}) on {pod['spec'].get('nodeName')}: {reason.lower()}")
 
     def scale(self, workers: int) -> Text:
-        """Have another number of workers: new ones join, those that are too many leave after their step.
-
-        Workers that were lost are replaced: scale to the number that there should be.
-
-        Args:
-            workers: How many, within the limits of the job.
-
-        Returns:
-            What was done, in words.
-
-        Raises:
-            BadInput: The run's number of workers is fixed, or has other limits; or the run has ended.
-            RunNotFound: It was deleted.
-
-        Example:
-            >>> run.scale(4)
-            run digits: from 3 to 4 workers; new: digits-3
-        """
-        main = self._main()
+        """Change the number of workers, keeping the logs of those that leave."""
+        main, about = self.objects.main(), self.objects.about
         before, fewest, most = job_kinds.limits(main)
-        if job_kinds.has_master(main):
-            before, fewest, most = workers_of_a_master(main)
+        if job_kinds.servers(main):
+            before, fewest, most = job_kinds.replica_limits(main)[0], 1, MAX_WORKERS
         elif fewest == most or main["kind"] == "Job":
-            raise BadInput(
-                f"this run has {before} workers, and no other number",
-                about=self._about,
-                fix="launch it with limits: kit.TorchElastic(…, min_nodes=1, max_nodes=8)",
-            )
+            fix = "launch it with limits: kit.TorchElastic(…, min_nodes=1, max_nodes=8)"
+            raise BadInput(f"this run has {before} workers, and no other number", about=about, fix=fix)
         check_count(workers, what="workers", least=fewest, most=most)
-        seen = self._pods()
-        if job_kinds.succeeded(main, seen) or job_kinds.failure(main, seen) is not None:
-            raise BadInput("the run has ended", about=self._about, fix="launch it again")
+        there = self.objects.pods()
+        if job_kinds.succeeded(main, there) or job_kinds.failure(main, there) is not None:
+            raise BadInput("the run has ended", about=about, fix="launch it again")
         now = datetime.now(UTC)
-        with progress(f"run {self.name}") as line:
-            changed = scale(self.kube, main, workers, seen, log_cache=self.log_cache, report=line.update)
+        name = self.objects.name
+        with progress(f"run {name}") as line:
+            changed = self._scale(main, workers, there, report=line.update)
             words = f"from {before} to {workers} workers"
             line.done(words)
-        self._write(main, main["kind"], SCALED, words, at=now)
-        return Text(f"run {self.name}: {words}" + (f"; {changed}" if changed else ""))
+        self._record(main, main["kind"], SCALED, words, at=now)
+        return Text(f"run {name}: {words}" + (f"; {changed}" if changed else ""))
 
-    # Events
+    def _scale(self, main: Object, wanted: int, there: Collection[Object], *, report) -> str:
+        notes = {"metadata": {"annotations": {job_kinds.REPLICAS: str(wanted)}}}
+        patched = main["kind"], main["metadata"]["name"]
+        if job_kinds.servers(main):  # the master watches its Job, and does the rest
+            self.kube.patch(*patched, notes)
+            return "the master creates and deletes them"
+        if main["kind"] == job_kinds.POD_TEMPLATE:
+            leaving, new = plan_workers(main, wanted, there)
+        else:
+            new = []
+            leaving = [
+                each for each in there if (pods.node_rank(each) or 0) >= wanted and not pods.finished(each)
+            ]
 
-    def _deeds(self) -> list[Object]:
-        """Return what was done to it, as far as the cluster remembers: an hour."""
-        return self.kube.get_all("Event", labels=f"{names.RUN}={self.name}")
+        def apply() -> None:
+            if main["kind"] == job_kinds.POD_TEMPLATE:
+                self.kube.patch(*patched, notes)
+                for each in new:
+                    self.kube.create(each)
+                for each in leaving:
+                    self.kube.delete("Pod", each["metadata"]["name"])
+            else:
+                masters = main["spec"].get("pytorchReplicaSpecs", {}).get("Master", {}).get("replicas", 0)
+                self.kube.patch(*patched, {"spec": {"replicas": wanted - masters}}, part="scale")
 
-    def _write(
-        self,
-        about: Object,
-        kind: str,
-        reason: str,
-        message: str,
-        *,
-        at: datetime,
-        notes: Mapping[str, str] = MappingProxyType({}),
+        self.cache.drain(leaving, apply, seconds=LEAVE_SECONDS, report=report)
+        came, went = (", ".join(each["metadata"]["name"] for each in some) for some in (new, leaving))
+        return "; ".join(filter(None, [came and f"new: {came}", went and f"left: {went}"]))
+
+    def _record(
+        self, about: Object, kind: str, reason: str, message: str, *, at: datetime, annotations=None
     ) -> None:
-        """Write down what was done, as far as this user may."""
-        event = make_event(about, kind, reason, message, at=at, labels={names.RUN: self.name}, notes=notes)
+        labels = {names.RUN: self.objects.name}
+        event = make_event(about, kind, reason, message, at=at, labels=labels, annotations=annotations or {})
         write_event(self.kube, event)
+
+
+def plan_workers(
+    template: Object, wanted: int, there: Collection[Object]
+) -> tuple[list[Object], list[Object]]:
+    """Choose the plain pods to delete, and make those to create.
+
+    A worker on an unreachable node is replaced, and ends when the node is back. A pod that has ended keeps
+    its name, so that its log can be read.
+    """
+    live = sorted(filter(job_kinds.active, there), key=pods.node_rank)
+    lost = [each for each in there if pods.node_unreachable(each) and not pods.deleted(each)]
+    taken = {each["metadata"]["labels"][names.WORKER] for each in there}
+    free = (number for number in count() if str(number) not in taken)
+    new = [job_kinds.worker_pod(template, number) for number in islice(free, max(0, wanted - len(live)))]
+    return [*live[wanted:], *lost], new

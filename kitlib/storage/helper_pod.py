@@ -80,7 +80,7 @@ class HelperPod(AbstractContextManager):
                 about=f"{self.about}, pod {self.pod}",
                 resume="see why it waits, fix that, and try again",
                 describe=lambda state: "; ".join(
-                    pods.why(each) or pods.word(each) for each in state["Pod"].values()
+                    pods.why(each) or pods.status_word(each) for each in state["Pod"].values()
                 ),
             )
         except BaseException:

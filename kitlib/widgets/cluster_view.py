@@ -2,7 +2,7 @@
 
 One thread watches nodes and pods and reads the kubelets' counters; another draws. Of GPUs it knows how many
 are requested, and how busy they are where the trainers on a node report it. The figures are in
-`kitlib.metrics.node_samples`, the static plot in `plots`.
+`kitlib.metrics.node_usage`, the static plot in `plots`.
 """
 
 import time
@@ -19,7 +19,7 @@ from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import format_bytes
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.metrics import events
-from kitlib.metrics.node_samples import GPU, History, Rates, Use, figures, gpus_held, read_counters
+from kitlib.metrics.node_usage import GPU, NodeUse, Rates, UsageHistory, figures, gpus_held, read_counters
 from kitlib.widgets.plots import Picture, plot_usage
 from kitlib.widgets.watch import PodLogs, Watch
 
@@ -44,7 +44,7 @@ class ClusterWatch(Watch):
         super().__init__(kube.cluster)
         self.kube = kube
         self.until = time.monotonic() + 60 * minutes
-        self.history = History()
+        self.history = UsageHistory()
         self.source = "the kubelets"
         self.nodes: list[list[object]] = []
         self.pods: list[list[object]] = []
@@ -95,7 +95,7 @@ class ClusterWatch(Watch):
         fresh = {node: percent for node, (at, percent) in known if now - at < FRESH_SECONDS}
         with self.lock:
             use = {
-                name: Use(*used.get(name, (None, None)), held.get(name, 0.0), fresh.get(name))
+                name: NodeUse(*used.get(name, (None, None)), held.get(name, 0.0), fresh.get(name))
                 for name in (each["metadata"]["name"] for each in nodes)
             }
             self.history.add(now, nodes, use)
@@ -204,7 +204,7 @@ class ClusterWatch(Watch):
         rows = []
         for node in sorted(nodes, key=lambda each: each["metadata"]["name"]):
             name, has = node["metadata"]["name"], node["status"].get("allocatable") or {}
-            use = newest.get(name, Use())
+            use = newest.get(name, NodeUse())
             here = [
                 each for each in every if each["spec"].get("nodeName") == name and not pods.finished(each)
             ]

@@ -20,9 +20,9 @@ from kitlib.display.progress import shown_elsewhere
 from kitlib.display.tables import parse_time
 from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError
+from kitlib.k8s.events import namespace_events
 from kitlib.k8s.manifests import Object
-from kitlib.metrics.history import History
-from kitlib.metrics.timeline import Timeline
+from kitlib.metrics.timeline import RunHistory, Timeline
 from kitlib.widgets.plots import Picture
 from kitlib.widgets.run_view import RunWatch, States
 from kitlib.widgets.timeline_plot import label_of, lanes, pauses, plot_timeline, world
@@ -60,7 +60,7 @@ class Dashboard(RunWatch):
     def __init__(self, run: Any, *, states: States, replicas: Replicas, cluster: Any = None) -> None:
         super().__init__(run, states=states)
         self.replicas, self.cluster = replicas, cluster
-        self.history = History(run.name)
+        self.history = RunHistory(run.name)
         self.kube_events: list[Object] = []
         self.ended: float | None = None
         self._lines = 0
@@ -85,7 +85,7 @@ class Dashboard(RunWatch):
         if now or time.monotonic() - self._asked_events > EVENTS_SECONDS:
             self._asked_events = time.monotonic()
             try:
-                found = self.run.namespace_events()
+                found = namespace_events(self.run.kube)
             except KitError:  # the pods' watch tells what is wrong with the API
                 return
             with self.lock:
@@ -126,7 +126,7 @@ class Dashboard(RunWatch):
     def facts(self) -> dict[str, object]:
         timeline = self.timeline()
         losses = [each.loss for each in timeline.steps if each.loss is not None]
-        figures = [["world size", str(timeline.world_size)], ["rounds", str(len(timeline.rounds))]]
+        figures = [["world size", str(timeline.world_size)], ["rounds", str(len(timeline.rendezvous))]]
         figures += [["step", f"{timeline.step:,}"]] + [["loss", f"{each:.4g}"] for each in losses[-1:]]
         figures += [["steps lost", str(timeline.steps_lost)], ["repeated", str(timeline.steps_repeated)]]
         notes = [self.trouble] * bool(self.trouble) + list(timeline.gaps[-1:])
@@ -174,7 +174,7 @@ def tables_of(timeline: Timeline) -> dict[str, object]:
         "columns": list(timeline.table().columns),
         "changes": list(timeline.table().rows),
         "marks": [[round(row.time - timeline.began, 3), label_of(row)] for row in timeline.rows],
-        "rounds": [[round(each.time - timeline.began, 3), each.number] for each in timeline.rounds],
+        "rounds": [[round(each.time - timeline.began, 3), each.number] for each in timeline.rendezvous],
         "pauses": list(map(list, pauses(timeline))),
         "lanes": [[worker, list(map(list, _rounded(spans)))] for worker, spans in lanes(timeline)],
         "world": [[round(each, 3) for each in times], sizes],

@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from kitlib.metrics.curves import Frame, TrainingMetrics
 from kitlib.metrics.events import Event
-from kitlib.metrics.node_samples import History
+from kitlib.metrics.node_usage import UsageHistory
 from kitlib.metrics.placement import LEAVING, RUNNING, STARTING, WAITING, Placement, Stay, short
-from kitlib.metrics.training import Frame, TrainingMetrics
 
 MOST_IN_LEGEND = 8
 COLUMNS = 8  # of a grid of images
@@ -181,7 +181,7 @@ def _draw_loss(axes: Axes, training: TrainingMetrics, *, title: str, frame: Fram
 # A cluster
 
 
-def plot_usage(history: History, *, title: str, words: str) -> Picture:
+def plot_usage(history: UsageHistory, *, title: str, words: str) -> Picture:
     """Plot the share of CPU, memory and GPUs in use on every node, over time."""
     shares = {kind: history.percent(kind) for kind in USAGE}
     kinds = [kind for kind in USAGE if kind in ("cpu", "memory") or np.isfinite(shares[kind]).any()]

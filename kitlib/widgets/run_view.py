@@ -1,7 +1,7 @@
 """A run as it goes: its curves, its pods, its events, and the merged log of its workers.
 
 One thread follows Job and pods and each pod's log from its start, so ranks may come and go; another draws.
-The figures are in `kitlib.metrics.training`, the static plot in `plots`.
+The figures are in `kitlib.metrics.curves`, the static plot in `plots`.
 """
 
 import time
@@ -14,12 +14,11 @@ from kitlib.display.tables import Table
 from kitlib.display.tracebacks import Line, time_key
 from kitlib.errors import KitError
 from kitlib.k8s import pods
-from kitlib.k8s.job_status import RunStatus
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.watch import Snapshot
 from kitlib.metrics import events as metrics
+from kitlib.metrics.curves import Frame, TrainingMetrics
 from kitlib.metrics.log_format import format_line
-from kitlib.metrics.training import Frame, TrainingMetrics
 from kitlib.widgets.plots import Picture, plot_run
 from kitlib.widgets.watch import PodLogs, Watch
 
@@ -35,7 +34,7 @@ REST_SECONDS = 10.0  # for the last lines, after the end
 PODS = ("rank", "pod", "phase", "node", "restarts", "why")
 
 
-States = Callable[[], Iterator[tuple[Snapshot, RunStatus]]]
+States = Callable[[], Iterator[tuple[Snapshot, Any]]]
 
 
 class LogTail:

@@ -112,13 +112,17 @@ def lanes(timeline: Timeline) -> list[tuple[str, list[tuple[str, float, float]]]
     """List what each worker did: kind, begin, end."""
     return [
         (worker, [(each.kind, each.begin - timeline.began, each.end - timeline.began) for each in spans])
-        for worker, spans in timeline.spans.items()
+        for worker, spans in timeline.states.items()
     ]
 
 
 def world(timeline: Timeline) -> tuple[list[float], list[int]]:
     """Compute the world size over time: when it changed, and to what; its last value at the end again."""
-    times = [0.0, *(each.time - timeline.began for each in timeline.rounds), timeline.now - timeline.began]
+    times = [
+        0.0,
+        *(each.time - timeline.began for each in timeline.rendezvous),
+        timeline.now - timeline.began,
+    ]
     sizes = [0, *timeline.world_sizes]
     return times, [*sizes, sizes[-1]]
 
@@ -154,7 +158,7 @@ def _draw_world(axes: Axes, timeline: Timeline) -> None:
         axes.axvspan(begin, end, color=THEME.ground, linewidth=0)
         axes.axvspan(begin, end, color=THEME.lines[5], alpha=0.15, linewidth=0)
         axes.annotate(words, ((begin + end) / 2, most * 1.06), ha="center", fontsize=8, color=THEME.lines[5])
-    for each in timeline.rounds:
+    for each in timeline.rendezvous:
         place = (each.time - timeline.began, 0)
         axes.annotate(
             f"{each.number}", place, xytext=(3, 3), textcoords="offset points", fontsize=7, color=THEME.text

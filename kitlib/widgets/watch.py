@@ -203,9 +203,9 @@ class PodLogs:
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
-        self.followed: dict[str, logs.Follower] = {}  # by the pods' uids
-        self._followers = logs.Followers()
-        self._places: dict[str, logs.Place] = {}
+        self.followed: dict[str, logs.LogFollower] = {}  # by the pods' uids
+        self._followers = logs.LogFollowers()
+        self._positions: dict[str, logs.LogPosition] = {}
 
     def follow(self, pod: Object, key: Any, *, since: str = "") -> None:
         """Follow a pod's log, if that has begun.
@@ -217,9 +217,9 @@ class PodLogs:
         """
         uid = pod["metadata"]["uid"]
         if uid not in self.followed and pods.started(pod):
-            place = self._places.setdefault(uid, logs.Place(since))
-            ended = partial(logs.written, self.kube, pod)
-            self.followed[uid] = logs.Follower(self.kube, pod, ended, place)
+            position = self._positions.setdefault(uid, logs.LogPosition(since))
+            ended = partial(logs.complete, self.kube, pod)
+            self.followed[uid] = logs.LogFollower(self.kube, pod, ended, position)
             self._followers.add(key, self.followed[uid])
 
     def drain(self) -> list[tuple[Any, Line]]:

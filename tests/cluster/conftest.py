@@ -7,7 +7,7 @@ import pytest
 
 import kitlib as kit
 from kitlib.errors import KitError
-from kitlib.jobs import priorities
+from kitlib.k8s.priority import ensure_priority_class
 from kitlib.k8s.quantities import parse_quantity
 
 from .ranks import STEPS, TRAINER
@@ -45,7 +45,7 @@ def service(local_cluster):
 
     Two of its pods fill a node: seven on four nodes leave room for one worker that asks for half of one.
     """
-    priorities.ensure(local_cluster.kube, "high")
+    ensure_priority_class(local_cluster.kube, "high")
     local_cluster.apply("manifests/elastic-scheduling/nginx.yaml")
     half = min(parse_quantity(each["cpu"]) for each in local_cluster.nodes()) / 2
     asked = f"cpu={0.9 * half:.3f}"

@@ -100,7 +100,7 @@ def test_processes_are_killed_paused_and_resumed_and_any_kernel_knows_by_whom(st
     until(lambda: steps(run, 1) > stuck, "rank 1 to go on")
     with pytest.raises(BadInput, match="no process is paused"):
         elsewhere.resume()
-    with pytest.raises(BadInput, match="nobody trains as rank 7") as wrong:
+    with pytest.raises(BadInput, match="no process trains as rank 7") as wrong:
         run.kill(rank=7)
     assert "0, 1, 2" in wrong.value.fix
     done = [(each["reason"], each["object"]) for each in elsewhere.events()]

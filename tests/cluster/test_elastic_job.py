@@ -45,7 +45,7 @@ def named(seen, prefix):
 def running(seen, prefix):
     """Return the names of the pods that run and were not told to leave."""
     mine = named(seen, prefix).items()
-    return {name for name, pod in mine if pods.word(pod) == "Running"}
+    return {name for name, pod in mine if pods.status_word(pod) == "Running"}
 
 
 def until(cluster, what, condition):
@@ -57,7 +57,9 @@ def until(cluster, what, condition):
         what=what,
         about="the pods of the test",
         resume="run it again",
-        describe=lambda seen: ", ".join(f"{name} {pods.word(pod)}" for name, pod in seen["Pod"].items()),
+        describe=lambda seen: ", ".join(
+            f"{name} {pods.status_word(pod)}" for name, pod in seen["Pod"].items()
+        ),
     )["Pod"]
 
 

@@ -108,7 +108,8 @@ def token_of(cluster):
         spec["volumes"] = [{"name": "fish", "secret": {"secretName": "fish"}}]
         kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
     until(
-        lambda: pods.word(kube.get("Pod", "broken")) == "CreateContainerConfigError", "the pod to be refused"
+        lambda: pods.status_word(kube.get("Pod", "broken")) == "CreateContainerConfigError",
+        "the pod to be refused",
     )
     until(lambda: pods.finished(kube.get("Pod", "whole")), "the pod to end")
     token = cluster.kubectl("logs whole").strip()

@@ -5,8 +5,8 @@ import yaml
 
 from kitlib.display.tracebacks import Line
 from kitlib.k8s import pods
-from kitlib.k8s.job_status import RunStatus
-from kitlib.runs import failures
+from kitlib.runs.logs import failure
+from kitlib.runs.status import RunStatus
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 STATUS = RunStatus("Failed", "rank 1: Error, exit code 1")
@@ -33,7 +33,7 @@ def explain(written):
         rank: [Line(f"2026-01-01T00:00:0{rank}Z", text) for text in texts] for rank, texts in written.items()
     }
     ended = [failed_pod(0, "2026-01-01T00:00:09Z"), failed_pod(1, "2026-01-01T00:00:05Z")]
-    return failures.explain(STATUS, ended, log, about='run "digits"')
+    return failure(STATUS, ended, log, about='run "digits"')
 
 
 def test_without_a_traceback_the_last_words_of_the_rank_that_ended_first_are_shown():
@@ -55,7 +55,7 @@ def test_a_rank_whose_node_is_gone_comes_before_those_that_were_deleted_for_it()
     lost["metadata"]["deletionTimestamp"] = killed["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:04Z"
     lost["spec"]["nodeName"] = "node-1"
     assert pods.node_unreachable(lost)
-    error = failures.explain(RunStatus("Failed", ""), [killed, lost], {}, about='run "digits"')
+    error = failure(RunStatus("Failed", ""), [killed, lost], {}, about='run "digits"')
     assert error.rank == 1
 
 
@@ -74,7 +74,7 @@ def test_the_last_words_of_a_pod_explain_what_its_lost_log_cannot():
     pod = failed_pod(0, "2026-01-01T00:00:09Z")
     message = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: no'
     pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = message
-    error = failures.explain(STATUS, [pod], {}, about='run "digits"')
+    error = failure(STATUS, [pod], {}, about='run "digits"')
     assert error.what == "rank 0 failed first: ValueError: no"
     assert error.detail == message
     assert pods.why(pod) == "Error, exit code 1: ValueError: no"

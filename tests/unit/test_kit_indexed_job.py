@@ -6,7 +6,7 @@ import yaml
 
 import kitlib as kit
 from kitlib.errors import BadInput, KitError
-from kitlib.jobs.training import flags
+from kitlib.jobs.base import flags
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ class Run:
         return f"lab-{rank}: killed"
 
     def pause(self, *, rank):
-        raise BadInput(f"nobody trains as rank {rank}", about="run lab", fix="one of 0, 1")
+        raise BadInput(f"no process trains as rank {rank}", about="run lab", fix="one of 0, 1")
 
     def scale(self, workers):
         self.called.append(("scale", workers))
@@ -131,7 +131,7 @@ def test_an_error_is_shown_with_what_to_do(made):
     made.buttons.update(look(beginning(), now=2.0), over=False)
     press(made.buttons, "pause lab-0")
     assert "run.pause(rank=0)" in made.buttons.said.value
-    assert "nobody trains as rank 0" in made.buttons.said.value
+    assert "no process trains as rank 0" in made.buttons.said.value
     assert "one of 0, 1" in made.buttons.said.value
 
 

@@ -11,7 +11,7 @@ from kitlib.display.text import printable
 from kitlib.display.tracebacks import Line
 from kitlib.metrics import events
 from kitlib.metrics.log_format import format_line, json_of, number
-from kitlib.runs.log_stream import Log
+from kitlib.runs.logs import Log
 from kitlib.widgets.run_view import LogTail
 
 

@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kitlib.display.tracebacks import Line
-from kitlib.k8s.logs import Place
+from kitlib.k8s.logs import LogPosition
 
 # Steps between the times of entries, in nanoseconds: the same time, the clock's jitter, a second or more.
 STEPS = st.sampled_from([0, 0, 1, 1_000, 400_000_000, 1_000_000_000, 2_500_000_000])
@@ -42,7 +42,7 @@ def answer(chunks: list[list[Line]], since: str, how: str) -> list[Line]:
 @given(logs(), st.lists(st.integers(0, 100), max_size=12), FILTERS)
 @example([[Line(at(0), "a")] * 4], [2], "each")
 def test_cut_anywhere_a_log_comes_without_a_gap_and_without_a_double(chunks, cuts, how):
-    place, got = Place(), []
+    place, got = LogPosition(), []
     for cut in [*cuts, None]:
         sent = answer(chunks, place.resume(), how)
         got += [line for line in sent[:cut] if place.is_new(line)]
@@ -54,7 +54,7 @@ def test_cut_anywhere_a_log_comes_without_a_gap_and_without_a_double(chunks, cut
 def test_what_was_rotated_away_meanwhile_hides_no_line_that_is_there(chunks, cut, lost, how):
     """Files end between writes: whole chunks go, those that were read and those that were not."""
     lines = [line for chunk in chunks for line in chunk]
-    place = Place()
+    place = LogPosition()
     got = [line for line in answer(chunks, place.resume(), how)[:cut] if place.is_new(line)]
     got += [line for line in answer(chunks[lost:], place.resume(), how) if place.is_new(line)]
     assert got == lines[:cut] + lines[max(cut, sum(map(len, chunks[:lost]))) :]
@@ -69,7 +69,7 @@ def test_lines_of_two_streams_that_overtake_each_other_come_once(chunks, data):
         if len({line.time[:19] for line in pair}) == 1:
             lines[index : index + 2] = reversed(pair)
     cuts = data.draw(st.lists(st.integers(0, 100), max_size=8))
-    how, place, got = data.draw(FILTERS), Place(), []
+    how, place, got = data.draw(FILTERS), LogPosition(), []
     for cut in [*cuts, None]:
         sent = answer([[line] for line in lines], place.resume(), how)
         got += [line for line in sent[:cut] if place.is_new(line)]

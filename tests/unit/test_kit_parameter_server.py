@@ -7,7 +7,7 @@ import pytest
 import kitlib as kit
 from kitlib.errors import BadInput
 from kitlib.k8s import job_kinds, pods
-from kitlib.k8s.job_status import judge
+from kitlib.runs.status import run_status
 
 TRAINER = "trainers/mnist_parameter_server.py"
 
@@ -127,8 +127,8 @@ def test_a_run_goes_on_while_one_worker_does():
     assert job_kinds.wanted(master) == 7
     there = [pod("master", 0), pod("ps", 0), pod("ps", 1), pod("worker", 0)]
     waiting = [pod("worker", number, "Pending") for number in (4, 5, 6)]
-    assert str(judge(master, there + waiting)).startswith("Running: 4 of 7 pods")
-    assert judge(master, there[:3] + waiting).phase == "Pending"
+    assert str(run_status(master, there + waiting)).startswith("Running: 4 of 7 pods")
+    assert run_status(master, there[:3] + waiting).phase == "Pending"
 
 
 def test_a_failed_run_is_explained_by_its_master_and_not_by_a_worker_that_was_replaced():
@@ -136,5 +136,5 @@ def test_a_failed_run_is_explained_by_its_master_and_not_by_a_worker_that_was_re
     master["status"] = {"conditions": [{"type": "Failed", "status": "True", "message": "it failed"}]}
     early = pod("worker", 0, "Failed", **ended(137, "2026-01-01T00:00:00Z"))
     late = pod("master", 0, "Failed", **ended(1, "2026-01-01T00:01:00Z"))
-    assert str(judge(master, [early, late])) == "Failed: master: Error, exit code 1"
+    assert str(run_status(master, [early, late])) == "Failed: master: Error, exit code 1"
     assert [pods.replica_id(each) for each in pods.failed([early, late])] == ["master", "worker-0"]

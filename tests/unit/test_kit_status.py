@@ -1,7 +1,7 @@
 import pytest
 
 from kitlib.k8s import pods
-from kitlib.k8s.job_status import judge
+from kitlib.runs.status import run_status
 
 WORDS = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
 
@@ -47,7 +47,7 @@ def ended(rank, code, at, **more):
     ("seen", "text"),
     [
         ((None, []), "Deleted: it was deleted, or never launched"),
-        ((job(), []), "Pending: its pods are being made"),
+        ((job(), []), "Pending: its pods are being created"),
         ((job(), [pod(0), pod(1)]), "Running: 2 of 2 pods"),
         ((job(), [pod(0), ended(1, 0, "t")]), "Running: 1 of 2 pods, 1 done"),
         ((job("Complete"), [ended(0, 0, "t"), ended(1, 0, "t")]), "Succeeded: 2 of 2 pods"),
@@ -64,7 +64,7 @@ def ended(rank, code, at, **more):
     ],
 )
 def test_a_run_is_judged_by_its_job_and_pods(seen, text):
-    assert str(judge(*seen)) == text
+    assert str(run_status(*seen)) == text
 
 
 def replicas(*conditions, kind="PyTorchJob", specs="pytorchReplicaSpecs"):
@@ -89,14 +89,14 @@ def train_job(*conditions):
     ],
 )
 def test_the_kinds_of_operators_are_judged_by_their_own_conditions(main, text):
-    assert str(judge(main, [pod(0), pod(1), pod(2)])) == text
+    assert str(run_status(main, [pod(0), pod(1), pod(2)])) == text
 
 
 @pytest.mark.parametrize("main", [replicas("Succeeded"), train_job("Complete")])
 def test_a_job_whose_master_has_ended_is_not_over_while_its_workers_write(main):
     done = [ended(rank, 0, "t") for rank in range(3)]
-    assert str(judge(main, [*done[:2], pod(2)])) == "Running: 1 of 3 pods, 2 done"
-    assert str(judge(main, done)) == "Succeeded: 3 of 3 pods"
+    assert str(run_status(main, [*done[:2], pod(2)])) == "Running: 1 of 3 pods, 2 done"
+    assert str(run_status(main, done)) == "Succeeded: 3 of 3 pods"
 
 
 def test_the_pods_of_a_pytorch_job_are_ranked_as_the_operator_counts_them():
@@ -113,17 +113,19 @@ def test_a_failed_run_names_the_pod_that_failed_first():
         ended(0, 1, "2026-01-01T00:00:09Z"),
         ended(1, 127, "2026-01-01T00:00:02Z", message="not found"),
     )
-    assert judge(job("FailureTarget"), [later, first]).reason == "rank 1: Error, exit code 127: not found"
+    assert (
+        run_status(job("FailureTarget"), [later, first]).reason == "rank 1: Error, exit code 127: not found"
+    )
 
 
 def test_warnings_explain_pods_that_could_not_even_be_made():
-    assert judge(job(), [], [{"message": "exceeded quota"}]).reason == "exceeded quota"
+    assert run_status(job(), [], [{"message": "exceeded quota"}]).reason == "exceeded quota"
 
 
 def test_a_container_that_waits_says_what_for():
     waits = pod(0, "Pending", {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}})
-    assert pods.word(waits) == "ImagePullBackOff"
-    assert judge(job(completions=1), [waits]).reason == "ImagePullBackOff: no such image"
+    assert pods.status_word(waits) == "ImagePullBackOff"
+    assert run_status(job(completions=1), [waits]).reason == "ImagePullBackOff: no such image"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_a_container_that_waits_says_what_for():
     ],
 )
 def test_a_pods_word_is_that_of_kubectl(seen, word):
-    assert pods.word(seen) == word
+    assert pods.status_word(seen) == word
 
 
 def test_the_table_of_pods_has_a_column_for_reasons_only_when_there_are_any():

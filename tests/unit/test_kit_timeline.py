@@ -60,7 +60,7 @@ def test_workers_have_spans_of_training_waiting_and_hanging(whole):
     def spans(worker):
         return [
             (each.kind, round(each.begin - BEGAN, 2), round(each.end - BEGAN, 2))
-            for each in whole.spans[worker]
+            for each in whole.states[worker]
         ]
 
     assert spans("lab-1") == [
@@ -95,7 +95,7 @@ def test_a_log_that_is_gone_leaves_a_gap_that_is_told():
     seen = timeline(lab(), without=("lab-1",))
     assert seen.world_sizes == (2, 1, 2, 1, 2, 3)
     assert seen.gaps[0].startswith("round 1: of 1 of its 2 ranks there is no log")
-    assert {each.kind for each in seen.spans["?"]} == {"unknown"}
+    assert {each.kind for each in seen.states["?"]} == {"unknown"}
     assert "round 1" in repr(seen)
     assert "there is no log" in seen._repr_html_()
 
@@ -164,7 +164,7 @@ def test_a_trainer_that_knows_no_rendezvous_has_the_round_of_its_start():
     story.train(0.2, range(1, 4), list(story.nodes))
     seen = timeline(story, now=2.0)
     assert seen.world_sizes == (2,)
-    assert [each.kind for each in seen.spans["fixed-0"]] == ["training"]
+    assert [each.kind for each in seen.states["fixed-0"]] == ["training"]
 
 
 def test_times_in_whole_seconds_keep_their_round():
@@ -191,7 +191,7 @@ def test_the_table_and_the_frame_say_the_same(whole):
 def test_a_run_that_has_said_nothing_has_an_empty_timeline():
     seen = build("lab", [], [], now=BEGAN)
     assert (seen.rows, seen.world_size, seen.step, seen.samples) == ((), 0, 0, {})
-    assert repr(seen) == "nobody has said anything yet"
+    assert repr(seen) == "no worker has reported anything yet"
 
 
 def test_no_label_of_the_picture_covers_another_or_is_crossed_by_a_line(whole):

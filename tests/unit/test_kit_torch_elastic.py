@@ -5,11 +5,11 @@ import pytest
 import kitlib as kit
 from kitlib.errors import BadInput
 from kitlib.jobs import sources
-from kitlib.k8s import job_kinds, names, plain_pods
-from kitlib.k8s.job_status import judge
+from kitlib.k8s import job_kinds, names
 from kitlib.metrics import events
-from kitlib.metrics.rank_processes import rank_processes
-from kitlib.runs import scaling
+from kitlib.metrics.rendezvous import rank_processes
+from kitlib.runs.control import plan_workers
+from kitlib.runs.status import run_status
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_workers_are_made_of_the_template_as_it_is_patched(trainer):
     assert env["PET_NNODES"] == "1:3"
     assert env["PET_RDZV_ENDPOINT"] == "digits-store.digits:29400"
     assert second["spec"]["hostname"] == "digits-1"
-    assert plain_pods.limits(template) == (2, 1, 3)
+    assert job_kinds.replica_limits(template) == (2, 1, 3)
     assert all(each["metadata"]["labels"][names.RUN] == "digits" for each in job.objects)
 
 
@@ -110,7 +110,7 @@ def pod(number, phase="Running", *, silent=False, leaving=False):
         ([pod(0, "Succeeded"), pod(1, "Failed")], "Succeeded: 1 of 3 pods"),
         ([pod(0, "Succeeded"), pod(1)], "Running: 1 of 3 pods, 1 done"),
         ([pod(0), pod(1, "Failed"), pod(2, "Failed")], "Pending: 1 of 3 pods run"),
-        ([pod(0, "Pending"), pod(1, "Pending"), pod(2, "Pending")], "Pending: its pods are being made"),
+        ([pod(0, "Pending"), pod(1, "Pending"), pod(2, "Pending")], "Pending: its pods are being created"),
         ([pod(0, "Failed"), pod(1, "Failed")], "Failed: rank 0: "),
         ([], "Failed: its workers were deleted"),
         ([pod(0, silent=True, leaving=True)], "Failed: rank 0: its node node-0 does not answer"),
@@ -120,9 +120,11 @@ def pod(number, phase="Running", *, silent=False, leaving=False):
 def test_a_run_of_plain_pods_is_judged_by_the_pods_that_are_left(pods, text):
     template = {
         "kind": "PodTemplate",
-        "metadata": {"annotations": {plain_pods.REPLICAS: "3", plain_pods.FEWEST: "2", plain_pods.MOST: "4"}},
+        "metadata": {
+            "annotations": {job_kinds.REPLICAS: "3", job_kinds.MIN_REPLICAS: "2", job_kinds.MAX_REPLICAS: "4"}
+        },
     }
-    assert str(judge(template, pods)) == text
+    assert str(run_status(template, pods)) == text
 
 
 def said(event, *, rank, world_size=3, at=1.0, **fields):
@@ -163,7 +165,7 @@ def test_scaling_makes_the_workers_that_are_missing_and_lets_the_last_ones_go(
     trainer, seen, wanted, leave, come
 ):
     template = kit.TorchElastic(trainer, name="digits").objects[-1]
-    leaving, new = scaling._change(template, wanted, seen)
+    leaving, new = plan_workers(template, wanted, seen)
     assert [int(each["metadata"]["labels"][names.WORKER]) for each in leaving] == leave
     assert [int(each["metadata"]["labels"][names.WORKER]) for each in new] == come
 

@@ -1,6 +1,6 @@
 """The tables of `cluster.top()`, from what metrics-server answers."""
 
-from kitlib.k8s.usage import node_usage, pod_usage
+from kitlib.metrics.node_usage import node_usage, pod_usage
 
 
 def figures(name, *usages):

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from kitlib.errors import BadInput, ClusterUnreachable, Interrupted, Rejected, WaitTimeout
-from kitlib.k8s.wait import Patience, wait
+from kitlib.k8s.wait import ErrorGrace, wait
 
 ARGUMENTS = {"what": "the pods to run", "about": 'run "digits"', "resume": "run.wait()"}
 
@@ -61,7 +61,7 @@ def test_a_timeout_that_is_none_is_bad_input(timeout):
 
 def test_an_error_that_may_pass_is_borne_for_a_while_and_no_longer():
     clock = iter([0, 5, 10, 10, 21]).__next__
-    patience = Patience(grace=10, clock=clock)
+    patience = ErrorGrace(grace=10, clock=clock)
     gone = ClusterUnreachable("refused", about="cluster", fix="wait")
     patience.failed(gone)
     patience.succeeded()
@@ -76,4 +76,4 @@ def test_a_refusal_passes_only_if_the_server_was_busy_or_broken(status, passes):
     assert error.passing == passes
     if not passes:
         with pytest.raises(Rejected):
-            Patience().failed(error)
+            ErrorGrace().failed(error)

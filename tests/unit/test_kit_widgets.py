@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from kitlib.display.tracebacks import Line
-from kitlib.k8s.logs import Place
+from kitlib.k8s.logs import LogPosition
+from kitlib.metrics.curves import MOST_BUCKETS, MOST_BYTES, MOST_ROWS, TrainingMetrics
 from kitlib.metrics.events import Event
-from kitlib.metrics.training import MOST_BUCKETS, MOST_BYTES, MOST_ROWS, TrainingMetrics
 from kitlib.widgets.plots import DARK, LIGHT, plot_loss, plot_run, style
 from kitlib.widgets.run_view import LONGEST, LogTail
 
@@ -119,7 +119,7 @@ def test_a_log_that_is_cut_anywhere_is_read_without_a_gap_and_without_a_double(c
     """Lines of one chunk have one time, and a line of stderr may be written after a later one of stdout."""
     times = ["01.1", "01.5", "01.5", "01.5", "01.2", "02", "02.000000001", "02.000000001"]
     written = [Line(f"2026-01-01T00:00:{time}Z", str(number)) for number, time in enumerate(times)]
-    place, got = Place(), []
+    place, got = LogPosition(), []
     for there in [*cuts, len(written)]:
         since = place.resume()
         answer = [each for each in written[:there] if each.time[:19] >= since.removesuffix("Z")]

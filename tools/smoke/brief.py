@@ -38,7 +38,7 @@ def _lines(cluster: Cluster) -> Iterator[str]:
 def _run(cluster: Cluster, name: str) -> list[str]:
     run = cluster.run(name)
     timeline = run.timeline()
-    changes = repr(timeline).splitlines() if timeline.rounds else []
+    changes = repr(timeline).splitlines() if timeline.rendezvous else []
     return [str(run.status), *changes, *str(run.logs()).splitlines()[-LINES:]]
 
 

@@ -24,7 +24,8 @@ from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.operators.catalog import OPERATORS
 from kitlib.operators.install import OPERATOR
-from kitlib.runs.run import Run, known
+from kitlib.runs.run import Run
+from kitlib.runs.status import list_known
 from kitlib.storage import pvc
 from smoke.stopping import Stopping
 from workshop.attendees import remaining
@@ -245,7 +246,7 @@ def _delete_namespace(kube: Kube) -> None:
 def _delete_labelled(kube: Kube, run: str) -> None:
     """Delete what this run's notebooks left in a namespace: the kit's things carry its id in their label."""
     label = f"{names.WORKSHOP}={run}"
-    left = [each for kind in OWNED for each in known(kube, kind, labels=label)]
+    left = [each for kind in OWNED for each in list_known(kube, kind, labels=label)]
     for name in sorted({each["metadata"]["labels"].get(names.RUN, "") for each in left} - {""}):
         Run(kube, name).delete()
     for claim in kube.get_all(pvc.CLAIM, labels=label):

@@ -1,7 +1,7 @@
-"""What nodes use over time, from figures that are asked for again and again. Pure.
+"""The use of nodes and pods: the kubelets' counters over time, metrics-server's figures as tables.
 
-The kubelets' own counters are the finest there are: the mean since they were read last. metrics-server's
-figures are means over ten seconds or more; they stand in where this user may not ask the kubelets.
+The kubelets' counters give the mean since they were read last, metrics-server means over ten seconds or
+more; a pod that has just started has none. Pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kitlib.display.tables import Table
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.pods import finished
-from kitlib.k8s.quantities import parse_quantity
+from kitlib.k8s.quantities import format_bytes, format_cores, parse_quantity
 
 GPU = "nvidia.com/gpu"
 MOST_SAMPLES = 720
@@ -19,8 +20,8 @@ _COUNTERS = {"node_cpu_usage_seconds_total": "cpu", "node_memory_working_set_byt
 
 
 @dataclass(frozen=True)
-class Use:
-    """What a node uses at one time.
+class NodeUse:
+    """The use of a node at one time.
 
     Attributes:
         cpu: Cores; None where nobody tells.
@@ -97,21 +98,21 @@ def gpus_held(pods: Iterable[Object]) -> dict[str, float]:
 
 
 @dataclass
-class History:
+class UsageHistory:
     """Samples of all nodes, a bounded number of them: when they are too many, every other one is dropped.
 
     Attributes:
         capacity: Of each node that was ever seen: cpu, memory, gpus.
         times: Seconds since 1970.
-        samples: Use by node, at each of the times.
+        samples: NodeUse by node, at each of the times.
     """
 
     capacity: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     times: list[float] = field(default_factory=list)
-    samples: list[Mapping[str, Use]] = field(default_factory=list)
+    samples: list[Mapping[str, NodeUse]] = field(default_factory=list)
     count: int = 0
 
-    def add(self, at: float, nodes: Iterable[Object], use: Mapping[str, Use]) -> None:
+    def add(self, at: float, nodes: Iterable[Object], use: Mapping[str, NodeUse]) -> None:
         """Take in one sample."""
         for node in nodes:
             has = (node.get("status") or {}).get("allocatable") or {}
@@ -138,7 +139,7 @@ class History:
         rows = [[self._share(kind, name, each.get(name)) for each in self.samples] for name in self.nodes]
         return np.array(rows, dtype=float).reshape(len(rows), len(self.samples))
 
-    def _share(self, kind: str, name: str, use: Use | None) -> float:
+    def _share(self, kind: str, name: str, use: NodeUse | None) -> float:
         value = getattr(use, kind) if use is not None else None
         if value is None:
             return np.nan
@@ -146,3 +147,50 @@ class History:
             return value
         has = self.capacity[name][("cpu", "memory", "gpus").index(kind)]
         return 100 * value / has if has else np.nan
+
+
+def node_usage(metrics: Iterable[Object], nodes: Iterable[Object]) -> Table:
+    """Return the use of each node, with its share of what is allocatable there.
+
+    Args:
+        metrics: Objects of kind NodeMetrics.
+        nodes: Objects of kind Node; one without metrics has dashes.
+    """
+    used = {each["metadata"]["name"]: each["usage"] for each in metrics}
+    rows = []
+    for node in sorted(nodes, key=lambda each: each["metadata"]["name"]):
+        name, has = node["metadata"]["name"], node["status"].get("allocatable") or {}
+        usage = used.get(name, {})
+        shares = [_share(usage.get(kind), has.get(kind)) for kind in ("cpu", "memory")]
+        rows.append((name, _cpu(usage.get("cpu")), shares[0], format_bytes(usage.get("memory")), shares[1]))
+    return Table(("node", "cpu", "of cpu", "memory", "of memory"), rows, empty="no nodes")
+
+
+def pod_usage(metrics: Iterable[Object]) -> Table:
+    """Return the use of each pod, the sum of its containers', largest CPU first."""
+    rows = []
+    for pod in metrics:
+        usages = [container["usage"] for container in pod["containers"]]
+        cpu, memory = (sum(parse_quantity(usage[kind]) for usage in usages) for kind in ("cpu", "memory"))
+        rows.append((cpu, memory, pod["metadata"]["name"]))
+    rows.sort(key=lambda row: (-row[0], row[2]))
+    return Table(
+        ("pod", "cpu", "memory"),
+        [(name, _cpu(cpu), _memory(memory)) for cpu, memory, name in rows],
+        empty="no pod has figures yet",
+    )
+
+
+def _cpu(quantity: str | float | None) -> str:
+    """Return cores with three digits behind the point, metrics-server's nanocores being noise."""
+    return "-" if quantity is None else format_cores(round(parse_quantity(quantity), 3))
+
+
+def _memory(size: float) -> str:
+    return format_bytes(round(size))
+
+
+def _share(used: str | None, has: str | None) -> str:
+    if used is None or has is None or not parse_quantity(has):
+        return "-"
+    return f"{parse_quantity(used) / parse_quantity(has):.0%}"

@@ -1,0 +1,310 @@
+"""A run's logs: kept when pods are deleted, streamed as they come, searched for the first error.
+
+The API server has the logs of existing pods alone. A Job that fails deletes those that still run, an elastic
+run those that it does not need, the Training Operator all of them. So logs are read while they can be, and
+kept by the `Run` that watches. Reading one pod is in `kitlib.k8s.logs`.
+"""
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from kitlib.display import tracebacks
+from kitlib.display.progress import Part, Progress, progress
+from kitlib.display.tables import Text
+from kitlib.display.tracebacks import Line
+from kitlib.errors import BadInput, Interrupted, RunFailed
+from kitlib.k8s import job_kinds, logs, names, pods
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
+from kitlib.metrics.log_format import format_line
+from kitlib.runs.status import RunObjects, RunStatus
+
+LAST_LINES = 20
+_TORCHRUN = re.compile(r"torch/distributed/elastic/\S+\] failed \(exitcode")
+
+
+class LogCache:
+    """The logs of a run's pods, kept for when the pods are deleted.
+
+    Attributes:
+        logs: The pod and its lines, by the pod's uid.
+    """
+
+    def __init__(self, objects: RunObjects) -> None:
+        self.objects, self.kube = objects, objects.kube
+        self.logs: dict[str, tuple[Object, list[Line]]] = {}
+        self._ended: set[str] = set()
+
+    def refresh(self, there: Iterable[Object]) -> None:
+        """Read the logs of these pods; what was read before a node became unreachable is kept."""
+        for pod in there:
+            self._keep(pod, logs.read_if_reachable(self.kube, pod))
+
+    def refresh_ending(self, there: Collection[Object]) -> None:
+        """Read all logs at the first failure, later those of pods that fail or are deleted.
+
+        Failed ones first: some operators delete them as soon as they have seen it.
+        """
+        ending = [
+            each
+            for each in there
+            if pods.phase(each) == "Failed" or (pods.deleted(each) and not pods.node_unreachable(each))
+        ]
+        new = [each for each in ending if each["metadata"]["uid"] not in self._ended]
+        if new:
+            self.refresh([*new, *([] if self._ended else [each for each in there if each not in new])])
+            self._ended |= {each["metadata"]["uid"] for each in new}
+
+    def drain(
+        self, leaving: Collection[Object], delete: Callable[[], None], *, seconds: float, report: Callable
+    ) -> None:
+        """Delete pods and keep their logs to the last line.
+
+        Args:
+            leaving: The pods.
+            delete: Starts the deletion.
+            seconds: How long to wait for them; unreachable ones are not waited for.
+            report: Called with a line on the pods that are left.
+        """
+        self.refresh(leaving)
+        waiting = {each["metadata"]["uid"]: each for each in leaving if not pods.node_unreachable(each)}
+        if not waiting:
+            delete()
+            return
+        followers, written = logs.LogFollowers(), {}
+        try:
+            self._follow(waiting, followers, written)
+            delete()
+            end = time.monotonic() + seconds
+            for seen in watch_objects(self.kube, WatchSpec("Pod", labels=names.RUN)):
+                by_uid = {each["metadata"]["uid"]: each for each in seen["Pod"].values()}
+                there = {uid: by_uid[uid] for uid in waiting if uid in by_uid}
+                waiting |= there
+                self._follow(there, followers, written)
+                alive = followers.alive()  # asked first: what they wrote before they ended is taken below
+                for uid, line in followers.take(0.1 if alive else 0.0):
+                    written[uid].append(line)
+                left = [each["metadata"]["name"] for each in there.values()]
+                if not alive and not left or time.monotonic() > end:
+                    break
+                report(f"{', '.join(left) or 'their last lines'}: leaving")
+        finally:
+            followers.close()
+            for uid, lines in written.items():
+                self._keep(waiting[uid], lines)
+
+    def _follow(
+        self, waiting: Mapping[str, Object], followers: logs.LogFollowers, written: dict[str, list[Line]]
+    ) -> None:
+        for uid, pod in waiting.items():
+            if uid not in written and pods.started(pod):
+                written[uid] = []
+                followers.add(uid, logs.LogFollower(self.kube, pod, partial(logs.complete, self.kube, pod)))
+
+    def _keep(self, pod: Object, lines: list[Line]) -> None:
+        uid = pod["metadata"]["uid"]
+        before = self.logs.get(uid, (pod, []))[1]
+        self.logs[uid] = (pod, max(lines, before, key=len))
+
+    def newest_pods(self, rank: int | str | None = None) -> dict[int | str, Object]:
+        """Find the newest existing pod of each requested rank.
+
+        Args:
+            rank: A rank, or the name of a replica of parameter servers; None for all.
+
+        Raises:
+            BadInput: The run has no such rank.
+        """
+        by_age = sorted(self.objects.pods(), key=lambda pod: pod["metadata"]["creationTimestamp"])
+        found = {pods.replica_id(each): each for each in by_age}
+        if rank is None:
+            return dict(sorted(found.items()))
+        main = self.objects.main()
+        if job_kinds.servers(main):
+            if rank not in found and not pods.is_replica_id(rank):
+                raise BadInput(
+                    f"the pods of this run are {', '.join(map(str, found)) or 'not there yet'}",
+                    about=f"rank={rank!r}",
+                    fix='rank="master", rank="ps-0" or rank="worker-0"',
+                )
+            return {rank: found[rank]} if rank in found else {}
+        gone = (pods.replica_id(pod) for pod, _ in self.logs.values())
+        ranks = {*range(job_kinds.wanted(main)), *found, *gone}
+        if isinstance(rank, bool) or not isinstance(rank, int) or rank not in ranks:
+            what = f"the pods of this run have the ranks 0 to {max(ranks)}"
+            raise BadInput(what, about=f"rank={rank!r}", fix="rank=0")
+        return {rank: found[rank]} if rank in found else {}
+
+    def lines(self, rank: int | str | None = None) -> dict[int | str, list[Line]]:
+        """Read the lines of each rank: of existing pods now, of deleted ones as they were kept."""
+        chosen = self.newest_pods(rank)
+        existing = {each["metadata"]["uid"] for each in self.objects.pods()}
+        found: dict[int | str, list[Line]] = {}
+        for uid, (pod, lines) in self.logs.items():
+            if uid not in existing:
+                found.setdefault(pods.replica_id(pod), []).extend(lines)
+        read = logs.read_if_reachable if rank is None else logs.read
+        for number, pod in chosen.items():
+            before = self.logs.get(pod["metadata"]["uid"], (pod, []))[1]
+            found.setdefault(number, []).extend(max(read(self.kube, pod), before, key=len))
+        return {number: lines for number, lines in found.items() if rank in (None, number)}
+
+
+class LogStream:
+    """Lines of a run as they are written; iterate over it, or let a notebook show it.
+
+    Args:
+        objects: The run's objects.
+        cache: The logs that are kept of it.
+        rank: A rank, or the name of a replica; None for all.
+        timeout: Seconds to wait for the pods to start.
+        part_of: Where that wait is shown; by default in a line of its own.
+    """
+
+    def __init__(
+        self,
+        objects: RunObjects,
+        cache: LogCache,
+        *,
+        rank: int | str | None = None,
+        timeout: float,
+        part_of: Progress | None = None,
+    ) -> None:
+        self.objects, self.cache, self.rank = objects, cache, rank
+        self.timeout, self.part_of = timeout, part_of
+
+    def __iter__(self) -> Iterator[str]:
+        return (prefixed(rank, line, self.rank) for rank, line in self.lines())
+
+    def lines(self) -> Iterator[tuple[int | str, Line]]:
+        """Yield each line as it is written, with its rank or the name of its replica."""
+        followers = logs.LogFollowers()
+        try:
+            for rank, pod in self._wait_for_pods().items():
+                followers.add(rank, logs.LogFollower(self.objects.kube, pod, partial(self._ended, pod)))
+            alive = True
+            while alive:
+                alive = followers.alive()  # asked first: what they wrote before they ended is taken below
+                yield from followers.take(1.0 if alive else 0.0)
+        except KeyboardInterrupt as error:
+            raise Interrupted(
+                "stopped following; the run continues",
+                about=self.objects.about,
+                fix="run.logs(follow=True) begins again, run.wait() only waits, run.delete() ends it",
+            ) from error
+        finally:
+            followers.close()
+
+    def _wait_for_pods(self) -> dict[int | str, Object]:
+        self.cache.newest_pods(self.rank)  # raises for a wrong rank now, not after a wait
+
+        def started(state: tuple[Snapshot, RunStatus]) -> bool:
+            seen, status = state
+            there = {pods.replica_id(each) for each in seen["Pod"].values() if pods.started(each)}
+            complete = self.rank in there if self.rank is not None else len(there) >= status.wanted
+            return status.finished or complete
+
+        with Part(self.part_of) if self.part_of else progress(f"run {self.objects.name}") as line:
+            wait(
+                self.objects.watch(),
+                until=started,
+                timeout=self.timeout,
+                what="the pods to start",
+                about=self.objects.about,
+                resume="follow the logs again, or run.delete()",
+                describe=lambda state: str(state[1]),
+                report=line.update,
+            )
+            if line.last:
+                line.done("its output follows")
+        return self.cache.newest_pods(self.rank)
+
+    def _ended(self, pod: Object) -> bool:
+        now = self.objects.kube.find("Pod", pod["metadata"]["name"])
+        return now is None or pods.finished(now)
+
+    def _ipython_display_(self) -> None:
+        for rank, line in self.lines():  # this is the notebook printing: it asked to be shown the lines
+            print(readable(rank, line, self.rank), flush=True)
+
+    def __repr__(self) -> str:
+        return f'<lines of run "{self.objects.name}" as they come: iterate over them>'
+
+
+class Log(Text):
+    """The output of a run's pods: the text as it was written; a cell shows it as people read it.
+
+    Args:
+        lines: In their order, with the rank of each.
+        only: The requested rank; by default each line begins with its rank.
+        note: Shown where there are no lines.
+    """
+
+    lines: list[tuple[int | str, Line]]
+
+    def __new__(
+        cls, lines: Iterable[tuple[int | str, Line]], *, only: int | str | None = None, note: str = ""
+    ):
+        kept = list(lines)
+        made = super().__new__(cls, "\n".join(prefixed(rank, line, only) for rank, line in kept))
+        made.lines, made.only, made.note = kept, only, note
+        return made
+
+    def __repr__(self) -> str:
+        return "\n".join(readable(rank, line, self.only) for rank, line in self.lines) or self.note
+
+
+def prefixed(rank: int | str, line: Line, only: int | str | None) -> str:
+    """Put the rank before a line, unless only one rank was requested."""
+    return line.text if only is not None else f"[{pods.display_name(rank)}] {line.text}"
+
+
+def readable(rank: int | str, line: Line, only: int | str | None) -> str:
+    """Format a line for people, with its rank, unless only one rank was requested."""
+    if only is not None:
+        return format_line(line.text)
+    name = pods.display_name(rank)
+    return f"[{name}] {format_line(line.text, pod=name)}"
+
+
+def failure(
+    status: RunStatus, ended: Iterable[Object], written: Mapping[int | str, Sequence[Line]], *, about: str
+) -> RunFailed:
+    """Build the error of a failed run: the first traceback, or else the reason of the first failed pod.
+
+    Args:
+        status: The run's.
+        ended: The newest pod of each rank, also those that are deleted.
+        written: The lines of each rank.
+        about: The run, for the error.
+    """
+    ended = list(ended)
+    fix = "fix it and launch again; run.logs(rank=…) has all that a rank wrote"
+    messages = {pods.replica_id(each): pods.last_message(each) for each in ended}
+    written = dict(written) | {
+        rank: lines for rank, lines in messages.items() if _says_more(lines, written.get(rank))
+    }
+    found = tracebacks.first(written)
+    if found is not None:
+        what = f"{pods.display_name(found.rank)} failed first: {found.error}"
+        return RunFailed(what, about=about, fix=fix, detail=found.text, rank=found.rank)
+    failed = pods.failed(ended)
+    # A Job that gives up deletes the pods of the other ranks, which then fail as well.
+    lost = [each for each in failed if not pods.deleted(each)]
+    lost = lost or [each for each in ended if pods.node_unreachable(each)] or failed
+    rank = pods.replica_id(lost[0]) if lost else None
+    what = status.reason or "the Job failed"
+    if lost and not what.startswith(pods.display_name(rank)):  # it was gone when the run was judged
+        what = f"{pods.display_name(rank)}: {pods.why(lost[0])}; {what}"
+    texts = [line.text for line in written.get(rank, [])]
+    report = next((index for index, text in enumerate(texts) if _TORCHRUN.search(text)), len(texts))
+    last = "\n".join(texts[: max(report, 1)][-LAST_LINES:])  # before torchrun's report on the end
+    return RunFailed(what, about=about, fix=fix, rank=rank, detail=last)
+
+
+def _says_more(message: Sequence[Line], log: Sequence[Line] | None) -> bool:
+    """Tell whether a termination message has more than the log, of which the end may be lost."""
+    return bool(message) and (not log or bool(tracebacks.find(message) and not tracebacks.find(log)))

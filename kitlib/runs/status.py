@@ -1,0 +1,285 @@
+"""A run's objects in its cluster, and the status that its main object, its pods and the warnings come to."""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from kitlib.display.progress import progress
+from kitlib.display.tables import Table, age
+from kitlib.errors import Rejected, RunNotFound
+from kitlib.k8s import job_kinds, names, pods
+from kitlib.k8s.client import Kube
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
+
+PENDING, RUNNING, SUCCEEDED, FAILED, DELETED = "Pending", "Running", "Succeeded", "Failed", "Deleted"
+RIGHTS = ("RoleBinding", "Role", "ServiceAccount")
+KINDS = (*job_kinds.KINDS, "Service", "ConfigMap", *RIGHTS)  # of a run's objects, beside its pods
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The status of a run.
+
+    Attributes:
+        phase: Pending, Running, Succeeded, Failed or Deleted. A run is pending until all of its ranks run, an
+            elastic one until the fewest that it may have run.
+        reason: In the words of the scheduler, the node or the Job; empty when all is well. A running run has
+            one when the node of a rank does not answer.
+        wanted: Pods of the complete run.
+        running: Pods that run now.
+        succeeded: Pods that have succeeded.
+        failed: Pods that have failed.
+    """
+
+    phase: str
+    reason: str = ""
+    wanted: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.phase in (SUCCEEDED, FAILED, DELETED)
+
+    def __str__(self) -> str:
+        if self.phase == RUNNING:
+            done = f", {self.succeeded} done" if self.succeeded else ""
+            trouble = f"; {self.reason}" if self.reason else ""
+            return f"Running: {self.running} of {self.wanted} pods{done}{trouble}"
+        if self.phase == SUCCEEDED:
+            return f"Succeeded: {self.succeeded} of {self.wanted} pods"
+        return f"{self.phase}: {self.reason}" if self.reason else self.phase
+
+    __repr__ = __str__
+
+
+def run_status(main: Object | None, every: Iterable[Object], warnings: Iterable[Object] = ()) -> RunStatus:
+    """Judge a run.
+
+    Args:
+        main: Its Job, PyTorchJob …; None if there is none (any more).
+        every: Its pods.
+        warnings: Events of type Warning about the main object.
+    """
+    if main is None:
+        return RunStatus(DELETED, "it was deleted, or never launched")
+    every = list(every)
+    live = [each for each in every if not pods.deleted(each) or pods.finished(each)]
+    phases = [pods.phase(each) for each in live]
+    wanted = job_kinds.wanted(main)
+    running, succeeded, failed = (phases.count(each) for each in ("Running", "Succeeded", "Failed"))
+    counts = {"wanted": wanted, "running": running, "succeeded": succeeded, "failed": failed}
+    if job_kinds.succeeded(main, live) and not (job_kinds.succeeds_before_its_pods(main) and running):
+        counted = (main.get("status") or {}).get("succeeded") or 0
+        return RunStatus(SUCCEEDED, **counts | {"succeeded": max(succeeded, counted)})
+    if (message := job_kinds.failure(main, live)) is not None:
+        own = message if job_kinds.kind_of(main).explains else ""
+        reasons = [_first_failure(live) or _unreachable(every), own]
+        return RunStatus(FAILED, "; ".join(filter(None, reasons)) or message, **counts)
+    if "Suspended" in job_kinds.conditions(main):
+        return RunStatus(PENDING, "it is suspended", **counts)
+    fewest = job_kinds.limits(main)[1]
+    if running + succeeded + (failed if fewest == wanted else 0) >= fewest:
+        reasons = (pods.why(each) for each in live if pods.phase(each) == "Pending")
+        reason = _unreachable(live) or "; ".join(filter(None, dict.fromkeys(reasons)))
+        return RunStatus(RUNNING, reason, **counts)
+    return RunStatus(PENDING, _pending_reason(live, wanted, running, warnings), **counts)
+
+
+def _first_failure(every: Iterable[Object]) -> str:
+    for pod in pods.failed(every):
+        return f"{pods.display_name(pods.replica_id(pod))}: {pods.why(pod)}"
+    return ""
+
+
+def _unreachable(every: Iterable[Object]) -> str:
+    reasons = {pods.replica_id(each): pods.node_unreachable(each) for each in every}
+    found = (f"{pods.display_name(each)}: {reasons[each]}" for each in sorted(reasons) if reasons[each])
+    return next(found, "")
+
+
+def _pending_reason(live: list[Object], wanted: int, running: int, warnings: Iterable[Object]) -> str:
+    pending = [each for each in live if pods.phase(each) == "Pending"]
+    reasons = [reason for reason in dict.fromkeys(map(pods.why, pending)) if reason]
+    if not reasons and len(live) < wanted:
+        reasons = [each.get("message", "") for each in warnings][-1:]
+    progress_so_far = f"{running} of {wanted} pods run" if running else ""
+    if not reasons:
+        waiting = {pods.status_word(each) for each in live} - {"Pending", "Running"}
+        return progress_so_far or ", ".join(sorted(waiting)) or "its pods are being created"
+    return "; ".join(filter(None, [progress_so_far, *reasons]))
+
+
+class RunObjects:
+    """The objects of one run in its cluster, by the run's label: read, watched and deleted.
+
+    It keeps the last state of each pod that it has seen: operators delete pods that have failed.
+
+    Args:
+        kube: The cluster's API.
+        name: The run's name.
+        kind: The kind of its main object; by default the cluster is asked.
+    """
+
+    def __init__(self, kube: Kube, name: str, kind: str = "") -> None:
+        self.kube, self.name, self._kind = kube, name, kind
+        self._seen: dict[str, Object] = {}  # by uid: as they ended, or else as they were last
+
+    @property
+    def about(self) -> str:
+        """The run, for errors."""
+        return f'run "{self.name}" in cluster "{self.kube.cluster}"'
+
+    @property
+    def label(self) -> str:
+        """The label selector of all objects of the run."""
+        return f"{names.RUN}={self.name}"
+
+    @property
+    def kind(self) -> str:
+        """The kind of the main object: ``Job``, ``PyTorchJob`` …"""
+        if not self._kind:
+            found = find_main(self.kube, self.name)
+            if found is None:  # not there yet, or gone: asked again the next time
+                return "Job"
+            self._kind = found["kind"]
+        return self._kind
+
+    def main(self) -> Object:
+        """Get the main object; raise RunNotFound if there is none."""
+        found = find_main(self.kube, self.name)
+        if found is None:
+            raise RunNotFound("it was deleted, or never launched", about=self.about, fix="launch it again")
+        return found
+
+    def pods(self) -> list[Object]:
+        """List the pods that train."""
+        return self.kube.get_all("Pod", labels=job_kinds.selector(self.kind, self.name))
+
+    def events(self) -> list[Object]:
+        """List the Events that the kit has issued for this run; Kubernetes keeps them for an hour."""
+        return self.kube.get_all("Event", labels=self.label)
+
+    def status(self) -> RunStatus:
+        """Judge the run as it is now."""
+        warnings = self.kube.get_all("Event", fields=self._warnings())
+        return run_status(find_main(self.kube, self.name), self.pods(), warnings)
+
+    def watch(self) -> Iterator[tuple[Snapshot, RunStatus]]:
+        """Yield its objects and their status now, and again after each change."""
+        specs = (
+            WatchSpec(self.kind, fields=f"metadata.name={self._main_name()}"),
+            WatchSpec("Pod", labels=job_kinds.selector(self.kind, self.name), on_object=self.observe),
+            WatchSpec("Event", fields=self._warnings()),
+        )
+        for seen in watch_objects(self.kube, *specs):
+            found = next(iter(seen[self.kind].values()), None)
+            main = found and {"kind": self.kind, **found}  # the members of a list do not have their kind
+            yield seen, run_status(main, seen["Pod"].values(), seen["Event"].values())
+
+    def _main_name(self) -> str:
+        """The main object's name: the run's, but for the master of parameter servers."""
+        found = list_known(self.kube, self.kind, labels=self.label) if self.kind == "Job" else []
+        return found[0]["metadata"]["name"] if found else self.name
+
+    def _warnings(self) -> str:
+        kind, suffix = job_kinds.KINDS[self.kind].creator
+        name = f"{self._main_name()}{suffix}"
+        return f"involvedObject.kind={kind or self.kind},involvedObject.name={name},type=Warning"
+
+    def observe(self, pod: Object) -> None:
+        """Keep the state of a pod; of one that has ended, the first such state."""
+        uid = pod["metadata"]["uid"]
+        if uid not in self._seen or not pods.finished(self._seen[uid]):
+            self._seen[uid] = pod
+
+    def newest(self, there: Collection[Object]) -> list[Object]:
+        """Find the newest pod of each rank, including deleted ones as they were last seen.
+
+        Args:
+            there: The pods that exist.
+        """
+        for pod in there:
+            self.observe(pod)
+        by_age = sorted(self._seen.values(), key=lambda pod: pod["metadata"]["creationTimestamp"])
+        return list({pods.replica_id(each): each for each in by_age}.values())
+
+    def delete(self) -> None:
+        """Delete all objects with the run's label, and its pods, and wait until those are gone."""
+        kind = job_kinds.KINDS[self.kind]  # read before the main object is deleted
+        pods_of_run = f"{kind.pods}={self.name}"
+        for each_kind in KINDS:
+            for each in list_known(self.kube, each_kind, labels=self.label):
+                self.kube.delete(each_kind, each["metadata"]["name"])
+        # Plain pods have no owner; and the garbage collector learns late of the owners of newly defined
+        # kinds. Where another object owns the pods, their end tells that it is gone as well.
+        selectors = {self.label, pods_of_run} if kind.creator == ("", "") else {self.label}
+        for each in (pod for labels in selectors for pod in self.kube.get_all("Pod", labels=labels)):
+            self.kube.delete("Pod", each["metadata"]["name"])
+        for each in self.events():
+            self.kube.delete("Event", each["metadata"]["name"])
+        if self.kube.get_all("Pod", labels=pods_of_run):
+            with progress(f"run {self.name}") as line:
+                wait(
+                    watch_objects(self.kube, WatchSpec("Pod", labels=pods_of_run)),
+                    until=lambda seen: not seen["Pod"],
+                    what="the pods to end",
+                    about=self.about,
+                    resume="run.delete() again",
+                    describe=lambda seen: _deleting(seen["Pod"].values()),
+                    report=line.update,
+                )
+                line.done("deleted")
+        # Last: an operator that has not seen the deletion yet recreates them for pods that it misses.
+        for each in self.kube.get_all("Service", labels=f"{names.OPERATORS_JOB_NAME}={self.name}"):
+            self.kube.delete("Service", each["metadata"]["name"])
+
+
+def _deleting(left: Collection[Object]) -> str:
+    reasons = {reason for each in left if (reason := pods.node_unreachable(each))}
+    return "; ".join([f"deleting it, {len(left)} pods are still there", *sorted(reasons)])
+
+
+def find_main(kube: Kube, run: str) -> Object | None:
+    """Find the object that makes the pods of a run."""
+    for kind in job_kinds.KINDS:
+        found = list_known(kube, kind, fields=f"metadata.name={run}")
+        if not found and kind == "Job":
+            found = list_known(kube, kind, fields=f"metadata.name={job_kinds.master_name(run)}")
+        if found:
+            return {"kind": kind, **found[0]}  # the members of a list do not have their kind
+    return None
+
+
+def list_known(kube: Kube, kind: str, **selectors: str) -> list[Object]:
+    """List objects; none of a kind that the cluster lacks, or that this user may not list."""
+    try:
+        return kube.get_all(kind, **selectors)
+    except Rejected as error:
+        optional = kind in RIGHTS or (kind in job_kinds.KINDS and kind != "Job")
+        if optional and error.status in (403, 404):
+            return []
+        raise
+
+
+def runs_table(kube: Kube) -> Table:
+    """List the kit's runs in a cluster, newest last."""
+    every = [
+        {"kind": kind, **each}
+        for kind in job_kinds.KINDS
+        for each in list_known(kube, kind, labels=names.RUN)
+    ]
+    by_run: dict[str | None, list[Object]] = {}
+    for each in kube.get_all("Pod"):
+        by_run.setdefault(job_kinds.run_of(each), []).append(each)
+    rows = []
+    for main in sorted(every, key=lambda each: each["metadata"]["creationTimestamp"]):
+        meta, labels = main["metadata"], main["metadata"]["labels"]
+        name = labels[names.RUN]
+        status = run_status(main, by_run.get(name, []))
+        rows.append(
+            (name, status.phase, status.wanted, labels.get(names.OWNER), age(meta["creationTimestamp"]))
+        )
+    return Table(("run", "status", "pods", "owner", "age"), rows, empty="no runs")
