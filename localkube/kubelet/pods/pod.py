@@ -8,8 +8,9 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from localkube.api_client import ApiError
@@ -18,14 +19,13 @@ from localkube.kubelet.containers.termination import waits_for
 from localkube.kubelet.nodes.node import NodePool, is_ready
 from localkube.kubelet.pods.container_worker import ContainerWorker
 from localkube.kubelet.pods.context import Runtime
-from localkube.kubelet.pods.pod_sandbox import prepare, release
 from localkube.kubelet.pods.status_manager import StatusManager
 from localkube.kubelet.status import container_state
 from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.kubelet.status.pod_status import DEADLINE_EXCEEDED, EVICTED, TERMINAL, pod_status
 from localkube.kubelet.status.unsupported_fields import unsupported_fields, unsupported_fields_in_plain_mode
-from localkube.kubelet.volumes.volume_manager import MountedVolume
-from localkube.runtime.client import RuntimeExited
+from localkube.kubelet.volumes.volume_manager import MountedVolume, VolumeError
+from localkube.runtime.client import RuntimeCallError, RuntimeExited
 from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class PodWorker:
         await self.stop(grace=0)
         if self._task:
             await asyncio.wait([self._task])
-        await release(self)
+        await self._release()
         await self.runtime.client.call("forget_pod", pod=self.uid)
         self.runtime.events.forget(self.uid)
         await self.runtime.volumes.remove(self.uid)
@@ -153,7 +153,7 @@ class PodWorker:
                 await self._sync_with_retry()
                 deadline.cancel()
             self.finished = True
-            await release(self)
+            await self._release()
             self._reports.soon()
             await self._reports.sent()
         except RuntimeExited:
@@ -183,7 +183,7 @@ class PodWorker:
 
     async def _sync(self) -> None:
         self._sidecars = []
-        if await prepare(self) and await self._initialise():
+        if await self._prepare() and await self._initialise():
             for worker in self._main:
                 # One after the other, since a postStart hook holds up what comes after it.
                 if not self.stopping.is_set():
@@ -213,6 +213,51 @@ class PodWorker:
             if self.stopping.is_set() or worker.record.exit_code != 0:
                 return False
         return not self.stopping.is_set()
+
+    # Its sandbox and volumes.
+
+    async def _prepare(self) -> bool:
+        """Make sandbox and volumes; False when the pod is stopped before. Harmless to repeat."""
+        hostname = self.pod["spec"].get("hostname") or self.pod["metadata"]["name"][:63]
+
+        async def address() -> None:
+            self.address = self.pool.address(self.uid, wanted=self.address)
+
+        async def sandbox() -> None:
+            request = self.runtime.site.pod_network() | {"hostname": hostname, "address": self.address}
+            request["share_processes"] = bool(self.pod["spec"].get("shareProcessNamespace"))
+            made = self.runtime.client.call("sandbox", pod=self.uid, **request)
+            _, self.volumes = await asyncio.gather(made, self.runtime.volumes.prepare(self.pod))
+
+        if not await self._until_done(address):
+            return False
+        _write_network_files(self.runtime.tmpfs_directory(self.uid), self.pod, hostname, self.address)
+        return await self._until_done(sandbox)
+
+    async def _until_done(self, attempt: Callable[[], Awaitable[None]]) -> bool:
+        """Repeat ``attempt`` until it succeeds; False when the pod is stopped. Failures become Events."""
+        delay = RETRY_SECONDS
+        while not self.stopping.is_set():
+            try:
+                await attempt()
+                return True
+            except VolumeError as error:
+                self.event(error.reason, error.message, warning=True)
+            except RuntimeCallError as error:
+                self.event("FailedCreatePodSandBox", error.message, warning=True)
+            except ApiError as error:
+                self.event("FailedMount", str(error), warning=True)
+            self.report()
+            if await self.pause(delay):
+                break
+            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+        return False
+
+    async def _release(self) -> None:
+        """Give back namespaces and address."""
+        if self.address:
+            await self.runtime.client.call("remove", pod=self.uid)
+            self.pool.release(self.uid)
 
     # Its end.
 
@@ -310,3 +355,19 @@ async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     async with asyncio.TaskGroup() as group:
         for work in works:
             group.create_task(work)
+
+
+def _write_network_files(directory: Path, pod: Mapping[str, Any], hostname: str, address: str) -> None:
+    """Write the pod's /etc/hosts, /etc/hostname and /etc/resolv.conf, which its containers mount."""
+    namespace, subdomain = pod["metadata"]["namespace"], pod["spec"].get("subdomain", "")
+    full = f"{hostname}.{subdomain}.{namespace}.svc.cluster.local\t" if subdomain else ""
+    hosts = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
+    hosts.append(f"{address}\t{full}{hostname}")
+    for alias in pod["spec"].get("hostAliases") or []:
+        hosts.append(f"{alias['ip']}\t{' '.join(alias.get('hostnames', []))}")
+    search = f"search {namespace}.svc.cluster.local svc.cluster.local cluster.local"
+    resolver = ["nameserver 10.244.0.1", search, "options ndots:5"]
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (directory / "hosts").write_text("\n".join(hosts) + "\n")
+    (directory / "hostname").write_text(hostname + "\n")
+    (directory / "resolv.conf").write_text("\n".join(resolver) + "\n")

@@ -1,4 +1,4 @@
-"""Decide whether a container's command may be forked from the forkserver, and what it would run.
+"""Plan how the forkserver can start a container's command, if it can.
 
 Pure but for a look at the program that the command names. Some things are fixed when a Python starts, or
 when torch is imported, and cannot be made up for afterwards: interpreter flags, allocators, most variables
@@ -39,7 +39,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class ForkPlan(TypedDict):
-    """What to run in a fork of the forkserver; plain data, because it travels in a request."""
+    """A program to run in a fork of the forkserver; plain data, because it travels in a request."""
 
     kind: str  # script, module or command
     target: str
@@ -53,7 +53,7 @@ class ForkPlan(TypedDict):
 
 
 def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str) -> ForkPlan | None:
-    """Return how to run a command in a fork of the forkserver, or None when it must start cold.
+    """Plan a command's run in a fork of the forkserver; None when it must start cold.
 
     Args:
         argv: The command, as execve would get it.
@@ -95,7 +95,7 @@ def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str)
 
 
 def unfit(env: Mapping[str, str]) -> str | None:
-    """Return the name of a variable whose effect a fork cannot have, or None.
+    """Find a variable whose effect a fork cannot have.
 
     ``PYTHONHASHSEED`` is one, unless it is ``random``. Without it all forks of one parent hash alike,
     with a seed that was random when the parent started.
@@ -112,19 +112,19 @@ def unfit(env: Mapping[str, str]) -> str | None:
 
 
 def is_on(env: Mapping[str, str], name: str) -> bool:
-    """Tell whether Python takes a variable for a flag that is set: any text but a 0."""
+    """Check a variable as Python checks a flag: any text but a 0 sets it."""
     value = env.get(name, "")
     return bool(value) and not (value.isascii() and value.isdigit() and int(value) == 0)
 
 
 def _has_utf8_locale(env: Mapping[str, str]) -> bool:
-    """Tell whether the locale says UTF-8; for the C locale, Python has a mode that a fork cannot enter."""
+    """Check for a UTF-8 locale; for the C locale, Python has a mode that a fork cannot enter."""
     name = locale_name(env)
     return name.partition(".")[2].lower().replace("-", "") == "utf8"
 
 
 def locale_name(env: Mapping[str, str]) -> str:
-    """Return the name of the locale for characters."""
+    """The name of the locale for characters."""
     return env.get("LC_ALL") or env.get("LC_CTYPE") or env.get("LANG") or "C"
 
 
@@ -139,7 +139,7 @@ def _find(name: str, path: str) -> str | None:
 
 
 def _is_interpreter(found: str, python: str) -> bool:
-    """Tell whether ``found`` is the same interpreter in the same environment, which its directory decides."""
+    """Check for the same interpreter in the same environment, which its directory decides."""
     same_directory = os.path.dirname(found) == os.path.dirname(python)
     return same_directory and os.path.realpath(found) == os.path.realpath(python)
 

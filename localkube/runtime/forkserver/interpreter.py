@@ -1,4 +1,7 @@
-"""Make a fork of the forkserver look like an interpreter that has just started, and run the program in it.
+"""Make a fork look like an interpreter that has just started, and run the program in it.
+
+``runpy`` runs modules; for scripts and ``-c`` it would leave its frames below the program's, in tracebacks
+and for ``sys._getframe``, so that the interpreter's own functions run those (``native.py``).
 
 What differs from a cold start, because it cannot be otherwise: ``sys.modules`` has more in it, so the modules
 that the forkserver imported run none of their code again (their warnings appear in its log, their filters
@@ -11,6 +14,7 @@ starts cold from here, in its own sandbox.
 import atexit
 import codecs
 import functools
+import io
 import linecache
 import locale
 import multiprocessing.process
@@ -30,17 +34,17 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.machinery import BuiltinImporter, all_suffixes
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from localkube.runtime.forkserver import native, stdio
+from localkube.runtime.forkserver import native
 from localkube.runtime.forkserver.command import ForkPlan, locale_name
 
 SUFFIXES = all_suffixes()
 COLD_FILES = (b"PK\x03\x04", b"\xa7\r\r\n")  # archives and byte code that carry a script's name
 
 
-class Fresh:
-    """What the forkserver looked like before it imported anything for others, and what it imported.
+class ForkserverState:
+    """The state of the forkserver's interpreter before it imported modules for others, and those modules.
 
     Args:
         modules: The names in ``sys.modules`` before.
@@ -55,31 +59,28 @@ class Fresh:
         self._loaded: dict[str, types.ModuleType] = {}
 
     def loaded(self) -> None:
-        """Note what has been imported since."""
+        """Record what has been imported since."""
         self._loaded |= {name: sys.modules[name] for name in sys.modules.keys() - self._before - {"__main__"}}
         native.keep(self._loaded)
 
     def hide_loaded(self) -> None:
-        """Spare a process that ends the work of tearing down what the parent had imported.
-
-        The modules stay alive until the process is gone, for whatever of the program still needs them.
-        """
+        """Keep the interpreter from tearing down the forkserver's modules at its end, which takes long."""
         for name, module in self._loaded.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
 
     def names(self) -> set[str]:
-        """Return the top-level names that a cold start would still have to find."""
+        """Collect the top-level names that a cold start would still have to find."""
         return {name.partition(".")[0] for name in self._loaded} - self._before - {"localkube"}
 
     def user_site_differs(self, home: str) -> bool:
-        """Tell whether the packages in a user's home are others than the parent's."""
+        """Compare the packages in a user's home with the forkserver's."""
         below = os.path.relpath(site.getusersitepackages(), os.path.expanduser("~"))
         return site.getusersitepackages() in self.path or os.path.isdir(os.path.join(home, below))
 
 
 def run(
-    plan: ForkPlan, argv: list[str], env: dict[str, str], fresh: Fresh, *, last: Callable[[], None]
+    plan: ForkPlan, argv: list[str], env: dict[str, str], state: ForkserverState, *, last: Callable[[], None]
 ) -> NoReturn:
     """Become the program of ``plan``; the calling process is a fork with its descriptors 0, 1 and 2 in place.
 
@@ -87,21 +88,21 @@ def run(
         plan: What to run.
         argv: The container's own command, for the case that it must start cold after all.
         env: Its environment.
-        fresh: The parent's record of itself.
+        state: The forkserver's.
         last: Called when everything is set up, immediately before the program.
 
     Raises:
         native.Become: Always, but for a cold start; nothing may catch it.
     """
-    if not _can_run(plan, env, fresh):
+    if not _can_run(plan, env, state):
         _start_cold(plan, argv, env)
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
     _set_signals()
     _set_flags(plan)
-    _set_paths(plan, env, fresh)
-    stdio.replace(env, unbuffered=plan["unbuffered"])
+    _set_paths(plan, env, state)
+    _replace_streams(env, unbuffered=plan["unbuffered"])
     _forget_parent(plan)
     native.set_threads(env)
     native.set_title(plan["comm"], plan["argv"], env)
@@ -109,11 +110,11 @@ def run(
     native.become(_program(plan), before=_forget_become)
 
 
-def _can_run(plan: ForkPlan, env: Mapping[str, str], fresh: Fresh) -> bool:
-    """Look around in the container: is what the parent has loaded what would be loaded here?"""
+def _can_run(plan: ForkPlan, env: Mapping[str, str], state: ForkserverState) -> bool:
+    """Check that the container would load what the forkserver has loaded."""
     try:
         interpreter = os.stat(plan["executable"])
-        if not os.path.samestat(interpreter, fresh.interpreter):
+        if not os.path.samestat(interpreter, state.interpreter):
             return False
         if plan["kind"] == "script" and not _is_plain_script(plan["target"]):
             return False
@@ -121,10 +122,10 @@ def _can_run(plan: ForkPlan, env: Mapping[str, str], fresh: Fresh) -> bool:
         locale.setlocale(locale.LC_CTYPE, locale_name(env))
     except (OSError, LookupError, locale.Error):
         return False
-    if site.ENABLE_USER_SITE and fresh.user_site_differs(env.get("HOME", "")):
+    if site.ENABLE_USER_SITE and state.user_site_differs(env.get("HOME", "")):
         return False
     searched = [_first_path(plan), *_python_path(env)]
-    hidden = fresh.names() | {"sitecustomize", "usercustomize"}
+    hidden = state.names() | {"sitecustomize", "usercustomize"}
     return not any(_provides(directory, hidden) for directory in searched)
 
 
@@ -136,7 +137,7 @@ def _is_plain_script(path: str) -> bool:
 
 
 def _provides(directory: str, names: set[str]) -> bool:
-    """Tell whether an import of one of ``names`` could find something in ``directory``."""
+    """Check for anything in ``directory`` that an import of one of ``names`` could find."""
     try:
         entries = set(os.listdir(directory or "."))
     except OSError:
@@ -178,19 +179,80 @@ def _python_path(env: Mapping[str, str]) -> list[str]:
 
 
 def _first_path(plan: ForkPlan) -> str:
-    """Return what the interpreter puts first into sys.path."""
+    """The directory that the interpreter puts first into sys.path."""
     if plan["kind"] == "script":
         return os.path.dirname(os.path.realpath(plan["target"]))
     return os.getcwd() if plan["kind"] == "module" else ""
 
 
-def _set_paths(plan: ForkPlan, env: Mapping[str, str], fresh: Fresh) -> None:
+def _set_paths(plan: ForkPlan, env: Mapping[str, str], state: ForkserverState) -> None:
     first = {"script": plan["target"], "module": "-m", "command": "-c"}[plan["kind"]]
     sys.argv = [first, *plan["arguments"]]
     sys.orig_argv = list(plan["argv"])
     sys.executable = plan["executable"]
-    sys.path[:] = [_first_path(plan), *dict.fromkeys([*_python_path(env), *fresh.path])]
+    sys.path[:] = [_first_path(plan), *dict.fromkeys([*_python_path(env), *state.path])]
     sys.path_importer_cache.clear()
+
+
+def _replace_streams(env: Mapping[str, str], *, unbuffered: bool) -> None:
+    """Open sys.stdin, stdout and stderr on the container's descriptors, as the interpreter does at its start.
+
+    Source: create_stdio in CPython's pylifecycle.c.
+    """
+    encoding, _, errors = env.get("PYTHONIOENCODING", "").partition(":")
+    is_portable = locale.setlocale(locale.LC_CTYPE) in ("C.UTF-8", "C.utf8", "UTF-8")
+    errors = errors or ("strict" if encoding or not is_portable else "surrogateescape")
+    old = sys.stderr
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = _open_stream(
+            number,
+            f"<{name}>",
+            encoding=codecs.lookup(encoding or "utf-8").name,
+            errors="backslashreplace" if name == "stderr" else errors,
+            unbuffered=unbuffered,
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    if unbuffered:
+        native.unbuffer_streams()
+    _redirect_logging(old, sys.stderr)
+
+
+def _open_stream(
+    number: int, name: str, *, encoding: str, errors: str, unbuffered: bool
+) -> io.TextIOWrapper | None:
+    try:
+        os.fstat(number)
+    except OSError:
+        return None
+    mode = "r" if number == 0 else "w"
+    raw = io.FileIO(number, mode, closefd=False)
+    raw.name = name
+    interactive = raw.isatty()
+    buffer: Any = raw
+    if number == 0:
+        buffer = io.BufferedReader(raw)
+    elif not unbuffered:
+        buffer = io.BufferedWriter(raw)
+    stream = io.TextIOWrapper(
+        buffer,
+        encoding=encoding,
+        errors=errors,
+        newline="\n",
+        line_buffering=not unbuffered and (interactive or number == 2),
+        write_through=unbuffered,
+    )
+    stream.mode = mode
+    return stream
+
+
+def _redirect_logging(old: Any, new: Any) -> None:
+    """Let the log handlers of imported modules write to the new stream."""
+    logging = sys.modules.get("logging")
+    for reference in list(logging._handlerList) if logging else ():
+        handler = reference()
+        if getattr(handler, "stream", None) is old and isinstance(handler, logging.StreamHandler):
+            handler.setStream(new)
 
 
 def _forget_parent(plan: ForkPlan) -> None:

@@ -1,6 +1,6 @@
-"""What of a new Python process lies below Python: C's streams and locale, thread counts, the kernel's view.
+"""The parts of a fork's new identity below Python: C's streams, thread counts, the kernel's view.
 
-Used in forks of the forkserver only. Not here: what Python itself shows (``interpreter.py``).
+Not here: what Python itself shows (``interpreter.py``).
 """
 
 import ctypes
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_MM, PR_SET_MM_MAP, PR_SET_CHILD_SUBREAPER = 1, 15, 35, 14, 36
+PR_SET_NAME, PR_SET_MM, PR_SET_MM_MAP = 15, 35, 14
 IONBF = 2
 
 _python = ctypes.pythonapi
@@ -31,7 +31,7 @@ _run_string = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(
 
 
 class Become(BaseException):
-    """Leaves everything that a fork of the forkserver was doing; what it becomes is in sys.excepthook."""
+    """Leaves everything that a fork of the forkserver was doing; sys.excepthook runs its program."""
 
 
 def become(program: Callable[[], object], *, before: Callable[[], None]) -> NoReturn:
@@ -50,7 +50,7 @@ def become(program: Callable[[], object], *, before: Callable[[], None]) -> NoRe
 
 
 def script(path: str) -> Callable[[], object]:
-    """Return the program of a file.
+    """Prepare the program of a file.
 
     Raises:
         OSError: It cannot be read.
@@ -62,7 +62,7 @@ def script(path: str) -> Callable[[], object]:
 
 
 def command(text: str) -> Callable[[], object]:
-    """Return the program of ``python -c``."""
+    """Prepare the program of ``python -c``."""
     return functools.partial(_run_string, text.encode() + b"\n", None)
 
 
@@ -110,15 +110,6 @@ def unbuffer_streams() -> None:
         _libc.setvbuf(ctypes.c_void_p.in_dll(_libc, name), None, IONBF, 0)
 
 
-def die_with_parent(signal_number: int) -> None:
-    _libc.prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
-
-
-def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends, as PID 1 is anyway."""
-    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
 def set_threads(env: Mapping[str, str]) -> None:
     """Give OpenMP, MKL and OpenBLAS the thread counts that they would have read from ``env`` at start.
 
@@ -153,7 +144,7 @@ def _set_openblas(library: ctypes.CDLL, number: int) -> None:
 
 
 def _loaded(*names: str) -> dict[str, ctypes.CDLL]:
-    """Return the shared libraries of this process whose file's name contains one of ``names``."""
+    """Open the shared libraries of this process whose file names contain one of ``names``."""
     found = {}
     with open("/proc/self/maps") as file:
         paths = {line.split(None, 5)[5].strip() for line in file if "/" in line}

@@ -55,7 +55,7 @@ MODULES = (
 Start = Callable[[dict[str, Any], StartRequest, dict[str, int], Callable[[], NoReturn]], int]
 
 
-def load(names: list[str], fresh: interpreter.Fresh) -> list[str]:
+def load(names: list[str], state: interpreter.ForkserverState) -> list[str]:
     """Import modules; returns the names of those that exist."""
     # With one thread, because OpenBLAS starts its own when it is loaded; each fork gets its own number.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -63,7 +63,7 @@ def load(names: list[str], fresh: interpreter.Fresh) -> list[str]:
         Path(path).exists() for path in ("/dev/kfd", "/dev/dxg")
     )
     # The first callback to be registered is the last to be called.
-    atexit.register(gc.unfreeze if has_gpu else fresh.hide_loaded)
+    atexit.register(gc.unfreeze if has_gpu else state.hide_loaded)
     loaded = []
     with contextlib.nullcontext() if has_gpu else _absent("triton"):
         for name in names:
@@ -72,7 +72,7 @@ def load(names: list[str], fresh: interpreter.Fresh) -> list[str]:
                 loaded.append(name)
     if not has_gpu:
         native.skip_destructors()
-    fresh.loaded()
+    state.loaded()
     # Objects that the collector does not touch stay on pages shared with all forks.
     gc.collect()
     gc.freeze()
@@ -89,7 +89,7 @@ def _absent(name: str) -> Iterator[None]:
         del sys.modules[name]
 
 
-def serve(sock: socket.socket, fresh: interpreter.Fresh, *, start: Start) -> None:
+def serve(sock: socket.socket, state: interpreter.ForkserverState, *, start: Start) -> None:
     """Carry out requests until the runtime closes its end.
 
     Raises:
@@ -98,7 +98,7 @@ def serve(sock: socket.socket, fresh: interpreter.Fresh, *, start: Start) -> Non
     while received := messages.receive(sock):
         request, descriptors = received
         try:
-            answer = {"pid": _fork(sock, request, descriptors, fresh, start)}
+            answer = {"pid": _fork(sock, request, descriptors, state, start)}
         except container.ContainerStartError as error:
             answer = {"error": error.message, "stage": error.stage}
         except (OSError, LookupError, TypeError, ValueError) as error:
@@ -109,7 +109,7 @@ def serve(sock: socket.socket, fresh: interpreter.Fresh, *, start: Start) -> Non
 
 
 def _fork(
-    sock: socket.socket, message: dict[str, Any], descriptors: list[int], fresh: Any, start: Start
+    sock: socket.socket, message: dict[str, Any], descriptors: list[int], state: Any, start: Start
 ) -> int:
     request = StartRequest.from_dict(message)
     plan, process = dict(request.fork_plan), request.spec.process
@@ -120,8 +120,8 @@ def _fork(
         sock.detach()
         descriptors.clear()
         with _no_exit():
-            last = torchrun.prepare(plan, fresh)
-            interpreter.run(plan, process.args, process.environment, fresh, last=last)
+            last = torchrun.prepare(plan, state)
+            interpreter.run(plan, process.args, process.environment, state, last=last)
 
     return start(message, request, fds, become)
 
@@ -165,13 +165,13 @@ def main(arguments: list[str] | None = None, *, start: Start = _start) -> None:
     sock.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is not for us
     began = time.monotonic()
-    fresh = interpreter.Fresh(_MODULES_AT_START)
-    loaded = load(settings.module or list(MODULES), fresh)
+    state = interpreter.ForkserverState(_MODULES_AT_START)
+    loaded = load(settings.module or list(MODULES), state)
     if sys.getfilesystemencoding() != "utf-8" or len(os.listdir("/proc/self/task")) != 1:
         sys.exit("the forkserver needs a UTF-8 locale, and modules that start no threads")
     messages.send(sock, {"ready": round(time.monotonic() - began, 3), "imports": loaded}, [])
     try:
-        serve(sock, fresh, start=start)
+        serve(sock, state, start=start)
     except ConnectionError:
         return
     except Become:

@@ -1,13 +1,12 @@
-"""Start torchrun's workers as forks too: torchrun itself would start each as a new interpreter.
+"""Fork torchrun's workers as well: torchrun itself would start each as a new interpreter.
 
-Before torchrun's own code runs, its process leaves a copy of itself aside that does nothing but wait (a
-zygote, in Android's word). For a worker, torchrun's ``Popen`` asks it for a fork. The worker's parent ends at
-once, and the worker becomes torchrun's own child: PID 1 of a container adopts orphans. Signals, waiting and
-exit codes are then as with a real ``Popen``; where anything is amiss, a real one is used.
+Before torchrun's own code runs, its process forks a copy of itself that only waits (a zygote, as Android
+calls it). For a worker, torchrun's ``Popen`` requests a fork from it. The worker's parent ends at once, and
+the worker becomes torchrun's own child: PID 1 of a container adopts orphans. Signals, waiting and exit codes
+are then as with a real ``Popen``; where the request fails, a real one is used.
 """
 
 import os
-import signal
 import socket
 import subprocess
 import threading
@@ -15,8 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from localkube.runtime import messages
-from localkube.runtime.forkserver import interpreter, native
+from localkube.runtime import messages, syscalls
+from localkube.runtime.forkserver import interpreter
 from localkube.runtime.forkserver.command import ForkPlan, plan
 
 LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch"}
@@ -33,7 +32,7 @@ class ForkedWorker(subprocess.Popen):
         self._sigint_wait_secs = 0.25
 
 
-def prepare(container: ForkPlan, fresh: interpreter.Fresh) -> Callable[[], None]:
+def prepare(container: ForkPlan, state: interpreter.ForkserverState) -> Callable[[], None]:
     """Leave a zygote aside if the container runs torchrun; return what is to do before it runs.
 
     Raises:
@@ -45,7 +44,7 @@ def prepare(container: ForkPlan, fresh: interpreter.Fresh) -> Callable[[], None]
     parent = os.getpid()
     if os.fork() == 0:
         ours.close()
-        _be_zygote(theirs, parent, fresh)
+        _be_zygote(theirs, parent, state)
     theirs.close()
     return lambda: _replace_popen(ours, container["executable"])
 
@@ -55,8 +54,8 @@ def _is_torchrun(container: ForkPlan) -> bool:
     return container["target"] in LAUNCHERS if container["kind"] == "module" else name == "torchrun"
 
 
-def _be_zygote(sock: socket.socket, parent: int, fresh: interpreter.Fresh) -> None:
-    native.die_with_parent(signal.SIGKILL)
+def _be_zygote(sock: socket.socket, parent: int, state: interpreter.ForkserverState) -> None:
+    syscalls.die_with_parent()
     if os.getppid() != parent:
         os._exit(0)
     os.setsid()
@@ -65,11 +64,11 @@ def _be_zygote(sock: socket.socket, parent: int, fresh: interpreter.Fresh) -> No
     os.closerange(3, sock.fileno())
     os.closerange(sock.fileno() + 1, 1 << 20)
     while received := messages.receive(sock):
-        order, descriptors = received
+        request, descriptors = received
         reader, writer = os.pipe2(os.O_CLOEXEC)
         middle = os.fork()
         if middle == 0:
-            _be_middle(order, descriptors, sock, writer, fresh)
+            _be_middle(request, descriptors, sock, writer, state)
         os.close(writer)
         os.waitpid(middle, 0)
         answer = os.read(reader, 32)
@@ -80,7 +79,7 @@ def _be_zygote(sock: socket.socket, parent: int, fresh: interpreter.Fresh) -> No
 
 
 def _be_middle(
-    order: dict[str, Any], descriptors: list[int], sock: socket.socket, writer: int, fresh: Any
+    request: dict[str, Any], descriptors: list[int], sock: socket.socket, writer: int, state: Any
 ) -> None:
     """Fork the worker and end, which makes it torchrun's child."""
     worker = os.fork()
@@ -89,12 +88,12 @@ def _be_middle(
         os._exit(0)
     sock.detach()
     os.setsid()
-    os.chdir(order["cwd"])
-    os.umask(order["umask"])
+    os.chdir(request["cwd"])
+    os.umask(request["umask"])
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
     os.closerange(3, 1 << 20)
-    interpreter.run(order["plan"], order["argv"], order["env"], fresh, last=lambda: None)
+    interpreter.run(request["plan"], request["argv"], request["env"], state, last=lambda: None)
 
 
 def _replace_popen(sock: socket.socket, python: str) -> None:
@@ -103,12 +102,12 @@ def _replace_popen(sock: socket.socket, python: str) -> None:
         from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
         if os.getpid() != 1:
-            native.adopt_orphans()
+            syscalls.adopt_orphans()
         subprocess_handler.Popen = _Popen(sock, python)
 
 
 class _Popen:
-    """What stands in for ``Popen`` in torchrun's subprocess handler.
+    """Replaces ``Popen`` in torchrun's subprocess handler.
 
     Args:
         sock: The zygote's other end.
@@ -127,18 +126,18 @@ class _Popen:
         decisive = {name: value for name, value in env.items() if name != "LD_PRELOAD" or not same}
         worker = plan(argv, decisive, python=self._python, path=env.get("PATH", ""))
         if worker is not None and options == {"start_new_session": True}:
-            pid = self._ask(worker, argv, env, [0, _number(stdout, 1), _number(stderr, 2)])
+            pid = self._request(worker, argv, env, [0, _number(stdout, 1), _number(stderr, 2)])
             if pid:
                 return ForkedWorker(args, pid)
         return subprocess.Popen(args=args, env=env, stdout=stdout, stderr=stderr, **options)
 
-    def _ask(self, worker: ForkPlan, argv: list[str], env: dict[str, str], descriptors: list[int]) -> int:
+    def _request(self, worker: ForkPlan, argv: list[str], env: dict[str, str], descriptors: list[int]) -> int:
         umask = os.umask(0)
         os.umask(umask)
-        order = {"plan": worker, "argv": argv, "env": env, "cwd": os.getcwd(), "umask": umask}
+        request = {"plan": worker, "argv": argv, "env": env, "cwd": os.getcwd(), "umask": umask}
         with self._lock:
             try:
-                messages.send(self._sock, order, descriptors)
+                messages.send(self._sock, request, descriptors)
                 received = messages.receive(self._sock)
             except OSError:
                 return 0
