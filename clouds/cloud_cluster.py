@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from clouds import confirmation
+from clouds.cluster_preflight import Probe, run
 from clouds.cluster_store import ClusterStore
 from clouds.options import HOURS, hours_of, until_of
 from clouds.price_table import Estimate, Price, hours_left
@@ -23,8 +24,8 @@ from clouds.release import release
 from clouds.tags import Tags
 from kitlib import config as settings
 from kitlib.clusters.base import Cluster, Shape
+from kitlib.clusters.checks import Check, Report
 from kitlib.clusters.kubectl import find_kubectl
-from kitlib.clusters.preflight import Check, Probe, Report, run
 from kitlib.display.tables import Table, Text
 from kitlib.errors import ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
 from kitlib.k8s import manifests, names

@@ -1,9 +1,73 @@
 """The checks before a cluster at a cloud is created; each cloud lists its own."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from clouds.tags import Tags
-from kitlib.clusters.preflight import Check, Probe, Report, failed, ok, run, warn
+from kitlib.clusters.checks import Check, Level, Report, ok
+from kitlib.display.progress import progress
+from kitlib.errors import KitError
+
+
+def warn(name: str, words: str, fix: str) -> Check:
+    """Build a check whose finding may cause a failure."""
+    return Check(name, Level.WARN, words, fix)
+
+
+def failed(name: str, words: str, fix: str) -> Check:
+    """Build a check that failed."""
+    return Check(name, Level.FAILED, words, fix)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A check to run.
+
+    Attributes:
+        name: Of the check.
+        ask: Runs it; returns one result or several.
+        needed: Whether an error that it raises is a failure; otherwise it is a warning.
+        stops: After its failure the other checks cannot run, as without credentials.
+    """
+
+    name: str
+    ask: Callable[[], Check | Iterable[Check]]
+    needed: bool = True
+    stops: bool = False
+
+
+def run(probes: Iterable[Probe], *, about: str) -> Report:
+    """Ask all, and return what they found; nothing is raised for what is wrong.
+
+    Args:
+        probes: In the order in which they are asked.
+        about: What is going to be made.
+    """
+    checks: list[Check] = []
+    with progress(f"preflight of {about}") as line:
+        for probe in probes:
+            line.update(probe.name)
+            found = _ask(probe)
+            checks += found
+            if probe.stops and any(each.level is Level.FAILED for each in found):
+                break
+        bad = sum(each.level is Level.FAILED for each in checks)
+        line.done(f"{len(checks)} checks, {bad} failed")
+    return Report(about, tuple(checks))
+
+
+def _ask(probe: Probe) -> list[Check]:
+    checks: list[Check] = []
+    try:
+        found = probe.ask()
+        for each in [found] if isinstance(found, Check) else found:
+            checks.append(each)  # one may be found before the next raises
+    except KitError as error:
+        if probe.needed:
+            return [*checks, failed(probe.name, error.what, error.fix)]
+        return [*checks, warn(probe.name, f"it could not be looked at: {error.what}", error.fix)]
+    return checks
 
 
 class ClusterPreflight(ABC):

@@ -11,7 +11,7 @@ from datetime import datetime
 from kitlib.display.tables import Table, age
 from kitlib.k8s import names, pods
 from kitlib.k8s.manifests import Object
-from workshop.progress_reporter import DONE, FAILED, RUNNING, NotebookProgress
+from workshop.progress_reporter import DONE, FAILED, RUNNING, NotebookPosition
 
 COLUMNS = ("attendee", "notebook", "cell", "doing", "finished", "pods", "trouble")
 STATE_WORDS = {RUNNING: "runs for", DONE: "idle for", FAILED: "failed, for"}
@@ -29,7 +29,7 @@ class AttendeeStatus:
     """
 
     name: str
-    notebooks: tuple[NotebookProgress, ...]
+    notebooks: tuple[NotebookPosition, ...]
     pods: tuple[Object, ...]
 
     @property
@@ -71,14 +71,14 @@ def statuses(
     return sorted(found, key=lambda status: status.name)
 
 
-def read(data: Mapping[str, str]) -> tuple[NotebookProgress, ...]:
+def read(data: Mapping[str, str]) -> tuple[NotebookPosition, ...]:
     """Parse a ConfigMap's data, the newest first; entries that are not valid are skipped."""
     found = []
     for notebook, text in data.items():
         try:
             said = json.loads(text)
             known = {name: said[name] for name in ("cell", "of", "state", "error", "at") if name in said}
-            progress = NotebookProgress(notebook, **known)
+            progress = NotebookPosition(notebook, **known)
             datetime.fromisoformat(progress.at)
             if (
                 isinstance(progress.cell, int)
@@ -91,7 +91,7 @@ def read(data: Mapping[str, str]) -> tuple[NotebookProgress, ...]:
     return tuple(sorted(found, key=lambda each: each.at, reverse=True))
 
 
-def ended(progress: NotebookProgress) -> bool:
+def ended(progress: NotebookPosition) -> bool:
     """Whether the last cell of a notebook has run."""
     return progress.cell == progress.of > 0 and progress.state == DONE
 

@@ -37,7 +37,7 @@ Course = Mapping[str, list[tuple[str, int, int]]]  # a cell's source -> notebook
 
 
 @dataclass(frozen=True)
-class NotebookProgress:
+class NotebookPosition:
     """The progress of one notebook.
 
     Attributes:
@@ -85,7 +85,7 @@ class ProgressReporter:
         self.kube = kube
         self.ended = False
         self._course = course or cells
-        self._last = NotebookProgress(Path(os.environ.get(SESSION, "")).stem or UNKNOWN)
+        self._last = NotebookPosition(Path(os.environ.get(SESSION, "")).stem or UNKNOWN)
         self._queue: deque[tuple[str, str, str]] = deque()
         self._wakeup, self._stopping = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -162,7 +162,7 @@ class ProgressReporter:
             log.debug("the progress of this notebook was not reported: %s", error.what)
 
 
-def locate(source: str, last: NotebookProgress, course: Course) -> NotebookProgress:
+def locate(source: str, last: NotebookPosition, course: Course) -> NotebookPosition:
     """Find a cell of the course by its source; any other cell leaves the progress as it was. Pure.
 
     Cells such as ``import kitlib as kit`` are in many notebooks: the notebook of the previous cell wins.
@@ -170,7 +170,7 @@ def locate(source: str, last: NotebookProgress, course: Course) -> NotebookProgr
     found = course.get(source.strip(), [])
     here = [each for each in found if each[0] == last.notebook]
     if here or len(found) == 1:
-        return NotebookProgress(*(here or found)[0])
+        return NotebookPosition(*(here or found)[0])
     return last
 
 

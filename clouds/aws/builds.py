@@ -17,7 +17,7 @@ from clouds.aws.roles import Role, trusts
 from clouds.image_builds import BuildSource, follow
 from clouds.reconciler.clock import Clock
 from clouds.reconciler.resource import ABSENT, ResourceState, ResourceStatus
-from kitlib.clusters.registry import Order
+from kitlib.clusters.image_registry import BuildRequest
 from kitlib.errors import CommandFailed
 
 MACHINE = "BUILD_GENERAL1_MEDIUM"  # 4 vCPUs and 8 GB: about a cent a minute
@@ -125,7 +125,7 @@ class CodeBuildRun(AwsResource):
 
     kind, expected = "AWS::CodeBuild::Build", 900.0  # most of it is the base, which has gigabytes
 
-    def __init__(self, plan: EksPlan, project: CodeBuildProject, order: Order, source: str) -> None:
+    def __init__(self, plan: EksPlan, project: CodeBuildProject, order: BuildRequest, source: str) -> None:
         super().__init__(plan, "image build", (project.name,))
         self.project, self.order, self.source = project.project, order, source
         self.build, self.ended = "", {}
@@ -157,7 +157,9 @@ class CodeBuildRun(AwsResource):
             self.session.find("codebuild", "stop_build", id=self.build)
 
 
-def build(plan: EksPlan, order: Order, *, report: Callable[[str], None], clock: Clock | None = None) -> None:
+def build(
+    plan: EksPlan, order: BuildRequest, *, report: Callable[[str], None], clock: Clock | None = None
+) -> None:
     """Build an image and push it; returns when it is in its repository.
 
     Args:
@@ -192,7 +194,7 @@ def build(plan: EksPlan, order: Order, *, report: Callable[[str], None], clock: 
         raise CommandFailed(
             _last_words(plan, one.ended) or f"its status is {one.ended['buildStatus']}",
             about=f"CodeBuild {one.build}, {about}",
-            fix="mend the Dockerfile; all that it wrote: "
+            fix="fix the Dockerfile; all that it wrote: "
             + one.ended.get("logs", {}).get("deepLink", "its log"),
         )
 
@@ -202,7 +204,7 @@ def buildspec(*commands: str) -> str:
     return json.dumps({"version": 0.2, "phases": {"build": {"commands": list(commands)}}})
 
 
-def _commands(order: Order, region: str) -> tuple[str, ...]:
+def _commands(order: BuildRequest, region: str) -> tuple[str, ...]:
     host = order.image.partition("/")[0]
     values = [f"--build-arg={key}={value}" for key, value in order.arguments.items()]
     login = (

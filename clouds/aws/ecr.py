@@ -11,7 +11,7 @@ from clouds.aws.builds import build
 from clouds.aws.plan import EksPlan
 from clouds.aws.registry import Repositories
 from clouds.reconciler.clock import Clock
-from kitlib.clusters.registry import Login, Order, Registry, Stored, short_name
+from kitlib.clusters.image_registry import BuildRequest, Login, Registry, StoredImage, short_name
 
 NOT_THERE = {"ImageNotFoundException", "RepositoryNotFoundException"}
 
@@ -39,7 +39,7 @@ class EcrRegistry(Registry):
         user, _, password = base64.b64decode(found["authorizationToken"]).decode().partition(":")
         return Login(urlsplit(found["proxyEndpoint"]).netloc, user, password)
 
-    def stored(self, name: str, tag: str) -> Stored | None:
+    def stored(self, name: str, tag: str) -> StoredImage | None:
         """Return the image of a tag, or None."""
         found = self.session.call(
             "ecr",
@@ -51,8 +51,8 @@ class EcrRegistry(Registry):
         if not found or not found["imageDetails"]:
             return None
         image = found["imageDetails"][0]
-        return Stored(image["imageDigest"], image.get("imageSizeInBytes") or 0)
+        return StoredImage(image["imageDigest"], image.get("imageSizeInBytes") or 0)
 
-    def build(self, order: Order, *, report: Callable[[str], None]) -> None:
+    def build(self, order: BuildRequest, *, report: Callable[[str], None]) -> None:
         """Have CodeBuild build an image and push it."""
         build(self.plan, order, report=report, clock=self.clock)

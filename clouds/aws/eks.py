@@ -14,7 +14,7 @@ from clouds.cluster_store import ClusterStore
 from clouds.options import COMMON_OPTIONS, DISK_GB, HOURS, admins_of, no_words, other_machines, until_of
 from clouds.price_table import Estimate, Price
 from kitlib.clusters.base import Shape
-from kitlib.clusters.preflight import Check, Report
+from kitlib.clusters.checks import Check, Report
 from kitlib.display.progress import progress
 from kitlib.display.tables import Text
 from kitlib.errors import KitError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clouds.aws.cluster import NodeGroup
     from clouds.aws.plan import AwsResource, EksPlan
     from clouds.aws.session import AwsSession
-    from kitlib.clusters.registry import Registry
+    from kitlib.clusters.image_registry import Registry
 
 GPU = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 LONGEST_NAME = 24

@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable
 
 from clouds.aws.session import AwsSession
-from kitlib.clusters.preflight import Check, failed, ok, warn
+from clouds.cluster_preflight import failed, warn
+from kitlib.clusters.checks import Check, ok
 from kitlib.errors import KitError
 
 # All that creating, listing, extending and deleting a cluster asks for; a test compares it with what a whole

@@ -20,8 +20,8 @@ from clouds.aws.plan import EksPlan
 from clouds.aws.quotas import Quotas
 from clouds.aws.session import AwsSession
 from clouds.aws.versions import check_version
-from clouds.cluster_preflight import ClusterPreflight
-from kitlib.clusters.preflight import Check, Probe, Report, failed, ok, warn
+from clouds.cluster_preflight import ClusterPreflight, Probe, failed, warn
+from kitlib.clusters.checks import Check, Report, ok
 
 # Where the account itself is asked, whatever region was chosen; a region that is not enabled answers nobody.
 HOMES = {"aws": "us-east-1", "aws-cn": "cn-north-1", "aws-us-gov": "us-gov-west-1"}

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from clouds import tags
 from clouds.aws.instance_types import instance_type
 from clouds.aws.session import AwsSession
-from kitlib.clusters.preflight import Check, failed, ok, warn
+from clouds.cluster_preflight import failed, warn
+from kitlib.clusters.checks import Check, ok
 
 # By the letters that a type begins with: what Service Quotas calls the family, and the codes of its quotas of
 # vCPUs, on demand and spot. https://docs.aws.amazon.com/general/latest/gr/ec2-service.html

@@ -170,10 +170,10 @@ class S3Bucket(AwsResource):
         versions = self.session.client("s3").get_paginator("list_object_versions")
         for page in versions.paginate(Bucket=self.plan.bucket):
             every = [*page.get("Versions", []), *page.get("DeleteMarkers", [])]
-            doomed = [{"Key": each["Key"], "VersionId": each["VersionId"]} for each in every]
-            if doomed:
+            batch = [{"Key": each["Key"], "VersionId": each["VersionId"]} for each in every]
+            if batch:
                 self.session.call(
-                    "s3", "delete_objects", Bucket=self.plan.bucket, Delete={"Objects": doomed, "Quiet": True}
+                    "s3", "delete_objects", Bucket=self.plan.bucket, Delete={"Objects": batch, "Quiet": True}
                 )
         self.session.find("s3", "delete_bucket", Bucket=self.plan.bucket)
 

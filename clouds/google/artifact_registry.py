@@ -13,7 +13,7 @@ from clouds.google.token import access_token
 from clouds.reconciler import reconcile
 from clouds.reconciler.clock import Clock
 from clouds.tags import Tags
-from kitlib.clusters.registry import Login, Order, Registry, Stored, short_name
+from kitlib.clusters.image_registry import BuildRequest, Login, Registry, StoredImage, short_name
 
 USER = "oauth2accesstoken"  # as Artifact Registry calls whoever brings an access token
 _REPOSITORIES = "projects.locations.repositories"
@@ -40,7 +40,7 @@ class ArtifactRegistry(Registry):
         """Return what opens the registry for an hour."""
         return Login(self._uri().partition("/")[0], USER, access_token()[0])
 
-    def stored(self, name: str, tag: str) -> Stored | None:
+    def stored(self, name: str, tag: str) -> StoredImage | None:
         """Return the image of a tag, or None."""
         image, repository = short_name(name).replace("/", "%2F"), self.repository.id
         found = self._find("packages.tags", f"{repository}/packages/{image}/tags/{tag}")
@@ -48,9 +48,9 @@ class ArtifactRegistry(Registry):
             return None
         digest = found["version"].rpartition("/")[2]
         shown = self._find("dockerImages", f"{repository}/dockerImages/{image}@{digest}") or {}
-        return Stored(digest, int(shown.get("imageSizeBytes", 0)))
+        return StoredImage(digest, int(shown.get("imageSizeBytes", 0)))
 
-    def build(self, order: Order, *, report: Callable[[str], None]) -> None:
+    def build(self, order: BuildRequest, *, report: Callable[[str], None]) -> None:
         """Have Cloud Build build an image and push it."""
         build(self.session, self.tags, order, report=report, clock=self.clock)
 

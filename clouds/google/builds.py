@@ -19,7 +19,7 @@ from clouds.image_builds import BuildSource, follow
 from clouds.reconciler.clock import Clock
 from clouds.reconciler.resource import ABSENT, Resource, ResourceState, ResourceStatus
 from clouds.tags import Tags
-from kitlib.clusters.registry import Order
+from kitlib.clusters.image_registry import BuildRequest
 from kitlib.errors import CommandFailed
 
 FOLDER = "trainyard/builds"  # of the bucket
@@ -33,7 +33,7 @@ _RUNNING = {"STATUS_UNKNOWN", "PENDING", "QUEUED", "WORKING"}
 def build(
     session: GcpSession,
     tags: Tags,
-    order: Order,
+    order: BuildRequest,
     *,
     report: Callable[[str], None],
     clock: Clock | None = None,
@@ -75,11 +75,11 @@ def build(
         raise CommandFailed(
             "\n".join(one.log()[-LAST_LINES:]) or _why(one.ended),
             about=f"Cloud Build {one.id}, {about}",
-            fix=f"mend the Dockerfile; all that it wrote: {one.ended.get('logUrl', 'its log')}",
+            fix=f"fix the Dockerfile; all that it wrote: {one.ended.get('logUrl', 'its log')}",
         )
 
 
-def body(account: ServiceAccount, bucket: str, source: str, order: Order, *, mark: str) -> dict:
+def body(account: ServiceAccount, bucket: str, source: str, order: BuildRequest, *, mark: str) -> dict:
     """Return what is asked of Cloud Build: with an account of ours, it has to know where the log goes."""
     values = [f"--build-arg={key}={value}" for key, value in order.arguments.items()]
     words = ["build", f"--file={order.dockerfile}", f"--tag={order.image}", *values, "."]

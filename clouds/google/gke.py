@@ -17,7 +17,7 @@ from clouds.price_table import Estimate, Price
 from clouds.reconciler import reconcile
 from kitlib import config as settings
 from kitlib.clusters.base import Shape
-from kitlib.clusters.preflight import Check, Report
+from kitlib.clusters.checks import Check, Report
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput
 from kitlib.k8s import manifests, names
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clouds.google.session import GcpSession
     from clouds.google.stack import GkePlan
     from clouds.reconciler.resource import Resource
-    from kitlib.clusters.registry import Registry
+    from kitlib.clusters.image_registry import Registry
 
 LONGEST_NAME = 40
 OPTIONS = {

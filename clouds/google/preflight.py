@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from clouds import tags
-from clouds.cluster_preflight import ClusterPreflight
+from clouds.cluster_preflight import ClusterPreflight, Probe, failed
 from clouds.google import permissions, quotas
 from clouds.google.client_errors import GcpError
 from clouds.google.network import network_of
@@ -16,7 +16,7 @@ from clouds.google.owned import read
 from clouds.google.session import endpoint, find
 from clouds.google.stack import GkePlan
 from clouds.google.token import TOKEN
-from kitlib.clusters.preflight import Check, Probe, Report, failed, ok
+from kitlib.clusters.checks import Check, Report, ok
 
 APIS = (
     "artifactregistry",

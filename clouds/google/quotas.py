@@ -5,10 +5,11 @@ New projects may often have no GPU at all: a GPU needs a quota in its region and
 
 from collections.abc import Iterator
 
+from clouds.cluster_preflight import failed
 from clouds.google.machines import SYSTEM_DISK_GB, SYSTEM_MACHINE
 from clouds.google.session import find
 from clouds.google.stack import GkePlan
-from kitlib.clusters.preflight import Check, failed, ok
+from kitlib.clusters.checks import Check, ok
 
 _SSD = "SSD_TOTAL_GB"  # balanced disks count as these
 

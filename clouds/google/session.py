@@ -50,7 +50,7 @@ class GcpSession:
         BadInput: No project is named, and none goes with the credentials.
 
     Example:
-        >>> session = Session("my-project", "us-central1-c")
+        >>> session = GcpSession("my-project", "us-central1-c")
         >>> session.rest("compute", "zones.get", project=session.project, zone=session.zone)["status"]
         'UP'
     """

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from kitlib import config
 from kitlib.clusters.base import Cluster, Shape
+from kitlib.clusters.checks import Report
 from kitlib.clusters.cleanup import delete_all
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.clusters.local import LocalCluster, not_found
 from kitlib.clusters.plugins import PROVIDERS, load
-from kitlib.clusters.preflight import Report
 from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound

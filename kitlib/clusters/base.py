@@ -15,9 +15,9 @@ from typing import ClassVar
 
 from kitlib import config
 from kitlib.clusters import nodes
+from kitlib.clusters.checks import Report, ok
+from kitlib.clusters.image_registry import Registry
 from kitlib.clusters.kubectl import run_kubectl
-from kitlib.clusters.preflight import Report, ok
-from kitlib.clusters.registry import Registry
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table, Text
 from kitlib.errors import BadInput, KitError, Rejected, RunNotFound, VolumeNotFound
@@ -353,7 +353,7 @@ class Cluster(AbstractContextManager, ABC):
             try:
                 applied.append(self.kube.apply(each))
             except Rejected as error:
-                raise launch_rejected(error, text, document=document, fix=f"mend {path}") from error
+                raise launch_rejected(error, text, document=document, fix=f"fix {path}") from error
         return Table(
             ("object", "namespace"),
             [(title(each), each["metadata"].get("namespace")) for each in applied],

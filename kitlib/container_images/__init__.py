@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kitlib import config
 from kitlib.clusters import Cluster
-from kitlib.clusters.registry import Order, Registry
+from kitlib.clusters.image_registry import BuildRequest, Registry
 from kitlib.container_images import engines
 from kitlib.container_images.build_context import Context
 from kitlib.container_images.engines import missing as engine_missing
@@ -120,7 +120,7 @@ def _at_a_cloud(name: str, tag: str, context: Context, home: Registry) -> Contai
     with progress(f"image {full}") as line, tempfile.TemporaryDirectory(prefix="trainyard-build-") as aside:
         line.update("sending what it is built from")
         archive = context.archive(Path(aside, "context.zip"))
-        home.build(Order(full, archive, context.within, dict(context.arguments)), report=line.update)
+        home.build(BuildRequest(full, archive, context.within, dict(context.arguments)), report=line.update)
         line.done("built and pushed")
     there = home.stored(name, tag)
     size, digest = (there.bytes, there.digest) if there else (0, "")

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kitlib.clusters.registry import Login
+from kitlib.clusters.image_registry import Login
 from kitlib.container_images.build_context import Context
 from kitlib.display.progress import progress
 from kitlib.errors import CommandFailed

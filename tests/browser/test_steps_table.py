@@ -6,7 +6,7 @@ import pytest
 
 from ..cloud.aws import FakeAmazon
 from ..cloud.aws.machines import nodes_of
-from ..cloud.backing import Backing
+from ..cloud.backing_cluster import BackingCluster
 from .pages import menu, open_notebook, until, write_notebook
 
 NAME, REGION = "shown", "us-west-2"
@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.ma
 @pytest.fixture
 def amazon(state_home):
     """A fake Amazon whose time stands still as yet, with a real cluster behind the one that is made."""
-    with FakeAmazon() as amazon, Backing(amazon.token_webhook(NAME), nodes=2) as behind:
+    with FakeAmazon() as amazon, BackingCluster(amazon.token_webhook(NAME), nodes=2) as behind:
         amazon.backing(NAME, endpoint=behind.endpoint, ca=behind.ca, on_nodes=nodes_of(behind))
         yield amazon
         behind.settled()

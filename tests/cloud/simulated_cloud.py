@@ -14,7 +14,7 @@ from functools import partial
 from clouds.reconciler.resource import ABSENT, Resource, ResourceState, ResourceStatus
 from kitlib.errors import ProviderFailed, Rejected
 
-from .deaths import Killed
+from .crash_injection import ProcessKilled
 from .simulated_clock import SimulatedClock
 
 
@@ -76,7 +76,7 @@ class SimulatedCloud:
         """Carry out one request, with the fault that the tests want at its number."""
         with self._lock:
             if died.is_set():
-                raise Killed
+                raise ProcessKilled
             if self.around is not None:
                 effect = partial(self.around, verb, plan.name, effect)
             number = len(self.log)
@@ -85,7 +85,7 @@ class SimulatedCloud:
             fault = self.faults.get(number, "")
             if fault == "killed before":
                 died.set()
-                raise Killed
+                raise ProcessKilled
             if fault == "busy":
                 raise _Busy("the cloud is busy", about=plan.name, fix="wait")
             if fault == "refused":
@@ -95,7 +95,7 @@ class SimulatedCloud:
                 self.things[plan.name].broken = "the cloud had no room"
             if fault == "killed after":
                 died.set()
-                raise Killed
+                raise ProcessKilled
             if fault == "lost":  # it took effect, and the answer never came
                 raise _Busy("the connection was lost", about=plan.name, fix="wait")
             return result

@@ -17,7 +17,7 @@ from clouds.reconciler import reconcile
 from clouds.tags import Tags
 from kitlib.errors import BadInput, ClusterNotFound
 
-from .eks_life import Life
+from .eks_lifecycle import EksLifecycle
 from .google.fake import PROJECT
 from .simulated_clock import SimulatedClock
 
@@ -30,7 +30,7 @@ def no_budget(monkeypatch, state_home):
 
 
 def test_what_stands_at_aws_counts_for_another_region_for_more_nodes_and_for_more_hours(amazon, monkeypatch):
-    life = Life(amazon)
+    life = EksLifecycle(amazon)
     life.create()
     lab = EksCluster("lab", life.plan.session)
     cost = lab._cost()
@@ -64,7 +64,7 @@ def test_what_stands_at_aws_counts_for_another_region_for_more_nodes_and_for_mor
 
 
 def test_a_role_whose_tags_name_a_region_that_is_none_costs_nothing(amazon):
-    life = Life(amazon)
+    life = EksLifecycle(amazon)
     tags = replace(life.plan.tags, cluster="lab")
     iam = life.plan.session.client("iam")
     written = [{"Key": key, "Value": value} for key, value in tags.amazon().items()]

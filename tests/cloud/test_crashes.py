@@ -13,8 +13,8 @@ import pytest
 from kitlib.errors import KitError
 
 from .aws.waits import SECONDS
-from .deaths import Killed, Life
-from .worlds import WHEN, Amazon, Google, MadeUp
+from .crash_injection import ProcessKilled, ProcessLife
+from .scenarios import WHEN, AwsScenario, GcpScenario, SimulatedScenario
 
 MOST_PROCESSES = 200
 pytestmark = pytest.mark.timeout(900)  # of work, not of waiting: time passes at once
@@ -32,17 +32,17 @@ def clients():
 def world(request, clients, monkeypatch):
     """A cloud with an empty account, in which all is ready after a few seconds."""
     if request.param == "made up":
-        return MadeUp()
+        return SimulatedScenario()
     if request.param == "google":
         google = request.getfixturevalue("google")
         for kind in google.world.delays:
             google.delay(kind, min(5.0, google.world.delays[kind]))
-        return Google(google, monkeypatch.setattr)
+        return GcpScenario(google, monkeypatch.setattr)
     monkeypatch.setenv("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
     amazon = request.getfixturevalue("amazon")
     for kind in SECONDS:
         amazon.delay(kind, 5)
-    return Amazon(amazon, clients)
+    return AwsScenario(amazon, clients)
 
 
 def by_many(world, act, *, changes):
@@ -52,10 +52,12 @@ def by_many(world, act, *, changes):
     """
     made: set[str] = set()
     for number in range(MOST_PROCESSES):
-        life = Life(changes - 1, "after", lambda request: world.changes(request) and request not in made)
+        life = ProcessLife(
+            changes - 1, "after", lambda request: world.changes(request) and request not in made
+        )
         try:
             act(life)
-        except Killed:
+        except ProcessKilled:
             made.update(life.requests)
             world.clock.advance(PAUSE)
             continue
@@ -76,8 +78,8 @@ def begin_and_delete(world, points):
     killed = 0
     for point in points:
         try:
-            world.create(Life(point, "after", world.changes))
-        except Killed:
+            world.create(ProcessLife(point, "after", world.changes))
+        except ProcessKilled:
             killed += 1
         begun = [each for each in world.life.requests if world.changes(each)]
         world.clock.advance(PAUSE)
@@ -132,13 +134,13 @@ def live(world, *, seed, histories):
     for number in range(histories):
         for _ in range(choose.randint(1, 3)):
             act = choose.choice([world.create, world.create, world.delete])
-            life = Life(choose.randint(0, 60), choose.choice(WHEN), world.changes)
+            life = ProcessLife(choose.randint(0, 60), choose.choice(WHEN), world.changes)
             if choose.random() < 0.5:
                 world.trouble(choose)
-            with contextlib.suppress(Killed, KitError):
+            with contextlib.suppress(ProcessKilled, KitError):
                 act(life, workers=choose.choice([1, 8]))
             world.clock.advance(choose.choice([0, PAUSE, 600]))
         world.clock.advance(PAUSE)
-        world.mend()
+        world.clear_faults()
         world.delete(workers=8)
         assert world.left() == [], f"history {number} of seed {seed}"

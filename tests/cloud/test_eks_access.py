@@ -8,7 +8,7 @@ from clouds.aws.permissions import needed
 from clouds.aws.roles import roles
 from kitlib.errors import BadInput, ClusterNotFound
 
-from .eks_life import Life, session
+from .eks_lifecycle import EksLifecycle, session
 
 ROLE, ADA = "arn:aws:iam::123456789012:role/staff/teachers", "arn:aws:iam::123456789012:user/ada"
 
@@ -32,7 +32,7 @@ def pods(eks):
 def test_others_administer_a_cluster_and_rooms_read_its_bucket_until_it_goes_with_all_of_them(
     amazon, eks, state_home
 ):
-    life = Life(amazon, admins=(ROLE,))
+    life = EksLifecycle(amazon, admins=(ROLE,))
     life.create()
     lab = EksCluster("lab", life.plan.session)
     said = lab.add_admin(ADA)

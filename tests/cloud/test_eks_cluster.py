@@ -15,7 +15,7 @@ from clouds.aws.stack import clusters, discover, extend, there
 from kitlib.config import ROOT
 from kitlib.errors import KitError
 
-from .eks_life import REGION, Life
+from .eks_lifecycle import REGION, EksLifecycle
 
 HOUR = 3600
 # What IAM calls otherwise than the API does; who somebody is, everybody may ask.
@@ -29,7 +29,7 @@ OTHERWISE = {
 
 @pytest.fixture
 def life(amazon):
-    return Life(amazon)
+    return EksLifecycle(amazon)
 
 
 def client(service):
@@ -106,7 +106,7 @@ def test_no_policy_has_a_wildcard_among_its_actions(amazon, life):
 
 @pytest.mark.slow
 def test_of_two_who_make_it_at_once_one_cluster_comes_of_it(amazon, life):
-    other = Life(amazon)
+    other = EksLifecycle(amazon)
     errors = []
 
     def make():
@@ -209,7 +209,7 @@ def test_spoiled_tags_hide_nothing_from_the_end(amazon, life):
 
 @pytest.mark.slow
 def test_what_kubernetes_left_goes_and_what_somebody_added_is_named(amazon):
-    life = Life(amazon, private=True)
+    life = EksLifecycle(amazon, private=True)
     life.create()
     assert life.kinds()["natgateway"] == 1
     ec2, elb = client("ec2"), client("elbv2")

@@ -1,4 +1,4 @@
-"""What goes wrong at AWS, said so that somebody can mend it: by the fake's answers over HTTP."""
+"""What goes wrong at AWS, said so that somebody can fix it: by the fake's answers over HTTP."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime

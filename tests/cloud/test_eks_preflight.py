@@ -1,4 +1,4 @@
-"""What is found before an EKS cluster is begun, and that each thing found says what mends it."""
+"""What is found before an EKS cluster is begun, and that each thing found says how to fix it."""
 
 import json
 from datetime import timedelta
@@ -12,10 +12,10 @@ from clouds.aws.plan import SYSTEM, TRAIN, EksPlan, NodeGroupPlan
 from clouds.aws.preflight import check
 from clouds.aws.session import AwsSession
 from clouds.tags import Tags
-from kitlib.clusters.preflight import Check, Level
+from kitlib.clusters.checks import Check, Level
 from kitlib.errors import PreflightFailed
 
-from .eks_life import Life
+from .eks_lifecycle import EksLifecycle
 
 HERE = "us-east-1"
 CHANGES = ("Create", "Delete", "Put", "Attach", "Modify", "Update", "Run", "Allocate", "Tag")
@@ -242,7 +242,7 @@ ALSO = {
 
 
 def test_the_actions_that_are_checked_are_all_that_a_whole_life_of_a_cluster_asks_for(amazon):
-    life = Life(amazon, private=True)
+    life = EksLifecycle(amazon, private=True)
     life.create()
     life.delete()
     asked = {ALSO.get(each, each) for each in amazon.actions()} - {"sts:GetCallerIdentity"}

@@ -10,7 +10,7 @@ from kitlib import clusters
 from kitlib.errors import BadInput, ClusterNotFound
 
 from .aws.machines import nodes_of
-from .backing import Backing
+from .backing_cluster import BackingCluster
 from .simulated_clock import SimulatedClock
 
 KEY, INSTRUCTOR = "AKIATESTTESTTESTTEST", "arn:aws:iam::123456789012:user/instructor"
@@ -19,7 +19,7 @@ HERE = {"name": "yard", "nodes": 2, "region": "us-west-2", "instance_type": "m5.
 
 @pytest.fixture(scope="module")
 def behind(state_home, one_amazon):
-    with Backing(one_amazon.token_webhook("yard"), nodes=3) as backing:
+    with BackingCluster(one_amazon.token_webhook("yard"), nodes=3) as backing:
         yield backing
 
 

@@ -12,7 +12,7 @@ from clouds.aws.session import AwsSession
 from clouds.aws.token import PREFIX, token
 
 from .aws.machines import nodes_of
-from .backing import Backing
+from .backing_cluster import BackingCluster
 from .test_fake_aws import client, cluster, network, nodes
 
 KEY = "AKIATESTTESTTESTTEST"
@@ -21,7 +21,7 @@ INSTRUCTOR = "arn:aws:iam::123456789012:user/instructor"
 
 @pytest.fixture(scope="module")
 def behind(state_home, one_amazon):
-    with Backing(one_amazon.token_webhook("yard"), nodes=2) as backing:
+    with BackingCluster(one_amazon.token_webhook("yard"), nodes=2) as backing:
         yield backing
 
 

@@ -12,7 +12,7 @@ from kitlib import config
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.errors import BadInput, ClusterNotFound
 
-from .backing import Backing
+from .backing_cluster import BackingCluster
 from .google.fake import PROJECT
 from .google.nodes import nodes_of
 
@@ -26,7 +26,7 @@ def test_a_cluster_is_made_used_found_again_extended_and_leaves_nothing(
 ):
     monkeypatch.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", "ya29.owner")
     google.identities.add("ya29.owner")
-    with Backing(google.token_webhook, nodes=2) as behind:
+    with BackingCluster(google.token_webhook, nodes=2) as behind:
         google.backing(behind.endpoint, behind.ca, nodes_of(behind))
         GkeCluster.create("lab", Shape(1, options=OPTIONS))
         file = config.state_folder() / "gke" / "lab.kubeconfig"

@@ -1,4 +1,4 @@
-"""What goes wrong at Google Cloud, said so that somebody can mend it: by real credentials, and by the fake.
+"""What goes wrong at Google Cloud, said so that somebody can fix it: by real credentials, and by the fake.
 
 Denied rights, disabled APIs, quotas, typos, names that are taken and clusters that were deleted by hand are
 in `test_gke_session`, `test_gke_preflight` and `test_gke_resources`.
@@ -24,8 +24,8 @@ from clouds.tags import Tags
 from kitlib.clusters.base import Shape
 from kitlib.errors import BadInput, PreflightFailed
 
+from .google.api_errors import stockout
 from .google.fake import PROJECT
-from .google.refusals import stockout
 from .simulated_clock import SimulatedClock
 
 ZONE = "us-central1-c"
@@ -118,7 +118,7 @@ def test_a_network_that_is_lost_in_the_middle_is_named_and_the_same_call_goes_on
     assert caught.value.why in (ErrorReason.NETWORK, ErrorReason.FAULT) and "the same call" in str(
         caught.value
     )
-    google.mend()
+    google.clear_faults()
     reconcile.bring_up(resources(plan), title="lab", resume="the same call", clock=clock)
     reconcile.take_down(discover(GcpSession(PROJECT), "lab"), title="lab", resume="again", clock=clock)
     assert google.left() == []

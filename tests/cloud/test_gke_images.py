@@ -23,9 +23,9 @@ from kitlib.container_images import engine_missing
 from kitlib.errors import CommandFailed, Interrupted
 
 from ..unit.container_registry import PASSWORD, serve_registry
+from .google.api_errors import LineCut, OperationFailure, permission_denied
 from .google.fake import PROJECT
 from .google.images import BYTES
-from .google.refusals import LineCut, OperationFailure, permission_denied
 from .simulated_clock import SimulatedClock
 
 NO_ENGINE = engine_missing() or ("" if shutil.which("docker-registry") else "there is no docker-registry")

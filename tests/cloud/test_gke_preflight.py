@@ -12,11 +12,11 @@ from clouds.google.session import GcpSession
 from clouds.google.stack import GkePlan
 from clouds.tags import Tags
 from kitlib.clusters.base import Shape
-from kitlib.clusters.preflight import Level
+from kitlib.clusters.checks import Level
 from kitlib.errors import BadInput, PreflightFailed
 
+from .google.api_errors import ApiError
 from .google.fake import PROJECT
-from .google.refusals import ApiError
 
 END = datetime(2026, 11, 22, 13, tzinfo=UTC)
 T4 = {"nodes": 2, "accelerator": "nvidia-tesla-t4"}

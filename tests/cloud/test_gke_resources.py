@@ -25,8 +25,8 @@ from clouds.reconciler import reconcile
 from clouds.tags import Tags
 from kitlib.errors import KitError
 
+from .google.api_errors import permission_denied, stockout
 from .google.fake import PROJECT
-from .google.refusals import permission_denied, stockout
 from .simulated_clock import SimulatedClock
 
 ZONE = "us-central1-c"

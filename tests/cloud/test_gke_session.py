@@ -13,8 +13,8 @@ from clouds.google.kubeconfig import kubeconfig
 from clouds.google.session import GcpSession, find
 from kitlib.errors import BadInput
 
+from .google.api_errors import permission_denied, service_disabled, stockout
 from .google.fake import PROJECT
-from .google.refusals import permission_denied, service_disabled, stockout
 
 LAB = f"projects/{PROJECT}/locations/us-central1-c/clusters/lab"
 

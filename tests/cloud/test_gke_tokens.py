@@ -8,7 +8,7 @@ from google.cloud.container_v1 import types
 
 from clouds.google.kubeconfig import kubeconfig
 
-from .backing import Backing
+from .backing_cluster import BackingCluster
 from .google.clients import Clients
 from .google.fake import PROJECT, FakeGoogle
 from .google.nodes import nodes_of
@@ -20,7 +20,7 @@ PLACE = f"projects/{PROJECT}/locations/us-central1-c"
 def test_a_google_token_opens_the_cluster_whose_nodes_are_those_of_its_pools(
     state_home, tmp_path, monkeypatch
 ):
-    with FakeGoogle() as google, Backing(google.token_webhook, nodes=2) as behind:
+    with FakeGoogle() as google, BackingCluster(google.token_webhook, nodes=2) as behind:
         google.backing(behind.endpoint, behind.ca, nodes_of(behind))
         clients = Clients(google.endpoints)
         lab = types.Cluster(name="lab", initial_node_count=1)

@@ -17,7 +17,7 @@ import kitlib as kit
 from clouds.google.gke import GkeCluster
 from kitlib.clusters.base import Shape
 
-from .backing import Backing
+from .backing_cluster import BackingCluster
 from .google.nodes import nodes_of
 from .shared_files import SharedFiles
 from .test_gke_cluster import OPTIONS
@@ -41,7 +41,7 @@ def test_gpu_machines_take_their_trainer_from_the_bucket_and_leave_the_model_the
     monkeypatch.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", google.identities.add("ya29.owner"))
     emulator = google.also_at(way_out())
     with (
-        Backing(google.token_webhook, nodes=NODES + 1, options=("--gpus", "1")) as behind,
+        BackingCluster(google.token_webhook, nodes=NODES + 1, options=("--gpus", "1")) as behind,
         SharedFiles(behind.kubeconfig, tmp_path, driver=DRIVER, check=lambda parameters: ""),
     ):
         google.backing(behind.endpoint, behind.ca, nodes_of(behind))

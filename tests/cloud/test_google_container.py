@@ -6,8 +6,8 @@ from google.api_core import exceptions
 from google.cloud.container_v1 import ClusterManagerClient, types
 from google.cloud.container_v1.services.cluster_manager.transports import ClusterManagerGrpcTransport
 
+from .google.api_errors import stockout
 from .google.fake import PROJECT, FakeGoogle
-from .google.refusals import stockout
 
 PLACE = f"projects/{PROJECT}/locations/us-central1-c"
 LAB = f"{PLACE}/clusters/lab"
@@ -127,7 +127,7 @@ def test_the_nth_call_fails_and_a_cut_line_answers_nothing(google, client, lab):
     for _ in range(2):
         with pytest.raises(exceptions.ServiceUnavailable):
             client.delete_cluster(name=LAB, retry=None)
-    google.mend()
+    google.clear_faults()
     google.clock.advance(240)
     assert google.left() == []
     assert [each.method for each in google.calls].count("container.DeleteCluster") == 3

@@ -8,8 +8,8 @@ from google.auth.credentials import AnonymousCredentials
 from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
 
+from .google.api_errors import ApiError
 from .google.fake import PROJECT, FakeGoogle
-from .google.refusals import ApiError
 
 ROOT = f"projects/{PROJECT}"
 ZONE = {"project": PROJECT, "zone": "us-central1-c"}

@@ -6,7 +6,7 @@ import kitlib as kit
 from clouds import inventory
 from kitlib.errors import BadInput
 
-from .worlds import CLUSTER, Amazon, Google
+from .scenarios import CLUSTER, AwsScenario, GcpScenario
 
 
 def list_and_delete(world, provider):
@@ -23,12 +23,12 @@ def list_and_delete(world, provider):
 
 
 def test_what_is_at_google_cloud_is_listed_and_deleted_by_its_labels(google, monkeypatch):
-    list_and_delete(Google(google, monkeypatch.setattr), "gke")
+    list_and_delete(GcpScenario(google, monkeypatch.setattr), "gke")
 
 
 def test_what_is_at_aws_is_listed_and_deleted_by_its_tags(amazon, monkeypatch):
     monkeypatch.setenv("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
-    list_and_delete(Amazon(amazon, {}), "eks")
+    list_and_delete(AwsScenario(amazon, {}), "eks")
 
 
 def test_all_regions_are_looked_through_where_the_configuration_names_none(amazon, monkeypatch):

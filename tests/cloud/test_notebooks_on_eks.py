@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from .aws.machines import files_of, nodes_of
-from .backing import Backing
-from .course import SECONDS, registry_or_none, run_course, said
+from .backing_cluster import BackingCluster
+from .notebook_runs import SECONDS, registry_or_none, run_course, said
 
 NAME, REGION, NODES, SPEED = "course", "us-west-2", 4, 60
 # Time runs so fast that a cluster of four hours would not see its second notebook: AWS deletes it.
@@ -29,7 +29,7 @@ def amazon_with_images(amazon, tmp_path_factory, monkeypatch):
 def real_cluster(amazon):
     """Have a real cluster behind the one that is made."""
     with (
-        Backing(amazon.token_webhook(NAME), nodes=NODES + 1) as behind,
+        BackingCluster(amazon.token_webhook(NAME), nodes=NODES + 1) as behind,
         files_of(amazon, behind, region=REGION) as files,
     ):
         amazon.backing(NAME, endpoint=behind.endpoint, ca=behind.ca, on_nodes=nodes_of(behind))

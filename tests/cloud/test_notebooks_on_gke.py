@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import pytest
 
 from ..unit.container_registry import PASSWORD
-from .backing import Backing
-from .course import SECONDS, registry_or_none, run_course, said
+from .backing_cluster import BackingCluster
 from .google.nodes import nodes_of
+from .notebook_runs import SECONDS, registry_or_none, run_course, said
 from .shared_files import SharedFiles
 
 NAME, NODES, SPEED = "course", 4, 60
@@ -42,7 +42,7 @@ def google_with_images(google, tmp_path_factory, monkeypatch):
 def real_cluster(google, files):
     """Have a real cluster behind the one that is made."""
     with (
-        Backing(google.token_webhook, nodes=NODES + 1) as behind,
+        BackingCluster(google.token_webhook, nodes=NODES + 1) as behind,
         SharedFiles(behind.kubeconfig, files, driver=DRIVER, check=why_not) as driver,
     ):
         google.backing(behind.endpoint, behind.ca, nodes_of(behind))

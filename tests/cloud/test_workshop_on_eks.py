@@ -9,7 +9,7 @@ from kitlib.errors import BadInput, PreflightFailed
 from workshop import rehearsal
 
 from .aws.machines import files_of, nodes_of
-from .backing import Backing
+from .backing_cluster import BackingCluster
 from .simulated_clock import SimulatedClock
 
 NAME, REGION = "classroom", "us-west-2"
@@ -24,7 +24,7 @@ def there(amazon, state_home, monkeypatch):
     """The fake Amazon with machines and files behind it, and the machines."""
     monkeypatch.setattr(reconcile, "Clock", lambda: SimulatedClock(amazon.clock.advance))
     with (
-        Backing(amazon.token_webhook(NAME), nodes=3, options=SHAPE) as behind,
+        BackingCluster(amazon.token_webhook(NAME), nodes=3, options=SHAPE) as behind,
         files_of(amazon, behind, region=REGION) as files,
     ):
         amazon.backing(NAME, endpoint=behind.endpoint, ca=behind.ca, on_nodes=nodes_of(behind))

@@ -4,8 +4,9 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
+from clouds.cluster_preflight import Probe, failed, run, warn
 from kitlib.cli.main import main
-from kitlib.clusters.preflight import Level, Probe, failed, ok, run, warn
+from kitlib.clusters.checks import Level, ok
 from kitlib.errors import KitError, PreflightFailed
 
 ABOUT = 'cluster "lab" in us-west-2'

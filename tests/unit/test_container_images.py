@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 import kitlib as kit
-from kitlib.clusters.registry import Login, Registry, Stored
+from kitlib.clusters.image_registry import Login, Registry, StoredImage
 from kitlib.container_images import engine_missing
 from kitlib.container_images.build_context import Context
 from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
@@ -203,7 +203,7 @@ class OwnRegistry(Registry):
         with zipfile.ZipFile(order.archive) as archive:
             assert order.dockerfile in archive.namelist()
         self.orders.append(order)
-        self.images[order.image.rpartition(":")[2]] = Stored("sha256:0", 5)
+        self.images[order.image.rpartition(":")[2]] = StoredImage("sha256:0", 5)
 
 
 @with_engine
@@ -225,7 +225,7 @@ def test_a_clusters_own_registry_is_logged_in_to_and_nobodys_configuration_is_wr
         wrong = SimpleNamespace(registry=OwnRegistry(address, "wrong"))
         with pytest.raises(CommandFailed, match="unauthorized|authentication"):
             kit.build_image("greeting", dockerfile=dockerfile, cluster=wrong)
-        home.images[Context(tmp_path, dockerfile).tag] = Stored(image.digest, 7)
+        home.images[Context(tmp_path, dockerfile).tag] = StoredImage(image.digest, 7)
         again = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster)
         assert (again.reference, again.build_seconds) == (image.reference, 0)  # it is there: nothing is built
 

@@ -11,7 +11,7 @@ from clouds.reconciler.reconcile import bring_up, take_down
 from clouds.reconciler.snapshot import Phase
 from kitlib.errors import BadInput, Interrupted, ProviderFailed, WaitTimeout
 
-from ..cloud.deaths import Killed
+from ..cloud.crash_injection import ProcessKilled
 from ..cloud.simulated_cloud import Plan, SimulatedCloud, plans
 
 WORDS = {"title": "cluster lab", "resume": "kit.create_cluster(…)"}
@@ -249,7 +249,7 @@ def test_whatever_happens_the_next_call_completes_it_and_nothing_is_left_afterwa
     for _ in range(len(faults) + 1):
         try:
             up(cloud)
-        except (Killed, ProviderFailed, BadInput):
+        except (ProcessKilled, ProviderFailed, BadInput):
             continue
         break
     else:
@@ -260,7 +260,7 @@ def test_whatever_happens_the_next_call_completes_it_and_nothing_is_left_afterwa
     for _ in range(len(faults) + 1):
         try:
             down(cloud)
-        except (Killed, ProviderFailed):
+        except (ProcessKilled, ProviderFailed):
             continue
         break
     assert (cloud.left(), cloud.breaches) == ([], [])

@@ -16,10 +16,10 @@ def test_an_error_says_what_failed_on_which_object_and_what_to_try():
 
 def test_a_notebook_shows_an_error_in_a_few_lines_without_a_traceback():
     error = RunFailed(
-        "rank 2 failed first: ValueError: no", about="run", fix="mend it", detail="Traceback\n  x\n"
+        "rank 2 failed first: ValueError: no", about="run", fix="fix it", detail="Traceback\n  x\n"
     )
     assert error._render_traceback_() == [
-        "RunFailed: rank 2 failed first: ValueError: no\n  about: run\n  try:   mend it\n\nTraceback\n  x"
+        "RunFailed: rank 2 failed first: ValueError: no\n  about: run\n  try:   fix it\n\nTraceback\n  x"
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from kitlib.errors import ClusterUnreachable, KitError, Rejected
 from kitlib.widgets.widget import LiveView
 from workshop import attendee_status, progress_reporter
-from workshop.progress_reporter import NotebookProgress, ProgressReporter, locate
+from workshop.progress_reporter import NotebookPosition, ProgressReporter, locate
 from workshop.widget import WorkshopWatch
 
 COURSE = {
@@ -44,11 +44,11 @@ def cell(source, error=None):
 
 
 def test_a_cell_is_found_in_the_course_and_one_of_several_notebooks_by_where_it_was_before():
-    assert locate("run.plot()\n", NotebookProgress("another"), COURSE).cell == 4
-    assert locate("import kitlib as kit", NotebookProgress("06_data_parallel"), COURSE).of == 5
-    unknown = locate("import kitlib as kit", NotebookProgress("another"), COURSE)
+    assert locate("run.plot()\n", NotebookPosition("another"), COURSE).cell == 4
+    assert locate("import kitlib as kit", NotebookPosition("06_data_parallel"), COURSE).of == 5
+    unknown = locate("import kitlib as kit", NotebookPosition("another"), COURSE)
     assert (unknown.notebook, unknown.cell) == ("another", 0)
-    stays = NotebookProgress("05_indexed_job", 3, 4)
+    stays = NotebookPosition("05_indexed_job", 3, 4)
     assert locate("my_own = 1", stays, COURSE) == stays
 
 

@@ -9,7 +9,7 @@ import argparse
 import sys
 from contextlib import ExitStack
 
-from ..backing import Backing
+from ..backing_cluster import BackingCluster
 from . import FakeAmazon
 from .machines import files_of, nodes_of
 
@@ -30,7 +30,7 @@ def main() -> None:
             amazon.clock.run(options.speed)
         if options.cluster:
             webhook = amazon.token_webhook(options.cluster)
-            behind = stack.enter_context(Backing(webhook, nodes=options.nodes))
+            behind = stack.enter_context(BackingCluster(webhook, nodes=options.nodes))
             stack.enter_context(files_of(amazon, behind, region=options.region))
             there = {"endpoint": behind.endpoint, "ca": behind.ca, "on_nodes": nodes_of(behind)}
             amazon.backing(options.cluster, **there)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from moto.efs.models import efs_backends
 
-from ..backing import Backing
+from ..backing_cluster import BackingCluster
 from ..shared_files import SharedFiles
 from .identities import ACCOUNT
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .server import FakeAmazon
 
 
-def nodes_of(backing: Backing) -> Callable[[str, dict[str, Any], int], None]:
+def nodes_of(backing: BackingCluster) -> Callable[[str, dict[str, Any], int], None]:
     """Return what `FakeAmazon.backing` wants to be told of node groups."""
 
     def told(event: str, group: dict[str, Any], count: int) -> None:
@@ -29,7 +29,7 @@ def nodes_of(backing: Backing) -> Callable[[str, dict[str, Any], int], None]:
     return told
 
 
-def files_of(amazon: "FakeAmazon", backing: Backing, *, region: str) -> SharedFiles:
+def files_of(amazon: "FakeAmazon", backing: BackingCluster, *, region: str) -> SharedFiles:
     """Return the driver of EFS: it makes volumes for classes whose file system can be mounted."""
 
     def check(parameters: Mapping[str, str]) -> str:

@@ -5,8 +5,8 @@ source is there, and that the account may read it, write the log and push, is lo
 import uuid
 
 from . import images
+from .api_errors import ApiError
 from .operations import timestamp
-from .refusals import ApiError
 from .rest import Request, Rest
 from .storage import MEDIA
 

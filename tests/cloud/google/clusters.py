@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 from google.cloud.container_v1 import types
 
+from .api_errors import ApiError, OperationFailure
 from .operations import Kind, Operations, conditions, not_found
-from .refusals import ApiError, OperationFailure
 from .store import Store
 from .world import Project, World
 

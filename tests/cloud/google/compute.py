@@ -1,7 +1,7 @@
 """What Compute Engine does besides keeping things: quotas of regions, the use of networks, waiting."""
 
 from . import quotas
-from .refusals import ApiError, OperationFailure
+from .api_errors import ApiError, OperationFailure
 from .rest import Request, Rest
 
 

@@ -10,11 +10,19 @@ from google.cloud.container_v1 import types
 from google.protobuf import empty_pb2
 
 from . import labels, machines
+from .api_errors import ApiError, OperationFailure
 from .clusters import ClusterStatus, PoolStatus, old, path_of, spoil
-from .furniture import OLDER, VERSION, check_name, check_network, check_pool, furnish, furnish_pool
+from .defaults import (
+    OLDER,
+    VERSION,
+    check_name,
+    check_network,
+    check_pool,
+    set_cluster_defaults,
+    set_pool_defaults,
+)
 from .node_pools import NodePools
 from .operations import Kind, conditions
-from .refusals import ApiError, OperationFailure
 
 TITLE = "Kubernetes Engine API"
 
@@ -59,10 +67,10 @@ class Container(NodePools):
         labels.check(cluster.resource_labels, "cluster.resource_labels")
         for pool in cluster.node_pools:
             check_pool(self, project, location, pool)
-        furnish(self, cluster, project, location)
+        set_cluster_defaults(self, cluster, project, location)
         machines.raise_firewall(self.store, project.id, cluster)
         for pool in cluster.node_pools:
-            furnish_pool(pool, cluster)
+            set_pool_defaults(pool, cluster)
             machines.raise_pool(self.store, project.id, cluster, pool)
         self.clusters[key] = cluster
 

@@ -5,8 +5,8 @@ import json
 from google.cloud.container_v1 import types
 from google.protobuf import empty_pb2, json_format
 
+from .api_errors import ApiError
 from .discovery import Route
-from .refusals import ApiError
 from .rest import Request, Rest
 
 _COLLECTIONS = {"clusters": "Cluster", "nodePools": "NodePool", "operations": "Operation"}

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from googleapiclient import discovery_cache
 
-from .refusals import ApiError
+from .api_errors import ApiError
 
 VERSIONS = {
     "artifactregistry": ("v1",),

@@ -121,12 +121,12 @@ class FakeGoogle:
         self.world.fail(method, nth, error, times=times)
 
     def cut(self, nth: int, when: str, **options) -> None:
-        """Cut the line at the nth call from now on, ``before`` or ``after`` it takes effect, until `mend`."""
+        """Cut the connection at the nth call, ``before`` or ``after`` its effect, until `clear_faults`."""
         self.world.cut(nth, when, **options)
 
-    def mend(self) -> None:
+    def clear_faults(self) -> None:
         """Let calls through again; faults that did not strike are forgotten."""
-        self.world.mend()
+        self.world.clear_faults()
 
     def delay(self, kind: str, seconds: float) -> None:
         """Set how long a kind of operation takes; `world.DELAYS` has them.

@@ -2,7 +2,7 @@
 
 import re
 
-from .refusals import ApiError
+from .api_errors import ApiError
 
 _TERM = re.compile(
     r"""\s*\(?\s*([\w.\-"]+)\s*(!=|=|:|eq\b|ne\b)\s*("[^"]*"|[^\s)]+)\s*\)?\s*(?:AND\b|and\b)?"""

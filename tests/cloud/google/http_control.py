@@ -6,7 +6,7 @@ operation has a ``condition`` besides.
 
 from dataclasses import asdict
 
-from .refusals import ApiError, OperationFailure
+from .api_errors import ApiError, OperationFailure
 
 WORDS = (
     "advance",
@@ -19,7 +19,7 @@ WORDS = (
     "fail",
     "fired",
     "left",
-    "mend",
+    "clear_faults",
     "quota",
     "run",
 )

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 from . import storage
-from .refusals import ApiError, LineCut
+from .api_errors import ApiError, LineCut
 from .rest import Rest
 
 

@@ -10,7 +10,7 @@ import uuid
 from datetime import datetime
 from types import SimpleNamespace
 
-from .refusals import ApiError
+from .api_errors import ApiError
 from .rest import Request, Rest
 
 # What counts of https://cloud.google.com/iam/docs/roles-permissions/container

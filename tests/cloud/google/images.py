@@ -5,7 +5,7 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 
-from .refusals import ApiError
+from .api_errors import ApiError
 from .rest import Request, Rest
 
 BYTES = 1234

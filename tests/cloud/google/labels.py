@@ -6,7 +6,7 @@ International letters, which are allowed as well, are not known here.
 import re
 from collections.abc import Mapping
 
-from .refusals import ApiError
+from .api_errors import ApiError
 
 _KEY, _VALUE = re.compile(r"[a-z][-_a-z0-9]{0,62}"), re.compile(r"[-_a-z0-9]{0,63}")
 

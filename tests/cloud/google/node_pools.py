@@ -3,10 +3,10 @@
 from google.cloud.container_v1 import types
 
 from . import machines, quotas
+from .api_errors import ApiError, OperationFailure
 from .clusters import Clusters, ClusterStatus, PoolStatus, path_of, spoil
-from .furniture import check_pool, furnish_pool
+from .defaults import check_pool, set_pool_defaults
 from .operations import Kind
-from .refusals import ApiError, OperationFailure
 
 
 class NodePools(Clusters):
@@ -30,7 +30,7 @@ class NodePools(Clusters):
                 reason="NODE_POOL_ALREADY_EXISTS",
             )
         check_pool(self, self.world.project(key[0]), key[1], pool)
-        furnish_pool(pool, cluster)
+        set_pool_defaults(pool, cluster)
         cluster.node_pools.append(pool)
         pool = cluster.node_pools[-1]
         machines.raise_pool(self.store, key[0], cluster, pool)

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from google.cloud.container_v1 import types
 
-from ..backing import Backing
+from ..backing_cluster import BackingCluster
 from .quotas import region_of
 
 GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"}
 
 
-def nodes_of(backing: Backing) -> Callable[[types.NodePool, int], None]:
+def nodes_of(backing: BackingCluster) -> Callable[[types.NodePool, int], None]:
     """Return what `FakeGoogle.backing` wants to be told of node pools."""
 
     def told(pool: types.NodePool, count: int) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime
 from google.cloud.container_v1 import types
 from google.rpc import code_pb2, status_pb2
 
-from .refusals import ApiError, OperationFailure
+from .api_errors import ApiError, OperationFailure
 from .world import Project, World
 
 Kind = types.Operation.Type

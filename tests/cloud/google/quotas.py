@@ -7,7 +7,7 @@ words, is not: https://github.com/googlecodelabs/feedback/issues/950 shows one w
 from google.cloud.container_v1 import types
 
 from . import machines
-from .refusals import ApiError
+from .api_errors import ApiError
 from .world import Project
 
 REGIONAL = {

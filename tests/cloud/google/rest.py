@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from . import discovery, labels
+from .api_errors import ApiError, OperationFailure
 from .container import Container
 from .filters import fits
 from .operations import timestamp
-from .refusals import ApiError, OperationFailure
 from .store import Store, Thing
 from .world import World
 

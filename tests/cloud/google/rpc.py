@@ -10,8 +10,8 @@ import grpc
 from google.cloud.container_v1 import types
 from google.protobuf import empty_pb2
 
+from .api_errors import ApiError, LineCut
 from .container import TITLE, Container
-from .refusals import ApiError, LineCut
 from .world import World
 
 SERVICE = "google.container.v1.ClusterManager"

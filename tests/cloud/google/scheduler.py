@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 from google.rpc import code_pb2
 
 from . import cron
+from .api_errors import ApiError, LineCut
 from .operations import timestamp
-from .refusals import ApiError, LineCut
 from .rest import Request, Rest
 from .store import Thing
 

@@ -5,8 +5,8 @@ import email
 import hashlib
 import json
 
+from .api_errors import ApiError
 from .operations import timestamp
-from .refusals import ApiError
 from .rest import Request, Rest
 
 MEDIA = "__media__"  # where an object's content is kept

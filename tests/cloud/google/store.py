@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from google.rpc import code_pb2
 
+from .api_errors import ApiError, OperationFailure
 from .operations import timestamp
-from .refusals import ApiError, OperationFailure
 from .world import World
 
 

@@ -3,7 +3,7 @@
 Prices are of one moment, and few: clients are tested against their form.
 """
 
-from .refusals import ApiError
+from .api_errors import ApiError
 from .rest import Request, Rest
 
 # In US dollars.

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from .api_errors import ApiError, LineCut, OperationFailure, permission_denied, service_disabled
 from .clock import SimulatedClock
-from .refusals import ApiError, LineCut, OperationFailure, permission_denied, service_disabled
 
 # Simulated seconds that it takes, as a rule, by the kind of operation.
 DELAYS = {
@@ -134,7 +134,7 @@ class World:
         with self.lock:
             self._cut = _Cut(nth - 1, when == "after", calls)
 
-    def mend(self) -> None:
+    def clear_faults(self) -> None:
         """Let calls through again, and forget the faults that did not strike."""
         with self.lock:
             self._cut = None

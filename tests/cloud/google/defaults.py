@@ -5,9 +5,9 @@ import uuid
 from google.cloud.container_v1 import types
 
 from . import labels, quotas
+from .api_errors import ApiError
 from .clusters import Clusters, ClusterStatus, PoolStatus
 from .operations import timestamp
-from .refusals import ApiError
 from .world import Project
 
 VERSION = "1.36.3-gke.1000000"
@@ -36,7 +36,7 @@ def check_pool(clusters: Clusters, project: Project, location: str, pool: types.
     quotas.check(clusters, project, location, pool, pool.initial_node_count)
 
 
-def furnish(clusters: Clusters, cluster: types.Cluster, project: Project, location: str) -> None:
+def set_cluster_defaults(clusters: Clusters, cluster: types.Cluster, project: Project, location: str) -> None:
     places = "zones" if location.count("-") == 2 else "locations"
     cluster.zone = cluster.location = location
     cluster.locations = list(cluster.locations) or [location]
@@ -55,7 +55,7 @@ def furnish(clusters: Clusters, cluster: types.Cluster, project: Project, locati
     cluster.self_link = f"https://container.googleapis.com/v1/projects/{project.id}/{places}/{location}/clusters/{cluster.name}"
 
 
-def furnish_pool(pool: types.NodePool, cluster: types.Cluster) -> None:
+def set_pool_defaults(pool: types.NodePool, cluster: types.Cluster) -> None:
     pool.status = PoolStatus.PROVISIONING
     pool.version = pool.version or cluster.current_master_version
     pool.locations = list(pool.locations) or list(cluster.locations)

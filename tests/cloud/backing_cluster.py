@@ -21,14 +21,14 @@ SECONDS = 180
 
 
 @dataclass
-class Machine:
+class BackingNode:
     """A node of the local cluster, and whose it is at the cloud."""
 
     name: str
     group: str = ""
 
 
-class Backing:
+class BackingCluster:
     """A local cluster behind a simulated one.
 
     Args:
@@ -45,12 +45,12 @@ class Backing:
     def __init__(self, webhook: str, *, nodes: int = 4, options: tuple[str, ...] = ()) -> None:
         self.name = f"behind-{secrets.token_hex(3)}"
         self.webhook, self.options = webhook, options
-        self._machines = [Machine(f"node-{index}") for index in range(nodes)]
+        self._machines = [BackingNode(f"node-{index}") for index in range(nodes)]
         self._orders: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._thread = threading.Thread(target=self._work, name="backing", daemon=True)
         self.failed: Exception | None = None
 
-    def __enter__(self) -> "Backing":
+    def __enter__(self) -> "BackingCluster":
         wanted = ["--nodes", str(len(self._machines)), "--token-webhook", self.webhook, *self.options]
         status = _localkube("create", self.name, *wanted)
         self.kubeconfig = Path(status["kubeconfig"])
@@ -116,7 +116,7 @@ class Backing:
         for each in free[: max(count - len(has), 0)]:
             self._on(each, group, labels, taints)
 
-    def _on(self, machine: Machine, group: str, labels: Mapping, taints: tuple[Mapping, ...]) -> None:
+    def _on(self, machine: BackingNode, group: str, labels: Mapping, taints: tuple[Mapping, ...]) -> None:
         _localkube("node", "start", self.name, machine.name)
         self.kubectl("wait", "--for=create", f"node/{machine.name}", "--timeout=120s")
         words = [f"{key}={value}" for key, value in labels.items()]
@@ -126,7 +126,7 @@ class Backing:
             self.kubectl("taint", "node", machine.name, f"{taint['key']}={taint.get('value', '')}:{effect}")
         machine.group = group
 
-    def _off(self, machine: Machine) -> None:
+    def _off(self, machine: BackingNode) -> None:
         _localkube("node", "stop", self.name, machine.name)
         with suppress(RuntimeError):
             self.kubectl("delete", "node", machine.name, "--ignore-not-found", "--wait=false")

@@ -22,7 +22,7 @@ def session(endpoint):
     return AwsSession(REGION)
 
 
-class Life:
+class EksLifecycle:
     """A cluster that is made and deleted on a fake Amazon, whose time passes as the kit waits."""
 
     def __init__(self, amazon, name="lab", **more):

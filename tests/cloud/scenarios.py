@@ -16,9 +16,9 @@ from clouds.reconciler.resource import Resource
 from clouds.tags import Tags
 
 from .aws.services import LOOKS
-from .deaths import Life
-from .eks_life import READING
-from .google.refusals import ApiError, OperationFailure
+from .crash_injection import ProcessLife
+from .eks_lifecycle import READING
+from .google.api_errors import ApiError, OperationFailure
 from .simulated_clock import SimulatedClock
 from .simulated_cloud import Plan, SimulatedCloud, plans
 
@@ -26,7 +26,7 @@ CLUSTER = "lab"
 WHEN = ("before", "after")
 
 
-class World(ABC):
+class CloudScenario(ABC):
     """A cloud with one user, whose processes may die.
 
     Attributes:
@@ -41,7 +41,7 @@ class World(ABC):
 
     def __init__(self) -> None:
         self.clock = SimulatedClock(self.passed)
-        self.life = Life()
+        self.life = ProcessLife()
 
     @abstractmethod
     def passed(self, seconds: float) -> None:
@@ -65,21 +65,21 @@ class World(ABC):
 
     @abstractmethod
     def trouble(self, choose: random.Random) -> None:
-        """Let something go wrong at one of the next requests, or from it on, until `mend`."""
+        """Let something go wrong at one of the next requests, or from it on, until `clear_faults`."""
 
     @abstractmethod
-    def mend(self) -> None:
+    def clear_faults(self) -> None:
         """Let nothing go wrong any more."""
 
-    def create(self, life: Life | None = None, *, workers: int = 1, **how: object) -> Life:
+    def create(self, life: ProcessLife | None = None, *, workers: int = 1, **how: object) -> ProcessLife:
         """Bring a default cluster up, in a process with this life; return the life."""
-        self.life = life or Life()
+        self.life = life or ProcessLife()
         bring_up(self.parts(), title="it", resume="again", clock=self.clock, workers=workers, **how)
         return self.life
 
-    def delete(self, life: Life | None = None, *, workers: int = 1, **how: object) -> Life:
+    def delete(self, life: ProcessLife | None = None, *, workers: int = 1, **how: object) -> ProcessLife:
         """Delete all that is found, in a process with this life; return the life."""
-        self.life = life or Life()
+        self.life = life or ProcessLife()
         take_down(self.found(), title="it", resume="again", clock=self.clock, workers=workers, **how)
         return self.life
 
@@ -88,7 +88,7 @@ class World(ABC):
         return Tags(CLUSTER, "ada", "course", datetime(2036, 1, 1, tzinfo=UTC) + timedelta(hours=4))
 
 
-class MadeUp(World):
+class SimulatedScenario(CloudScenario):
     """The cloud of made-up things."""
 
     samples = (1, 6)
@@ -130,11 +130,11 @@ class MadeUp(World):
         number = len(self.cloud.log) + choose.randint(1, 40)
         self.cloud.faults[number] = choose.choice(["busy", "refused", "gives up", "lost"])
 
-    def mend(self) -> None:
+    def clear_faults(self) -> None:
         self.cloud.faults.clear()
 
 
-class Amazon(World):
+class AwsScenario(CloudScenario):
     """The fake Amazon: a cluster of EKS with all that the kit makes for it.
 
     Args:
@@ -205,12 +205,12 @@ class Amazon(World):
             ]
         )()
 
-    def mend(self) -> None:
+    def clear_faults(self) -> None:
         self.amazon.faults.reset()
         self.amazon.services.catch_up()
 
 
-class Google(World):
+class GcpScenario(CloudScenario):
     """The fake Google: a cluster of GKE with all that the kit makes for it.
 
     Args:
@@ -277,5 +277,5 @@ class Google(World):
             ]
         )()
 
-    def mend(self) -> None:
-        self.google.mend()
+    def clear_faults(self) -> None:
+        self.google.clear_faults()

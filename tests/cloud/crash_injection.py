@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
-class Killed(BaseException):
+class ProcessKilled(BaseException):
     """The process that asked is dead."""
 
 
 @dataclass
-class Life:
+class ProcessLife:
     """How far one process comes.
 
     Attributes:
@@ -36,27 +36,27 @@ class Life:
         """Note a request, and return its number; -1 for one that is not counted.
 
         Raises:
-            Killed: The process is dead, or dies before it has sent it.
+            ProcessKilled: The process is dead, or dies before it has sent it.
         """
         with self._lock:
             if self.dead:
-                raise Killed
+                raise ProcessKilled
             self.requests.append(what)
             if not self.counts(what):
                 return -1
             number, self.counted = self.counted, self.counted + 1
             if number == self.dies_at and self.when == "before":
                 self.dead = True
-                raise Killed
+                raise ProcessKilled
             return number
 
     def end(self, number: int) -> None:
         """Note that a request took effect.
 
         Raises:
-            Killed: The process is dead by now.
+            ProcessKilled: The process is dead by now.
         """
         with self._lock:
             self.dead = self.dead or (number == self.dies_at and self.when == "after")
             if self.dead:
-                raise Killed
+                raise ProcessKilled

@@ -1,6 +1,6 @@
 """Count what a default cluster asks of each simulated cloud, and how long it takes there in simulated time.
 
-python -m tests.cloud.figures    # prints the tables of docs/clouds.md
+python -m tests.cloud.request_counts    # prints the tables of docs/clouds.md
 """
 
 import os
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from .aws import FakeAmazon
 from .google.fake import PROJECT, FakeGoogle
-from .worlds import Amazon, Google, World
+from .scenarios import AwsScenario, CloudScenario, GcpScenario
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def variables(**given: str) -> Iterator[None]:
         os.environ.update(before)
 
 
-def measure(world: World) -> dict[str, object]:
+def measure(world: CloudScenario) -> dict[str, object]:
     """Create and delete; one step after another takes as long as all of them together."""
     seen = []
     began = world.clock.now()
@@ -49,7 +49,7 @@ def service(request: str) -> str:
     return request.replace(".", ":", 1).partition(":")[0]
 
 
-def show(name: str, world: World) -> None:
+def show(name: str, world: CloudScenario) -> None:
     """Print what was measured, as Markdown."""
     found = measure(world)
     print(
@@ -78,11 +78,11 @@ def main() -> None:
         AWS_ENDPOINT_URL=amazon.endpoint, MOTO_IAM_LOAD_MANAGED_POLICIES="true", **keys, **files
     ):  # fmt: skip
         amazon.reset()
-        show("EKS", Amazon(amazon, {}))
+        show("EKS", AwsScenario(amazon, {}))
     with FakeGoogle() as google, variables(
         GOOGLE_CLOUD_PROJECT=PROJECT, CLOUDSDK_CONFIG=nowhere, NO_GCE_CHECK="true", **google.endpoints
     ):  # fmt: skip
-        show("GKE", Google(google, setattr))
+        show("GKE", GcpScenario(google, setattr))
 
 
 if __name__ == "__main__":
