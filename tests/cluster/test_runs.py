@@ -168,6 +168,18 @@ def test_two_runs_of_one_name_are_refused(launch, plain):
         launch(plain("pass", name="twice"))
 
 
+def test_a_run_replaces_the_one_of_its_name_once_its_pods_are_gone(launch, plain, local_cluster):
+    first = launch(plain("import time; time.sleep(600)", name="replaced", nodes=1))
+    until(lambda: first.status.phase == "Running", "the first run to begin")
+    (before,) = first.objects.pods()
+    second = kit.launch(
+        plain("print('the second')", name="replaced", nodes=1), cluster=local_cluster, replace=True
+    )
+    assert before["metadata"]["uid"] not in [each["metadata"]["uid"] for each in second.objects.pods()]
+    assert second.wait(timeout=120).phase == "Succeeded"
+    assert second.logs(rank=0) == "the second"
+
+
 def test_nothing_that_is_not_the_kits_is_taken_over_or_deleted(launch, plain, local_cluster):
     local_cluster.kubectl("create configmap precious --from-literal=a=b")
     with pytest.raises(RunExists, match="precious"):

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 import kitlib as kit
-from kitlib.errors import BadInput, KitError
+from kitlib.errors import BadInput, KitError, RunExists
 from kitlib.jobs.base import flags
 
 
@@ -248,3 +248,56 @@ def test_arguments_that_make_no_sense_are_refused(arguments, trainer):
 def test_something_that_is_no_job_is_not_launched():
     with pytest.raises(KitError, match="no job"):
         kit.launch("trainers/digits_ddp.py")
+
+
+class Api:
+    """The API of a cluster, as far as a launch needs it: objects by kind and name."""
+
+    cluster, namespace = "fake", "default"
+
+    def __init__(self):
+        self.objects = {}
+
+    def get_all(self, kind, *, labels="", fields=""):
+        key, _, value = labels.partition("=")
+        name = fields.removeprefix("metadata.name=")
+        return [
+            each
+            for (of, called), each in self.objects.items()
+            if of == kind
+            and name in ("", called)
+            and (not key or each["metadata"]["labels"].get(key) == value)
+        ]
+
+    def find(self, kind, name):
+        return self.objects.get((kind, name))
+
+    def create(self, item, *, dry_run=False):
+        assert (item["kind"], item["metadata"]["name"]) not in self.objects
+        if not dry_run:
+            self.objects[item["kind"], item["metadata"]["name"]] = item
+
+    def delete(self, kind, name):
+        self.objects.pop((kind, name), None)
+
+
+@pytest.fixture
+def cluster():
+    return SimpleNamespace(kube=Api(), pod_additions=lambda *, gpus: {}, pod_annotations=lambda claims: {})
+
+
+def test_a_launch_replaces_an_earlier_run_of_its_name_only_if_it_is_asked_to(trainer, cluster):
+    kit.launch(kit.IndexedJob(trainer, name="digits", nodes=2), cluster=cluster)
+    again = kit.IndexedJob(trainer, name="digits", nodes=3)
+    with pytest.raises(RunExists, match="replace=True"):
+        kit.launch(again, cluster=cluster)
+    assert cluster.kube.find("Job", "digits")["spec"]["completions"] == 2
+    kit.launch(again, cluster=cluster, replace=True)
+    assert cluster.kube.find("Job", "digits")["spec"]["completions"] == 3
+    assert sorted(kind for kind, _ in cluster.kube.objects) == ["ConfigMap", "Job", "Service"]
+
+
+def test_a_launch_with_nothing_to_replace_is_a_launch(trainer, cluster):
+    run = kit.launch(kit.IndexedJob(trainer, name="digits"), cluster=cluster, replace=True)
+    assert cluster.kube.find("Job", "digits") is not None
+    assert run.cluster is cluster
