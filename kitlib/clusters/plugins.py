@@ -30,6 +30,8 @@ COMMANDS = {
     "resources": "clouds.cli:resources",
     "workshop": "workshop.cli:workshop",
 }
+# What the package of an import string needs of its extra: absent, the import fails before anything is done.
+SDKS = {"clouds": "boto3", "clouds.aws": "boto3", "clouds.google": "google.cloud.container_v1"}
 # Called with the API client when a kubeconfig has been connected to.
 ON_CONNECT = ("workshop.progress_reporter:follow",)
 
@@ -42,6 +44,8 @@ def load(name: str):
     """
     module, _, attribute = name.partition(":")
     try:
+        if sdk := SDKS.get(module.rpartition(".")[0]):
+            importlib.import_module(sdk)
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]

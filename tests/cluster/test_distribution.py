@@ -1,0 +1,137 @@
+"""The wheel, installed in another environment without the clouds' SDKs, and used in an empty folder."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SITE = Path(sysconfig.get_path("purelib"))
+# What `trainyard[clouds]` installs.
+SDKS = ("boto3", "botocore", "s3transfer", "googleapiclient", "google_auth_httplib2", "httplib2")
+QUICK_START = """
+import kitlib as kit
+cluster = kit.create_cluster("local", name="wheel", nodes=2)
+try:
+    run = kit.launch(kit.IndexedJob("trainers/digits_ddp.py", nodes=2, args={"epochs": 1}), cluster=cluster)
+    run.wait()
+    print(run.status.phase, len(run.metrics("epoch")))
+finally:
+    cluster.delete()
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built from what git tracks."""
+    source = tmp_path_factory.mktemp("source")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    folder = tmp_path_factory.mktemp("wheel")
+    done = subprocess.run([*pip, "--wheel-dir", folder, source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (made,) = folder.glob("trainyard-*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def python(wheel):
+    """The Python of an environment with the wheel and hard links to this one's packages, but for the SDKs.
+
+    A container sees the environment's folder, but nothing else of /tmp: links out of it would lead nowhere.
+    """
+    (ROOT / ".pytest_cache").mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="wheel-", dir=ROOT / ".pytest_cache"))
+    venv.create(folder, symlinks=True)
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
+    shutil.copytree(SITE, site, copy_function=link, symlinks=True, ignore=left_out, dirs_exist_ok=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--target", site, wheel], check=True)
+    yield folder / "bin" / "python"
+    shutil.rmtree(folder)
+
+
+def link(source, target):
+    try:
+        os.link(source, target)
+    except OSError:  # on another file system
+        shutil.copy(source, target)
+
+
+def left_out(folder, names):
+    """Leave out the editable installation and the SDKs; of the namespace google, protobuf stays."""
+    if Path(folder) == SITE / "google":
+        return {each for each in names if each not in ("protobuf", "_upb")}
+    if Path(folder) != SITE:
+        return set()
+    ours = {each for each in names if "trainyard" in each or each.endswith(".pth")}
+    return ours | {each for each in names if each.removesuffix(".py") in SDKS}
+
+
+def run(python, program, folder, **environment):
+    """Run a program in an empty folder, and return what it prints."""
+    folder.mkdir(exist_ok=True)
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | environment
+    done = subprocess.run(
+        [python, "-c", program], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_installed_kit_finds_manifests_and_programs_without_a_checkout(python, tmp_path):
+    program = """
+import json
+from pathlib import Path
+import kitlib as kit, localkube, workshop
+from kitlib import config
+from kitlib.operators.catalog import OPERATORS
+files = {str(each.relative_to(config.DATA)) for each in config.DATA.rglob("*") if each.is_file()}
+jobs = [kit.IndexedJob("trainers/digits_ddp.py", nodes=2), kit.PyTorchJob("trainers/cifar10_ddp.py", nodes=2)]
+jobs += [kit.TorchElastic("trainers/digits_elastic.py", nodes=2), kit.DatasetJob("digits", volume="shared")]
+kinds = [each["kind"] for job in jobs for each in job.objects]
+codes = [(config.DATA / part.code).is_file() for parts in OPERATORS.values() for part in parts if part.code]
+print(json.dumps([sorted(files), kinds, codes, kit.__file__]))
+"""
+    files, kinds, codes, where = json.loads(run(python, program, tmp_path / "empty"))
+    folders = ["datasets", "images", "manifests", "operators", "trainers"]
+    tracked = subprocess.run(
+        ["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert set(tracked.stdout.split()) <= set(files)
+    assert {"Job", "PyTorchJob", "ConfigMap"} <= set(kinds)
+    assert codes == [True]
+    assert Path(where).parents[1].name == "site-packages"
+
+
+def test_a_cloud_without_its_packages_says_what_to_install(python, tmp_path):
+    program = """
+import kitlib as kit
+for provider in ("eks", "gke"):
+    try:
+        kit.create_cluster(provider)
+    except kit.KitError as error:
+        print(error)
+"""
+    said = run(python, program, tmp_path / "empty")
+    assert said.count("pip install 'trainyard[clouds]'") == 2
+
+
+def test_the_quick_start_runs_in_an_installed_environment(python, tmp_path):
+    short = Path(os.environ.get("TMPDIR", "/tmp"), f"ty-wheel-{os.getpid()}")  # a Unix socket's path is short
+    try:
+        said = run(python, QUICK_START, tmp_path / "empty", XDG_STATE_HOME=str(short))
+    finally:
+        shutil.rmtree(short, ignore_errors=True)
+    assert said.split()[-2:] == ["Succeeded", "2"]
