@@ -1,0 +1,91 @@
+"""Write docs/api.md, the list of the public API, from signatures and docstrings.
+
+usage: .venv/bin/python tools/api_docs.py [--check]
+"""
+
+import argparse
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "api.md"
+HEAD = """# The public API
+
+`import kitlib as kit`: what notebooks call. `help(kit.launch)` shows arguments, units, errors and an example.
+This page is written by `tools/api_docs.py`; a test compares the two.
+"""
+
+
+def page() -> str:
+    """Build the page: a table of functions and one of each class's methods."""
+    kit = importlib.import_module("kitlib")
+    public = {name: getattr(kit, name) for name in sorted(kit.__all__, key=str.lower)}
+    lines = [HEAD, "## Functions\n", *_table(_functions("kit", public))]
+    for name, each in public.items():
+        if inspect.isclass(each):
+            lines += [f"\n## {name}\n", f"{_summary(each)}\n", *_table(_members(each))]
+    for name, each in public.items():
+        if inspect.ismodule(each):
+            found = {one: getattr(each, one) for one in each.__all__}
+            lines += [f"\n## kit.{name}\n", f"{_summary(each)}\n", *_table(_functions(f"kit.{name}", found))]
+    return "\n".join(lines) + "\n"
+
+
+def _functions(prefix: str, found: dict[str, object]) -> Iterator[tuple[str, str]]:
+    for name, each in found.items():
+        if inspect.isfunction(each):
+            yield f"{prefix}.{name}{_arguments(each)}", _summary(each)
+
+
+def _members(kind: type) -> Iterator[tuple[str, str]]:
+    if not issubclass(kind, BaseException):
+        yield f"{kind.__name__}{_arguments(kind)}", "create one"
+    for name in sorted(name for name in dir(kind) if not name.startswith("_")):
+        each = inspect.getattr_static(kind, name)
+        function = each.fget if isinstance(each, property) else getattr(each, "__func__", each)
+        if not inspect.isfunction(function) or kind.__mro__[-2] in (BaseException,) and not function.__doc__:
+            continue
+        words = _summary(function) or _inherited(kind, name)
+        yield (f".{name}" if isinstance(each, property) else f".{name}{_arguments(function)}"), words
+
+
+def _inherited(kind: type, name: str) -> str:
+    found = (each.__dict__[name] for each in kind.__mro__ if name in each.__dict__)
+    return next((words for each in found if (words := _summary(each))), "")
+
+
+def _arguments(each: object) -> str:
+    parameters = [
+        one for one in inspect.signature(each).parameters.values() if one.name not in ("self", "cls")
+    ]
+    return "(" + ", ".join(str(one.replace(annotation=inspect.Parameter.empty)) for one in parameters) + ")"
+
+
+def _summary(each: object) -> str:
+    return (inspect.getdoc(each) or "").partition("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+
+
+def _table(rows: Iterator[tuple[str, str]]) -> list[str]:
+    cells = [f"| `{call.replace('|', chr(92) + '|')}` | {words} |" for call, words in rows]
+    return ["| Call | What it does |", "| --- | --- |", *cells] if cells else []
+
+
+def main() -> int:
+    """Write the page, or with --check say whether it is up to date."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit status 1 if the page is outdated"
+    )
+    if not parser.parse_args().check:
+        PAGE.write_text(page(), encoding="utf-8")
+    elif PAGE.read_text(encoding="utf-8") != page():
+        print("docs/api.md is outdated: .venv/bin/python tools/api_docs.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
