@@ -22,7 +22,7 @@ from localkube.kubelet.images.image_programs import Programs
 from localkube.kubelet.node_services import NodeServices
 from localkube.kubelet.nodes.machines import ISOLATED, STOPPED, NodeFaults, NodeStates, VirtualNode
 from localkube.kubelet.nodes.simulation import MARK, Simulation
-from localkube.kubelet.pods.context import ContainerHost, Runtime
+from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.plain_mode import PlainPods
 from localkube.kubelet.pods.pod import PodWorker
 from localkube.kubelet.pods.reattach import reattach
@@ -114,7 +114,8 @@ class Kubelet:
                 logs=network.logs,
                 executions=executions,
                 events=EventRecorder(api),
-                host=ContainerHost(hide=settings.hide),
+                hide=settings.hide,
+                forkserver=settings.forkserver,
                 pods=settings.pods,
                 tmpfs=settings.tmpfs,
                 services=network.services,
@@ -126,7 +127,6 @@ class Kubelet:
                 plain=PlainPods(addresses, Path(settings.plain.preload)) if settings.plain else None,
             )
             self._view.set_runtime(self._runtime)
-            self._use_forkserver()
             for node in self._nodes.values():
                 node.set_runtime(self._runtime)
             for node in heard:
@@ -308,15 +308,6 @@ class Kubelet:
         uid = entry["id"].split(".")[0]
         if worker := self._workers.get(uid) or self._leaving.get(uid):
             worker.exited(entry)
-
-    def _use_forkserver(self) -> None:
-        if self._settings.forkserver:
-            from localkube.runtime.forkserver.command import plan
-
-            host = self._runtime.host
-            self._runtime.fork_plan = lambda argv, env: plan(
-                argv, env, python=host.python, path=env.get("PATH", "")
-            )
 
     def _running(self, node: str) -> list[RunningContainer]:
         return [

@@ -1,4 +1,4 @@
-"""What starts and holds processes apart: the runtime, and what it does for each container.
+"""The container runtime: PID 1 of a cluster's namespaces, and everything that it does to start a container.
 
-Standard library only, but for ``orders``, by which the agent and the supervisor tell the runtime what to do.
+Standard library only, but for ``client.py``, by which the kubelet and the supervisor call it.
 """

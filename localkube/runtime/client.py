@@ -1,4 +1,4 @@
-"""Call the runtime from asyncio: the agent and the supervisor are its clients.
+"""Call the runtime from asyncio: the kubelet and the supervisor are its clients.
 
 The requests and their answers are the ``_do_…`` methods of ``init.py``.
 """
@@ -15,7 +15,7 @@ from localkube.runtime import messages
 
 
 class RuntimeCallError(Exception):
-    """The runtime could not carry out an order; ``stage`` is sandbox, mount or exec."""
+    """The runtime could not carry out a request; ``stage`` is sandbox, mount or exec."""
 
     def __init__(self, stage: str, message: str) -> None:
         super().__init__(message)
@@ -24,11 +24,11 @@ class RuntimeCallError(Exception):
 
 
 class RuntimeExited(Exception):
-    """The connection to the runtime ended, and with it the site."""
+    """The connection to the runtime ended, and with it everything that it ran."""
 
 
 class RuntimeClient:
-    """A connection to the runtime of a site.
+    """A connection to the runtime.
 
     Args:
         on_exit: Called with each exit: ``id``, ``owner``, ``pid``, ``status`` (waitpid's), ``ended``.
@@ -56,10 +56,8 @@ class RuntimeClient:
             sock.connect(name)
         return cls(sock, on_exit)
 
-    async def call(
-        self, op: str, *, fds: tuple[int, ...] = (), **order: Any
-    ) -> tuple[dict[str, Any], list[int]]:
-        """Send an order and return its answer and the descriptors that came with it.
+    async def call(self, op: str, **request: Any) -> tuple[dict[str, Any], list[int]]:
+        """Send a request; returns its answer and the descriptors that came with it.
 
         Raises:
             RuntimeCallError: The runtime says why it could not.
@@ -68,19 +66,19 @@ class RuntimeClient:
         number = next(self._numbers)
         future = self._loop.create_future()
         self._waiting[number] = future
-        await self._send({"op": op, "number": number, **order}, list(fds))
+        await self._send({"op": op, "number": number, **request})
         answer, descriptors = await future
         if "error" in answer:
             raise RuntimeCallError(answer["stage"], answer["error"])
         return answer, descriptors
 
-    async def _send(self, message: dict[str, Any], fds: list[int]) -> None:
+    async def _send(self, message: dict[str, Any]) -> None:
         async with self._sending:
             while True:
                 if self.gone.done():
                     raise RuntimeExited("the runtime has ended")
                 try:
-                    messages.send(self._socket, message, fds)
+                    messages.send(self._socket, message, [])
                     return
                 except BlockingIOError:
                     await self._writable()

@@ -84,7 +84,7 @@ class LinuxResources:
 
 @dataclass(frozen=True)
 class LinuxSpec:
-    """What only Linux has.
+    """The part of the specification that only Linux has.
 
     Attributes:
         namespaces: Those created for this container alone; all others are its pod's.

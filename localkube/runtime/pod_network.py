@@ -105,7 +105,7 @@ def _unless(harmless: int) -> Iterator[None]:
 
 
 def _interface(address: str) -> str:
-    """Return a pod's interface: by its address's last two bytes, so that no two pods ask for the same."""
+    """Name a pod's interface by its address's last two bytes, so that no two pods have the same."""
     return "pod" + "-".join(address.split(".")[2:])
 
 

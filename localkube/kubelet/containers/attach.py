@@ -1,4 +1,4 @@
-"""Those who listen to a container beside its log: ``kubectl attach``.
+"""Clients attached to a container's output (``kubectl attach``).
 
 A listener that does not keep up holds the container back, as a full pipe would; nothing is lost.
 """
@@ -14,7 +14,7 @@ class Attachments:
     """The listeners of one container.
 
     Args:
-        hold: Called with True when one of them has too much to take in, with False when all go on.
+        hold: Called with True when a listener's buffer is full, with False when all have room again.
     """
 
     def __init__(self, hold: Callable[[bool], None]) -> None:
@@ -24,7 +24,7 @@ class Attachments:
         self._ended = False
 
     def listen(self) -> "Listener":
-        """Return a new listener, to be closed; it hears what comes from now on."""
+        """Add a listener for the output from now on; the caller closes it."""
         listener = Listener(self)
         self._listeners.add(listener)
         if self._ended:
@@ -33,8 +33,8 @@ class Attachments:
 
     def feed(self, stream: str, data: bytes) -> None:
         for listener in self._listeners:
-            listener.hear(stream, data)
-        self.weigh()
+            listener.feed(stream, data)
+        self.check_buffers()
 
     def end(self) -> None:
         """Nothing more will come."""
@@ -44,9 +44,9 @@ class Attachments:
 
     def leave(self, listener: "Listener") -> None:
         self._listeners.discard(listener)
-        self.weigh()
+        self.check_buffers()
 
-    def weigh(self) -> None:
+    def check_buffers(self) -> None:
         held = any(listener.size > FULL_BYTES for listener in self._listeners)
         if held != self._held:
             self._held = held
@@ -54,17 +54,17 @@ class Attachments:
 
 
 class Listener:
-    """What one of them has still to take in."""
+    """One attached client, with the output that it has still to read."""
 
     def __init__(self, attachments: Attachments) -> None:
         self.size = 0
         self._attachments = attachments
-        self._heard: deque[tuple[str, bytes]] = deque()
+        self._buffer: deque[tuple[str, bytes]] = deque()
         self._ended = False
         self._changed = asyncio.Event()
 
-    def hear(self, stream: str, data: bytes) -> None:
-        self._heard.append((stream, data))
+    def feed(self, stream: str, data: bytes) -> None:
+        self._buffer.append((stream, data))
         self.size += len(data)
         self._changed.set()
 
@@ -75,10 +75,10 @@ class Listener:
     async def output(self) -> AsyncIterator[tuple[str, bytes]]:
         """Yield streams and what came from them, until the container's output ends."""
         while True:
-            while self._heard:
-                stream, data = self._heard.popleft()
+            while self._buffer:
+                stream, data = self._buffer.popleft()
                 self.size -= len(data)
-                self._attachments.weigh()
+                self._attachments.check_buffers()
                 yield stream, data
             if self._ended:
                 return

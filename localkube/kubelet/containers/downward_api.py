@@ -1,4 +1,4 @@
-"""The downward API: what a pod may ask about itself, as text.
+"""The downward API: a pod's own fields and resources as text.
 
 Used for environment variables and for files; pure. Which fields are allowed where is checked by the API
 server: https://kubernetes.io/docs/concepts/workloads/pods/downward-api/
@@ -34,7 +34,7 @@ class FieldError(Exception):
 def field(
     pod: Mapping[str, Any], path: str, *, pod_ips: Sequence[str] = (), host_ips: Sequence[str] = ()
 ) -> str:
-    """Return one field of a pod as a container sees it.
+    """Read one field of a pod as a container sees it.
 
     Args:
         pod: The v1.Pod.
@@ -75,7 +75,7 @@ def resource_field(
     divisor: str | int | None,
     node_allocatable: Mapping[str, str],
 ) -> str:
-    """Return a container's request or limit, divided and rounded up.
+    """Read a container's request or limit, divided and rounded up.
 
     Args:
         container: The v1.Container.
@@ -105,7 +105,7 @@ def resource_field(
 
 
 def find_container(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the container or init container of that name.
+    """Find the container or init container of that name.
 
     Raises:
         FieldError: There is none.

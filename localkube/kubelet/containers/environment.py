@@ -46,7 +46,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def references(pod: Object) -> tuple[set[str], set[str]]:
-    """Return the names of the ConfigMaps and of the Secrets that the pod's ``env`` and ``envFrom`` use."""
+    """Collect the names of the ConfigMaps and Secrets that the pod's ``env`` and ``envFrom`` use."""
     configmaps, secrets = set(), set()
     spec = pod["spec"]
     for container in [*spec["containers"], *(spec.get("initContainers") or [])]:
@@ -61,7 +61,7 @@ def references(pod: Object) -> tuple[set[str], set[str]]:
 
 
 def service_environment(pod: Object, services: Iterable[Object]) -> dict[str, str]:
-    """Return the variables by which a pod finds services: ``REDIS_SERVICE_HOST``, ``REDIS_PORT`` and so on.
+    """Build the variables by which a pod finds services: ``REDIS_SERVICE_HOST``, ``REDIS_PORT`` and so on.
 
     Those of ``default/kubernetes`` always; those of the services in the pod's namespace unless
     ``enableServiceLinks`` is false. A service without an address has none.
@@ -93,7 +93,7 @@ def container_environment(
     pod_ips: Sequence[str] = (),
     host_ips: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Return the whole environment of one container.
+    """Build the environment of one container.
 
     Later wins: ``base``, ``service_env``, ``envFrom`` in order, ``env`` in order. A value may refer to
     variables of ``envFrom``, to those declared before it, and to those of services, not to ``base``.
@@ -154,7 +154,7 @@ class _Sources:
         self._ips = {"pod_ips": pod_ips, "host_ips": host_ips}
 
     def value(self, source: Object) -> str | None:
-        """Return the value, or None where something optional is missing."""
+        """Resolve ``valueFrom``; None where something optional is missing."""
         try:
             if "fieldRef" in source:
                 return downward_api.field(self._pod, source["fieldRef"]["fieldPath"], **self._ips)

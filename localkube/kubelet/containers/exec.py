@@ -1,8 +1,8 @@
 """Commands that run in a container beside its own: for ``kubectl exec``, probes and hooks.
 
-The runtime starts them (``site/joining.py``) and reports their ends. They are this agent's: they end with it,
-with their container, and when nobody waits for them any more. The protocol of ``kubectl exec`` is in
-``streams/remote_command.py``.
+The runtime starts them (``runtime/container.py``) and reports their ends. They end with this kubelet, with
+their container, and when nobody waits for them any more. The protocol of ``kubectl exec`` is in
+``streaming/remote_command.py``.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Execution:
             self._streams |= {"stdout": terminal, "stdin": os.dup(terminal)}
 
     def exited(self, entry: dict[str, Any]) -> None:
-        """Take the runtime's word that it has ended."""
+        """Record the end that the runtime reports."""
         if not self._code.done():
             code = os.waitstatus_to_exitcode(entry["status"])
             self._code.set_result(code if code >= 0 else 128 - code)
@@ -68,11 +68,10 @@ class Execution:
             resize(self._streams["stdin"], columns=columns, rows=rows)
 
     async def wait(self) -> int:
-        """Return its exit code."""
         return await asyncio.shield(self._code)
 
     def close(self) -> None:
-        """Let go: a command that still runs is killed, with all of its session. Harmless when repeated."""
+        """Close its streams, and kill it with all of its session if it still runs. Harmless when repeated."""
         for descriptor in self._streams.values():
             os.close(descriptor)
         self._streams.clear()
@@ -80,13 +79,12 @@ class Execution:
             start_task(self.kill(), name=f"kill {self.identity}")
 
     async def kill(self) -> None:
-        """Kill it with all of its session."""
         with contextlib.suppress(RuntimeExited):
             await self._client.call("kill", id=self.identity, signal=9)
 
 
 class Executions:
-    """Starts commands in containers and hears of their ends.
+    """Starts commands in containers, and passes on their ends.
 
     Args:
         client: The connection to the runtime, whose exits of owner ``exec`` go to ``exited``.
@@ -132,7 +130,7 @@ class Executions:
     async def run(
         self, container: str, argv: Sequence[str], timeout: float | None = None
     ) -> tuple[int, bytes]:
-        """Run a command to its end, and return its exit code and the first 10 KiB that it wrote.
+        """Run a command to its end; returns its exit code and the first 10 KiB of its output.
 
         One that cannot be executed ends with 126, as in a shell, and the reason is its output.
 
@@ -157,13 +155,13 @@ class Executions:
         return code, bytes(kept)
 
     def exited(self, entry: dict[str, Any]) -> None:
-        """Take the runtime's word on a command."""
+        """Record the end of a command that the runtime reports."""
         if execution := self._running.pop(entry["id"], None):
             execution.exited(entry)
 
 
 async def finish(execution: Execution, outputs: dict[str, Any]) -> int:
-    """Pass output on until the command has ended, and return its exit code.
+    """Pass output on until the command has ended; returns its exit code.
 
     A process that the command has left behind may keep the streams open: a second after the end in which
     nothing came is taken for the last.

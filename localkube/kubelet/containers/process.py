@@ -1,8 +1,7 @@
-"""One start of a container, from its pipes to its end: output goes to the log and to those who are attached,
-the exit becomes a fact.
+"""One start of a container: its output goes to the log and to ``kubectl attach``, until its exit.
 
-The process itself belongs to the runtime; an agent that starts anew attaches to it and reads on, and loses
-nothing of what the one before had read (``logs/journal.py``).
+The process itself belongs to the runtime; a kubelet that restarts attaches to it and loses nothing of what
+the previous one had read (``LogJournal``).
 """
 
 import asyncio
@@ -28,7 +27,7 @@ class Process:
         entry: The runtime's description: id, pid, started, status, ended, streams.
         descriptors: Our ends of its streams, owned from here on.
         log_path: Where the output goes.
-        files: The agent's log files.
+        files: The kubelet's log files.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Process:
             self.exited(entry)
 
     def exited(self, entry: dict[str, Any]) -> None:
-        """Take the runtime's word that the process has ended."""
+        """Record the end that the runtime reports."""
         if self._exit.done():
             return
         code = os.waitstatus_to_exitcode(entry["status"])
@@ -65,7 +64,7 @@ class Process:
         self._exit.set_result(ContainerExit(128 + number if number else code, number, entry["ended"]))
 
     async def wait(self) -> ContainerExit:
-        """Return how it ended, after the last of its output has been logged."""
+        """Wait for its exit, and until the last of its output has been logged."""
         result = await asyncio.shield(self._exit)
         try:
             await asyncio.wait_for(self._drained.wait(), DRAIN_SECONDS)
@@ -79,10 +78,10 @@ class Process:
     def running(self) -> bool:
         return not self._exit.done()
 
-    # Those who are attached.
+    # Attached clients.
 
     def listen(self) -> Listener:
-        """Return what hears the output from now on; its ``close`` is the caller's."""
+        """Attach to the output from now on; the caller closes the listener."""
         return self._attachments.listen()
 
     async def write(self, data: bytes) -> None:

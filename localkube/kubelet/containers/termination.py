@@ -1,4 +1,4 @@
-"""How a container is asked to end, and in which order the containers of a pod are.
+"""Pod termination: hooks, SIGTERM, SIGKILL, and the order of a pod's containers.
 
 The grace period is one for everything: the preStop hook, the wait for one's turn, the time after SIGTERM.
 Sidecars end after the containers that they serve, in the reverse of the order in which they were started.
@@ -20,7 +20,7 @@ Kill = Callable[[Process, int], Awaitable[None]]
 
 
 def waits_for(pod: Mapping[str, Any], name: str) -> list[str]:
-    """Return the containers that must have ended before this one is asked to.
+    """List the containers that must have ended before this one is stopped.
 
     Example:
         >>> sidecar = {"name": "log", "restartPolicy": "Always"}
@@ -43,7 +43,7 @@ async def end(
     hook: Callable[[], Awaitable[None]] | None = None,
     after: Iterable[Process] = (),
 ) -> None:
-    """End a container: its hook, its turn, SIGTERM, and what is left of ``grace`` later SIGKILL.
+    """End a container: its hook, its turn, SIGTERM, and after the rest of ``grace`` SIGKILL.
 
     Args:
         process: The container's.

@@ -1,1 +1,1 @@
-"""What stands in for container images: the table, and where the programs in it lie on this machine."""
+"""Stand-ins for container images: the table, and the programs in it on this machine."""

@@ -56,7 +56,7 @@ class Programs:
     python: str = sys.executable
 
     def find(self, name: str) -> Program:
-        """Return a program of the table of images.
+        """Find a program of the table of images.
 
         Raises:
             Missing: It is not here.
@@ -87,7 +87,7 @@ class Programs:
 
 
 def _named(name: str, argv: tuple[str, ...]) -> str:
-    """Return a folder in which ``argv`` can be called by ``name``: a program of ours needs a word with it."""
+    """Make a folder in which ``argv`` can be called by ``name``."""
     if len(argv) == 1 and os.path.basename(argv[0]) == name:
         return os.path.dirname(argv[0])
     text = f'#!/bin/sh\nexec {shlex.join(argv)} "$@"\n'

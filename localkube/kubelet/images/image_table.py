@@ -1,10 +1,10 @@
-"""What stands in for a container image: the host's file system, and for known images their entry point.
+"""Stand-ins for container images: the host's file system, and for known images their entry point.
 
 Images are not pulled. ``images.toml`` is the table; here is how an image finds its entry, and how Kubernetes
 combines a container's command with the entry's. A container that names its command runs it on any image; one
 that does not needs an entry, because nothing else knows what the image would have run.
 
-Pure. Where the programs of the table lie on this machine is the business of ``programs.py``.
+Pure. Where the programs of the table lie on this machine is in ``image_programs.py``.
 """
 
 import tomllib
@@ -39,7 +39,7 @@ class StandIn:
     known: bool = True
 
     def fits(self, repository: str, tag: str) -> bool:
-        """Tell whether an image of this repository and tag is meant."""
+        """Match an image of this repository and tag."""
         return any(fnmatchcase(repository, each) for each in self.match) and any(
             fnmatchcase(tag, each) for each in self.tags
         )
@@ -50,7 +50,7 @@ UNKNOWN = StandIn(known=False, cannot="the container must name its command")
 
 @cache
 def table() -> tuple[StandIn, ...]:
-    """Return the entries, in the order in which they are tried."""
+    """Load the entries, in the order in which they are tried."""
     text = resources.files("localkube.kubelet.images").joinpath("images.toml").read_text(encoding="utf-8")
     entries = tomllib.loads(text)["image"]
     return tuple(
@@ -60,7 +60,7 @@ def table() -> tuple[StandIn, ...]:
 
 
 def split(image: str) -> tuple[str, str]:
-    """Return an image's repository, without registry and ``library/``, and its tag.
+    """Split an image into its repository, without registry and ``library/``, and its tag.
 
     Example:
         >>> split("docker.io/library/busybox:1.36"), split("localhost:5000/trainyard/trainer@sha256:0")
@@ -79,7 +79,7 @@ def split(image: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=512)
 def stand_in(image: str) -> StandIn:
-    """Return what stands in for ``image``.
+    """Find the entry for ``image``.
 
     Example:
         >>> stand_in("registry.example/library/busybox:1.36").arguments
@@ -90,7 +90,7 @@ def stand_in(image: str) -> StandIn:
 
 
 def command_line(container: Mapping[str, Any], program: Sequence[str] = ()) -> list[str] | None:
-    """Return what to run, as Kubernetes combines it with the image's entry point; None when nobody knows.
+    """Combine command and arguments with the image's entry point as Kubernetes does; None if it is not known.
 
     Source: https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/
 
@@ -112,7 +112,7 @@ def command_line(container: Mapping[str, Any], program: Sequence[str] = ()) -> l
 
 
 def ignored_mounts(container: Mapping[str, Any]) -> list[str]:
-    """Return where volumes are mounted that the stand-in will not read."""
+    """List the paths of mounted volumes that the stand-in does not read."""
     places = [mount["mountPath"] for mount in container.get("volumeMounts") or []]
     ignored = stand_in(container["image"]).ignores
     return [place for place in places if any(f"{place}/".startswith(f"{each}/") for each in ignored)]

@@ -1,4 +1,4 @@
-"""The table of images as rows for people: what stands in, what it cannot do, and whether it is here."""
+"""The table of images for people: stand-ins, their limits, and whether they are installed."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from localkube.kubelet.images.image_table import UNKNOWN, StandIn, table
 
 
 def rows() -> list[dict[str, Any]]:
-    """Return a row for each entry, in the order in which they are tried; the last is that of all others."""
+    """List a row for each entry, in the order in which they are tried; the last is for all other images."""
     found = Programs(_control_plane())
     return [
         {
@@ -26,7 +26,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def document() -> str:
-    """Return the table as Markdown, for the documentation: what does not depend on the machine."""
+    """Format the machine-independent columns as Markdown, for the documentation."""
     lines = ["| Image | Tags | What stands in | What it cannot do |", "| --- | --- | --- | --- |"]
     for entry in (*table(), UNKNOWN):
         images = ", ".join(f"`{each}`" for each in entry.match) or "any other"
@@ -45,7 +45,7 @@ def _state(entry: StandIn, programs: Programs) -> str:
 
 
 def _control_plane() -> dict[str, tuple[str, ...]]:
-    """Return the control plane's programs if they are here already; nothing is obtained for a question."""
+    """The control plane's programs, if they are here already; nothing is downloaded."""
     try:
         return dict(binaries.present().programs)
     except LocalClusterError:

@@ -35,6 +35,7 @@ from localkube.runtime.container_spec import (
     RootSpec,
     StartRequest,
 )
+from localkube.runtime.forkserver.command import plan
 from localkube.runtime.syscalls import CAPABILITIES
 
 WARM_ANNOTATION = "trainyard/warm-start"
@@ -42,6 +43,7 @@ TERMINATION_PATH = "/dev/termination-log"
 SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "dri", "infiniband", "kfd")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOME = "/tmp"
 
 
@@ -73,56 +75,58 @@ async def start_request(
         VolumeError: A volume cannot be mounted as it says.
         ApiError: The API server did not answer.
     """
-    uid, name, meta = pod["metadata"]["uid"], container["name"], pod["metadata"]
+    meta, name = pod["metadata"], container["name"]
+    uid = meta["uid"]
     hostname = pod["spec"].get("hostname") or meta["name"][:63]
     program = pull(runtime, pod, container, previous)
     environment = await _environment(runtime, pod, container, pool, address, hostname, program)
-    directory = container.get("workingDir") or stand_in(container["image"]).directory
     process = ProcessSpec(
         args=_command(container, program, environment),
         env=tuple(f"{variable}={value}" for variable, value in environment.items()),
-        cwd=directory,
+        cwd=container.get("workingDir") or stand_in(container["image"]).directory,
         terminal=bool(container.get("tty")),
         capabilities=tuple(CAPABILITIES),
     )
-    all_mounts = [
-        *root_mounts(),
-        *_network_mounts(runtime, uid),
-        *program_mounts(program),
-        *mounts(container, volumes, environment=environment, private=runtime.host.hide),
-        _termination_mount(runtime, uid, container, restart),
-    ]
-    groups, cores = runtime.limits.apply(
-        container,
-        identity=f"{uid}.{name}.{restart}",
-        first_core=int(pool.settings.index * pool.settings.cpus),
-    )
-    shared = bool(pod["spec"].get("shareProcessNamespace"))
     spec = ContainerSpec(
         process=process,
         root=RootSpec(readonly=bool((container.get("securityContext") or {}).get("readOnlyRootFilesystem"))),
-        mounts=tuple(all_mounts),
-        hostname=hostname,
-        linux=LinuxSpec(
-            namespaces=("mount",) if shared else ("mount", "pid"),
-            devices=devices(),
-            resources=LinuxResources(LinuxCpu(",".join(map(str, cores)))),
-            cgroups_path=tuple(groups),
-            masked_paths=runtime.host.hide,
+        mounts=(
+            *root_mounts(),
+            *_network_mounts(runtime, uid),
+            *program_mounts(program),
+            *mounts(container, volumes, environment=environment, private=runtime.hide),
+            _termination_mount(runtime, uid, container, restart),
         ),
+        hostname=hostname,
+        linux=_linux(runtime, pod, container, pool, identity=f"{uid}.{name}.{restart}"),
     )
     fork_plan = plain = None
-    if (meta.get("annotations") or {}).get(WARM_ANNOTATION) != "false":
-        fork_plan = runtime.fork_plan(process.args, environment)
+    if runtime.forkserver and (meta.get("annotations") or {}).get(WARM_ANNOTATION) != "false":
+        search = environment.get("PATH", "")
+        fork_plan = plan(process.args, environment, python=sys.executable, path=search)
     if runtime.plain:
         spec, plain = runtime.plain.adapt(
             spec,
             directory=runtime.pods / uid / "plain" / f"{name}.{restart}",
             address=address,
             namespace=meta["namespace"],
-            warn=lambda sentence: runtime.events.record(pod, "UnsupportedFields", sentence, warning=True),
+            warn=lambda text: runtime.events.record(pod, "UnsupportedFields", text, warning=True),
         )
     return StartRequest(spec, bool(container.get("stdin")), fork_plan, plain)
+
+
+def _linux(
+    runtime: Runtime, pod: Mapping[str, Any], container: Mapping[str, Any], pool: NodePool, *, identity: str
+) -> LinuxSpec:
+    first_core = int(pool.settings.index * pool.settings.cpus)
+    groups, cores = runtime.limits.apply(container, identity=identity, first_core=first_core)
+    return LinuxSpec(
+        namespaces=("mount",) if pod["spec"].get("shareProcessNamespace") else ("mount", "pid"),
+        devices=devices(),
+        resources=LinuxResources(LinuxCpu(",".join(map(str, cores)))),
+        cgroups_path=tuple(groups),
+        masked_paths=runtime.hide,
+    )
 
 
 def _command(
@@ -149,9 +153,8 @@ async def _environment(
 ) -> dict[str, str]:
     namespace, settings = pod["metadata"]["namespace"], pool.settings
     configmaps, secrets = references(pod)
-    path = f"{program.directory}:{runtime.host.path}" if program.directory else runtime.host.path
     base = {
-        "PATH": path,
+        "PATH": ":".join(filter(None, (program.directory, os.path.dirname(sys.executable), SYSTEM_PATH))),
         "HOME": HOME,
         "HOSTNAME": hostname,
         "LANG": "C.UTF-8",

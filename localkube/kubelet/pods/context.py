@@ -1,9 +1,8 @@
-"""What all pods of the agent share on this machine: its parts, and where a pod's files lie."""
+"""The kubelet's parts that all pods share, and the paths of a pod's files."""
 
 import asyncio
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,33 +24,20 @@ from localkube.runtime.client import RuntimeClient
 
 # Writable directories of every container.
 SCRATCH = ("/tmp", "/run", "/var/tmp")
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 REPORTS_AT_ONCE = 6
 MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
-
-
-@dataclass(frozen=True)
-class ContainerHost:
-    """This machine as containers see it.
-
-    Attributes:
-        hide: Directories that are covered in every container.
-        python: The kit's interpreter, whose directory comes first on PATH.
-    """
-
-    hide: tuple[str, ...]
-    python: str = sys.executable
-
-    @property
-    def path(self) -> str:
-        return f"{os.path.dirname(self.python)}:{SYSTEM_PATH}"
 
 
 @dataclass
 class Runtime:
     """The parts that every pod's worker uses.
 
-    ``fork_plan`` plans the start of a command by the forkserver; ``plain`` is set in plain mode alone.
+    Attributes:
+        hide: Directories of the host that are covered in every container.
+        pods: The directory of the pods' files.
+        tmpfs: The same in memory, for small files: a disk would take longer than the pod's start.
+        plain: In plain mode.
+        forkserver: Let the forkserver start the containers that it can.
     """
 
     api: Api
@@ -61,7 +47,7 @@ class Runtime:
     logs: LogFiles
     executions: Executions
     events: EventRecorder
-    host: ContainerHost
+    hide: tuple[str, ...]
     pods: Path
     tmpfs: Path
     services: Informer
@@ -70,22 +56,20 @@ class Runtime:
     addresses: Addresses = field(default_factory=NamespaceAddresses)
     programs: Programs = field(default_factory=Programs)
     plain: PlainPods | None = None
-    fork_plan: Callable[[Sequence[str], Mapping[str, str]], Any] = lambda argv, env: None
+    forkserver: bool = False
     reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
     limits: Limits = field(default_factory=Limits)
     version: str = ""
 
     @cached_property
     def handlers(self) -> Handlers:
-        """Return what carries out probes and hooks."""
         return Handlers(self.addresses, execute=self.executions.run, version=self.version)
 
     def tmpfs_directory(self, uid: str) -> Path:
-        """Return where a pod's small files lie, in memory: a disk would take longer than the pod's start."""
         return self.tmpfs / uid
 
     def directories(self, uid: str) -> tuple[Path, Path]:
-        """Return all that a pod may have left."""
+        """All directories that a pod may have left."""
         return self.pods / uid, self.tmpfs / uid
 
     def log_path(self, uid: str, container: str, restart: int) -> Path:
@@ -95,7 +79,7 @@ class Runtime:
         return self.tmpfs / uid / "termination" / f"{container}.{restart}"
 
     def termination_message(self, uid: str, container: Mapping[str, Any], restart: int, code: int) -> str:
-        """Return what the container left to say about its end."""
+        """Read a container's termination message, or the end of its log if its policy says so."""
         path = self.termination_path(uid, container["name"], restart)
         text = _head(path, MESSAGE_BYTES)
         fallback = container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
@@ -113,7 +97,7 @@ def _head(path: Path, size: int) -> str:
 
 
 def _last_output(path: Path) -> str:
-    """Return the last 2048 bytes of what a container wrote, without the log's own columns."""
+    """Read the last 2048 bytes of a container's output, without the log's own columns."""
     entries = b""
     for name in reversed(segments(path)):
         if len(entries) < 4 * FALLBACK_BYTES:

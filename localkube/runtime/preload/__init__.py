@@ -1,7 +1,7 @@
 """Plain mode's preload library: found in the wheel or the cache, or compiled, which takes a second.
 
 The compiler is the machine's own, or the one in the PyPI package ``ziglang``. The library is C because it
-stands between programs and the C library; what it does is in ``node/preload/``.
+stands between programs and the C library.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ COMPILE_SECONDS = 120
 
 
 def obtain(report: Callable[[str], None]) -> Path:
-    """Return the library for this machine, compiling it if need be.
+    """Find the library for this machine, compiling it if need be.
 
     Raises:
         LocalClusterError: There is no compiler, or it failed; or the cache cannot be written.
@@ -50,7 +50,7 @@ def obtain(report: Callable[[str], None]) -> Path:
 
 
 def key(machine: str = "") -> str:
-    """Return what a built library belongs to: its sources, and a machine's kind, by default this one's."""
+    """Hash the sources and the kind of machine (by default this one) that a built library belongs to."""
     digest = hashlib.sha256((machine or platform.machine()).encode())
     for path in sorted(SOURCES.glob("*.[ch]")):
         digest.update(path.read_bytes())
