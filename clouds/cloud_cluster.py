@@ -164,7 +164,6 @@ class CloudCluster(Cluster):
         return Table(columns, rows, empty=f"nothing is left of it at {self.cloud}")
 
     def _there(self) -> list[tuple[Resource, ResourceStatus]]:
-        """Return what there is of it, and how it is."""
         parts = self._all_resources()
         with ThreadPoolExecutor(LOOKS, thread_name_prefix="describe") as pool:
             seen = list(pool.map(lambda part: part.describe(), parts))
@@ -175,7 +174,7 @@ class CloudCluster(Cluster):
         ]
 
     def explain(self, words: str) -> KitError:
-        """Return why it does not answer, as far as the cloud knows."""
+        """Build the error for an API server that does not answer, with the state that the cloud reports."""
         found = self._description()
         if found is None:
             return self._not_found()
@@ -187,7 +186,7 @@ class CloudCluster(Cluster):
         )
 
     def _found(self):
-        """Return what the cloud says of it.
+        """Describe it by the cloud's API.
 
         Raises:
             ClusterNotFound: There is none.
@@ -224,7 +223,7 @@ class CloudCluster(Cluster):
         return find_kubectl()
 
     def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
-        """Return what has training pods take the training machines if they can."""
+        """Tolerations and node affinity with which pods are scheduled on the training nodes."""
         there = {"key": "trainyard/pool", "operator": "In", "values": [self.pool]}
         term = {"weight": 100, "preference": {"matchExpressions": [there]}}
         return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}}
@@ -338,7 +337,7 @@ class CloudCluster(Cluster):
 
     @abstractmethod
     def _description(self):
-        """Return what the cloud says of it; None if there is none that is the kit's."""
+        """Describe it by the cloud's API; None if there is none that is the kit's."""
 
     @abstractmethod
     def _state(self, found) -> str:
@@ -366,11 +365,11 @@ class CloudCluster(Cluster):
 
     @abstractmethod
     def _estimate(self, plan, hours: float) -> Estimate:
-        """Return what it costs."""
+        """Estimate the cost."""
 
     @abstractmethod
     def _cost(self) -> Estimate:
-        """Return what it costs from now until its end, as it stands."""
+        """Estimate the cost from now until its end, as it stands."""
 
     @abstractmethod
     def _running_costs(self) -> list[Estimate]:
@@ -378,11 +377,11 @@ class CloudCluster(Cluster):
 
     @abstractmethod
     def _machines(self) -> int:
-        """Return how many training machines it has, or may grow to."""
+        """Count the training machines that it has, or may grow to."""
 
     @abstractmethod
     def _price_of_machines(self, count: int) -> tuple[Price, ...]:
-        """Return what so many more of them cost."""
+        """Price more training machines."""
 
     @abstractmethod
     def _quotas(self, nodes: int, more: int) -> Iterable[Check]:
@@ -425,7 +424,7 @@ class CloudCluster(Cluster):
 
     @abstractmethod
     def _end(self) -> datetime | None:
-        """Return when it ends; None if it has no end that is to come."""
+        """Time of its end; None if it has none in the future."""
 
     @abstractmethod
     def _move_end(self, found, until: datetime) -> None:

@@ -95,7 +95,7 @@ class ClusterPreflight(ABC):
         return run(self.probes(), about=f'cluster "{self.plan.tags.cluster}" in {self.where}')
 
     def taken(self, whose: Tags | None) -> Check:
-        """Return what follows from that there is a cluster of this name.
+        """Judge an existing cluster of this name.
 
         Args:
             whose: Its tags, if it has the kit's.

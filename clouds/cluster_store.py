@@ -24,11 +24,11 @@ class ClusterStore:
         self.provider = provider
 
     def kubeconfig(self, name: str) -> Path:
-        """Return where a cluster's kubeconfig is, whether it is there or not."""
+        """Path of a cluster's kubeconfig."""
         return self._folder / f"{name}.kubeconfig"
 
     def read(self, name: str) -> dict[str, str | None] | None:
-        """Return where a cluster is, as `write` was told, or None."""
+        """Read the location of a cluster that `write` has kept, or None."""
         try:
             return json.loads((self._folder / f"{name}.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):

@@ -48,12 +48,12 @@ def confirm_cost(
 
 
 def is_limited(budget: float | None) -> bool:
-    """Return whether there is a budget: as an argument, or in the environment."""
+    """Check whether there is a budget: as an argument, or in the environment."""
     return budget is not None or config.read().budget is not None
 
 
 def committed_cost(standing: Iterable[Estimate]) -> float:
-    """Return what clusters that are there cost until their ends, in dollars: for a budget.
+    """Sum up what existing clusters cost until their ends, in dollars.
 
     Raises:
         BadInput: The price of one is not known.
@@ -122,7 +122,6 @@ def _check_budget(estimate: Estimate, budget: float | None, already: float) -> N
 
 
 def _cheaper(estimate: Estimate, left: float) -> str:
-    """Return what would fit: as many hours as the rest of the budget pays."""
     hours = int(left / estimate.an_hour * 10) / 10 if left > 0 else 0
     shorter = f"hours={hours:g}, " if hours >= 0.5 else ""
     return f"{shorter}fewer or smaller nodes, spot=True, or a larger budget"

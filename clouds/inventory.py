@@ -184,7 +184,7 @@ def find(asked: Iterable[Cloud], *, cluster: str | None = None) -> Inventory:
 
 
 def costs(asked: Iterable[Cloud], *, budget: float | None = None) -> Table:
-    """Return what each cluster of the kit costs an hour and until its end, and what they cost together.
+    """Tabulate the cost of each cluster of the kit, an hour and until its end.
 
     Whatever regions were asked: a budget counts all of an account.
 
@@ -215,7 +215,6 @@ def _figures(an_hour: float, total: float, unknown: object) -> tuple[str, str]:
 
 
 def _seen(place: CloudLocation, cluster: str | None) -> list[FoundResource]:
-    """Return what a place has, and how each is; what is only remembered by an index is not there."""
     with shown_elsewhere():
         every = place.discover(cluster)
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="describe") as pool:
@@ -370,7 +369,6 @@ def _take_down(place: CloudLocation, cluster: str, how: dict[str, object]) -> Ki
 
 
 def _chosen(found: Inventory, clusters: str | Collection[str] | None) -> Inventory:
-    """Return what belongs to the clusters that are meant."""
     if clusters is None:
         return found
     names = {clusters} if isinstance(clusters, str) else set(clusters)

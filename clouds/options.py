@@ -46,7 +46,7 @@ def admins_of(given: object) -> tuple[str, ...]:
 
 
 def until_of(hours: object) -> datetime:
-    """Return when so many hours are over."""
+    """Convert hours from now to a time."""
     return datetime.now(UTC).replace(microsecond=0) + timedelta(hours=hours_of(hours))
 
 

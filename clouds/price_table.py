@@ -94,7 +94,7 @@ class Estimate:
         return Table(("what", "count", "each an hour", "an hour", "planned", "source"), rows)
 
     def words(self) -> list[str]:
-        """Return what is to be said below the table."""
+        """Notes below the table."""
         said = [f"the price of {', '.join(self.unknown)} is {UNKNOWN}"] if self.unknown else []
         if staying := [each for each in self.prices if each.stays]:
             day = _dollars(self.afterwards * 24)

@@ -61,7 +61,6 @@ def _made_for_a_claim(volume: dict) -> bool:
 
 
 def _counts(seen: Snapshot) -> tuple[int, int, int]:
-    """Return how many load balancers, claims and volumes that go with their claims there are."""
     balanced = sum(map(_balanced, seen[SERVICE].values()))
     return balanced, len(seen[CLAIM]), sum(map(_made_for_a_claim, seen[VOLUME].values()))
 

@@ -105,7 +105,7 @@ class CodeBuildProject(AwsResource):
 
 
 def build_parts(plan: EksPlan) -> list[AwsResource]:
-    """Return what there may be of a cluster's builds."""
+    """List the resources that a cluster's builds may have left."""
     project = CodeBuildProject(plan)
     return [project.role, project]
 
@@ -200,7 +200,7 @@ def build(
 
 
 def buildspec(*commands: str) -> str:
-    """Return what CodeBuild has to do; JSON is YAML."""
+    """Build the buildspec of CodeBuild; JSON is YAML."""
     return json.dumps({"version": 0.2, "phases": {"build": {"commands": list(commands)}}})
 
 

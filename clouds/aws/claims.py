@@ -78,7 +78,7 @@ class ClaimedResource(Ec2Resource):
             self.remove(each)
 
     def is_whole(self, found: Mapping) -> bool:
-        """Return whether all that belongs to it is there."""
+        """Check whether all that belongs to it is there."""
         return True
 
     @abstractmethod

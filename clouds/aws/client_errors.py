@@ -160,7 +160,7 @@ def _answered(
 
 
 def _off(error: boto.ClientError) -> bool:
-    """Return whether AWS's clock, as its answer has it, is so far from this one that it refuses requests.
+    """Check whether AWS's clock, as its answer has it, is so far from this one that it refuses requests.
 
     EC2 says of a wrong clock and of credentials that have expired the same.
     """
@@ -173,7 +173,6 @@ def _off(error: boto.ClientError) -> bool:
 
 
 def _denied(refused, words: str, service: str, operation: str) -> AwsError:
-    """Return what to say of a denied action: who may not do what, and the statement that would let them."""
     who, what, on = (each.search(words) for each in (_WHO, _WHAT, _ON_WHAT))
     action = what[1] if what else f"{service}:{''.join(word.title() for word in operation.split('_'))}"
     whose = who[1] if who else "these credentials"
@@ -237,7 +236,6 @@ def _renew(profile: str | None) -> str:
 
 
 def _names(parameters: Mapping) -> str:
-    """Return what a request was about: those of its parameters that name something."""
     told = [
         str(value)
         for key, value in parameters.items()

@@ -31,7 +31,7 @@ class EksResource(AwsResource):
     """A thing of EKS: it has a status, issues and tags, and is told by name."""
 
     def status_of(self, found: Mapping, states: Mapping[str, ResourceState] = STATES) -> ResourceStatus:
-        """Return how it is, by what EKS says of it."""
+        """Convert a description of EKS to a status."""
         tags = found.get("tags") or {}
         if not self.is_ours(tags):
             return ABSENT
@@ -58,7 +58,7 @@ class EksControlPlane(EksResource):
         self.role, self.subnets = role, subnets
 
     def description(self) -> dict | None:
-        """Return what EKS says of it; None if there is none that is the kit's."""
+        """Describe it by the EKS API; None if there is none that is the kit's."""
         found = self.session.find("eks", "describe_cluster", name=self.plan.cluster)
         if found is None or not self.is_ours(found["cluster"].get("tags") or {}):
             return None
@@ -157,7 +157,7 @@ class NodeGroup(EksResource):
         self.hourly_cost = f"{group.nodes} × {group.instance_type}" if group.nodes else ""
 
     def description(self) -> dict | None:
-        """Return what EKS says of it, or None."""
+        """Describe it by the EKS API; None if there is none that is the kit's."""
         found = self.session.find(
             "eks", "describe_nodegroup", clusterName=self.plan.cluster, nodegroupName=self.group.name
         )

@@ -34,7 +34,7 @@ class EcrRegistry(Registry):
         return self.repositories.ensure(short_name(name))
 
     def login(self) -> Login:
-        """Return what opens ECR for twelve hours."""
+        """Get a temporary login of the registry."""
         (found,) = self.session.call("ecr", "get_authorization_token")["authorizationData"]
         user, _, password = base64.b64decode(found["authorizationToken"]).decode().partition(":")
         return Login(urlsplit(found["proxyEndpoint"]).netloc, user, password)

@@ -220,7 +220,7 @@ class EksCluster(CloudCluster):
         return kubeconfig(self.session, found) if found.get("endpoint") else None
 
     def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
-        """Return what lets training pods onto the training nodes, and keeps them there if it can."""
+        """Tolerations and node affinity with which pods are scheduled on the training nodes."""
         onto = {"tolerations": [GPU]}  # a cluster's training nodes may be those with GPUs alone
         return onto if gpus else onto | super().pod_additions()
 

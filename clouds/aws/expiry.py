@@ -121,7 +121,7 @@ class Schedule(AwsResource):
 
 
 def end(plan: EksPlan, now: datetime | None = None) -> datetime | None:
-    """Return when a cluster that is there ends; None if it has no end that is to come."""
+    """Find the end of a cluster; None if it has none in the future."""
     found = read(ScheduleGroup(plan).written_tags())
     when = found.expires if found else None
     return when if when and when > (now or datetime.now(UTC)) else None

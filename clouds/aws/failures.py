@@ -16,7 +16,7 @@ _ADDRESSES = re.compile(r"InsufficientFreeAddresses", re.I)
 
 
 def explained(session: AwsSession, kind: str, words: str, *, spot: bool) -> str:
-    """Return what a node group says, with what would do instead.
+    """Add an alternative to the words of a node group that could not get machines.
 
     Args:
         session: Of its region.
@@ -42,7 +42,6 @@ def explained(session: AwsSession, kind: str, words: str, *, spot: bool) -> str:
 
 
 def _elsewhere(session: AwsSession, kind: str, spot: bool) -> str:
-    """Return where else machines may be had."""
     said = ["spot=False, which costs more and is seldom refused"] if spot else []
     try:
         said += [f'instance_type="{each}"' for each in instead(session, kind)]

@@ -36,7 +36,7 @@ class InstanceType:
 
 
 def instance_type(session: AwsSession, name: str) -> InstanceType:
-    """Return what a type is.
+    """Look up an instance type.
 
     Raises:
         BadInput: The region has no such type.
@@ -115,7 +115,6 @@ def _offered(session: AwsSession) -> set[str]:
 
 
 def _meant(session: AwsSession, name: str) -> str:
-    """Return what somebody may have meant who asked for a type that there is not."""
     try:
         near = difflib.get_close_matches(name, sorted(_offered(session)), n=3, cutoff=0.6)
     except AwsError:  # who may not list them learns less

@@ -82,7 +82,7 @@ def policy(actions: Iterable[str]) -> str:
 
 
 def check(session: AwsSession) -> Check:
-    """Return whether the caller may do all of it.
+    """Check whether the caller may do all of it.
 
     A simulation knows the caller's policies, the boundary and the organisation's, but neither what a
     resource's own policy says nor conditions that depend on the request.
@@ -127,7 +127,6 @@ def _refused(session: AwsSession, principal: str) -> dict[str, str]:
 
 
 def _principal(session: AwsSession, who: str) -> str:
-    """Return what IAM calls the caller: of a session, its role, whose path STS does not tell."""
     if ":assumed-role/" not in who:
         return who
     role = who.split("/")[1]

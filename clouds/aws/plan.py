@@ -126,7 +126,7 @@ class AwsResource(Resource):
     def seen(
         self, state: ResourceState, identity: str = "", words: str = "", tags: Mapping | None = None
     ) -> ResourceStatus:
-        """Return what was found, and keep its id and its tags."""
+        """Build the status, and keep id and tags."""
         self._id = identity
         self.tags = read(tags) if tags is not None else self.tags
         return ResourceStatus(state, identity, words)
@@ -137,7 +137,7 @@ class AwsResource(Resource):
         return self.plan.tags.amazon() | {RESOURCE: self.name, "Name": name} | more
 
     def is_ours(self, given: Mapping[str, str]) -> bool:
-        """Return whether the tags of what has the right name are those of this cluster.
+        """Check whether the tags of what has the right name are those of this cluster.
 
         Raises:
             AwsError: They are not, and the plan is strict.

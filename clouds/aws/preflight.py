@@ -99,7 +99,7 @@ class EksPreflight(ClusterPreflight):
         return ok("credentials", f"{method}{profile}: {arn}")
 
     def clock(self) -> Check:
-        """Return how far this machine's clock is off."""
+        """Check the difference of this machine's clock to AWS's."""
         told = self.home.identity["ResponseMetadata"]["HTTPHeaders"].get("date")
         if not told:
             return warn(
@@ -112,7 +112,7 @@ class EksPreflight(ClusterPreflight):
         return ok("clock", "right")
 
     def region(self) -> Check:
-        """Return whether the account may use the region."""
+        """Check whether the account may use the region."""
         region = self.session.region
         found = self.home.call("ec2", "describe_regions", AllRegions=True)["Regions"]
         state = next((each.get("OptInStatus", "") for each in found if each["RegionName"] == region), None)
@@ -142,7 +142,7 @@ class EksPreflight(ClusterPreflight):
             yield ok("services", f"{', '.join(SERVICES)} answer in {region}")
 
     def name(self) -> Check:
-        """Return whether the cluster's name is free."""
+        """Check whether the cluster's name is free."""
         name = self.plan.cluster
         found = self.session.find("eks", "describe_cluster", name=name)
         if found is None:
@@ -150,7 +150,7 @@ class EksPreflight(ClusterPreflight):
         return self.taken(tags.read(found["cluster"].get("tags", {})))
 
     def version(self) -> Check:
-        """Return whether EKS has the version of Kubernetes at its normal price."""
+        """Check whether EKS has the version of Kubernetes at its normal price."""
         check_version(self.plan)
         return ok("version", f"Kubernetes {self.plan.version}")
 
@@ -189,7 +189,7 @@ class EksPreflight(ClusterPreflight):
         return self.quotas.pieces(clusters=not self.there, addresses=int(self.plan.private))
 
     def addresses(self) -> Check:
-        """Return whether another network has the same addresses: the two could never be joined."""
+        """Check whether another network has the same addresses: the two could never be joined."""
         own = ipaddress.ip_network(CIDR)
         for each in self.session.every("ec2", "describe_vpcs", "Vpcs"):
             given = {tag["Key"]: tag["Value"] for tag in each.get("Tags", [])}

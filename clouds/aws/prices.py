@@ -32,7 +32,7 @@ _MACHINE = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "
 
 
 def estimate(plan: EksPlan, *, hours: float) -> Estimate:
-    """Return what a cluster costs.
+    """Estimate the price of a cluster.
 
     Args:
         plan: The cluster.
@@ -58,7 +58,7 @@ def estimate(plan: EksPlan, *, hours: float) -> Estimate:
 
 
 def price_of_nodes(session: AwsSession, *, instance_type: str, nodes: int, spot: bool = False) -> Price:
-    """Return what more nodes cost, without their disks."""
+    """Price more nodes, without their disks."""
     return _Prices(session).machine(instance_type, nodes, spot=spot)
 
 
@@ -141,7 +141,6 @@ class _Prices:
 
 
 def _dollars(product: dict, ending: str) -> float | None:
-    """Return what a product of the price list costs on demand, if it is the one whose usage type ends so."""
     usage = product["product"]["attributes"].get("usagetype", "")
     if usage != ending and not usage.endswith(f"-{ending}"):
         return None

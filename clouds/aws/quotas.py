@@ -105,7 +105,6 @@ class Quotas:
     def _judge(
         self, service: str, code: str, what: str, needed: int, used: int, why: str, family_name: str = ""
     ) -> Check:
-        """Return what one quota comes to."""
         about = f"quota of {what}"
         limit = self._limit(service, code)
         if limit is None:

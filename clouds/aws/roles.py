@@ -95,7 +95,7 @@ class Role(AwsResource):
         self.session.find("iam", "delete_role", RoleName=self.role)
 
     def created(self) -> datetime | None:
-        """Return when it was made; None if it is not there."""
+        """Time of creation; None if it is not there."""
         found = self.session.find("iam", "get_role", RoleName=self.role)
         return None if found is None else found["Role"]["CreateDate"]
 
@@ -159,7 +159,6 @@ def trusts(service: str) -> dict:
 
 
 def _pods(plan: EksPlan) -> dict:
-    """Return what lets pods of this cluster take a role, by EKS Pod Identity."""
     mine = plan.arn("eks", f"cluster/{plan.cluster}")
     return trusts("pods.eks") | {
         "Action": ["sts:AssumeRole", "sts:TagSession"],

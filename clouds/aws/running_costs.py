@@ -20,7 +20,7 @@ from kitlib.errors import BadInput
 
 
 def running_costs(session: AwsSession) -> list[Estimate]:
-    """Return what each cluster of the account costs until its end; one that is gone costs nothing."""
+    """Estimate the cost of each cluster until its end; one that is gone costs nothing."""
     found = []
     for name, region in sorted(homes(session)):
         with suppress(BadInput):  # a role with the kit's tags, and a name that says no region
@@ -30,7 +30,7 @@ def running_costs(session: AwsSession) -> list[Estimate]:
 
 
 def cost(session: AwsSession, name: str) -> Estimate | None:
-    """Return what a cluster costs from now until its end, with the machines it has; None if it is gone."""
+    """Estimate the cost of a cluster from now until its end; None if it is gone."""
     plan = EksPlan(session, Tags(name, "", ""), strict=False)
     if control_plane(plan).description() is None:
         return None

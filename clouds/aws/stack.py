@@ -109,7 +109,7 @@ def all_resources(plan: EksPlan) -> list[AwsResource]:
 
 
 def there(plan: EksPlan) -> list[tuple[AwsResource, ResourceStatus]]:
-    """Return what there is of a cluster, and how it is."""
+    """Describe the existing resources of a cluster."""
     parts = all_resources(plan)
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="describe") as pool:
         seen = list(pool.map(lambda part: part.describe(), parts))
@@ -175,7 +175,7 @@ def node_group(plan: EksPlan, name: str) -> NodeGroup:
 
 
 def pods_of(plan: EksPlan, namespace: str) -> PodIdentity:
-    """Return what gives the pods of a namespace the cluster's bucket to read."""
+    """The pod identity with which the pods of a namespace read the cluster's bucket."""
     return PodIdentity(plan, roles(plan)["pods"], namespace=namespace)
 
 

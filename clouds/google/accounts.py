@@ -30,7 +30,7 @@ GRACE = timedelta(days=2)  # in which an expiry that fails is tried again
 
 
 def account_id(role: str, cluster: str) -> str:
-    """Return what a cluster's service account is called: at most 30 characters, another one for each name.
+    """Name a cluster's service account: at most 30 characters, and unique.
 
     Example:
         >>> account_id("nodes", "lab")
@@ -149,7 +149,6 @@ class IamGrant(Resource):
         return (each for each in policy["bindings"] if any(map(self._is_mine, each.get("members", ()))))
 
     def _is_mine(self, member: str) -> bool:
-        """Return whether a member is this account, also if somebody has deleted that."""
         return member == self._member or member.startswith(f"deleted:{self._member}?uid=")
 
     def _take_out(self, policy: dict) -> None:
@@ -196,7 +195,6 @@ def ending_condition(tags: Tags) -> dict[str, str]:
 
 
 def _lasts(given: dict, wanted: dict) -> bool:
-    """Return whether a binding is as wanted, but for a later end."""
     ends = [_END.search(_essence(each)[1]) for each in (given, wanted)]
     if given["role"] != wanted["role"] or not all(ends):
         return False

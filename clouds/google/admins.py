@@ -14,7 +14,7 @@ REACHES = "roles/container.clusterViewer"
 
 
 def subject_of(who: str) -> dict[str, str]:
-    """Return who an administrator is to Kubernetes.
+    """Convert an IAM member to a subject of RBAC.
 
     Raises:
         BadInput: It is nobody that GKE knows.

@@ -33,11 +33,11 @@ class ArtifactRegistry(Registry):
         self.repository = Repository(session, tags)
 
     def address(self, name: str) -> str:
-        """Return where an image is; the repository is made again if somebody deleted it."""
+        """Find or create the repository of an image."""
         return f"{self._uri()}/{short_name(name)}"
 
     def login(self) -> Login:
-        """Return what opens the registry for an hour."""
+        """Get a temporary login of the registry."""
         return Login(self._uri().partition("/")[0], USER, access_token()[0])
 
     def stored(self, name: str, tag: str) -> StoredImage | None:

@@ -80,7 +80,7 @@ def build(
 
 
 def body(account: ServiceAccount, bucket: str, source: str, order: BuildRequest, *, mark: str) -> dict:
-    """Return what is asked of Cloud Build: with an account of ours, it has to know where the log goes."""
+    """Build the body of the request."""
     values = [f"--build-arg={key}={value}" for key, value in order.arguments.items()]
     words = ["build", f"--file={order.dockerfile}", f"--tag={order.image}", *values, "."]
     return {

@@ -144,7 +144,7 @@ def translate(error: Exception, about: str, project: str) -> KitError:
 
 
 def answer(error: Exception) -> ErrorReply:
-    """Return what a service said, from either library's error."""
+    """Convert an error of either client library to a reply."""
     if isinstance(error, HttpError):
         return _http(error)
     code = getattr(error.grpc_status_code, "name", "") if error.grpc_status_code else ""
@@ -163,7 +163,7 @@ def to_error(said: ErrorReply, about: str, project: str) -> GcpError:
 
 
 def reason_of(said: ErrorReply) -> ErrorReason:
-    """Return why, in a word."""
+    """Classify a reply."""
     words = said.words
     if said.reason == "SERVICE_DISABLED" or "accessNotConfigured" in said.code:
         return ErrorReason.DISABLED

@@ -70,7 +70,7 @@ class ContainerResource(GcpResource):
                 self.operation, self.meanwhile = each.name, ResourceState.PENDING
 
     def settled(self, state: ResourceState, words: str) -> ResourceStatus:
-        """Return how it is; if it is on its way, find the operation that is behind it."""
+        """Build the status, with the operation that is under way."""
         if state is ResourceState.PENDING and not self.operation:
             self.find_operation()
         return ResourceStatus(state, self.id, words)
@@ -116,7 +116,7 @@ class GkeControlPlane(ContainerResource):
         self.begun(self.session.container("delete_cluster", name=self.id))
 
     def body(self) -> types.Cluster:
-        """Return what is asked for."""
+        """Build the body of the request."""
         own = network_of(self.tags.cluster)
         system = types.LoggingComponentConfig.Component.SYSTEM_COMPONENTS
         figures = types.MonitoringComponentConfig.Component.SYSTEM_COMPONENTS
@@ -213,7 +213,7 @@ class TrainingPool(ContainerResource):
         self.begun(self.session.container("delete_node_pool", name=self.id))
 
     def body(self) -> types.NodePool:
-        """Return what is asked for."""
+        """Build the body of the request."""
         given = self.machines
         assert given is not None, "a pool that was found is not made"
         config = node_config(self.session, self.tags, given.machine_type, disk_gb=given.disk_gb)
@@ -240,7 +240,7 @@ class TrainingPool(ContainerResource):
 
 
 def node_config(session: GcpSession, tags: Tags, machine_type: str, *, disk_gb: int) -> types.NodeConfig:
-    """Return how a machine of a cluster is set up, of whatever pool."""
+    """Build the node configuration of any pool."""
     metadata = types.WorkloadMetadataConfig.Mode.GKE_METADATA
     return types.NodeConfig(
         machine_type=machine_type,
@@ -254,12 +254,12 @@ def node_config(session: GcpSession, tags: Tags, machine_type: str, *, disk_gb: 
 
 
 def autoscaling(most: int) -> types.NodePoolAutoscaling:
-    """Return how the training pool grows and shrinks."""
+    """Build the autoscaling of the training pool."""
     return types.NodePoolAutoscaling(enabled=True, min_node_count=0, max_node_count=max(most, 1))
 
 
 def failure_of(operation: types.Operation) -> str:
-    """Return what an operation ended with, if that is an error: in its words, and its conditions'."""
+    """Extract the error of an operation, with its conditions."""
     conditions = [*operation.nodepool_conditions, *operation.cluster_conditions]
     said = [operation.error.message, *(f"{each.code.name}: {each.message}" for each in conditions)]
     if not operation.error.code and not conditions:
@@ -268,6 +268,5 @@ def failure_of(operation: types.Operation) -> str:
 
 
 def _words(found: types.Cluster | types.NodePool) -> str:
-    """Return why a cluster or pool is as it is, as far as it says."""
     said = [each.message for each in found.conditions] or [found.status_message]
     return "; ".join(dict.fromkeys(filter(None, said)))

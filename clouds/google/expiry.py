@@ -77,7 +77,7 @@ class DeletionJob(GcpResource):
         self.session.rest("cloudscheduler", "projects.locations.jobs.delete", name=self.id)
 
     def body(self) -> dict:
-        """Return what is asked for."""
+        """Build the body of the request."""
         target = f"{CONTAINER}/{self.session.place}/clusters/{self.tags.cluster}"
         if self.what == "training":
             target += f"/nodePools/{TRAINING}"

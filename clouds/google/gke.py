@@ -135,7 +135,6 @@ class GkeCluster(CloudCluster):
         return GkePlan(self.session, whose, machines, given.get("network"), admins)
 
     def _trace(self):
-        """Return what is there of it already; None if nothing is, or nobody may look yet."""
         from clouds.google.client_errors import ErrorReason, GcpError
         from clouds.google.stack import traces
 
@@ -267,14 +266,14 @@ class GkeCluster(CloudCluster):
         return (self.store.read(self.name) or {}).get("accelerator")
 
     def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
-        """Return what lets training pods onto the training machines, and those with GPUs only there."""
+        """Tolerations and node affinity with which pods are scheduled on the training nodes."""
         added: dict[str, object] = {"tolerations": [GPU]} if self.accelerator else {}
         if self.accelerator and gpus:
             return added | {"nodeSelector": {ACCELERATOR: self.accelerator}}
         return added | super().pod_additions()
 
     def pod_annotations(self, mounted: Iterable[str]) -> Mapping[str, str]:
-        """Return what has GKE add the sidecar of GCS FUSE to pods that mount a bucket, and only to those."""
+        """Annotations with which GKE adds the sidecar of GCS FUSE to pods that mount a bucket."""
         for each in mounted:
             claim = self.kube.find(pvc.CLAIM, each)
             if claim is not None and claim["spec"].get("storageClassName") == persistent_volume.GCS_FUSE:
@@ -360,7 +359,6 @@ class GkeCluster(CloudCluster):
         return image_prefix(self.session.project, self.session.region, self.name)
 
     def _pool(self):
-        """Return what GKE says of its training machines."""
         from clouds.google.cluster import TrainingPool
 
         found = TrainingPool(self.session, self._tags(None)).found()

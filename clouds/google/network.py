@@ -14,7 +14,7 @@ RANGE = "10.10.0.0/20"  # of the machines; GKE takes ranges of its own for pods 
 
 
 def network_of(cluster: str) -> str:
-    """Return what the network of a cluster is called."""
+    """Name the network of a cluster."""
     return f"trainyard-{cluster}"
 
 

@@ -137,7 +137,7 @@ class FilestoreInstance(GcpResource):
 
 
 def find_all(session: GcpSession, tags: Tags, network: str | None) -> list[Resource]:
-    """Return what Kubernetes made for a cluster and is still there.
+    """Find what Kubernetes created for a cluster and did not delete.
 
     What GKE itself looks after while the cluster lives is among it: it is deleted after the cluster, if it
     is there then.

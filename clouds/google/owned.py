@@ -38,7 +38,7 @@ class GcpResource(Resource):
         self.meanwhile = ResourceState.PENDING
 
     def bill(self, key: str, count: float = 1) -> str:
-        """Return what it costs as long as it stands, by the kit's table of prices."""
+        """Describe the cost by the kit's table of prices."""
         price = price_table("google").price(key, count=count)
         monthly = price.together * HOURS_A_MONTH
         return (
@@ -61,24 +61,24 @@ class GcpResource(Resource):
         """Ask for its deletion; it is there, and the kit's."""
 
     def labels(self, found) -> Mapping[str, str]:
-        """Return what says whose it is."""
+        """Labels that prove the owner."""
         return found.get("labels") or read(found.get("description", ""))
 
     def seen(self, found) -> ResourceStatus:
-        """Return how it is, from what the API shows."""
+        """Build the status, and keep id and tags."""
         return ResourceStatus(ResourceState.READY, self.id)
 
     def owns(self, found) -> bool:
-        """Return whether it is the kit's, and this cluster's."""
+        """Check whether it is the kit's, and this cluster's."""
         whose = tags_.read(self.labels(found))
         return whose is not None and whose.cluster == self.tags.cluster
 
     def under_way(self) -> bool:
-        """Return whether what was asked for last has not ended; raise what it ended with."""
+        """Check whether what was asked for last has not ended; raise what it ended with."""
         return False
 
     def describe(self) -> ResourceStatus:
-        """Return how it is.
+        """Describe its current status.
 
         Raises:
             GcpError: It is somebody else's.
@@ -140,7 +140,7 @@ def read(description: str) -> dict[str, str]:
 
 
 def lasts(description: str, tags: Tags) -> bool:
-    """Return whether what a description says ends no sooner than the tags: of two ends, the later counts."""
+    """Check whether what a description says ends no sooner than the tags: of two ends, the later counts."""
     told = tags_.read(read(description))
     if told is None or tags.expires is None:
         return told is not None
@@ -148,7 +148,7 @@ def lasts(description: str, tags: Tags) -> bool:
 
 
 def sound(name: str) -> bool:
-    """Return whether a cluster's or a zone's name, as a label holds it, is one: anybody may write labels."""
+    """Check whether a cluster's or a zone's name, as a label holds it, is one: anybody may write labels."""
     return bool(name) and names.slug(name) == name
 
 

@@ -74,7 +74,7 @@ class GkePreflight(ClusterPreflight):
         return ok("credentials", f"{winner()}{f': {whose}' if whose else ''}")
 
     def project(self) -> Check:
-        """Return whether the project is there."""
+        """Check whether the project is there."""
         project = self.session.project
         found = self.session.rest("cloudresourcemanager", "projects.get", name=f"projects/{project}")
         if found.get("state") != "ACTIVE":
@@ -83,7 +83,7 @@ class GkePreflight(ClusterPreflight):
         return ok("project", project)
 
     def apis(self) -> Check:
-        """Return whether the services that a cluster needs are enabled."""
+        """Check whether the services that a cluster needs are enabled."""
         project = self.session.project
         parent = f"projects/{project}"
         hosts = [f"{each}.googleapis.com" for each in APIS]
@@ -102,7 +102,7 @@ class GkePreflight(ClusterPreflight):
         return failed("APIs", f"not enabled: {', '.join(off)}", fix)
 
     def billing(self) -> Check:
-        """Return whether somebody pays for the project."""
+        """Check whether somebody pays for the project."""
         project = self.session.project
         found = self.session.rest("cloudbilling", "projects.getBillingInfo", name=f"projects/{project}")
         if not found.get("billingEnabled"):
@@ -111,7 +111,7 @@ class GkePreflight(ClusterPreflight):
         return ok("billing", found.get("billingAccountName", "enabled"))
 
     def zone(self) -> Check:
-        """Return whether there is such a zone, and it is up."""
+        """Check whether there is such a zone, and it is up."""
         wanted = self.session.zone
         found = {
             each["name"]: each
@@ -129,7 +129,7 @@ class GkePreflight(ClusterPreflight):
         return ok("zone", wanted)
 
     def accelerator(self) -> Check:
-        """Return whether the zone has the GPUs; if not, which has."""
+        """Check whether the zone has the GPUs; if not, which has."""
         machines = self.plan.machines
         if machines.accelerator is None:
             return ok("accelerator", "none is asked for")
@@ -153,7 +153,7 @@ class GkePreflight(ClusterPreflight):
         return ok("accelerator", f"{machines.gpus} {wanted} in each machine")
 
     def machine(self) -> Check:
-        """Return whether the zone has the machine type."""
+        """Check whether the zone has the machine type."""
         wanted, where = self.plan.machines.machine_type, self._where
         found = find(self.session.rest, "compute", "machineTypes.get", machineType=wanted, **where)
         if found is None:
@@ -166,7 +166,7 @@ class GkePreflight(ClusterPreflight):
         return ok("machine type", f"{wanted}: {found['guestCpus']} vCPUs, {found['memoryMb'] / 1024:g} GiB")
 
     def permissions(self) -> Check:
-        """Return whether the user may do all that a cluster needs."""
+        """Check whether the user may do all that a cluster needs."""
         asked = list(permissions.NEEDED)
         found = self.session.rest(
             "cloudresourcemanager",
@@ -200,7 +200,7 @@ class GkePreflight(ClusterPreflight):
             yield ok("name", f"{name} is free")
 
     def quotas(self) -> Iterable[Check]:
-        """Return whether the project may have so much."""
+        """Check whether the project may have so much."""
         return [ok("quotas", "it is there already")] if self.there else quotas.check(self.plan)
 
     @property
@@ -219,7 +219,7 @@ class GkePreflight(ClusterPreflight):
 
 
 def elsewhere(plan: GkePlan) -> str:
-    """Return what may do in place of what a zone has none of now: other zones, the near ones first, and other
+    """Suggest alternatives where a zone has no capacity: other zones, the near ones first, and other
     GPUs of this one. Empty if nobody tells.
     """
     looks, session, wanted = GkePreflight(plan), plan.session, plan.machines.accelerator

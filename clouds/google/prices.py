@@ -28,7 +28,7 @@ _CONTROL_PLANE = "Zonal Kubernetes Clusters"
 
 
 def estimate(plan: GkePlan, *, hours: float) -> Estimate:
-    """Return what a cluster costs.
+    """Estimate the price of a cluster.
 
     Args:
         plan: The cluster.
@@ -53,7 +53,7 @@ def estimate(plan: GkePlan, *, hours: float) -> Estimate:
 
 
 def pool(plan: GkePlan, *, asked: "_Prices | None" = None) -> list[Price]:
-    """Return what the training machines cost, GPUs apart where they are sold apart."""
+    """Price the training machines, GPUs apart where they are sold apart."""
     asked, machines = asked or _Prices(plan.session), plan.machines
     prices = [asked.machine(machines.machine_type, machines.nodes, spot=machines.spot)]
     if machines.accelerator and machines.accelerator not in COMES_WITH:

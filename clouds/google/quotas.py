@@ -38,7 +38,7 @@ def check(plan: GkePlan, *, cluster: bool = True) -> Iterator[Check]:
 
 
 def required(plan: GkePlan, *, cluster: bool = True) -> dict[str, float]:
-    """Return what a cluster draws on, by Compute Engine's names of quotas."""
+    """Count the quotas that a cluster uses, by their names in Compute Engine."""
     machines = plan.machines
     spot = "PREEMPTIBLE_" if machines.spot else ""
     system = int(cluster)  # machines for what Kubernetes itself runs

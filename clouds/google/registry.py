@@ -13,7 +13,7 @@ _COLLECTION = "projects.locations.repositories"
 
 
 def repository_id(project: str, region: str, cluster: str) -> str:
-    """Return how Artifact Registry calls the repository of a cluster."""
+    """Name the repository of a cluster in Artifact Registry."""
     return f"projects/{project}/locations/{region}/repositories/trainyard-{cluster}"
 
 

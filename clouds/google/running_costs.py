@@ -10,7 +10,7 @@ from clouds.tags import Tags, read
 
 
 def running_costs(session: GcpSession) -> list[Estimate]:
-    """Return what each cluster of the project costs until its end; one that is gone costs nothing."""
+    """Estimate the cost of each cluster until its end; one that is gone costs nothing."""
     found = [
         cost(session.at(trace.zone), name) for name, trace in sorted(traces(session).items()) if trace.zone
     ]
@@ -18,7 +18,7 @@ def running_costs(session: GcpSession) -> list[Estimate]:
 
 
 def cost(session: GcpSession, name: str) -> Estimate | None:
-    """Return what a cluster costs from now until its end; None if it is gone.
+    """Estimate the cost of a cluster from now until its end; None if it is gone.
 
     Its training pool is counted with all the machines to which it may grow.
     """

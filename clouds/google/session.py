@@ -247,7 +247,7 @@ def find(call: Callable[..., object], *arguments, **parameters):
 
 
 def endpoint(service: str) -> str:
-    """Return where a service is said to be, in place of where Google has it; empty if nowhere."""
+    """Find an endpoint that overrides Google's; empty if there is none."""
     return os.environ.get(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{service.upper()}", "")
 
 
@@ -271,6 +271,5 @@ def _about(service: str, method: str, parameters: Mapping) -> str:
 
 
 def _names(parameters: Mapping) -> str:
-    """Return what a request was about: those of its parameters that are text."""
     told = [value for value in parameters.values() if isinstance(value, str)]
     return " " + " ".join(told) if told else ""

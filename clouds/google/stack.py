@@ -75,7 +75,7 @@ def resources(plan: GkePlan) -> list[Resource]:
 
 
 def extension(session: GcpSession, tags: Tags) -> list[Resource]:
-    """Return what has to be brought to a cluster's new end.
+    """List what a new end of the cluster changes.
 
     Args:
         session: The way into its project and zone.
@@ -110,7 +110,7 @@ def traces(session: GcpSession) -> dict[str, Trace]:
 
 
 def discover(session: GcpSession, cluster: str | None = None) -> list[Resource]:
-    """Return what is there of a cluster, or of all clusters of the project, and is the kit's.
+    """Discover the resources of a cluster, or of all clusters of the project.
 
     Args:
         session: The way into the project; its zone, if it has one, is where a cluster is looked for that left
@@ -128,7 +128,7 @@ def discover(session: GcpSession, cluster: str | None = None) -> list[Resource]:
 
 
 def of_cluster(session: GcpSession, tags: Tags) -> list[Resource]:
-    """Return what is there of one cluster, and is the kit's."""
+    """Find the resources of one cluster."""
     candidates: list[Resource] = [ServiceAccount(session, tags, role) for role in ("expiry", "nodes", BUILDS)]
     candidates += [IamGrant(session, tags, role) for role in ("expiry", "nodes")]
     candidates += [VpcNetwork(session, tags), StorageBucket(session, tags)]

@@ -15,7 +15,7 @@ OBJECT_USER, BUCKET_READER = "roles/storage.objectUser", "roles/storage.legacyBu
 
 
 def bucket_name(project: str, cluster: str) -> str:
-    """Return what the bucket of a cluster is called: buckets share their names with all of the world's.
+    """Name the bucket of a cluster: names of buckets are global.
 
     Example:
         >>> bucket_name("my-project", "lab")

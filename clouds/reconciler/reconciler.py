@@ -248,7 +248,7 @@ class Reconciler(ABC):
         raise first
 
     def stands(self) -> str:
-        """Return how each step ended, as lines."""
+        """Describe how each step ended, as lines."""
         lines = [f"{each.name}: {each.state} {each.words}".rstrip() for each in self.snapshot().steps]
         return "\n".join(lines)
 

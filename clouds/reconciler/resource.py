@@ -76,7 +76,7 @@ class Resource(ABC):
 
     @abstractmethod
     def describe(self) -> ResourceStatus:
-        """Return how it is."""
+        """Describe its current status."""
 
     @abstractmethod
     def create(self) -> None:

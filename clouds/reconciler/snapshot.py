@@ -65,7 +65,7 @@ class Snapshot:
     over: bool = False
 
     def count(self, phase: Phase) -> int:
-        """Return how many steps are there."""
+        """Count the steps in a phase."""
         return sum(each.phase is phase for each in self.steps)
 
     def __str__(self) -> str:

@@ -76,7 +76,7 @@ class StepsTable(AbstractContextManager):
 
 
 def phases(snapshot: Snapshot) -> list[tuple[str, Phase]]:
-    """Return what changes when a step goes on, and not with every second."""
+    """Key of the state, which changes when a step goes on, and not with every second."""
     return [(each.name, each.phase) for each in snapshot.steps]
 
 

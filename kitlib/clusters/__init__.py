@@ -1,4 +1,4 @@
-"""Clusters of every provider: make one, find one again, list them."""
+"""Clusters of every provider: create, connect, list, clean up."""
 
 import inspect
 from pathlib import Path
@@ -26,16 +26,16 @@ def create_cluster(
     recreate: bool = False,
     **options: object,
 ) -> Cluster:
-    """Make a cluster, or return the healthy one of this name.
+    """Create a cluster, or return the healthy one of this name.
 
     Args:
-        provider: ``local``: on this machine; ``existing``: the one that a kubeconfig leads to; ``eks``: at
-            AWS, ``gke``: at Google Cloud; both cost money, and ask first.
-        name: By it the cluster is found again.
+        provider: ``local``: on this machine; ``existing``: reached by a kubeconfig; ``eks``: at AWS,
+            ``gke``: at Google Cloud; both cost money, and ask first.
+        name: Of the cluster.
         nodes: How many nodes.
-        cpus: Cores of each node; by default the machine's are shared out.
-        memory: Memory of each node, as "4Gi"; by default the machine's is shared out.
-        gpus: GPUs that each node declares; by default those that there are.
+        cpus: Cores of each node; by default an equal share of the machine.
+        memory: Memory of each node, as "4Gi"; by default an equal share of the machine.
+        gpus: GPUs of each node; by default those of the machine.
         recreate: Delete a cluster of this name first.
         options: The provider's own: for ``local`` port, labels, simulated_nodes, warm; for ``existing``
             kubeconfig, context, namespace; for ``eks`` region, profile, instance_type, spot, hours and more;
@@ -43,8 +43,8 @@ def create_cluster(
 
     Raises:
         BadInput: An argument is wrong; nothing was started.
-        ClusterBroken: A cluster of this name is there, and cannot be used; the error says what to do.
-        ProviderFailed: It could not be made.
+        ClusterBroken: The cluster of this name cannot be used; the error says what to do.
+        ProviderFailed: It could not be created.
 
     Example:
         >>> cluster = create_cluster("local", nodes=4)
@@ -54,16 +54,10 @@ def create_cluster(
     return _class(provider).create(name, shape, recreate=recreate)
 
 
-def preflight(
-    provider: str,
-    *,
-    name: str = DEFAULT_CLUSTER,
-    nodes: int = 4,
-    **options: object,
-) -> Report:
-    """Look at what may stand in the way of a new cluster: credentials, permissions, quotas, zones, names.
+def preflight(provider: str, *, name: str = DEFAULT_CLUSTER, nodes: int = 4, **options: object) -> Report:
+    """Check what may prevent a new cluster: credentials, permissions, quotas, zones, names.
 
-    `create_cluster` does the same before anything is paid for.
+    `create_cluster` runs the same checks before anything is paid for.
 
     Args:
         provider: As for `create_cluster`.
@@ -72,7 +66,7 @@ def preflight(
         options: The same.
 
     Returns:
-        A table with a row for each check, and what mends it; ``raise_failures()`` turns it into an error.
+        A report with a row for each check and its fix; ``raise_failures()`` turns it into an error.
 
     Example:
         >>> preflight("eks", region="us-west-2", instance_type="g4dn.xlarge", nodes=2)
@@ -89,19 +83,19 @@ def connect(
     start: bool = False,
     **where: str,
 ) -> Cluster:
-    """Return a cluster that is there: from a fresh kernel, or after somebody else made it.
+    """Connect to an existing cluster.
 
     Args:
-        name: Its name; with a kubeconfig, what the kit shall call it.
-        provider: Whose cluster; by default every provider is asked that this machine used for this name.
-        kubeconfig: Leads to a cluster that the kit did not make; needed once, the kit remembers its path.
+        name: Its name; with a kubeconfig, its name in the kit from now on.
+        provider: Of the cluster; by default all that this machine has used.
+        kubeconfig: Of a cluster that the kit did not create; needed once, the kit keeps its path.
         context: One of the kubeconfig's contexts.
-        start: Start a local cluster that has stopped: after the machine was, for one.
-        where: Where the provider has it, on a machine that did not make it: as for `find`.
+        start: Start a local cluster that has stopped, as after a restart of the machine.
+        where: Its location, on a machine that did not create it: as for `find`.
 
     Raises:
         ClusterNotFound: There is none of this name; the error lists those that there are.
-        ClusterBroken: It does not run; the error says how to get it back.
+        ClusterBroken: It does not run; the error says what to do.
     """
     if kubeconfig is not None or context is not None:
         return ExistingCluster(name, kubeconfig=kubeconfig, context=context).remembered()
@@ -116,15 +110,15 @@ def connect(
 
 
 def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | None:
-    """Return the cluster of a name, in whatever state, or None.
+    """Find a cluster by its name, in whatever state.
 
     Args:
         name: Its name.
-        provider: Whose; by default all are asked that this machine used for this name, local first.
-        where: Where the provider has it: its own words.
+        provider: Of the cluster; by default all that this machine has used, local first.
+        where: Its location in the provider's own words, as ``region``.
 
     Raises:
-        BadInput: There is no such provider, or it knows no such place.
+        BadInput: There is no such provider, or no such word for a location.
     """
     if provider is None and where:
         raise BadInput(
@@ -147,16 +141,14 @@ def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | N
 
 
 def list_clusters() -> Table:
-    """Return the clusters that the kit knows of, of every provider."""
+    """List the clusters of every provider."""
     rows = [row for provider in _used() for row in _class(provider).existing()]
     columns = ("cluster", "provider", "state", "nodes", "version", "why")
     return Table(columns, [[row[column] for column in columns] for row in rows], empty="no clusters")
 
 
 def clean_up(cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
-    """Delete every run and every volume of the kit in a cluster, the cluster itself not; return what is left.
-
-    Safe to call again.
+    """Delete the kit's runs and volumes in a cluster, and not the cluster; return what is left. Idempotent.
 
     Args:
         cluster: The cluster, or its name.
@@ -175,7 +167,7 @@ def _class(provider: str) -> type[Cluster]:
 
 
 def _used() -> list[str]:
-    """Return the providers that may know a cluster: those on this machine, and clouds that it used."""
+    """Providers that may have a cluster: those on this machine, and clouds that it has used."""
     here = ("local", "existing")
     return [each for each in PROVIDERS if each in here or (config.state_folder() / each).is_dir()]
 

@@ -304,12 +304,7 @@ class Cluster(AbstractContextManager, ABC):
     # Acting
 
     def create_volume(
-        self,
-        name: str,
-        *,
-        size: str = "5Gi",
-        storage_class: str | None = None,
-        source: Mapping | None = None,
+        self, name: str, *, size: str = "5Gi", storage_class: str | None = None, source: Mapping | None = None
     ) -> Volume:
         """Create a volume that pods on all nodes can write to, or return the one of this name.
 

@@ -1,4 +1,4 @@
-"""Clean up a cluster: everything that carries the kit's label is deleted, and nothing else."""
+"""Clean-up of a cluster: delete everything with the kit's label, and nothing else."""
 
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table, age
@@ -12,7 +12,7 @@ OWNED = (*KINDS, "Pod", pvc.CLAIM)
 
 
 def owned(kube: Kube) -> Table:
-    """Return every object in the cluster that is the kit's, with its run and its owner."""
+    """List the kit's objects in a cluster, with run and owner."""
     rows = []
     for kind in OWNED:
         for each in list_known(kube, kind, labels=names.KIT):
@@ -30,7 +30,7 @@ def owned(kube: Kube) -> Table:
 
 
 def delete_all(kube: Kube) -> Table:
-    """Delete every run and every volume of the kit in a cluster, and return what is left: an empty table.
+    """Delete the kit's runs and volumes in a cluster; return what is left: an empty table.
 
     Raises:
         VolumeInUse: Pods that are not the kit's use one of its volumes.

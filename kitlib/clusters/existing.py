@@ -1,4 +1,4 @@
-"""Any cluster that a kubeconfig leads to: it is used, and never made or unmade, by the kit."""
+"""The provider ``existing``: any cluster that a kubeconfig reaches; the kit never creates or deletes it."""
 
 import json
 import os
@@ -26,10 +26,10 @@ OPTIONS = {
 
 
 class ExistingCluster(Cluster):
-    """A cluster that somebody else looks after.
+    """A cluster that somebody else manages.
 
     Args:
-        name: What the kit calls it.
+        name: Its name in the kit.
         kubeconfig: Read, and never written.
         context: One of its contexts.
         namespace: Where the kit works.
@@ -60,7 +60,7 @@ class ExistingCluster(Cluster):
 
     @classmethod
     def create(cls, name: str, shape: Shape, *, recreate: bool = False) -> "ExistingCluster":
-        """Return the cluster, once it has answered; its shape is what it is.
+        """Connect to the cluster; its shape stays as it is.
 
         Without options it is in the context and the namespace that were used by this name before, if the
         kubeconfig is the same.
@@ -81,7 +81,7 @@ class ExistingCluster(Cluster):
 
     @classmethod
     def find(cls, name: str) -> "ExistingCluster | None":
-        """Return the one that was used by this name before, or None."""
+        """Find the cluster that was used by this name before."""
         given = _remembered(name)
         if given is None:
             return None
@@ -91,7 +91,7 @@ class ExistingCluster(Cluster):
 
     @classmethod
     def existing(cls) -> list[dict[str, object]]:
-        """Return a row for each that was used; how it is, nobody asks it for."""
+        """List the clusters that were used before; none of them is contacted."""
         return [
             {
                 "cluster": path.stem,
@@ -105,7 +105,7 @@ class ExistingCluster(Cluster):
         ]
 
     def remembered(self) -> "ExistingCluster":
-        """Let a fresh kernel find it by its name: the kubeconfig's path is kept, not what is in it."""
+        """Keep the kubeconfig's path, so that a fresh kernel finds the cluster by its name."""
         path = _memory(self.name)
         given = {"kubeconfig": str(self._kubeconfig.absolute()), "context": self.context}
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ class ExistingCluster(Cluster):
         return self._kubeconfig
 
     def kubectl_command(self) -> list[str]:
-        """Return a kubectl, with the chosen context and namespace.
+        """The kubectl command line, with context and namespace.
 
         They come from a second kubeconfig, which has no credentials: with ``--namespace`` kubectl would
         refuse objects that name another one, as those of an operator do.
@@ -133,7 +133,7 @@ class ExistingCluster(Cluster):
         return ["env", f"KUBECONFIG={choice}{os.pathsep}{self._kubeconfig.absolute()}", *found]
 
     def _choice(self) -> dict[str, object]:
-        """Return a kubeconfig that names a context of the given one, with the namespace of this cluster."""
+        """Build a kubeconfig with one context of the given one, and the namespace of this cluster."""
         given = yaml.safe_load(self._kubeconfig.read_text(encoding="utf-8"))
         name = self.context or given["current-context"]
         there = next(each["context"] for each in given["contexts"] if each["name"] == name)
@@ -141,33 +141,33 @@ class ExistingCluster(Cluster):
         return {"apiVersion": "v1", "kind": "Config", "contexts": [chosen], "current-context": name}
 
     def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
-        """Return what lets pods with GPUs onto nodes that keep off all others, as those of EKS and GKE do."""
+        """The toleration with which pods with GPUs are scheduled on tainted nodes, as those of EKS and GKE are."""
         return {"tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]} if gpus else {}
 
     def delete(self) -> None:
-        """Delete what the kit made in it, and forget it; the cluster itself stays."""
+        """Delete what the kit created in it, and forget it; the cluster itself stays."""
         cleanup.delete_all(self.kube)
         self.forget()
 
     def forget(self) -> None:
-        """Remember no longer where its kubeconfig is."""
+        """Delete what this machine keeps of it."""
         for path in (_memory(self.name), _memory(self.name).with_suffix(".context")):
             path.unlink(missing_ok=True)
 
     def explain(self, words: str) -> KitError:
-        """Return why it does not answer, as far as can be told from here."""
+        """Build the error for an API server that does not answer."""
         what, fix = unreached(words)
         return ClusterUnreachable(what, about=f'cluster "{self.name}", as {self._kubeconfig} has it', fix=fix)
 
 
 def _default() -> Path:
-    """Return the kubeconfig that is meant where none is named."""
+    """Path of the default kubeconfig."""
     named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
     return Path(named).expanduser() if named else Path.home() / ".kube" / "config"
 
 
 def _remembered(name: str) -> dict[str, str | None] | None:
-    """Return the options that were used by a name before, or None."""
+    """Read the options that were used by a name before, or None."""
     try:
         return json.loads(_memory(name).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -175,7 +175,6 @@ def _remembered(name: str) -> dict[str, str | None] | None:
 
 
 def _memory(name: str) -> Path:
-    """Return where it is kept which kubeconfig belongs to a name."""
     return config.state_folder() / "existing" / f"{names.validate_name(name, kind='cluster')}.json"
 
 
