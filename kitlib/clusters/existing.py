@@ -141,7 +141,7 @@ class ExistingCluster(Cluster):
         return {"apiVersion": "v1", "kind": "Config", "contexts": [chosen], "current-context": name}
 
     def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
-        """The toleration with which pods with GPUs are scheduled on tainted nodes, as those of EKS and GKE are."""
+        """The toleration for nodes with GPUs that are tainted, as those of EKS and GKE are."""
         return {"tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]} if gpus else {}
 
     def delete(self) -> None:
