@@ -1,7 +1,6 @@
-"""The few settings that come from the environment, and the folders that come with the kit.
+"""Settings from environment variables, and the folders that come with the kit.
 
-Read when they are asked for, never at import. What belongs to one cluster or one run is an argument, and not
-here.
+They are read when needed, never at import. What belongs to one cluster or run is an argument instead.
 """
 
 import math
@@ -23,18 +22,18 @@ DATA = next(folder for folder in (PACKAGE / "data", ROOT) if folder.is_dir())
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says.
+    """Settings from environment variables.
 
     Attributes:
         image: Image of the training container (``TRAINYARD_IMAGE``).
-        pull_secret: Secret by which nodes may pull that image (``TRAINYARD_PULL_SECRET``); None where anybody
-            may, or the nodes' own identity does.
-        workshop: Whose objects these are, when many share a cluster (``TRAINYARD_WORKSHOP``).
-        lifetime: After how long a run may be cleaned up (``TRAINYARD_LIFETIME_HOURS``).
+        pull_secret: Secret with which nodes pull that image (``TRAINYARD_PULL_SECRET``); None for a public
+            image, or one that the nodes' own identity may pull.
+        workshop: Label of all objects, to tell users of a shared cluster apart (``TRAINYARD_WORKSHOP``).
+        lifetime: Age at which a run may be cleaned up (``TRAINYARD_LIFETIME_HOURS``).
         storage_class: Of volumes that name none (``TRAINYARD_STORAGE_CLASS``); None leaves it to the cluster.
-        tolerations: Of every pod that the kit makes, as a pod has them (``TRAINYARD_TOLERATIONS``, in which
-            taints are written as kubectl writes them: ``dedicated=training:NoSchedule nvidia.com/gpu``).
-        budget: US dollars that clusters at a cloud may cost (``TRAINYARD_BUDGET``); None is no limit.
+        tolerations: Of every pod that the kit creates (``TRAINYARD_TOLERATIONS``, taints as kubectl writes
+            them: ``dedicated=training:NoSchedule nvidia.com/gpu``).
+        budget: Limit in US dollars for clusters at a cloud (``TRAINYARD_BUDGET``); None is no limit.
     """
 
     image: str
@@ -47,12 +46,12 @@ class Settings:
 
     @property
     def pull_secrets(self) -> list[dict[str, str]] | None:
-        """The same as a pod's spec has it."""
+        """The imagePullSecrets of a pod's spec."""
         return [{"name": self.pull_secret}] if self.pull_secret else None
 
 
 def read(environment: dict[str, str] | None = None) -> Settings:
-    """Return the settings of this process.
+    """Read the settings of this process.
 
     Raises:
         BadInput: A variable has a value that cannot be used.
@@ -79,10 +78,10 @@ def read(environment: dict[str, str] | None = None) -> Settings:
 
 
 def dollars(amount: object, whose: str) -> float:
-    """Return an amount of money.
+    """Parse an amount of US dollars.
 
     Raises:
-        BadInput: It is none.
+        BadInput: It is not one.
     """
     try:
         found = math.nan if isinstance(amount, bool) else float(amount)
@@ -94,7 +93,7 @@ def dollars(amount: object, whose: str) -> float:
 
 
 def _toleration(taint: str) -> dict[str, str]:
-    """Return what tolerates a taint: ``key=value:Effect``, whose value and effect may be missing."""
+    """Build the toleration of a taint: ``key=value:Effect``, whose value and effect may be missing."""
     subject, _, effect = taint.partition(":")
     key, equals, value = subject.partition("=")
     if not key or effect not in EFFECTS:
@@ -108,7 +107,7 @@ def _toleration(taint: str) -> dict[str, str]:
 
 
 def state_folder() -> Path:
-    """Return the folder in which the kit keeps what cannot be had again: ``$XDG_STATE_HOME/trainyard``."""
+    """Locate the folder for what cannot be created again: ``$XDG_STATE_HOME/trainyard``."""
     given = Path(os.environ.get("XDG_STATE_HOME", ""))
     return (given if given.is_absolute() else Path.home() / ".local" / "state") / "trainyard"
 

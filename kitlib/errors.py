@@ -1,13 +1,12 @@
-"""The errors that the kit raises for things a user can cause or mend.
+"""Errors that a user can cause or fix.
 
 Each says what failed, on which object, and what to try next, in that order. A notebook shows those lines in
-place of a traceback (the cause stays reachable through ``__cause__``). Bugs of the kit are not here: they
-keep theirs.
+place of a traceback; the cause is in ``__cause__``. A bug of the kit keeps its own type and traceback.
 """
 
 
 class KitError(Exception):
-    """Say what failed, on which object, and what to do next.
+    """An error in three parts: what failed, on which object, and what to do next.
 
     Args:
         what: The failure, as a clause: ``there is no such cluster``.
@@ -22,7 +21,7 @@ class KitError(Exception):
           try:   kit.list_clusters()
     """
 
-    passing = False  # whether waiting a little may be all that is needed
+    passing = False  # whether trying again a little later may succeed
 
     def __init__(self, what: str, *, about: str, fix: str, detail: str = "") -> None:
         super().__init__(what)
@@ -38,7 +37,7 @@ class KitError(Exception):
         return "\n".join(parts)
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython prints in place of a traceback."""
+        """IPython prints these lines in place of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -65,7 +64,7 @@ class ClusterUnreachable(KitError):
 
 
 class ProviderFailed(KitError):
-    """Whoever makes clusters could not do what was asked of it."""
+    """A provider could not carry out a call."""
 
 
 class InstallFailed(KitError):
@@ -73,11 +72,11 @@ class InstallFailed(KitError):
 
 
 class Rejected(KitError):
-    """The API server refused a request; ``what`` has its own words.
+    """The API server refused a request; ``what`` is its message.
 
     Args:
         status: The HTTP status.
-        reason: Kubernetes's word for it: ``NotFound``, ``AlreadyExists``, ``Invalid`` …
+        reason: Of its Status: ``NotFound``, ``AlreadyExists``, ``Invalid`` …
     """
 
     def __init__(self, what: str, *, about: str, fix: str, status: int = 0, reason: str = "") -> None:
@@ -88,7 +87,7 @@ class Rejected(KitError):
 
 
 class LaunchRejected(KitError):
-    """A manifest was refused; the error shows the API server's words, and the line."""
+    """A manifest was refused; the error shows the API server's message, and the line."""
 
 
 class RunExists(KitError):
@@ -108,11 +107,11 @@ class RunFailed(KitError):
 
 
 class NoContainerEngine(KitError):
-    """An image should be built, and nothing here can build one."""
+    """There is no container engine to build an image."""
 
 
 class CommandFailed(KitError):
-    """A command that the kit ran for the user ended with another status than 0."""
+    """A command that the kit ran for the user failed."""
 
 
 class VolumeNotFound(KitError, LookupError):
@@ -124,32 +123,32 @@ class VolumeInUse(KitError):
 
 
 class FileMissing(KitError, LookupError):
-    """There is nothing of this name on a volume."""
+    """A volume has no file of this name."""
 
 
 class TransferFailed(KitError):
-    """Files could not be copied to or from a volume; nothing half-made is left."""
+    """Files could not be copied to or from a volume; nothing partial is left."""
 
 
 class VolumeFull(TransferFailed):
-    """There is no room on a volume for what was sent."""
+    """A volume has no space for an upload."""
 
 
 class DatasetFailed(KitError):
-    """A dataset could not be prepared; nothing half-made is left."""
+    """A dataset could not be prepared; nothing partial is left."""
 
 
 class WaitTimeout(KitError, TimeoutError):
-    """What was waited for did not happen in time; ``what`` has the last state seen."""
+    """A wait was longer than its timeout; ``what`` has the last state seen."""
 
 
 class NotConfirmed(KitError):
-    """What costs money, or cannot be undone, was not agreed to; nothing was started."""
+    """A cost, or something that cannot be undone, was not confirmed; nothing was started."""
 
 
 class PreflightFailed(KitError):
-    """Something stands in the way of a cluster at a cloud; nothing was made, and nothing costs."""
+    """A cluster at a cloud cannot be created; nothing was created, and nothing costs."""
 
 
 class Interrupted(KitError, KeyboardInterrupt):
-    """The user stopped a wait; what was waited for goes on, untouched."""
+    """The user interrupted a wait; what was waited for goes on."""

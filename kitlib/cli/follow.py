@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 
 import click
 
-from kitlib.display.text import printable
+from kitlib.display.tables import printable
 from kitlib.display.tracebacks import Line
 from kitlib.errors import Interrupted
 from kitlib.k8s import pods

@@ -16,7 +16,7 @@ from kitlib.cli.run import launch, run
 from kitlib.cli.volume import volume
 from kitlib.clusters import machine, plugins
 from kitlib.clusters.credentials import credentials
-from kitlib.display.text import printable
+from kitlib.display.tables import printable
 from kitlib.errors import KitError
 
 

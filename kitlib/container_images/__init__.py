@@ -16,7 +16,7 @@ from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.clusters.image_registry import BuildRequest, Registry
 from kitlib.container_images import engines
-from kitlib.container_images.build_context import Context
+from kitlib.container_images.build_context import BuildContext
 from kitlib.container_images.engines import missing as engine_missing
 from kitlib.display.progress import progress
 from kitlib.errors import BadInput, NoContainerEngine
@@ -30,10 +30,10 @@ class ContainerImage:
     Attributes:
         name: With registry and tag.
         bytes: Of its layers, unpacked; of one that was not built here, compressed.
-        layers: How many; 0 if it was not built here.
-        build_seconds: What building it took; next to nothing when all layers were cached.
-        push_seconds: What pushing it took.
-        digest: What its content is called in the registry, ``sha256:…``; empty if it was not pushed.
+        layers: Number of layers; 0 if it was not built here.
+        build_seconds: Time to build; next to nothing when all layers were cached.
+        push_seconds: Time to push.
+        digest: Of its content in the registry, ``sha256:…``; empty if it was not pushed.
     """
 
     name: str
@@ -62,7 +62,7 @@ def build_image(
     cluster: Cluster | None = None,
     arguments: Mapping[str, str] | None = None,
 ) -> ContainerImage:
-    """Build an image, and push it if there is somewhere to push it to.
+    """Build an image, and push it if there is a registry.
 
     Args:
         name: Without registry and tag: ``trainyard/trainer``.
@@ -92,7 +92,7 @@ def build_image(
         )
     file = config.find(dockerfile)
     folder = config.DATA if file.is_relative_to(config.DATA) else file.parent
-    context = Context(folder, file, dict(arguments or {}))
+    context = BuildContext(folder, file, dict(arguments or {}))
     home = cluster.registry if cluster is not None and not registry else None
     if home is not None:
         return _at_a_cloud(name, tag or context.tag, context, home)
@@ -106,7 +106,7 @@ def build_image(
     return _described(engine, full, built, pushed, digest)
 
 
-def _at_a_cloud(name: str, tag: str, context: Context, home: Registry) -> ContainerImage:
+def _at_a_cloud(name: str, tag: str, context: BuildContext, home: Registry) -> ContainerImage:
     """Have an image in a cluster's own registry: found, built here and pushed, or built there."""
     full = f"{home.address(name)}:{tag}"
     if tag == context.tag and (there := home.stored(name, tag)):

@@ -1,4 +1,4 @@
-"""What an image is built from: the files that a builder is sent, a tag made of them, and all in one file.
+"""The build context of an image: the files that a builder is sent, a tag computed from them, and an archive.
 
 The rules of ``.dockerignore`` are Docker's: https://docs.docker.com/build/concepts/context/#dockerignore-files
 """
@@ -16,11 +16,11 @@ TAG_LENGTH = 12
 
 
 @dataclass(frozen=True)
-class Context:
+class BuildContext:
     """A folder, a Dockerfile in it, and the values of its ``ARG``.
 
     Attributes:
-        folder: What the Dockerfile can copy from.
+        folder: The folder that the Dockerfile can copy from.
         dockerfile: In that folder.
         arguments: Values of its ``ARG``.
     """
@@ -81,7 +81,7 @@ def _rule(line: str) -> Rule:
 
 
 def _regex(pattern: str) -> str:
-    """Return Go's filepath.Match, with ``**`` for any number of folders, as a regular expression."""
+    """Translate Go's filepath.Match, with ``**`` for any number of folders, to a regular expression."""
     pieces = re.findall(r"\*\*/?|\*|\?|\[[^\]]+\]|\\.|.", pattern, re.DOTALL)
     words = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return "".join(
@@ -104,11 +104,11 @@ def _walk(folder: Path, root: Path, rules: list[Rule]) -> Iterator[Path]:
 
 
 def _ignored(name: str, rules: list[Rule]) -> bool:
-    """Return whether a file is left out; the last rule that matches it, or a folder it is in, counts."""
+    """Whether a file is left out: the last rule that matches it, or a folder it is in, decides."""
     return next((not back for back, pattern, _ in reversed(rules) if pattern.fullmatch(name)), False)
 
 
 def _may_hold(folder: str, rules: list[Rule]) -> bool:
-    """Return whether something in an ignored folder may be brought back."""
+    """Whether a later rule may include something in an ignored folder."""
     inside = f"{folder}/"
     return any(back and (start.startswith(inside) or inside.startswith(start)) for back, _, start in rules)

@@ -1,4 +1,4 @@
-"""The program on this machine that builds images: Docker, or else Podman, which takes the same words.
+"""The program on this machine that builds images: Docker, or else Podman, which has the same commands.
 
 The login to a cluster's registry is a file of the kit's own that lives as long as the push: nobody's
 ``~/.docker/config.json`` is written, and no password stands in a command line.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kitlib.clusters.image_registry import Login
-from kitlib.container_images.build_context import Context
+from kitlib.container_images.build_context import BuildContext
 from kitlib.display.progress import progress
 from kitlib.errors import CommandFailed
 
@@ -36,12 +36,12 @@ class Engine:
 
     program: str
 
-    def build(self, image: str, context: Context, *, target: str = "") -> float:
+    def build(self, image: str, context: BuildContext, *, target: str = "") -> float:
         """Build an image and return the seconds that it took.
 
         Args:
             image: Its name, with registry and tag.
-            context: What from.
+            context: Its build context.
             target: The platform it has to run on, ``linux/amd64``; by default this machine's.
 
         Raises:
@@ -74,14 +74,14 @@ class Engine:
         return took, next((value for name, _, value in pairs if name == repository), "")
 
     def inspect(self, image: str) -> dict:
-        """Return what the engine says of an image that it has."""
+        """Inspect an image that the engine has."""
         shown = self._output("image", "inspect", image)
         (found,) = json.loads(shown)
         return found
 
     @contextmanager
     def _logged_in(self, folder: str, login: Login | None) -> Iterator[tuple[list[str], list[str], dict]]:
-        """Yield the words before and after the command, and the environment, with which a push is allowed."""
+        """Yield the options before and after the command, and the environment, for an authorised push."""
         if login is None:
             yield [], [], {}
             return
@@ -134,12 +134,12 @@ class Engine:
 
 
 def find() -> Engine | None:
-    """Return the first engine on this machine that answers, or None."""
+    """Find the first engine on this machine that answers."""
     return next((Engine(each) for each in PROGRAMS if not _missing(each)), None)
 
 
 def missing() -> str:
-    """Return why no image can be built on this machine, or nothing."""
+    """Explain why no image can be built on this machine; empty if one can."""
     reasons = [_missing(each) for each in PROGRAMS]
     return "" if "" in reasons else "; ".join(reasons)
 

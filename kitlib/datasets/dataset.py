@@ -1,7 +1,7 @@
-"""Datasets on a volume: prepared there by a Job, or uploaded; and what is known of them.
+"""Datasets on a volume: prepared there by a Job, or uploaded.
 
-The Job runs the program in ``datasets/``, which fetches, verifies and unpacks, or draws stand-ins where
-nothing can be fetched. Here is only what starts it, tells how far it has come, and shows what it made.
+The Job runs the program in ``datasets/``, which downloads, verifies and unpacks, or draws synthetic stand-ins
+where nothing can be downloaded. This module starts it, and shows its progress and its result.
 """
 
 import io
@@ -35,26 +35,26 @@ WITH_RECORDS = ("digits", "mnist", "cifar10")
 MOUNT = "/data"  # where the course's pods see the volume
 PREPARE_SECONDS = 3600
 SOURCES = {None: "auto", True: "synthetic", False: "real"}
-# What the program is told of this machine's way to the world.
-HANDED_ON = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "TRAINYARD_DATASET_MIRROR")
-# Of a workshop: the claim from which everybody reads, where pods see it, and the note of what is on it.
+# Variables of this process that the Job gets: how to reach the network.
+NETWORK_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "TRAINYARD_DATASET_MIRROR")
+# Of a workshop: the claim that everybody reads, its mount path, and the annotation that lists its datasets.
 SHARED, SHARED_MOUNT, SHARED_NOTE = "workshop-datasets", "/datasets", "trainyard/datasets"
 STAND_IN = "SYNTHETIC stand-in images, not the real ones"
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset that lies complete on a volume.
+    """A dataset that is complete on a volume.
 
     Attributes:
-        name: ``cifar10``, or the name of one's own.
-        volume: Where it lies, in the folder of its name.
-        synthetic: Whether its images were drawn, because the real ones could not be had.
-        source: Where it came from.
+        name: ``cifar10``, or a name of your own.
+        volume: The volume that has it, in the folder of its name.
+        synthetic: Whether its images are stand-ins, because the real ones could not be downloaded.
+        source: Its origin.
         classes: Their names, by number.
-        train_images: How many there are for training.
-        test_images: And for testing.
-        records: How many records for training and for testing lie beside the images; empty if there are none.
+        train_images: Number of images for training.
+        test_images: Number of images for testing.
+        records: Number of records for training and for testing beside the images; empty if there are none.
 
     Example:
         >>> dataset = kit.prepare_dataset("cifar10", volume=volume)
@@ -72,12 +72,12 @@ class Dataset:
 
     @property
     def path(self) -> str:
-        """Where pods find it that mount `volumes`."""
+        """Its path in pods that mount `volumes`."""
         return f"{SHARED_MOUNT if self.volume.name == SHARED else MOUNT}/{self.name}"
 
     @property
     def volumes(self) -> dict[str, Volume]:
-        """What pods mount to find it: its volume at ``/data``, or in a workshop that of everybody's data.
+        """Mount path and volume for a job: ``/data``, or in a workshop the shared datasets.
 
         Example:
             >>> kit.IndexedJob(…, volumes={"/data": volume} | dataset.volumes)
@@ -85,15 +85,15 @@ class Dataset:
         return {SHARED_MOUNT if self.volume.name == SHARED else MOUNT: self.volume}
 
     def preview(self) -> "Picture":
-        """Return a picture of some of its images, each under its class."""
+        """Plot some of its images, each under its class."""
         import numpy  # half a second with what follows
 
         from kitlib.widgets import plots
 
         packed = io.BytesIO(self.volume.read(f"{self.name}/sample.npz"))
         with numpy.load(packed, allow_pickle=False) as sample:
-            shown = sample["images"], sample["labels"].tolist()
-        return plots.plot_images(*shown, title=self.name, synthetic=self.synthetic)
+            images, labels = sample["images"], sample["labels"].tolist()
+        return plots.plot_images(images, labels, title=self.name, synthetic=self.synthetic)
 
     def __repr__(self) -> str:
         counted = f"{self.train_images:,} images for training, {self.test_images:,} for testing"
@@ -109,15 +109,15 @@ class Dataset:
 
 
 class DatasetJob(Job):
-    """The Job that prepares a dataset; `prepare_dataset` launches it, and tells how far it is.
+    """The Job that prepares a dataset; `prepare_dataset` launches it and shows its progress.
 
     Args:
         dataset: One of :data:`NAMES`.
-        volume: Where it goes.
-        synthetic: True draws stand-ins, False insists on the real images, None takes what can be had.
-        limit: Draw only so many images for training, if they are drawn.
-        records: Make records of it as well, which the parameter server's workers read by range.
-        folder: Of the volume, in which the dataset gets a folder; by default its root.
+        volume: The volume to put it on.
+        synthetic: True draws stand-ins, False insists on the real images, None prefers the real ones.
+        limit: Draw only so many stand-ins for training.
+        records: Write records as well, which the parameter server's workers read by range.
+        folder: The folder of the volume in which the dataset gets its own; by default the root.
         name: Of the run.
     """
 
@@ -148,7 +148,7 @@ class DatasetJob(Job):
             )
         self.dataset, self.synthetic, self.limit, self.records = dataset, synthetic, limit, records
         self.root = f"{MOUNT}/{inside(folder, what='folder')}".rstrip("/")
-        self.environment = handed_on(os.environ)
+        self.environment = network_variables(os.environ)
         self.claims = (volume if isinstance(volume, str) else volume.name,)
         name = names.unique(f"prepare-{dataset}") if name is None else name
         self.name = names.validate_name(name, kind="run", longest=names.MAX_RUN_NAME)
@@ -159,7 +159,7 @@ class DatasetJob(Job):
         )
 
     def build(self) -> list[Object]:
-        """Return the ConfigMap with the program, and the Job."""
+        """Build the ConfigMap with the program, and the Job."""
         own = {"metadata": {"name": self.name, "labels": self.labels}}
         (program,) = manifests.read(config.manifests("dataset", "configmap.yaml"))
         (job,) = manifests.read(config.manifests("dataset", "job.yaml"))
@@ -188,9 +188,9 @@ class DatasetJob(Job):
         }
 
 
-def handed_on(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the proxies and the mirror that this process has, for a pod."""
-    return {key: value for key, value in environment.items() if key.upper() in HANDED_ON and value}
+def network_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Select the variables by which a pod reaches proxies and mirror as this process does."""
+    return {key: value for key, value in environment.items() if key.upper() in NETWORK_VARIABLES and value}
 
 
 def prepare_dataset(
@@ -202,22 +202,22 @@ def prepare_dataset(
     records: bool = False,
     timeout: float = PREPARE_SECONDS,
 ) -> Dataset:
-    """Have a dataset on a volume; one that is there, and is what is asked for, is taken as it is.
+    """Prepare a dataset on a volume; one that is there and fits the arguments is reused.
 
-    In a workshop that has staged it for everybody, that one is taken, wherever it was asked for: so pods
-    mount its `Dataset.volumes`.
+    In a workshop that has staged it for everybody, the shared one is used, whatever the volume: mount
+    `Dataset.volumes` in pods.
 
     Args:
         name: ``digits``, ``mnist``, ``cifar10`` or ``tiny-imagenet-200``.
-        volume: Where.
+        volume: The volume to put it on.
         synthetic: True draws stand-in images of the same format, False insists on the real ones; by
-            default the real ones, or stand-ins where they cannot be reached, and it is said.
+            default the real ones, or stand-ins, with a notice, where they cannot be reached.
         limit: Of stand-ins, draw at least so many for training, and not all.
-        records: Have them as records, too, for `ParameterServer`: one file each for training and testing.
+        records: Write records, too, for `ParameterServer`: one file each for training and testing.
         timeout: Seconds.
 
     Raises:
-        DatasetFailed: The checksum was wrong, the volume is full, or what was insisted on cannot be reached.
+        DatasetFailed: The checksum was wrong, the volume is full, or the real images cannot be reached.
         WaitTimeout: It took longer; the Job goes on.
 
     Example:
@@ -240,14 +240,14 @@ def prepare_dataset(
 
 
 def upload_image_folder(path: str | Path, *, volume: Volume, name: str | None = None) -> Dataset:
-    """Upload one's own images, a folder for each class, and return them as a dataset.
+    """Upload your own images, one folder for each class, as a dataset.
 
     Either the folder has a folder for each class, or it has ``train`` and ``val`` (or ``test``) with those
-    in them. What was uploaded under this name before goes.
+    in them. An earlier upload of this name is replaced.
 
     Args:
         path: The folder.
-        volume: Where it goes.
+        volume: The volume to put it on.
         name: Of the dataset; by default the folder's.
 
     Raises:
@@ -272,19 +272,19 @@ def upload_image_folder(path: str | Path, *, volume: Volume, name: str | None = 
 
 
 def _places(volume: Volume, name: str, *, records: bool) -> Iterator[tuple[Volume, dict | None]]:
-    """Yield where a dataset may be, and what is said of it there: in a workshop, among everybody's first.
+    """List the volumes that may have a dataset, with its description: in a workshop, the shared one first.
 
-    Whoever reads records writes a model beside them, so these are had on a volume of one's own.
+    Jobs that read records write a model beside them, so they use a volume of their own.
     """
     own = volume.name == SHARED or records
     if not own and (claim := persistent_volume.find_shared(volume.cluster.kube, SHARED)):
         note = (claim["metadata"].get("annotations") or {}).get(SHARED_NOTE, "{}")
         yield Volume(volume.cluster, SHARED), json.loads(note).get(name)
-    yield volume, said_of(volume, name)
+    yield volume, description_of(volume, name)
 
 
-def said_of(volume: Volume, name: str) -> dict | None:
-    """Return what is said of a dataset on a volume, or None where it is not, or not complete."""
+def description_of(volume: Volume, name: str) -> dict | None:
+    """Read the description of a dataset on a volume; None where it is missing or incomplete."""
     try:
         return json.loads(volume.read(f"{name}/dataset.json"))
     except (FileMissing, ValueError):
@@ -299,7 +299,7 @@ def _suits(there: Mapping, synthetic: bool | None, limit: int | None) -> bool:
 
 
 def _follow(run: Run, line: Progress, timeout: float) -> dict:
-    """Show what the Job says until it has ended, and return what it says of the dataset."""
+    """Show the Job's progress until it has ended, and return its description of the dataset."""
     fields: Mapping = {}
     stream = LogStream(run.objects, run.log_cache, rank=0, timeout=timeout, part_of=line)
     for each in events.parse(stream):

@@ -1,4 +1,4 @@
-"""A folder of one's own images, a folder for each class: what is in it, and whether it can be trained on."""
+"""A folder of images, one folder for each class, checked before it is uploaded."""
 
 import io
 from dataclasses import dataclass
@@ -13,12 +13,13 @@ SAMPLE, SIDE = 24, 64
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """What was found.
+    """A folder of images.
 
     Attributes:
-        path: The folder. classes: The names of the folders of images, sorted, as
-        `torchvision.datasets.ImageFolder` numbers them. images: The images for training, and the classes of
-        each. test: How many there are for testing; 0 if they have no folder of their own.
+        path: The folder.
+        classes: The names of its class folders, sorted, as `torchvision.datasets.ImageFolder` numbers them.
+        images: Path and class of each image for training.
+        test: Number of images for testing; 0 without a folder of their own.
     """
 
     path: Path
@@ -28,11 +29,11 @@ class ImageFolder:
 
     @property
     def train(self) -> int:
-        """How many images there are for training."""
+        """Number of images for training."""
         return len(self.images)
 
     def sample(self) -> bytes:
-        """Return some images of all classes, made equal in size, as an ``.npz`` file.
+        """Pack some images of all classes, scaled to one size, as an ``.npz`` file.
 
         Raises:
             BadInput: One of them is no image.
@@ -49,7 +50,7 @@ class ImageFolder:
                     shown.append(numpy.asarray(image.convert("RGB").resize((SIDE, SIDE))))
             except (OSError, ValueError) as error:
                 raise BadInput(
-                    f"this is no image that can be read: {error}", about=str(path), fix="mend or remove it"
+                    f"this is no image that can be read: {error}", about=str(path), fix="fix or remove it"
                 ) from error
         file = io.BytesIO()
         numpy.savez_compressed(
@@ -59,10 +60,10 @@ class ImageFolder:
 
 
 def read(path: Path) -> ImageFolder:
-    """Return what is in a folder of images.
+    """Read a folder of images.
 
     Raises:
-        BadInput: It has no images in folders of classes, or folders for testing that those for training lack.
+        BadInput: It has no images in class folders, or test classes that are missing in the training folder.
     """
     if not path.is_dir():
         raise BadInput("there is no such folder here", about=str(path), fix="give one that exists")

@@ -1,7 +1,7 @@
-"""Showing how far a wait has come: one line that changes, in a terminal or in a notebook, else the log.
+"""The progress of a wait: one line that changes, in a terminal or in a notebook, else the log.
 
 A script without a terminal gets a record of the logger ``trainyard`` for each change, which `kit` writes to
-stderr. Charts and tables that live are not here.
+stderr. Live charts and tables are in `kitlib.widgets`.
 """
 
 import logging
@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from html import escape
 
-from kitlib.display.text import printable
+from kitlib.display.tables import printable
 
 log = logging.getLogger("trainyard")
 BAR = 20  # characters of a bar in a terminal
@@ -22,14 +22,14 @@ _elsewhere: ContextVar[bool] = ContextVar("shown_elsewhere", default=False)
 
 
 class Progress(AbstractContextManager):
-    """A line of text that says what happens now; used as a context manager.
+    """A line of text about what happens now; used as a context manager.
 
     Example:
         >>> with progress("cluster lab") as line:
         ...     line.update("starting etcd")
     """
 
-    rewrites = False  # whether what is shown takes the place of what was
+    rewrites = False  # whether a line replaces the one before
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -37,7 +37,7 @@ class Progress(AbstractContextManager):
         self.last = ""
 
     def update(self, text: str) -> None:
-        """Show ``text`` in place of what was shown before."""
+        """Replace the line."""
         if text != self.last:
             self.last = text
             self.show(text)
@@ -47,7 +47,7 @@ class Progress(AbstractContextManager):
         log.info("%s: %s", self.title, text)
 
     def done(self, text: str) -> None:
-        """Show how it ended, for good."""
+        """Show the result, which stays."""
         self.last = text
         self.finish(f"{text} ({time.monotonic() - self.began:.1f} s)")
 
@@ -117,8 +117,8 @@ class NotebookProgress(Progress):
     finish = show
 
 
-class Part(Progress):
-    """A part of something longer, whose line says what the part does, and not how it ended."""
+class PartialProgress(Progress):
+    """A part of something longer: it updates the line of the whole, and leaves the result to that."""
 
     def __init__(self, whole: Progress) -> None:
         super().__init__(whole.title)
@@ -129,7 +129,7 @@ class Part(Progress):
 
 
 def share(text: str) -> float | None:
-    """Return how much is done by a text that counts, between 0 and 1; None where it does not.
+    """Parse the share that is done, between 0 and 1, from a text that counts; None from another.
 
     Example:
         >>> share("Building: 709 of about 2,836 packages compiled, 2 min so far")
@@ -142,7 +142,7 @@ def share(text: str) -> float | None:
 
 
 def progress(title: str) -> Progress:
-    """Return the kind of progress that can be seen here."""
+    """Create the kind of progress that can be seen here."""
     if _elsewhere.get():
         return Progress(title)
     if in_notebook():
@@ -152,7 +152,7 @@ def progress(title: str) -> Progress:
 
 @contextmanager
 def shown_elsewhere() -> Iterator[None]:
-    """Have what is done in here logged alone: a thread's output would land in somebody's cell."""
+    """Log progress alone: a thread's output would land in the cell that runs meanwhile."""
     token = _elsewhere.set(True)
     try:
         yield
@@ -161,12 +161,12 @@ def shown_elsewhere() -> Iterator[None]:
 
 
 def is_shown_elsewhere() -> bool:
-    """Return whether this is done in `shown_elsewhere`."""
+    """Whether this runs in `shown_elsewhere`."""
     return _elsewhere.get()
 
 
 def in_notebook() -> bool:
-    """Return whether a Jupyter kernel runs this."""
+    """Whether a Jupyter kernel runs this."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return shell is not None and getattr(shell, "kernel", None) is not None

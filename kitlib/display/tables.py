@@ -1,19 +1,22 @@
-"""A table that shows itself as aligned text in a terminal and as HTML in a notebook; and text that shows as
-it is.
+"""Tables, as aligned text in a terminal and as HTML in a notebook, and text that is safe to print."""
 
-Data only: what is in a table, and how fresh it is, is the business of whoever makes it.
-"""
-
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 
-from kitlib.display.text import printable
+_ANSI = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]*[0-~])"
+)  # colours and the like; ECMA-48
+# The rest of what moves a cursor or turns the direction of text around; and halves of characters.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 class Text(str):
-    """Text whose ``repr`` is the text, so that the last line of a cell shows it as it is.
+    """Text whose ``repr`` is the text, so that the last line of a cell prints it.
 
     Example:
         >>> Text("two\\nlines")
@@ -51,7 +54,7 @@ class Table:
         return dict(zip(self.columns, self.rows[index], strict=True))
 
     def frame(self):
-        """Return it as a pandas DataFrame."""
+        """Convert it into a pandas DataFrame."""
         import pandas  # half a second, and seldom needed
 
         return pandas.DataFrame(list(self), columns=list(self.columns))
@@ -80,8 +83,20 @@ class Table:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def printable(text: str) -> str:
+    """Remove the sequences that control a terminal; other control characters become escapes.
+
+    Tabs and newlines stay.
+
+    Example:
+        >>> printable("\\x1b[31mred\\x1b[0m bell\\x07")
+        'red bell\\\\x07'
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), _ANSI.sub("", text))
+
+
 def facts(about: Mapping[str, object]) -> Table:
-    """Return a table of two columns, for the properties of one thing."""
+    """Tabulate the properties of one thing, in two columns."""
     return Table(("what", "value"), list(about.items()))
 
 
@@ -92,7 +107,7 @@ def _cell(value: object) -> str:
 
 
 def age(since: str | None, now: datetime | None = None) -> str:
-    """Return how long ago a Kubernetes time was, as kubectl puts it: ``42s``, ``5m``, ``3h``, ``2d``."""
+    """Format the age of a Kubernetes time as kubectl does: ``42s``, ``5m``, ``3h``, ``2d``."""
     began = parse_time(since)
     if began is None:
         return "-"
@@ -104,5 +119,5 @@ def age(since: str | None, now: datetime | None = None) -> str:
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """Return the time that an RFC 3339 text names, or None for none."""
+    """Parse an RFC 3339 time; None for none."""
     return datetime.fromisoformat(text) if text else None

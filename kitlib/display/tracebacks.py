@@ -1,4 +1,4 @@
-"""Finding, in the logs of many ranks, the traceback that explains a failure.
+"""Find the traceback that explains a failure in the logs of many ranks.
 
 When one rank raises, the others lose their connection and raise too, and torchrun then adds a traceback of
 its own for each. The cause is the one that was written first. Pure: log lines in, a traceback out.
@@ -52,7 +52,7 @@ class Traceback:
 
 
 def find(lines: Iterable[Line]) -> list[Traceback]:
-    """Return the tracebacks in one pod's log, torchrun's own left out."""
+    """Find the tracebacks in one pod's log, without torchrun's own."""
     by_prefix: dict[str, list[Line]] = {}  # processes of one pod write through each other
     for line in lines:
         prefix = _PREFIX.match(line.text)
@@ -64,7 +64,7 @@ def find(lines: Iterable[Line]) -> list[Traceback]:
 
 
 def first(logs: Mapping[int, Iterable[Line]]) -> Traceback | None:
-    """Return the traceback that was written first, of the pods with these node ranks.
+    """Find the traceback that was written first, of the pods with these node ranks.
 
     One that ended a thread alone, such as that which renews a lease at an etcd, explains a failure only where
     there is no other.
@@ -79,7 +79,7 @@ def first(logs: Mapping[int, Iterable[Line]]) -> Traceback | None:
 
 
 def with_head(texts: Sequence[str]) -> list[str]:
-    """Return lines whose first traceback has a head: of a long one a kubelet keeps the last 2048 bytes."""
+    """Give the first traceback its head: of a long one a kubelet keeps the last 2048 bytes."""
     for index, text in enumerate(texts):
         if text.rstrip().endswith(_HEAD):
             break
@@ -89,7 +89,7 @@ def with_head(texts: Sequence[str]) -> list[str]:
 
 
 def time_key(time: str) -> str:
-    """Return an RFC 3339 time in UTC so that it sorts as text: Go leaves out trailing zeros."""
+    """Pad an RFC 3339 time in UTC so that it sorts as text: Go leaves out trailing zeros."""
     whole, _, fraction = time.removesuffix("Z").partition(".")
     return f"{whole}.{fraction:0<9}"
 
@@ -112,7 +112,7 @@ def _find_in(lines: Sequence[Line], prefix: str) -> list[Traceback]:
 
 
 def _end(lines: Sequence[Line], head: int) -> int:
-    """Return the index after the exception's message: the first line that is not indented after the head."""
+    """Index after the exception's message: the first line after the head that is not indented."""
     for index in range(head + 1, len(lines)):
         if lines[index].text.strip() and not lines[index].text.startswith(" "):
             return index + 1
@@ -120,7 +120,7 @@ def _end(lines: Sequence[Line], head: int) -> int:
 
 
 def _chained(lines: Sequence[Line], end: int) -> int | None:
-    """Return where the traceback goes on, if the next words say that it was raised because of this one."""
+    """Index of the next traceback of a chain, if the lines between say that it is one."""
     rest = [index for index in range(end, min(end + 5, len(lines))) if lines[index].text.strip()]
     if len(rest) < 2 or not lines[rest[0]].text.startswith(_CHAIN) or lines[rest[1]].text.rstrip() != _HEAD:
         return None

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from kitlib.display.text import printable
+from kitlib.display.tables import printable
 from kitlib.metrics.events import parse_object
 
 MOST_ITEMS = 4  # of a list that is shown; a longer one is counted

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 
 from kitlib.display import tracebacks
-from kitlib.display.progress import Part, Progress, progress
+from kitlib.display.progress import PartialProgress, Progress, progress
 from kitlib.display.tables import Text
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput, Interrupted, RunFailed
@@ -207,7 +207,7 @@ class LogStream:
             complete = self.rank in there if self.rank is not None else len(there) >= status.wanted
             return status.finished or complete
 
-        with Part(self.part_of) if self.part_of else progress(f"run {self.objects.name}") as line:
+        with PartialProgress(self.part_of) if self.part_of else progress(f"run {self.objects.name}") as line:
             wait(
                 self.objects.watch(),
                 until=started,

@@ -19,7 +19,7 @@ import pytest
 import kitlib as kit
 from kitlib.clusters.image_registry import Login, Registry, StoredImage
 from kitlib.container_images import engine_missing
-from kitlib.container_images.build_context import Context
+from kitlib.container_images.build_context import BuildContext
 from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
 
 from .container_registry import PASSWORD, serve_registry
@@ -107,7 +107,7 @@ def test_a_tag_of_the_content_changes_with_what_is_copied_and_with_nothing_else(
     folder = dockerfile.parent
 
     def tag(**arguments):
-        return Context(folder, dockerfile, arguments).tag
+        return BuildContext(folder, dockerfile, arguments).tag
 
     first = tag()
     (folder / ".dockerignore").write_text("*.log\n")
@@ -169,7 +169,7 @@ def test_what_is_left_out_is_what_the_engine_leaves_out(tmp_path, ignore):
                     sent |= {each.name for each in files if each.isfile()}
     finally:
         docker("rmi", "--force", name)
-    ours = {str(each.relative_to(tmp_path)) for each in Context(tmp_path, file).files}
+    ours = {str(each.relative_to(tmp_path)) for each in BuildContext(tmp_path, file).files}
     # These two are always sent, and copied only if no rule leaves them out.
     own = {"Dockerfile", ".dockerignore"}
     assert ours - own == sent - own
@@ -178,7 +178,7 @@ def test_what_is_left_out_is_what_the_engine_leaves_out(tmp_path, ignore):
 def test_an_archive_has_the_files_and_what_runs_still_runs(dockerfile, tmp_path):
     (dockerfile.parent / "run.sh").write_text("#!/bin/sh\n")
     (dockerfile.parent / "run.sh").chmod(0o755)
-    with zipfile.ZipFile(Context(dockerfile.parent, dockerfile).archive(tmp_path / "c.zip")) as archive:
+    with zipfile.ZipFile(BuildContext(dockerfile.parent, dockerfile).archive(tmp_path / "c.zip")) as archive:
         modes = {each.filename: each.external_attr >> 16 & 0o777 for each in archive.infolist()}
     assert set(modes) >= {"Dockerfile", "greeting.txt", "run.sh"} and modes["run.sh"] == 0o755
 
@@ -218,14 +218,14 @@ def test_a_clusters_own_registry_is_logged_in_to_and_nobodys_configuration_is_wr
         image = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster)
         docker("rmi", "--force", image.name)
         assert image.digest.startswith("sha256:") and image.name.endswith(
-            f":{Context(tmp_path, dockerfile).tag}"
+            f":{BuildContext(tmp_path, dockerfile).tag}"
         )
         assert not (folder / "home").exists()
         assert docker("pull", image.reference).returncode != 0  # the login was for the push alone
         wrong = SimpleNamespace(registry=OwnRegistry(address, "wrong"))
         with pytest.raises(CommandFailed, match="unauthorized|authentication"):
             kit.build_image("greeting", dockerfile=dockerfile, cluster=wrong)
-        home.images[Context(tmp_path, dockerfile).tag] = StoredImage(image.digest, 7)
+        home.images[BuildContext(tmp_path, dockerfile).tag] = StoredImage(image.digest, 7)
         again = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster)
         assert (again.reference, again.build_seconds) == (image.reference, 0)  # it is there: nothing is built
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kitlib.datasets import image_folders
-from kitlib.datasets.dataset import DatasetJob, handed_on
+from kitlib.datasets.dataset import DatasetJob, network_variables
 from kitlib.errors import BadInput
 
 
@@ -24,7 +24,7 @@ def test_the_pod_gets_the_notebooks_proxies_and_mirror_and_nothing_else(monkeypa
         "https_proxy": "http://proxy.example:3128",
         "TRAINYARD_DATASET_MIRROR": "http://mirror.example/sets",
     }
-    assert handed_on({"HTTPS_PROXY": "", "NO_PROXY": "localhost"}) == {"NO_PROXY": "localhost"}
+    assert network_variables({"HTTPS_PROXY": "", "NO_PROXY": "localhost"}) == {"NO_PROXY": "localhost"}
 
 
 def test_the_job_mounts_the_volume_and_carries_the_whole_program():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitlib.display.text import printable
+from kitlib.display.tables import printable
 from kitlib.display.tracebacks import Line
 from kitlib.metrics import events
 from kitlib.metrics.log_format import format_line, json_of, number
