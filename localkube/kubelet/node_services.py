@@ -3,19 +3,17 @@
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import Protocol
 
-from localkube.api_client import Api, Informer
+from localkube.api_client import Informer
 from localkube.kubelet.config import KubeletConfig
-from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.nodes.node import KUBELET_PORT
+from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.resources import metrics
-from localkube.kubelet.resources.metrics import StatsProvider
 from localkube.kubelet.resources.metrics_api import publish_metrics_server
-from localkube.kubelet.server import KubeletServer, NodeView
-from localkube.kubelet.streaming.routes import Streams, StreamView
+from localkube.kubelet.server import KubeletServer
+from localkube.kubelet.streaming.routes import Streams
 from localkube.kubelet.volumes.provisioner import Provisioner
-from localkube.network.addresses import Addresses, ClusterNetwork
 from localkube.network.apiserver_endpoints import publish_api_server
 from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
@@ -24,78 +22,76 @@ from localkube.network.service_proxy import ServiceProxy
 from localkube.tasks import start_task
 
 
-class View(NodeView, StreamView, Protocol):
-    """What the kubelet's API needs to know; the kubelet answers."""
-
-
 class NodeServices:
-    """The kubelet's servers and controllers; an async context manager."""
+    """The kubelet's servers and controllers; an async context manager.
+
+    Args:
+        config: The kubelet's.
+        runtime: Its parts.
+        bound: The informer of bound pods.
+        pods: Answers the kubelet's API.
+        stats: The same for metrics.
+    """
 
     def __init__(
         self,
-        api: Api,
-        settings: KubeletConfig,
+        config: KubeletConfig,
         *,
-        pods: Informer,
-        view: View,
-        meter: StatsProvider,
-        addresses: Addresses,
+        runtime: Runtime,
+        bound: Informer,
+        pods: PodManager,
+        stats: metrics.StatsProvider,
     ) -> None:
-        self.logs = LogFiles(settings.log_limits)
-        self.services = Informer(api, "/api/v1/services")
-        self._slices = Informer(api, "/apis/discovery.k8s.io/v1/endpointslices")
-        self._api, self._settings, self._pods, self._view = api, settings, pods, view
-        self._meter = meter
-        self._addresses = addresses
+        self._config, self._runtime, self._bound = config, runtime, bound
+        self._server = KubeletServer(
+            pods,
+            files=runtime.logs,
+            cert_file=config.pki / "kubelet-serving.crt",
+            key_file=config.pki / "kubelet-serving.key",
+            client_ca_file=config.pki / "ca.crt",
+            routes=[*metrics.routes(stats, runtime.addresses), *Streams(pods).routes()],
+        )
         self._tasks: list[asyncio.Task] = []
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> "NodeServices":
-        site, settings = ClusterNetwork(), self._settings
-        zone = Zone(services=self.services, slices=self._slices, pods=self._pods)
-        upstreams = [(site.gateway, 53)] if settings.egress else []
+        config, runtime, site = self._config, self._runtime, self._runtime.site
+        api, services, reach = runtime.api, runtime.services, runtime.addresses.reach
+        slices = Informer(api, "/apis/discovery.k8s.io/v1/endpointslices")
+        zone = Zone(services=services, slices=slices, pods=self._bound)
+        upstreams = [(site.gateway, 53)] if config.egress else []
         dns = await self._stack.enter_async_context(DnsServer(zone, upstreams=upstreams))
-        reach = self._addresses.reach
         await dns.listen(*reach(site.address, 53))
-        proxy = ServiceProxy(services=self.services, slices=self._slices, place=reach, reach=reach)
+        proxy = ServiceProxy(services=services, slices=slices, place=reach, reach=reach)
         await self._stack.enter_async_context(proxy)
-        self._server = KubeletServer(
-            self._view,
-            files=self.logs,
-            cert_file=settings.pki / "kubelet-serving.crt",
-            key_file=settings.pki / "kubelet-serving.key",
-            client_ca_file=settings.pki / "ca.crt",
-            routes=[*metrics.routes(self._meter, self._addresses), *Streams(self._view).routes()],
-        )
         await self._stack.enter_async_context(self._server)
-        if settings.plain:
-            egress = EgressProxy(Path(settings.plain.egress), self._addresses)
+        if config.plain:
+            egress = EgressProxy(Path(config.plain.egress), runtime.addresses)
             await self._stack.enter_async_context(egress)
-        provisioner = Provisioner(self._api, directory=settings.volumes)
-        for work, name in (
-            (self.services.run(), "watch services"),
-            (self._slices.run(), "watch endpointslices"),
-            (provisioner.run(), "provisioner"),
-            (publish_api_server(self._api, address=site.address, port=6443), "endpoints of kubernetes"),
-        ):
-            self._tasks.append(start_task(work, name=name))
-        if settings.metrics:
-            known = publish_metrics_server(
-                self._api, address=site.address, ca_file=settings.pki / "ca.crt", addresses=self._addresses
+        self._go(services.run(), "watch services")
+        self._go(slices.run(), "watch endpointslices")
+        self._go(Provisioner(api, directory=config.volumes).run(), "provisioner")
+        self._go(publish_api_server(api, address=site.address, port=6443), "endpoints of kubernetes")
+        if config.metrics:
+            registered = publish_metrics_server(
+                api, address=site.address, ca_file=config.pki / "ca.crt", addresses=runtime.addresses
             )
-            self._tasks.append(start_task(known, name="metrics-server's objects"))
+            self._go(registered, "metrics-server's objects")
         return self
 
     async def open(self) -> None:
         """Accept requests about pods, once they are known."""
-        if not self._settings.plain:
+        if not self._config.plain:
             await self._server.listen("0.0.0.0", KUBELET_PORT)
             return
         # The machine's own network is not ours to listen on.
-        for node in self._settings.nodes:
-            await self._server.listen(*self._addresses.reach(node.address, KUBELET_PORT))
+        for node in self._config.nodes:
+            await self._server.listen(*self._runtime.addresses.reach(node.address, KUBELET_PORT))
 
     async def __aexit__(self, *exc: object) -> None:
         for task in self._tasks:
             task.cancel()
         await self._stack.aclose()
+
+    def _go(self, work, name: str) -> None:
+        self._tasks.append(start_task(work, name=name))

@@ -10,12 +10,13 @@ import ssl
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 
 from localkube.kubelet.logs.container_log import parse_timestamp, timestamp
 from localkube.kubelet.logs.log_reader import LogFiles, LogOptions, read_log
+from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.resources.metrics import may_read
 
 log = logging.getLogger(__name__)
@@ -26,30 +27,17 @@ NOT_YET = ("run", "checkpoint")
 NUMBERS = {"tail_lines": "tailLines", "limit_bytes": "limitBytes"}
 
 
-class NodeView(Protocol):
-    """What the server needs to know of the pods of all nodes."""
-
-    def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """Return the pod as the API has it, or None."""
-
-    def log_path(self, pod: Mapping[str, Any], container: str, *, previous: bool) -> Path | None:
-        """Return the log of the container's latest run, or of its last but one; None where there is none."""
-
-    def waiting_reason(self, pod: Mapping[str, Any], container: str) -> str | None:
-        """Return why the container has not started yet (``ContainerCreating``), None once it has ever run."""
-
-
 class KubeletServer:
     """Serves the kubelet's API; an async context manager.
 
     Example:
-        >>> async with KubeletServer(view, files=files, cert_file=c, key_file=k, client_ca_file=ca) as server:
+        >>> async with KubeletServer(pods, files=files, cert_file=c, key_file=k, client_ca_file=ca) as server:
         ...     await server.listen("0.0.0.0", 10250)
     """
 
     def __init__(
         self,
-        view: NodeView,
+        pods: PodManager,
         *,
         files: LogFiles,
         cert_file: Path,
@@ -58,7 +46,7 @@ class KubeletServer:
         allowed: Iterable[str] = ALLOWED,
         routes: Iterable[web.RouteDef] = (),
     ) -> None:
-        self._view = view
+        self._pods = pods
         self._files = files
         self._allowed = frozenset(allowed)
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(client_ca_file))
@@ -105,7 +93,7 @@ class KubeletServer:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         namespace, name, container = (request.match_info[key] for key in ("namespace", "pod", "container"))
-        pod = self._view.pod(namespace, name)
+        pod = self._pods.pod(namespace, name)
         if pod is None:
             return _refuse(404, f'pod "{name}" does not exist')
         if not _has_container(pod, container):
@@ -116,11 +104,11 @@ class KubeletServer:
             return _refuse(422, str(error))
         about = f'container "{container}" in pod "{name}"'
         previous = _truth(request.query.get("previous"))
-        path = self._view.log_path(pod, container, previous=previous)
+        path = self._pods.log_path(pod, container, previous=previous)
         if path is None and previous:
             return _refuse(400, f"previous terminated {about} not found")
         if path is None:
-            reason = self._view.waiting_reason(pod, container)
+            reason = self._pods.waiting_reason(pod, container)
             detail = f": {reason}" if reason else " - no logs yet"
             return _refuse(400, f"{about} is waiting to start{detail}")
         return await self._send(request, path, options)

@@ -10,15 +10,13 @@ import signal
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, replace
-from typing import Any, Protocol
+from typing import Any
 
 from localkube.api_client import ApiError
 from localkube.kubelet.containers import termination as stopping
 from localkube.kubelet.containers.environment import ConfigError
 from localkube.kubelet.containers.process import Process
-from localkube.kubelet.nodes.node import NodePool
 from localkube.kubelet.pods.container_spec import start_request
-from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.image_pull import IMAGE_BACK_OFF, IMAGE_REASONS
 from localkube.kubelet.probes.handlers import HandlerError, ProbeResult, ProbeTarget
 from localkube.kubelet.probes.prober import Prober
@@ -32,38 +30,22 @@ from localkube.kubelet.status.restart_policy import (
     restarts_after_probe,
     waiting_to_restart,
 )
-from localkube.kubelet.volumes.volume_manager import MountedVolume, VolumeError
+from localkube.kubelet.volumes.volume_manager import VolumeError
 from localkube.runtime.client import RuntimeCallError, close_all
 
 RETRY_SECONDS = 2.0
 
 
-class ContainersPod(Protocol):
-    """What a container needs of its pod."""
-
-    pod: Mapping[str, Any]
-    uid: str
-    address: str | None
-    runtime: Runtime
-    pool: NodePool
-    volumes: Mapping[str, MountedVolume]
-    records: dict[str, ContainerRecord]
-    processes: dict[str, Process]
-    early: dict[str, dict[str, Any]]
-    stopping: asyncio.Event
-    grace: float
-
-    def event(self, reason: str, message: str, *, warning: bool = False, container: str = "") -> None: ...
-    def report(self, *, ended: str | None = None) -> None: ...
-    def in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task: ...
-    async def pause(self, seconds: float) -> bool: ...
-    async def kill(self, process: Process, number: int) -> None: ...
-
-
 class ContainerWorker:
-    """Runs one container as its specification says."""
+    """Runs one container as its specification says.
 
-    def __init__(self, pod: ContainersPod, container: Mapping[str, Any], *, init: bool) -> None:
+    Args:
+        pod: Its ``PodWorker``.
+        container: Its specification.
+        init: It is one of the pod's init containers.
+    """
+
+    def __init__(self, pod: Any, container: Mapping[str, Any], *, init: bool) -> None:
         self.container = container
         self.name: str = container["name"]
         # Set while a run of it has started fully: its hook is done, its startup probe has passed.

@@ -13,27 +13,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from localkube.kubelet.containers.process import Process
 from localkube.kubelet.pods.context import SCRATCH
+from localkube.kubelet.pods.pod import PodWorker
 from localkube.kubelet.quantity import quantity, whole
 
 LOOK_SECONDS = 10.0
 CRITICAL = 2_000_000_000
 STORAGE = "ephemeral-storage"
-
-
-class StoringPod(Protocol):
-    """What of a pod's worker is looked at."""
-
-    pod: Mapping[str, Any]
-    uid: str
-    finished: bool
-    processes: Mapping[str, Process]
-
-    def evict(self, message: str) -> None:
-        """End the pod, which takes too much, and say why."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +43,7 @@ class EvictionManager:
         self,
         directory: Path,
         *,
-        pods: Callable[[], Iterable[StoringPod]],
+        pods: Callable[[], Iterable[PodWorker]],
     ) -> None:
         self._directory, self._pods = directory, pods
         self._seen: dict[str, int] = {}

@@ -3,17 +3,17 @@
 The API server passes WebSockets on to nodes that declare ``node.DECLARED_FEATURE``. SPDY is refused.
 """
 
-import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 
 from localkube.kubelet.containers.attach import Listener
-from localkube.kubelet.containers.exec import Execution, Executions, finish
+from localkube.kubelet.containers.exec import Execution, finish
 from localkube.kubelet.containers.process import Process
+from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.streaming.channels import Channels, accept, unless_gone
 from localkube.kubelet.streaming.port_forward import PROTOCOLS, TUNNEL, SpdyTunnel, serve_channels
 from localkube.kubelet.streaming.remote_command import (
@@ -28,37 +28,15 @@ from localkube.runtime.client import RuntimeCallError
 NO_SPDY = "this node speaks WebSockets and not SPDY: use kubectl 1.31 or newer"
 
 
-class StreamView(Protocol):
-    """What the routes need to know of the pods of all nodes."""
-
-    @property
-    def executions(self) -> Executions:
-        """What starts commands in containers."""
-
-    def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """Return the pod as the API has it, or None."""
-
-    def process(self, pod: Mapping[str, Any], container: str) -> Process | None:
-        """Return the process of a container that runs."""
-
-    def end_input(self, process: Process) -> None:
-        """End a container's stdin, for good."""
-
-    async def connect(
-        self, pod: Mapping[str, Any], port: int
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a port of a pod, or raise ``PortUnreachable``."""
-
-
 class Streams:
     """The streaming routes.
 
     Example:
-        >>> app.add_routes(Streams(view).routes())
+        >>> app.add_routes(Streams(pods).routes())
     """
 
-    def __init__(self, view: StreamView) -> None:
-        self._view = view
+    def __init__(self, pods: PodManager) -> None:
+        self._pods = pods
 
     def routes(self) -> list[web.RouteDef]:
         container = "{namespace}/{pod}/{container}"
@@ -76,7 +54,7 @@ class Streams:
         command = await RemoteCommand.accept(request, wanted)
         argv = request.query.getall("command", [])
         try:
-            execution = await self._view.executions.start(
+            execution = await self._pods.executions.start(
                 process.identity, argv, stdin=wanted.stdin, tty=wanted.tty
             )
         except RuntimeCallError as error:
@@ -97,7 +75,7 @@ class Streams:
         process, wanted = self._container(request)
         command = await RemoteCommand.accept(request, wanted)
         once = _container_spec(self._pod(request), request.match_info["container"]).get("stdinOnce")
-        session = AttachSession(process, once=once and wanted.stdin, end_input=self._view.end_input)
+        session = AttachSession(process, once=once and wanted.stdin, end_input=self._pods.end_input)
         listener = process.listen()
         try:
             passing = _pass_on(listener, command)
@@ -113,7 +91,7 @@ class Streams:
     async def _port_forward(self, request: web.Request) -> web.StreamResponse:
         pod = self._pod(request)
         about = f"{pod['metadata']['name']}, uid {pod['metadata']['uid']}"
-        connect = functools.partial(self._view.connect, pod)
+        connect = functools.partial(self._pods.connect, pod)
         ports = _ports(request.query.getall("port", []))
         sock = await accept(request, PROTOCOLS)
         with contextlib.suppress(ConnectionError):
@@ -127,7 +105,7 @@ class Streams:
         """Find the requested container and streams; raise errors as responses."""
         pod = self._pod(request)
         name = request.match_info["container"]
-        process = self._view.process(pod, name)
+        process = self._pods.process(pod, name)
         if process is None or not process.running:
             raise web.HTTPInternalServerError(text=f'container not found ("{name}")')
         try:
@@ -137,7 +115,7 @@ class Streams:
         return process, wanted
 
     def _pod(self, request: web.Request) -> Mapping[str, Any]:
-        pod = self._view.pod(request.match_info["namespace"], request.match_info["pod"])
+        pod = self._pods.pod(request.match_info["namespace"], request.match_info["pod"])
         if pod is None:
             raise web.HTTPNotFound(text="pod does not exist")
         if request.headers.get("Upgrade", "").lower() != "websocket":

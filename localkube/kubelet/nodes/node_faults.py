@@ -1,0 +1,95 @@
+"""Faults of virtual nodes: each can be stopped and started, isolated from the network and reconnected.
+
+A stopped node runs nothing. An isolated one keeps its pods running: they are moved to a bridge of their own,
+and the node's requests to the API fail.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from localkube.errors import LocalClusterError
+from localkube.kubelet.nodes.virtual_node import ISOLATED, RUNNING, STOPPED, NodeStates, VirtualNode
+from localkube.kubelet.pods.pod_manager import PodManager
+from localkube.runtime.client import RuntimeCallError, RuntimeClient
+
+
+class NodeFaults:
+    """Runs ``stop``, ``start``, ``isolate`` and ``reconnect``, one at a time."""
+
+    def __init__(
+        self, nodes: Mapping[str, VirtualNode], *, states: NodeStates, client: RuntimeClient, pods: PodManager
+    ) -> None:
+        self._nodes, self._states, self._client, self._pods = nodes, states, client, pods
+        self._lock = asyncio.Lock()
+
+    async def restore(self) -> None:
+        """Finish what a previous kubelet may have begun."""
+        for node in self._nodes.values():
+            if not node.is_reachable:
+                await self._client.call("unplug", **node.network_place())
+            if node.state == STOPPED:
+                await self._pods.kill_all(node)
+
+    async def switch(self, verb: str, name: str) -> dict[str, str]:
+        """Run a verb and return the node's name and state; repeating one is safe.
+
+        Raises:
+            LocalClusterError: There is no such node, or its state or this machine does not allow the verb.
+        """
+        node = self._nodes.get(name)
+        if node is None:
+            raise LocalClusterError(
+                "there is no such node", about=name, fix=f"those that there are: {', '.join(self._nodes)}"
+            )
+        verbs = {
+            "stop": self._stop,
+            "start": self._start,
+            "isolate": self._isolate,
+            "reconnect": self._reconnect,
+        }
+        async with self._lock:
+            try:
+                await verbs[verb](node)
+            except RuntimeCallError as error:
+                raise LocalClusterError(
+                    error.message,
+                    about=f"{verb} {name}",
+                    fix="stop it instead, or use a machine that allows namespaces: kit doctor",
+                ) from error
+        return {"node": name, "state": node.state}
+
+    async def _stop(self, node: VirtualNode) -> None:
+        node.disconnect(STOPPED)
+        self._states[node.name] = STOPPED
+        await self._client.call("unplug", **node.network_place())
+        await self._pods.kill_all(node)
+
+    async def _start(self, node: VirtualNode) -> None:
+        if node.state == ISOLATED:
+            raise LocalClusterError(
+                "the node runs; it is isolated from the network", about=node.name, fix="reconnect it"
+            )
+        await self._return(node)
+
+    async def _isolate(self, node: VirtualNode) -> None:
+        if node.state == STOPPED:
+            raise LocalClusterError("the node is stopped", about=node.name, fix="start it first")
+        if node.state == RUNNING:
+            await self._client.call("unplug", isolate=True, **node.network_place())
+            node.disconnect(ISOLATED)
+            self._states[node.name] = ISOLATED
+
+    async def _reconnect(self, node: VirtualNode) -> None:
+        if node.state == STOPPED:
+            raise LocalClusterError("the node is stopped", about=node.name, fix="start it")
+        await self._return(node)
+
+    async def _return(self, node: VirtualNode) -> None:
+        if node.is_reachable:
+            return
+        await self._client.call("plug", **node.network_place())
+        node.connect()
+        self._states[node.name] = RUNNING
+        await node.register()
+        node.start_heartbeat()
+        await self._pods.reconcile(node)

@@ -1,0 +1,107 @@
+"""Virtual nodes at work: each registers itself, renews its lease, and may be without power or network."""
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from localkube.api_client import ApiError, NodeApi
+from localkube.kubelet.events import EventRecorder
+from localkube.kubelet.nodes.node import NodePool, NodeSettings, keep_alive, register_node
+from localkube.kubelet.pods.context import Runtime
+from localkube.paths import write_private
+from localkube.tasks import start_task
+
+log = logging.getLogger(__name__)
+
+RUNNING, STOPPED, ISOLATED = "running", "stopped", "isolated"
+RETRY_SECONDS, REGISTER_SECONDS, MOST_REGISTER_SECONDS = 0.05, 5, 60
+PASSING = (0, 403, 429, 500, 503)
+
+
+class VirtualNode:
+    """One node: its resources, its heartbeat, and the parts that its pods use.
+
+    Args:
+        settings: Of the node.
+        runtime: The kubelet's parts; the node's pods get its own access to the API in place of the kubelet's.
+        state: Running, stopped or isolated.
+    """
+
+    def __init__(self, settings: NodeSettings, *, runtime: Runtime, state: str) -> None:
+        self.settings = settings
+        self.pool = NodePool(settings)
+        self.state = state
+        self.api = NodeApi(runtime.api)
+        self.api.silent = state != RUNNING
+        self.runtime = replace(runtime, api=self.api, events=EventRecorder(self.api))
+        self._heartbeat: asyncio.Task | None = None
+        start_task(self.runtime.events.run(), name=f"events {self.name}")
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def is_reachable(self) -> bool:
+        return self.state == RUNNING
+
+    @property
+    def prefix(self) -> str:
+        """The common prefix of its pods' addresses."""
+        return f"10.244.{self.settings.index + 1}."
+
+    async def register(self) -> None:
+        """Register it, once the API server responds."""
+        patience = REGISTER_SECONDS
+        while True:
+            try:
+                # A young API server may take a request and forget it; a busy one takes longer to answer.
+                async with asyncio.timeout(patience):
+                    await register_node(self.api, self.settings, version=self.runtime.version)
+                return
+            except TimeoutError:
+                log.warning("the API server has not answered the registration of %s; again", self.name)
+                patience = min(2 * patience, MOST_REGISTER_SECONDS)
+            except ApiError as error:
+                if error.status not in PASSING:
+                    raise
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def start_heartbeat(self) -> None:
+        work = keep_alive(self.api, self.settings, version=self.runtime.version, seen=self.runtime.nodes)
+        self._heartbeat = start_task(work, name=f"heartbeat {self.name}")
+
+    def disconnect(self, state: str) -> None:
+        self.state, self.api.silent = state, True
+        if self._heartbeat:
+            self._heartbeat.cancel()
+
+    def connect(self) -> None:
+        self.state, self.api.silent = RUNNING, False
+
+    def network_place(self) -> dict[str, str]:
+        """The node's place in the network, for the runtime."""
+        bridge = f"isolated{self.settings.index}"
+        return {"address": self.settings.address, "prefix": self.prefix, "bridge": bridge}
+
+
+class NodeStates:
+    """The state of each node, in a file of the cluster; a node that is not in it is running."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._states: dict[str, str] = json.loads(path.read_text())
+        except FileNotFoundError:
+            self._states = {}
+
+    def __getitem__(self, node: str) -> str:
+        return self._states.get(node, RUNNING)
+
+    def __setitem__(self, node: str, state: str) -> None:
+        self._states = {name: kept for name, kept in self._states.items() if name != node}
+        if state != RUNNING:
+            self._states[node] = state
+        write_private(self._path, json.dumps(self._states))

@@ -1,0 +1,243 @@
+"""The pods of all nodes: a worker for each, from the API's objects and the containers that run already.
+
+It also answers the kubelet's API about pods and containers. The lifecycle of one pod is in ``pod.py``.
+"""
+
+import asyncio
+import itertools
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from localkube.api_client import Informer
+from localkube.kubelet.containers.exec import Executions
+from localkube.kubelet.containers.process import Process
+from localkube.kubelet.nodes.virtual_node import ISOLATED, STOPPED, VirtualNode
+from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.pod import PodWorker
+from localkube.kubelet.pods.reattach import reattach
+from localkube.kubelet.resources.metrics import RunningContainer
+from localkube.kubelet.status.container_state import latest_run
+from localkube.kubelet.streaming import port_forward
+from localkube.kubelet.volumes.volume_manager import VolumeError
+from localkube.tasks import start_task
+
+REFRESH_SECONDS, SECRET_SECONDS = 60, 2
+EXIT_POLL_SECONDS = 0.01
+
+
+class PodManager:
+    """The workers of the pods that are bound to these nodes.
+
+    Args:
+        nodes: By name.
+        runtime: The kubelet's parts.
+        pods: The informer of bound pods.
+    """
+
+    def __init__(self, nodes: Mapping[str, VirtualNode], *, runtime: Runtime, pods: Informer) -> None:
+        self._nodes, self._runtime, self._pods = nodes, runtime, pods
+        self._client = runtime.client
+        self._workers: dict[str, PodWorker] = {}
+        self._leaving: dict[str, PodWorker] = {}
+        runtime.logs.on_loss = self._log_lost
+
+    async def run(self) -> None:
+        """Reattach to running pods, then follow the informer, which has synced."""
+        answer, _ = await self._client.call("list")
+        entries = _containers(answer)
+        known = {pod["metadata"]["uid"] for pod in self._pods.store.values()}
+        for pod in list(self._pods.store.values()):
+            uid = pod["metadata"]["uid"]
+            mine = [entry for entry in entries if _uid(entry) == uid]
+            if worker := self._new_worker(pod):
+                await reattach(worker, mine, self._client, address=answer["pods"].get(uid))
+                worker.start()
+                if self._nodes[pod["spec"]["nodeName"]].is_reachable:
+                    worker.changed(pod)
+        # Pods of an isolated node run on, also when they were deleted meanwhile.
+        isolated = tuple(node.prefix for node in self._nodes.values() if node.state == ISOLATED)
+        known |= {uid for uid, address in answer["pods"].items() if isolated and address.startswith(isolated)}
+        await self._sweep(answer, known)
+        self._runtime.limits.keep_only({entry["id"] for entry in entries})
+        # The informer may have seen changes meanwhile.
+        self._pods.subscribe(self._changed)
+        present = {pod["metadata"]["uid"] for pod in self._pods.store.values()}
+        for uid in [uid for uid in self._workers if uid not in present]:
+            self._deleted(uid)
+        for pod in list(self._pods.store.values()):
+            self._changed("ADDED", pod, None)
+
+    async def refresh_volumes(self) -> None:
+        """Update ConfigMap, Secret and token files once a minute, as the kubelet does, for ever.
+
+        Pods with a Secret are updated sooner: operators write their certificates into one after they have
+        started, and do not serve until they see it.
+        """
+        for turn in itertools.count(1):
+            await asyncio.sleep(SECRET_SECONDS)
+            everyone = turn % (REFRESH_SECONDS // SECRET_SECONDS) == 0
+            for worker in self.workers():
+                due = everyone or any("secret" in each for each in worker.pod["spec"].get("volumes") or [])
+                try:
+                    if due and not worker.finished and worker.volumes:
+                        await self._runtime.volumes.refresh(worker.pod)
+                except VolumeError as error:
+                    worker.runtime.events.record(worker.pod, error.reason, error.message, warning=True)
+
+    def exited(self, entry: dict[str, Any]) -> None:
+        """Take the exit of a container."""
+        if worker := self._workers.get(_uid(entry)) or self._leaving.get(_uid(entry)):
+            worker.exited(entry)
+
+    def workers(self) -> list[PodWorker]:
+        return list(self._workers.values())
+
+    def running(self, node: str) -> list[RunningContainer]:
+        """The running containers of a node."""
+        return [
+            RunningContainer(process.identity, name, worker.pod, process.pid, process.started)
+            for worker in self._workers.values()
+            if worker.pool.settings.name == node
+            for name, process in worker.processes.items()
+            if process.running
+        ]
+
+    # Faults of nodes.
+
+    async def kill_all(self, node: VirtualNode) -> None:
+        """Kill all processes of the node's pods without reporting it."""
+        lost = {uid for uid, worker in self._workers.items() if worker.pool is node.pool}
+        for uid in lost:
+            self._workers.pop(uid).abandon()
+        answer, _ = await self._client.call("list")
+        lost |= {uid for uid, address in answer["pods"].items() if address.startswith(node.prefix)}
+        running = [entry["id"] for entry in answer["entries"] if _uid(entry) in lost]
+        for identity in running:
+            await self._client.call("kill", id=identity, signal=9)
+        while running:
+            answer, _ = await self._client.call("list")
+            alive = {entry["id"] for entry in answer["entries"] if entry["status"] is None}
+            running = [identity for identity in running if identity in alive]
+            await asyncio.sleep(EXIT_POLL_SECONDS)
+        for uid in lost:
+            await self._client.call("forget_pod", pod=uid)
+            await self._client.call("remove", pod=uid)
+            await self._runtime.volumes.lose_memory(uid)
+            await asyncio.to_thread(shutil.rmtree, self._runtime.tmpfs_directory(uid), ignore_errors=True)
+
+    async def reconcile(self, node: VirtualNode) -> None:
+        """Bring the node's pods in line with the API."""
+        pods = {pod["metadata"]["uid"]: pod for pod in self._pods.store.values()}
+        for uid in [uid for uid, worker in self._workers.items() if worker.pool is node.pool]:
+            if uid not in pods:
+                self._deleted(uid)
+        mine = [pod for pod in pods.values() if pod["spec"].get("nodeName") == node.name]
+        # Those that have an address first: they get it again.
+        for pod in sorted(mine, key=lambda each: not each.get("status", {}).get("podIP")):
+            if worker := self._new_worker(pod):
+                await reattach(worker, [], self._client, address=None)
+                worker.start()
+            self._workers[pod["metadata"]["uid"]].changed(pod)
+        answer, _ = await self._client.call("list")
+        await self._sweep(answer, {*pods, *self._workers, *self._leaving})
+
+    # Workers.
+
+    def _new_worker(self, pod: Mapping[str, Any]) -> PodWorker | None:
+        node = self._nodes.get(pod["spec"].get("nodeName", ""))
+        uid = pod["metadata"]["uid"]
+        if node is None or node.state == STOPPED or uid in self._workers:
+            return None
+        self._workers[uid] = PodWorker(pod, pool=node.pool, runtime=node.runtime)
+        return self._workers[uid]
+
+    def _changed(self, change: str, pod: dict[str, Any], before: dict[str, Any] | None) -> None:
+        uid = pod["metadata"]["uid"]
+        if before and before["metadata"]["uid"] != uid:
+            self._changed("DELETED", before, None)
+        node = self._nodes.get(pod["spec"].get("nodeName", ""))
+        if node and not node.is_reachable:
+            return
+        if change == "DELETED":
+            self._deleted(uid)
+        elif worker := self._new_worker(pod):
+            worker.start()
+            worker.changed(pod)
+        elif uid in self._workers:
+            self._workers[uid].changed(pod)
+
+    def _deleted(self, uid: str) -> None:
+        if worker := self._workers.pop(uid, None):
+            # Its containers may still run, and the worker waits for their exits.
+            self._leaving[uid] = worker
+            task = start_task(worker.discard(), name=f"discard {uid}")
+            task.add_done_callback(lambda _: self._leaving.pop(uid))
+
+    async def _sweep(self, answer: Mapping[str, Any], known: set[str]) -> None:
+        """End the processes of unknown pods, and remove their sandboxes and files."""
+        for entry in _containers(answer):
+            if _uid(entry) not in known:
+                await self._client.call("kill", id=entry["id"], signal=9)
+                await self._client.call("forget", id=entry["id"])
+        for uid in answer["pods"].keys() - known:
+            await self._client.call("remove", pod=uid)
+        for directory in [*self._runtime.pods.iterdir(), *self._runtime.tmpfs.iterdir()]:
+            if directory.name not in known:
+                await self._runtime.volumes.remove(directory.name)
+                await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+    # Queries of the kubelet's API.
+
+    @property
+    def executions(self) -> Executions:
+        return self._runtime.executions
+
+    def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        for worker in self._workers.values():
+            metadata = worker.pod["metadata"]
+            if (metadata["namespace"], metadata["name"]) == (namespace, name):
+                return worker.pod
+        return None
+
+    def process(self, pod: Mapping[str, Any], container: str) -> Process | None:
+        worker = self._workers.get(pod["metadata"]["uid"])
+        return worker.processes.get(container) if worker else None
+
+    def end_input(self, process: Process) -> None:
+        process.end_input()
+        start_task(self._client.call("end_input", id=process.identity), name="end of input")
+
+    async def connect(self, pod: Mapping[str, Any], port: int) -> port_forward.Streams:
+        """Connect to a port of a pod, or raise ``PortUnreachable``."""
+        uid, addresses = pod["metadata"]["uid"], self._runtime.addresses
+        return await port_forward.connect(self._client, pod=uid, port=port, addresses=addresses)
+
+    def log_path(self, pod: Mapping[str, Any], container: str, *, previous: bool) -> Path | None:
+        """The log of the container's latest or previous run; None where there is none."""
+        worker = self._workers.get(pod["metadata"]["uid"])
+        run = latest_run(worker.records.get(container) if worker else None, previous=previous)
+        return None if run is None else self._runtime.log_path(worker.uid, container, run)
+
+    def waiting_reason(self, pod: Mapping[str, Any], container: str) -> str | None:
+        """The reason why the container has not started yet; None once it has ever run."""
+        worker = self._workers.get(pod["metadata"]["uid"])
+        record = worker.records.get(container) if worker else None
+        if record is None:
+            return "ContainerCreating"
+        return record.reason if record.state == "waiting" and not record.last else None
+
+    def _log_lost(self, path: Path, error: OSError) -> None:
+        uid, _, container, _ = path.parts[-4:]
+        if worker := self._workers.get(uid):
+            message = f"Output of container {container} is lost until there is room for it: {error.strerror}"
+            worker.runtime.events.record(worker.pod, "LogLost", message, warning=True)
+
+
+def _containers(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [entry for entry in answer["entries"] if entry["owner"] == "container"]
+
+
+def _uid(entry: Mapping[str, Any]) -> str:
+    return entry["id"].split(".")[0]
