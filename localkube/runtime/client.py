@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.runtime import messages
+from localkube.runtime.messages import close_all
 
 
 class RuntimeCallError(Exception):
@@ -127,11 +128,6 @@ class RuntimeClient:
     def close(self) -> None:
         self._end()
         self._socket.close()
-
-
-def close_all(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 class short_name:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from localkube.runtime.container_spec import ContainerSpec, LinuxSpec, ProcessSpec
+from localkube.runtime.messages import close_all
 from localkube.runtime.rootfs import build_root, enter_root
 from localkube.runtime.syscalls import CLONE_NEWNS, CLONE_NEWPID, drop_privileges, setns, unshare
 
@@ -96,8 +97,7 @@ def run_helper(helper: Callable[[int], NoReturn]) -> StartedProcess:
     problem = next((line for line in lines if "stage" in line), None)
     pid = next((line["pid"] for line in lines if "pid" in line), None)
     if problem or pid is None:
-        for terminal in terminals:
-            os.close(terminal)
+        close_all(terminals)
         problem = problem or {"stage": "sandbox", "message": "the process ended before it became a container"}
         raise ContainerStartError(problem["stage"], problem["message"])
     return StartedProcess(pid, terminals[0] if terminals else None)

@@ -29,15 +29,10 @@ from localkube.runtime import container, messages, namespaces, plain
 from localkube.runtime.container import ContainerStartError, StartedProcess
 from localkube.runtime.container_spec import ProcessSpec, StartRequest
 from localkube.runtime.forkserver import ForkserverClient
+from localkube.runtime.messages import close_all
 from localkube.runtime.netlink import Netlink
 from localkube.runtime.pod_network import make_network, make_pod, move_pod, plug_node, socket_in, unplug_node
-from localkube.runtime.processes import (
-    ProcessEntry,
-    close_all,
-    kill_session,
-    open_streams,
-    start_host_process,
-)
+from localkube.runtime.processes import ProcessEntry, kill_session, open_streams, start_host_process
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,17 @@ import array
 import json
 import os
 import socket
+from collections.abc import Iterable
 from typing import Any
 
 PACKET = 64 * 1024
 MAX_DESCRIPTORS = 16
 IN_MEMORY = b"memory"
+
+
+def close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def send(sock: socket.socket, message: dict[str, Any], fds: list[int]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from localkube.runtime.container import ContainerStartError
+from localkube.runtime.messages import close_all
 from localkube.runtime.namespaces import share_processes
 from localkube.runtime.netlink import Netlink, hardware_address
 from localkube.runtime.syscalls import CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWUTS, setns, unshare
@@ -131,13 +132,12 @@ def make_pod(netlink: Netlink, request: dict[str, Any]) -> dict[str, int]:
             made |= share_processes()
         return made
     except (OSError, ContainerStartError) as error:
-        for descriptor in made.values():
-            os.close(descriptor)
+        close_all(made.values())
         raise ContainerStartError("sandbox", str(error)) from error
     finally:
         for descriptor in home.values():
             setns(descriptor)
-            os.close(descriptor)
+        close_all(home.values())
 
 
 def _namespaces() -> dict[str, int]:

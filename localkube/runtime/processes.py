@@ -7,12 +7,13 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from localkube.runtime import syscalls
 from localkube.runtime.container_spec import ContainerSpec, PlainPod
+from localkube.runtime.messages import close_all
 
 
 @dataclass
@@ -20,8 +21,8 @@ class ProcessEntry:
     """A process that was started and whose end has not been acknowledged.
 
     ``pipes`` stay open for a kubelet that restarts, and with them the journal of its log
-    (``kubelet/logs/journal.py``); ``spec`` and ``plain`` are for commands that are executed in the container.
-    A process of owner ``exec`` belongs to the connection that requested it, and ends with that.
+    (``kubelet/logs/container_log.py``); ``spec`` and ``plain`` are for commands executed in the container. A
+    process of owner ``exec`` belongs to the connection that requested it, and ends with that.
     """
 
     identity: str
@@ -78,11 +79,6 @@ def open_streams(
         raise
     finally:
         close_all(descriptor for descriptor in theirs.values() if descriptor != null)
-
-
-def close_all(descriptors: Iterable[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def start_host_process(

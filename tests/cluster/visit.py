@@ -62,7 +62,7 @@ def main() -> None:
     began = time.monotonic()
     with kit.create_cluster("local", name="visit", nodes=2) as cluster:
         mode = cluster.status["mode"]
-        # While the first two run, the warm parent imports torch; those that come later share its memory.
+        # While the first two run, the forkserver imports torch; those that come later share its memory.
         accuracies = train(cluster, "digits-1", "digits-2")
         with Highest() as highest:
             accuracies += train(cluster, "digits-3")

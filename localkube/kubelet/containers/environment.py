@@ -9,6 +9,7 @@ import base64
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from localkube.kubelet.containers import downward_api
@@ -136,42 +137,39 @@ def container_environment(
     return result
 
 
+@dataclass(frozen=True)
 class _Sources:
-    """The places from which ``valueFrom`` takes a value."""
+    """The objects from which ``valueFrom`` takes a value."""
 
-    def __init__(
-        self,
-        container: Object,
-        pod: Object,
-        node: Object,
-        configmaps: Mapping[str, Object],
-        secrets: Mapping[str, Object],
-        pod_ips: Sequence[str],
-        host_ips: Sequence[str],
-    ) -> None:
-        self._container, self._pod, self._node = container, pod, node
-        self._configmaps, self._secrets = configmaps, secrets
-        self._ips = {"pod_ips": pod_ips, "host_ips": host_ips}
+    container: Object
+    pod: Object
+    node: Object
+    configmaps: Mapping[str, Object]
+    secrets: Mapping[str, Object]
+    pod_ips: Sequence[str]
+    host_ips: Sequence[str]
 
     def value(self, source: Object) -> str | None:
         """Resolve ``valueFrom``; None where something optional is missing."""
         try:
             if "fieldRef" in source:
-                return downward_api.field(self._pod, source["fieldRef"]["fieldPath"], **self._ips)
+                return downward_api.field(
+                    self.pod, source["fieldRef"]["fieldPath"], pod_ips=self.pod_ips, host_ips=self.host_ips
+                )
             if "resourceFieldRef" in source:
                 return self._resource(source["resourceFieldRef"])
         except downward_api.FieldError as error:
             raise ConfigError(str(error)) from error
         if "configMapKeyRef" in source:
-            return self._key(source["configMapKeyRef"], self._configmaps, "configmap", "ConfigMap")
+            return self._key(source["configMapKeyRef"], self.configmaps, "configmap", "ConfigMap")
         if "secretKeyRef" in source:
-            return self._key(source["secretKeyRef"], self._secrets, "secret", "Secret")
+            return self._key(source["secretKeyRef"], self.secrets, "secret", "Secret")
         raise ConfigError(f"a variable's value cannot come from {', '.join(source) or 'nothing'} here")
 
     def _resource(self, reference: Object) -> str:
         name = reference.get("containerName")
-        container = downward_api.find_container(self._pod, name) if name else self._container
-        allocatable = (self._node.get("status") or {}).get("allocatable") or {}
+        container = downward_api.find_container(self.pod, name) if name else self.container
+        allocatable = (self.node.get("status") or {}).get("allocatable") or {}
         return downward_api.resource_field(
             container, reference["resource"], reference.get("divisor"), allocatable
         )
@@ -186,7 +184,7 @@ class _Sources:
             return _decoded(value) if word == "secret" else value
         if reference.get("optional"):
             return None
-        where = f"{self._pod['metadata']['namespace']}/{reference['name']}"
+        where = f"{self.pod['metadata']['namespace']}/{reference['name']}"
         raise ConfigError(f"couldn't find key {reference['key']} in {kind} {where}")
 
 

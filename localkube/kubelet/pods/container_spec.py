@@ -80,13 +80,7 @@ async def start_request(
     hostname = pod["spec"].get("hostname") or meta["name"][:63]
     program = pull(runtime, pod, container, previous)
     environment = await _environment(runtime, pod, container, pool, address, hostname, program)
-    process = ProcessSpec(
-        args=_command(container, program, environment),
-        env=tuple(f"{variable}={value}" for variable, value in environment.items()),
-        cwd=container.get("workingDir") or stand_in(container["image"]).directory,
-        terminal=bool(container.get("tty")),
-        capabilities=tuple(CAPABILITIES),
-    )
+    process = _process(container, program, environment)
     spec = ContainerSpec(
         process=process,
         root=RootSpec(readonly=bool((container.get("securityContext") or {}).get("readOnlyRootFilesystem"))),
@@ -129,9 +123,7 @@ def _linux(
     )
 
 
-def _command(
-    container: Mapping[str, Any], program: Program, environment: Mapping[str, str]
-) -> tuple[str, ...]:
+def _process(container: Mapping[str, Any], program: Program, environment: Mapping[str, str]) -> ProcessSpec:
     argv = command_line(container, program.argv)
     if argv is None:
         raise ConfigError(
@@ -139,7 +131,13 @@ def _command(
             "give the container a command",
             reason="CreateContainerError",
         )
-    return tuple(expand(word, environment) for word in argv)
+    return ProcessSpec(
+        args=tuple(expand(word, environment) for word in argv),
+        env=tuple(f"{name}={value}" for name, value in environment.items()),
+        cwd=container.get("workingDir") or stand_in(container["image"]).directory,
+        terminal=bool(container.get("tty")),
+        capabilities=tuple(CAPABILITIES),
+    )
 
 
 async def _environment(

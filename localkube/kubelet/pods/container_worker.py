@@ -31,7 +31,8 @@ from localkube.kubelet.status.restart_policy import (
     waiting_to_restart,
 )
 from localkube.kubelet.volumes.volume_manager import VolumeError
-from localkube.runtime.client import RuntimeCallError, close_all
+from localkube.runtime.client import RuntimeCallError
+from localkube.runtime.messages import close_all
 
 RETRY_SECONDS = 2.0
 

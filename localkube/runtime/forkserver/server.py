@@ -104,7 +104,7 @@ def serve(sock: socket.socket, state: interpreter.ForkserverState, *, start: Sta
         except (OSError, LookupError, TypeError, ValueError) as error:
             answer = {"error": f"{type(error).__name__}: {error}", "stage": "sandbox"}
         finally:
-            _close(descriptors)
+            messages.close_all(descriptors)
         messages.send(sock, answer, [])
 
 
@@ -132,11 +132,6 @@ def _start(
     if request.plain:
         return plain.start(request.spec, fds, pod=request.plain, init=message["init"], main=main).pid
     return container.start(request.spec, fds, scratch=message["scratch"], main=main).pid
-
-
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
