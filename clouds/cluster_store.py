@@ -3,6 +3,7 @@
 Only a convenience: what there is is known at the cloud, and found again from any machine.
 """
 
+import configparser
 import json
 import os
 from collections.abc import Mapping
@@ -71,3 +72,13 @@ class ClusterStore:
         aside.touch(mode=0o600)
         aside.write_text(text, encoding="utf-8")
         aside.replace(path)
+
+
+def read_ini(file: Path) -> configparser.RawConfigParser:
+    """Parse an INI file; empty where it is missing or invalid."""
+    read = configparser.RawConfigParser(strict=False)
+    try:
+        read.read_string(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, configparser.Error):
+        return configparser.RawConfigParser()
+    return read

@@ -11,8 +11,16 @@ These are all the names that notebooks need. ``kit.list_resources``, ``kit.delet
 ``kit.workshop`` belong to the packages ``clouds`` and ``workshop``, which are loaded when first used.
 """
 
-from kitlib.clusters import Cluster, clean_up, connect, create_cluster, list_clusters, plugins, preflight
-from kitlib.clusters.credentials import credentials
+from kitlib.clusters import (
+    Cluster,
+    clean_up,
+    connect,
+    create_cluster,
+    credentials,
+    list_clusters,
+    plugins,
+    preflight,
+)
 from kitlib.clusters.machine import doctor, images
 from kitlib.container_images import build_image
 from kitlib.datasets import DatasetJob, prepare_dataset, upload_image_folder

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clouds.aws.credentials import find_credentials
 from clouds.cloud_cluster import CloudCluster
 from clouds.cluster_store import ClusterStore
 from clouds.options import COMMON_OPTIONS, DISK_GB, HOURS, admins_of, no_words, other_machines, until_of
@@ -63,6 +65,10 @@ class EksCluster(CloudCluster):
 
         before = cls.store.read(name) or {}
         return AwsSession(*(given.get(word) or before.get(word) for word in ("region", "profile")))
+
+    @classmethod
+    def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
+        return find_credentials(environment, home)
 
     @classmethod
     def find(cls, name: str, *, region: str | None = None, profile: str | None = None) -> "EksCluster | None":

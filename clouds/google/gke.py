@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clouds.cloud_cluster import CloudCluster
 from clouds.cluster_store import ClusterStore
+from clouds.google.credentials import find_credentials
 from clouds.options import COMMON_OPTIONS, DISK_GB, HOURS, admins_of, no_words, other_machines, until_of
 from clouds.price_table import Estimate, Price
 from clouds.reconciler import reconcile
@@ -56,6 +58,10 @@ class GkeCluster(CloudCluster):
     provider, cloud, options = "gke", "Google Cloud", OPTIONS
     store = ClusterStore("gke")
     place, pool, up = "zone", "training", ("running", "reconciling", "degraded")
+
+    @classmethod
+    def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
+        return find_credentials(environment, home)
 
     @classmethod
     def find(cls, name: str, *, project: str | None = None, zone: str | None = None) -> "GkeCluster | None":

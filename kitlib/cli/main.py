@@ -15,9 +15,10 @@ from kitlib.cli.options import CLUSTER, OPTION, options_of
 from kitlib.cli.run import launch, run
 from kitlib.cli.volume import volume
 from kitlib.clusters import machine, plugins
-from kitlib.clusters.credentials import credentials
 from kitlib.display.tables import printable
 from kitlib.errors import KitError
+
+NAME = click.argument("name", default=config.DEFAULT_CLUSTER)
 
 
 class Commands(click.Group):
@@ -57,8 +58,8 @@ def cluster() -> None:
 
 
 @cluster.command()
-@click.argument("name", default=config.DEFAULT_CLUSTER)
-@click.option("--provider", default="local", show_default=True, help="Who makes it.")
+@NAME
+@click.option("--provider", default="local", show_default=True, help="Of the cluster.")
 @click.option("--nodes", default=4, show_default=True, help="How many nodes.")
 @click.option("--cpus", type=float, help="Cores of each node.")
 @click.option("--memory", help="Memory of each node, such as 4Gi.")
@@ -69,7 +70,7 @@ def cluster() -> None:
 def create(name: str, provider: str, port: int | None, option: tuple[str, ...], **shape) -> None:
     """Create the cluster NAME, or find it running.
 
-    What only one provider understands is given as it is called in Python:
+    Options of one provider have their names in Python:
     kit cluster create lab --provider eks -o region=eu-central-1 -o instance_type=g4dn.xlarge -o hours=4
     """
     options = options_of(option) | ({} if port is None else {"port": port})
@@ -85,9 +86,9 @@ def list_() -> None:
 
 
 @cluster.command()
-@click.argument("name", default=config.DEFAULT_CLUSTER)
+@NAME
 def status(name: str) -> None:
-    """Show how the cluster NAME is; exit status 1 if it cannot be used."""
+    """Show the status of the cluster NAME; exit status 1 if it cannot be used."""
     found = clusters.connect(name)
     click.echo(found)
     click.echo(found.nodes())
@@ -95,34 +96,34 @@ def status(name: str) -> None:
 
 
 @cluster.command()
-@click.argument("name", default=config.DEFAULT_CLUSTER)
+@NAME
 def kubeconfig(name: str) -> None:
     """Print the kubeconfig of the cluster NAME."""
     click.echo(clusters.connect(name).kubeconfig.read_text(), nl=False)
 
 
 @cluster.command()
-@click.argument("name", default=config.DEFAULT_CLUSTER)
+@NAME
 def start(name: str) -> None:
     """Start the cluster NAME again, with the objects and volumes that it had."""
     click.echo(clusters.connect(name, start=True).nodes())
 
 
 @cluster.command()
-@click.argument("name", default=config.DEFAULT_CLUSTER)
+@NAME
 def stop(name: str) -> None:
-    """End the processes of the cluster NAME, and keep its objects and volumes."""
+    """Stop the processes of the cluster NAME, and keep its objects and volumes."""
     clusters.LocalCluster(name).stop()
 
 
 @cluster.command()
-@click.argument("name", default=config.DEFAULT_CLUSTER)
-@click.option("--provider", help="Whose; by default any that this machine used for this name.")
+@NAME
+@click.option("--provider", help="By default any that this machine has used.")
 @OPTION
 def delete(name: str, provider: str | None, option: tuple[str, ...]) -> None:
     """Delete the cluster NAME and all that is in it; harmless when there is none.
 
-    One at a cloud that another machine made is found with its place:
+    A cluster at a cloud that another machine created is found with its location:
     kit cluster delete lab --provider eks -o region=eu-central-1
     """
     found = clusters.find(name, provider=provider, **options_of(option))
@@ -134,46 +135,32 @@ def delete(name: str, provider: str | None, option: tuple[str, ...]) -> None:
 
 @main.group()
 def node() -> None:
-    """Switch nodes off and on, and see what Kubernetes makes of it."""
+    """Stop, start, isolate and simulate nodes, to see how Kubernetes reacts."""
 
 
-@node.command("stop")
-@click.argument("name")
-@CLUSTER
-def stop_node(name: str, cluster: str) -> None:
-    """Switch the node NAME off: its processes end at once, and nobody is told."""
-    click.echo(clusters.connect(cluster).stop_node(name))
+def _add_switch(verb: str, method: str, description: str) -> None:
+    @node.command(verb, help=description)
+    @click.argument("name")
+    @CLUSTER
+    def switch(name: str, cluster: str) -> None:
+        click.echo(getattr(clusters.connect(cluster), method)(name))
 
 
-@node.command("start")
-@click.argument("name")
-@CLUSTER
-def start_node(name: str, cluster: str) -> None:
-    """Switch the node NAME on again."""
-    click.echo(clusters.connect(cluster).start_node(name))
-
-
-@node.command()
-@click.argument("name")
-@CLUSTER
-def isolate(name: str, cluster: str) -> None:
-    """Isolate the node NAME from the network: its pods run on, and nobody reaches them."""
-    click.echo(clusters.connect(cluster).isolate(name))
-
-
-@node.command()
-@click.argument("name")
-@CLUSTER
-def reconnect(name: str, cluster: str) -> None:
-    """Bring the node NAME back to the network."""
-    click.echo(clusters.connect(cluster).reconnect(name))
+_add_switch(
+    "stop", "stop_node", "Switch the node NAME off: its processes are killed at once, as in a power failure."
+)
+_add_switch("start", "start_node", "Switch the node NAME on again.")
+_add_switch(
+    "isolate", "isolate", "Isolate the node NAME from the network: its pods run on, and nobody reaches them."
+)
+_add_switch("reconnect", "reconnect", "Bring the node NAME back to the network.")
 
 
 @node.command()
 @click.argument("count", type=int)
 @CLUSTER
 def simulate(count: int, cluster: str) -> None:
-    """Have COUNT nodes whose pods only report that they run; 0 removes them."""
+    """Simulate COUNT nodes whose pods only report that they run; 0 removes them."""
     clusters.connect(cluster).simulate_nodes(count)
 
 
@@ -201,7 +188,7 @@ def bundle() -> None:
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--without-wheels", is_flag=True, help="Leave the Python packages out: a small file.")
 def create_bundle(file: str, without_wheels: bool) -> None:
-    """Make FILE from what this machine has, and from the Python packages that it fetches."""
+    """Create FILE from what this machine has, and from the Python packages that it fetches."""
     made = machine.create_bundle(file, wheels=not without_wheels)
     click.echo(f"{made['file']}: {made['bytes'] / 1e6:,.0f} MB, {', '.join(made['holds'])}")
 
@@ -215,7 +202,7 @@ def use_bundle(file: str) -> None:
 
 
 @main.group(invoke_without_command=True)
-@click.option("--wide", is_flag=True, help="Say as well what each cannot do.")
+@click.option("--wide", is_flag=True, help="Show also what each stand-in cannot do.")
 @click.pass_context
 def images(context: click.Context, wide: bool) -> None:
     """Show what stands in for container images on local nodes."""
@@ -242,24 +229,24 @@ def cache(context: click.Context) -> None:
 @cache.command("clear")
 @click.option("--what", help="All of one kind that no cluster uses, such as bench.")
 def clear_cache(what: str | None) -> None:
-    """Remove what neither a cluster nor this version of the kit uses; it can all be had again."""
+    """Remove what neither a cluster nor this version of the kit uses."""
     click.echo(machine.clear_cache(what))
 
 
 @main.command()
-@click.option("--provider", help="Look instead at what may stand in the way of a cluster there.")
-@click.option("--nodes", default=4, show_default=True, help="Of how many nodes.")
-@click.option("--name", default=config.DEFAULT_CLUSTER, show_default=True, help="Of what name.")
+@click.option("--provider", help="Check instead what may prevent a cluster there.")
+@click.option("--nodes", default=4, show_default=True, help="Number of its nodes.")
+@click.option("--name", default=config.DEFAULT_CLUSTER, show_default=True, help="Its name.")
 @OPTION
 @click.pass_context
 def doctor(
     context: click.Context, provider: str | None, nodes: int, name: str, option: tuple[str, ...]
 ) -> None:
-    """Say what this machine can do, and which credentials each provider would use."""
+    """Show what this machine can do, and the credentials that each provider would use."""
     if provider is not None:
         report = clusters.preflight(provider, name=name, nodes=nodes, **options_of(option))
         click.echo(report)
         context.exit(0 if report.ok else 1)
     click.echo(machine.doctor())
     click.echo()
-    click.echo(credentials())
+    click.echo(clusters.credentials())

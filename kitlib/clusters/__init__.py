@@ -1,6 +1,8 @@
 """Clusters of every provider: create, connect, list, clean up."""
 
 import inspect
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from kitlib import config
@@ -12,7 +14,7 @@ from kitlib.clusters.local import LocalCluster, not_found
 from kitlib.clusters.plugins import PROVIDERS, load
 from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.tables import Table
-from kitlib.errors import BadInput, ClusterNotFound
+from kitlib.errors import BadInput, ClusterNotFound, ProviderFailed
 
 
 def create_cluster(
@@ -109,6 +111,23 @@ def connect(
     return cluster.check_running()
 
 
+def credentials(*, environment: Mapping[str, str] | None = None, home: Path | None = None) -> Table:
+    """List the credentials that each provider would use, and what to do next; no cloud is contacted.
+
+    Args:
+        environment: By default this process's variables.
+        home: By default the user's.
+    """
+    given = dict(os.environ if environment is None else environment), home or Path.home()
+    rows = []
+    for provider in PROVIDERS:
+        try:
+            rows.append((provider, *_class(provider).credentials(*given)))
+        except ProviderFailed as error:  # the clouds are not installed
+            rows.append((provider, error.what, error.fix))
+    return Table(("provider", "would use", "next"), rows)
+
+
 def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | None:
     """Find a cluster by its name, in whatever state.
 
@@ -189,6 +208,7 @@ __all__ = [
     "clean_up",
     "connect",
     "create_cluster",
+    "credentials",
     "find",
     "list_clusters",
     "preflight",

@@ -133,6 +133,11 @@ class Cluster(AbstractContextManager, ABC):
         words = f"the provider {cls.provider} needs no account and costs nothing"
         return Report(f'cluster "{name}"', (ok("account", words),))
 
+    @classmethod
+    def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
+        """Describe the credentials that would be used, from variables and files, and the next step."""
+        return "nothing: it needs no account", f'kit.create_cluster("{cls.provider}")'
+
     @property
     def registry(self) -> Registry | None:
         """The provider's container registry for the cluster's images, if it has one."""

@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -78,6 +79,19 @@ class ExistingCluster(Cluster):
         cluster = cls(name, **options)
         cluster.kube.version()
         return cluster.remembered()
+
+    @classmethod
+    def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
+        """Find the kubeconfig that would be used."""
+        named = environment.get("KUBECONFIG", "").split(os.pathsep)[0]
+        path = Path(named) if named else home / ".kube" / "config"
+        how = "KUBECONFIG" if named else "kubectl's own file"
+        if not path.is_file():
+            return (
+                f"no kubeconfig: {how}, {path}, is not there",
+                'give one: create_cluster(…, kubeconfig="…")',
+            )
+        return f"{how}: {path}", 'kit.create_cluster("existing"), and look at its nodes'
 
     @classmethod
     def find(cls, name: str) -> "ExistingCluster | None":

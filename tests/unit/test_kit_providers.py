@@ -2,7 +2,7 @@
 
 import pytest
 
-from kitlib.clusters.credentials import credentials
+from kitlib.clusters import credentials
 
 KEY = {"AWS_ACCESS_KEY_ID": "AKIATHEID", "AWS_SECRET_ACCESS_KEY": "the-secret"}
 
