@@ -183,7 +183,7 @@ def _imports(content: bytes, file: str) -> Iterator[str]:
     try:
         tree = ast.parse(content, filename=file)
     except (SyntaxError, ValueError) as error:
-        raise FetchFailed(f"{file} is not valid Python: {error}; mend it") from error
+        raise FetchFailed(f"{file} is not valid Python: {error}; fix it") from error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

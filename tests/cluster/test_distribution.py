@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,15 +17,17 @@ ROOT = Path(__file__).parents[2]
 SITE = Path(sysconfig.get_path("purelib"))
 # What `trainyard[clouds]` installs.
 SDKS = ("boto3", "botocore", "s3transfer", "googleapiclient", "google_auth_httplib2", "httplib2")
-QUICK_START = """
+QUICK_START = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[
+    1
+]
+GUARDED = f"""
 import kitlib as kit
-cluster = kit.create_cluster("local", name="wheel", nodes=2)
 try:
-    run = kit.launch(kit.IndexedJob("trainers/digits_ddp.py", nodes=2, args={"epochs": 1}), cluster=cluster)
-    run.wait()
-    print(run.status.phase, len(run.metrics("epoch")))
+    exec({QUICK_START!r})
 finally:
-    cluster.delete()
+    for each in kit.list_clusters():
+        kit.connect(each["cluster"]).delete()
+print(len(kit.list_clusters()), "clusters left")
 """
 
 
@@ -128,10 +131,10 @@ for provider in ("eks", "gke"):
     assert said.count("pip install 'trainyard[clouds]'") == 2
 
 
-def test_the_quick_start_runs_in_an_installed_environment(python, tmp_path):
+def test_the_quick_start_of_the_readme_runs_in_an_installed_environment(python, tmp_path):
     short = Path(os.environ.get("TMPDIR", "/tmp"), f"ty-wheel-{os.getpid()}")  # a Unix socket's path is short
     try:
-        said = run(python, QUICK_START, tmp_path / "empty", XDG_STATE_HOME=str(short))
+        said = run(python, GUARDED, tmp_path / "empty", XDG_STATE_HOME=str(short))
     finally:
         shutil.rmtree(short, ignore_errors=True)
-    assert said.split()[-2:] == ["Succeeded", "2"]
+    assert said.splitlines()[-1] == "0 clusters left"

@@ -1,4 +1,4 @@
-"""The lab's buttons: which make sense when, what they call, and what they say. Without a cluster."""
+"""The dashboard's buttons: which make sense when, what they call, and what they say. Without a cluster."""
 
 import threading
 from types import SimpleNamespace
@@ -157,11 +157,11 @@ def test_the_browser_gets_strips_and_rows_in_seconds_from_the_beginning():
     assert sum(each == each for each in rows["again"]) == 1
 
 
-def test_a_lab_that_has_heard_nothing_yet_can_be_shown():
+def test_a_dashboard_without_any_event_can_be_shown():
     run = Run()
-    lab = Dashboard(run, states=lambda: iter(()), replicas=run.limits)
-    assert lab.facts()["figures"][0] == ["world size", "0"]
-    assert "no rendezvous yet" in repr(lab)
-    assert [sorted(each) for each in lab.still()][0] == ["image/png", "text/plain"]
-    view = lab.widget()
+    dashboard = Dashboard(run, states=lambda: iter(()), replicas=run.limits)
+    assert dashboard.facts()["figures"][0] == ["world size", "0"]
+    assert "no rendezvous yet" in repr(dashboard)
+    assert [sorted(each) for each in dashboard.still()][0] == ["image/png", "text/plain"]
+    view = dashboard.widget()
     assert "ty-lab" in view._dom_classes
