@@ -22,8 +22,8 @@ def close_all(descriptors: Iterable[int]) -> None:
 
 
 def send(sock: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
-    """Send one message, waiting for room."""
-    packet, memory = json.dumps(message).encode(), None
+    """Send one message, waiting for room; dataclasses in it become objects."""
+    packet, memory = json.dumps(message, default=vars).encode(), None
     if len(packet) > PACKET:
         memory = os.memfd_create("message", os.MFD_CLOEXEC)
         with open(memory, "wb", closefd=False) as file:

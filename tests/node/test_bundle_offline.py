@@ -16,7 +16,7 @@ from localkube.controlplane import programs
 from .clusters import state_home
 from .restrictions import REPOSITORY
 
-OFFLINE = Path(__file__).parent / "awkward" / "offline.py"
+OFFLINE = Path(__file__).parent / "programs" / "offline.py"
 
 
 @pytest.mark.slow

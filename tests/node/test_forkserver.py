@@ -20,7 +20,7 @@ from forkserver_pair import PYTHON, Pair, same
 
 from localkube.runtime.container_spec import ContainerSpec, ProcessSpec, StartRequest
 
-AWKWARD = Path(__file__).parent / "awkward"
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +51,9 @@ def test_a_program_finds_torch_imported(pair):
     "argv",
     [
         ["python", "interpreter.py", "--flag", "value"],
-        ["python3", "-u", str(AWKWARD / "interpreter.py")],
+        ["python3", "-u", str(PROGRAMS / "interpreter.py")],
         ["python", "-B", "-m", "interpreter", "x"],
-        [PYTHON, "-u", "-c", (AWKWARD / "interpreter.py").read_text(), "x"],
+        [PYTHON, "-u", "-c", (PROGRAMS / "interpreter.py").read_text(), "x"],
     ],
 )
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_program_sees_the_same_interpreter(pair, argv, more):
     more = {"__": "x"} | more
     if "-c" in argv:
         argv = [word.replace("__file__", "None") for word in argv]
-    cold, forked = (json.loads(outcome.stdout) for outcome in pair.both(argv, cwd=AWKWARD, **more))
+    cold, forked = (json.loads(outcome.stdout) for outcome in pair.both(argv, cwd=PROGRAMS, **more))
     if "-m" in argv:
         assert "_run_code" in forked["frame"]
         cold["frame"] = forked["frame"] = None
@@ -147,11 +147,11 @@ def test_a_program_can_call_nearly_as_deep(light):
 
 @pytest.mark.parametrize("code", ["0", "3"])
 def test_threads_callbacks_and_objects_end_in_order(light, code):
-    assert same(light.both(["python", "endings.py", code], cwd=AWKWARD)).code == int(code)
+    assert same(light.both(["python", "endings.py", code], cwd=PROGRAMS)).code == int(code)
 
 
 def test_processes_are_started_in_every_way(pair):
-    outcome = same(pair.both(["python", "processes.py"], cwd=AWKWARD))
+    outcome = same(pair.both(["python", "processes.py"], cwd=PROGRAMS))
     assert (outcome.code, outcome.stderr) == (0, "")
 
 
@@ -161,8 +161,8 @@ def test_torch_computes_the_same_with_the_same_threads(pair, threads):
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     environment = pair.environment() | dict.fromkeys(names, threads)
     environment = {name: value for name, value in environment.items() if value is not None}
-    cold = pair.cold(["python", "loaders.py"], env=environment, cwd=AWKWARD).finish()
-    forked = pair.forked(["python", "loaders.py"], env=environment, cwd=AWKWARD).finish()
+    cold = pair.cold(["python", "loaders.py"], env=environment, cwd=PROGRAMS).finish()
+    forked = pair.forked(["python", "loaders.py"], env=environment, cwd=PROGRAMS).finish()
     # OpenBLAS starts its threads when numpy is imported, in a fork when they are needed: one number differs.
     outputs = [re.sub(r", \d+\)\n", "\n", outcome.stdout, count=1) for outcome in (cold, forked)]
     assert outputs[1] == outputs[0]
@@ -174,8 +174,8 @@ def test_a_count_of_threads_for_openmp_alone_reaches_torch(pair):
     path = pair.environment()["PATH"]
     for more in ({"OMP_NUM_THREADS": "1"}, {"MKL_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "64"}):
         environment = {"PATH": path, "LANG": "C.UTF-8"} | more
-        cold = pair.cold(["python", "-c", code], env=environment, cwd=AWKWARD).finish()
-        assert pair.forked(["python", "-c", code], env=environment, cwd=AWKWARD).finish() == cold
+        cold = pair.cold(["python", "-c", code], env=environment, cwd=PROGRAMS).finish()
+        assert pair.forked(["python", "-c", code], env=environment, cwd=PROGRAMS).finish() == cold
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_count_of_threads_for_openmp_alone_reaches_torch(pair):
 )
 def test_signals_have_the_same_effect(light, way, number):
     argv, environment = ["python", "signals.py", way], light.environment()
-    processes = [start(argv, env=environment, cwd=AWKWARD) for start in (light.cold, light.forked)]
+    processes = [start(argv, env=environment, cwd=PROGRAMS) for start in (light.cold, light.forked)]
     for process in processes:
         process.read_until("ready")
         os.kill(process.pid, number)
@@ -208,7 +208,7 @@ def test_standard_input_is_read_or_closed_as_it_is_given(light):
         outcomes = []
         for start in (light.cold, light.forked):
             reader, writer = os.pipe()
-            process = start(["python", "-c", code], env=light.environment(), cwd=AWKWARD, stdin=reader)
+            process = start(["python", "-c", code], env=light.environment(), cwd=PROGRAMS, stdin=reader)
             os.close(reader)
             os.write(writer, b"one\r\ntwo\n\xff")
             os.close(writer)
@@ -217,7 +217,7 @@ def test_standard_input_is_read_or_closed_as_it_is_given(light):
     code = "import sys; print(sys.stdin, open('/dev/null').fileno()); input()"
     argv, environment = ["python", "-c", code], light.environment()
     starts = (light.cold, light.forked)
-    same(tuple(start(argv, env=environment, cwd=AWKWARD, stdin=None).finish() for start in starts))
+    same(tuple(start(argv, env=environment, cwd=PROGRAMS, stdin=None).finish() for start in starts))
 
 
 @pytest.mark.parametrize("flags", [[], ["-u"]])
@@ -227,7 +227,7 @@ def test_a_reader_that_has_gone_is_reported_in_the_same_way(light, flags):
     for start in (light.cold, light.forked):
         reader, writer = os.pipe()
         process = start(
-            ["python", *flags, "-c", "input();" + code], env=light.environment(), cwd=AWKWARD, stdin=reader
+            ["python", *flags, "-c", "input();" + code], env=light.environment(), cwd=PROGRAMS, stdin=reader
         )
         os.close(reader)
         process.stop_reading()
@@ -278,7 +278,7 @@ def test_nothing_random_is_shared_between_two_programs(pair):
         "print(torch.rand(1).item(), torch.initial_seed(), tempfile.mktemp());"
         "print(multiprocessing.current_process().authkey.hex())"
     )
-    runs = [pair.forked(["python", "-c", code], env=pair.environment(), cwd=AWKWARD) for _ in range(2)]
+    runs = [pair.forked(["python", "-c", code], env=pair.environment(), cwd=PROGRAMS) for _ in range(2)]
     first, second = (process.finish().stdout.split() for process in runs)
     assert len(first) > 7
     assert not set(first) & set(second)

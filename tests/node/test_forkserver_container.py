@@ -16,7 +16,7 @@ UNSHARE = ["unshare", *USER, *SPACES, "--fork", "--mount-proc", "--propagation=p
 
 
 @pytest.fixture
-def site(tmp_path: Path):
+def container(tmp_path: Path):
     """Run a command in a container of a runtime of its own, with ``tmp_path/scripts`` at /scripts."""
     if shutil.which("unshare") is None or subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:
         pytest.skip("this machine allows no namespaces")
@@ -42,7 +42,7 @@ def site(tmp_path: Path):
     return run
 
 
-def test_a_script_is_process_1_of_its_container_without_privileges(site, tmp_path):
+def test_a_script_is_process_1_of_its_container_without_privileges(container, tmp_path):
     (tmp_path / "scripts" / "show.py").write_text(
         "import os, sys\n"
         "print(os.getpid(), os.getppid(), sys._getframe().f_back, 'torch' in sys.modules, os.getcwd())\n"
@@ -54,7 +54,7 @@ def test_a_script_is_process_1_of_its_container_without_privileges(site, tmp_pat
         "    print(error.strerror)\n"
         "sys.exit(7)\n"
     )
-    outcome = site("python", "show.py", "--flag")
+    outcome = container("python", "show.py", "--flag")
     assert outcome["stdout"].splitlines() == [
         "1 0 None True /scripts",
         "4 python ['show.py', '--flag']",
@@ -64,12 +64,12 @@ def test_a_script_is_process_1_of_its_container_without_privileges(site, tmp_pat
     assert (outcome["stderr"], outcome["code"]) == ("", 7)
 
 
-def test_torchruns_workers_are_its_own_children(site, tmp_path):
+def test_torchruns_workers_are_its_own_children(container, tmp_path):
     (tmp_path / "scripts" / "worker.py").write_text(
         "import os, sys\n"
         "rank = os.environ['RANK']\n"
         "sys.stdout.write(f\"{rank} {os.getppid()} {'torch' in sys.modules}\\n\")\n"
     )
-    outcome = site("torchrun", "--nproc-per-node=2", "worker.py")
+    outcome = container("torchrun", "--nproc-per-node=2", "worker.py")
     assert sorted(outcome["stdout"].splitlines()) == ["0 1 True", "1 1 True"]
     assert outcome["code"] == 0

@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from forkserver_pair import Outcome, Pair, Process
 
-AWKWARD = Path(__file__).parent / "awkward"
+PROGRAMS = Path(__file__).parent / "programs"
 TRAINERS = Path(__file__).parent.parent.parent / "trainers"
 
 
@@ -63,7 +63,7 @@ def torchrun(*arguments: str) -> list[str]:
     ["agree", pytest.param("raise", marks=pytest.mark.slow), pytest.param("exit", marks=pytest.mark.slow)],
 )
 def test_torchruns_workers_meet_and_end_the_same_way(pair, way):
-    cold, forked = pair.both(torchrun("ranks.py", way), cwd=AWKWARD)
+    cold, forked = pair.both(torchrun("ranks.py", way), cwd=PROGRAMS)
     assert (forked.code, sorted(forked.stdout.splitlines())) == (cold.code, sorted(cold.stdout.splitlines()))
     assert ("exitcode  : 7" in forked.stderr) == ("exitcode  : 7" in cold.stderr) == (way == "exit")
     assert ("rank 1 fails" in forked.stderr) == (way == "raise")
@@ -74,7 +74,7 @@ def test_torchrun_keeps_the_workers_output_in_files_when_asked(pair, tmp_path):
     for start in (pair.cold, pair.forked):
         directory = tmp_path / start.__name__
         argv = torchrun("--redirects=3", f"--log-dir={directory}", "ranks.py", "agree")
-        outcome = start(argv, env=pair.environment(), cwd=AWKWARD).finish()
+        outcome = start(argv, env=pair.environment(), cwd=PROGRAMS).finish()
         assert (outcome.code, outcome.stdout) == (0, "")
     logs = [sorted(tmp_path.glob(f"{way}/*/attempt_0/*/stdout.log")) for way in ("cold", "forked")]
     assert [path.read_text() for path in logs[1]] == [path.read_text() for path in logs[0]]
@@ -84,7 +84,7 @@ def test_torchrun_keeps_the_workers_output_in_files_when_asked(pair, tmp_path):
 def test_torchrun_that_is_told_to_end_ends_its_workers(pair):
     outcomes = []
     for start in (pair.cold, pair.forked):
-        process = start(torchrun("ranks.py", "wait"), env=pair.environment(), cwd=AWKWARD)
+        process = start(torchrun("ranks.py", "wait"), env=pair.environment(), cwd=PROGRAMS)
         process.read_until("]\n[")
         workers = children(process)
         os.kill(process.pid, signal.SIGTERM)

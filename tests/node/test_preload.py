@@ -229,7 +229,7 @@ def test_without_a_pod_nothing_changes(library):
     assert plain.stdout == subprocess.run(["hostname"], capture_output=True, text=True, check=True).stdout
 
 
-def test_the_agent_and_the_library_agree_on_addresses(pod):
+def test_the_kubelet_and_the_library_agree_on_addresses(pod):
     host, port = LoopbackAddresses(pod.octet, low=64000).reach(ADDRESS, 80)
     seen = pod.python("""
         import json, socket

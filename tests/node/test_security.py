@@ -192,7 +192,7 @@ def test_the_clusters_own_directory_is_empty_in_a_host_path_above_it(pods, clust
     assert pods.output(pod(script, main=main, volumes=volumes)).split() == ["0", "closed"]
 
 
-def test_the_sites_own_processes_cannot_be_seen_or_signalled_from_a_pod(pods, cluster):
+def test_the_clusters_own_processes_cannot_be_seen_or_signalled_from_a_pod(pods, cluster):
     runtime_init = runtime_init_of(cluster)
     said = pods.output(
         pod(f"cat /proc/[0-9]*/cmdline; kill -9 -1; kill -9 {runtime_init.pid}; echo; echo alive")

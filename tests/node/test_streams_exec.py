@@ -136,7 +136,7 @@ def test_a_command_ends_with_its_container_and_kubectl_hears_of_it(cluster, pods
     assert processes(cluster, "7081") == 0
 
 
-def test_commands_end_with_the_agent_and_containers_do_not(cluster, target):
+def test_commands_end_with_the_kubelet_and_containers_do_not(cluster, target):
     command = cluster.kubectl_command("exec", target, "--", "sleep", "7091")
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as kubectl:
         started(cluster, "7091")

@@ -10,7 +10,6 @@ import contextlib
 import os
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from localkube.kubelet.containers.async_io import blocks, resize, write_all
@@ -117,7 +116,7 @@ class Executions:
         process = ProcessSpec(tuple(argv), env=TERMINAL if tty else (), terminal=tty)
         try:
             entry, descriptors = await self._client.call(
-                "exec", id=execution.identity, container=container, process=asdict(process), stdin=stdin
+                "exec", id=execution.identity, container=container, process=process, stdin=stdin
             )
         except BaseException:
             # Whoever waited may be gone while the request was on its way.

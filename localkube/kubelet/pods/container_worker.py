@@ -9,7 +9,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Coroutine, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from localkube.api_client import ApiError
@@ -141,7 +141,7 @@ class ContainerWorker:
                 previous=self.record,
             )
             entry, descriptors = await pod.runtime.client.call(
-                "run", id=identity, pod=pod.uid, **asdict(request)
+                "run", id=identity, pod=pod.uid, **vars(request)
             )
         except (ConfigError, VolumeError) as error:
             self._wait(error.reason, error.message, count, last)
