@@ -1,21 +1,25 @@
 """What a cluster at a cloud costs: an hour, for the hours planned, and after its end.
 
 The clouds' own price lists are asked in `aws.prices` and `google.prices`; where they cannot be, `prices.toml`
-has list prices with their date. Asking whether that is agreed to is in `consent`. Pure, but for that file.
+has list prices with their date. Asking for agreement is in `confirmation`. Pure, but for that file.
 """
 
 import datetime
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from kitlib.display.tables import Table
+from kitlib.k8s.manifests import Object
 
 HOURS_A_MONTH = 730  # with which both clouds turn a month's price into an hour's
 UNKNOWN = "not known"
 A_DAY, A_WHILE = 24.0, 0.25  # hours
+AMAZON, GOOGLE = ("amazon", "EKS control plane"), ("google", "GKE control plane")
+CLOUDS = {"aws": AMAZON, "eks": AMAZON, "gce": GOOGLE, "gke": GOOGLE}  # by providerID and by kit provider
+INSTANCE, ACCELERATOR = "node.kubernetes.io/instance-type", "cloud.google.com/gke-accelerator"
 
 
 @dataclass(frozen=True)
@@ -185,3 +189,33 @@ def _row(price: Price, hours: float) -> tuple:
 def _dollars(amount: float) -> str:
     """Return an amount with as many places as it has something to say in."""
     return f"{amount:.2f}" if amount >= 0.1 or amount == 0 else f"{amount:.2g}"
+
+
+def describe_price(nodes: Sequence[Object], hours: float, *, at: str = "", more: int = 0) -> str:
+    """Estimate the price of a cluster's nodes and control plane, in words. Pure.
+
+    Args:
+        nodes: Of the cluster; their ``providerID`` names the cloud.
+        hours: How long.
+        at: The cluster's provider.
+        more: How many of the nodes are still to be added.
+    """
+    found = next((each["spec"].get("providerID", "").partition(":")[0] for each in nodes), "")
+    cloud = at if at in CLOUDS else found
+    if cloud not in CLOUDS:
+        return "nothing here, beyond the machines that there are"
+    name, control_plane = CLOUDS[cloud]
+    table, kinds = price_table(name), [*map(_machine, nodes), *filter(None, map(_accelerator, nodes))]
+    prices = [table.price(each, count=kinds.count(each)) for each in dict.fromkeys(kinds)]
+    found = Estimate("this cluster", (table.price(control_plane), *prices), hours)
+    unknown = f"; not known: {', '.join(found.unknown)}" if found.unknown else ""
+    said = f"about {found.total:.2f} dollars, {found.an_hour:.2f} an hour"
+    return f"{said}{f', with {more} nodes more' if more else ''}, by the list of {table.date}{unknown}"
+
+
+def _machine(node: Object) -> str:
+    return (node["metadata"].get("labels") or {}).get(INSTANCE, "a machine of no known type")
+
+
+def _accelerator(node: Object) -> str | None:
+    return (node["metadata"].get("labels") or {}).get(ACCELERATOR)

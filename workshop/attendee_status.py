@@ -53,14 +53,7 @@ class AttendeeStatus:
 def statuses(
     namespaces: Iterable[Object], notebooks: Iterable[Object], every: Iterable[Object], *, label: str
 ) -> list[AttendeeStatus]:
-    """Join namespaces, reported progress and pods to a status for each attendee, sorted by name.
-
-    Args:
-        namespaces: With the attendee's name as the value of ``label``.
-        notebooks: The ConfigMaps that notebooks report to.
-        every: Pods; those of other namespaces are left out.
-        label: Of the namespaces.
-    """
+    """Join namespaces, reported progress and pods to a status for each attendee, sorted by name."""
     whose = {each["metadata"]["name"]: each["metadata"]["labels"][label] for each in namespaces}
     data = {each["metadata"]["namespace"]: each.get("data") or {} for each in notebooks}
     theirs: dict[str, list[Object]] = {each: [] for each in whose}

@@ -29,16 +29,6 @@ from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 
 LABEL = "trainyard/attendee"
 ACCOUNT = "attendee"
-OBJECTS = (
-    "namespace",
-    "serviceaccount",
-    "role",
-    "rolebinding",
-    "resourcequota",
-    "limitrange",
-    "networkpolicy",
-    "configmap",
-)
 LONGEST_NAME = 40
 LEAST_HOURS, MOST_HOURS = 1 / 6, 24 * 14  # Kubernetes gives no token for less than ten minutes
 COLUMNS = ("attendee", "namespace", "pods", "cpu", "memory", "kubeconfig", "expires", "age")
@@ -119,8 +109,9 @@ def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
     lifetime = timedelta(hours=hours)
     labels = names.labels(run="", workshop=config.read().workshop, lifetime=lifetime) | {LABEL: name}
     del labels[names.RUN]
-    for file in OBJECTS:
-        (item,) = manifests.read(config.manifests("attendee", f"{file}.yaml"))
+    files = sorted(config.manifests("attendee").glob("*.yaml"), key=lambda file: file.stem != "namespace")
+    for file in files:
+        (item,) = manifests.read(file)
         kube.apply(_for(item, namespace, labels=labels, quota=quota))
     _wait_counted(kube.within(namespace), name)
     token, until = kube.token(ACCOUNT, namespace=namespace, seconds=int(lifetime.total_seconds()))
@@ -260,13 +251,7 @@ def handout(cluster: str) -> Path:
 
 
 def write_handout(cluster: str, every: Iterable[Attendee], *, jupyter: Mapping[str, str]) -> Path:
-    """Write a folder for each attendee, with kubeconfig and instructions, to one zip file of mode 0600.
-
-    Args:
-        cluster: Its name.
-        every: The attendees.
-        jupyter: Instructions for the JupyterLab of each, by attendee; empty where they run their own.
-    """
+    """Write a folder for each attendee, with kubeconfig and instructions, to one zip file of mode 0600."""
     path = handout(cluster)
     with _private_file(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
         for each in every:

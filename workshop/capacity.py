@@ -71,14 +71,7 @@ class Capacity:
 
 
 def count(attendees: int, quota: Quota, nodes: Sequence[Object], others: Iterable[Object]) -> Capacity:
-    """Compare what so many attendees may request with what the nodes have free. Pure.
-
-    Args:
-        attendees: How many.
-        quota: Of each.
-        nodes: Of the cluster.
-        others: Pods that are not the attendees'.
-    """
+    """Compare what so many attendees may request with what the nodes have free. Pure."""
     needed = {"cpu": parse_quantity(quota.cpu), "memory": parse_quantity(quota.memory), GPU: quota.gpus}
     needed = {kind: attendees * each for kind, each in needed.items()}
     ready = [each for each in nodes if is_ready(each) and not each["spec"].get("unschedulable")]
@@ -139,17 +132,7 @@ def survey(on: Cluster, people: int, quota: Quota) -> Capacity | None:
 def ensure(
     on: Cluster, found: Capacity | None, *, scale: bool = False, confirm: bool = False
 ) -> tuple[str, str]:
-    """Describe the capacity and how to get enough of it; with ``scale``, add the missing nodes.
-
-    Args:
-        on: The cluster.
-        found: The result of `survey`.
-        scale: Add the missing nodes, if the provider can: their price is shown, and asked for.
-        confirm: Agree to that price beforehand.
-
-    Returns:
-        What there is, and what follows from it.
-    """
+    """Describe the capacity and how to get enough of it; with ``scale``, add the missing nodes."""
     if found is None:
         return "not known", "this kubeconfig may not see nodes"
     if found.enough:
@@ -200,9 +183,6 @@ def enforcer(daemonsets: Iterable[Object]) -> str:
     """Name the network plugin that enforces NetworkPolicies; empty where none is known to. Pure.
 
     The API server accepts the policies either way, so it is told by the DaemonSets of those plugins.
-
-    Args:
-        daemonsets: All of the cluster.
     """
     for each in daemonsets:
         name = each["metadata"]["name"]

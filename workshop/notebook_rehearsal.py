@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -68,12 +68,7 @@ class Rehearsal:
 
     def as_dict(self) -> dict[str, object]:
         """Convert to JSON for the file that is kept."""
-        return {
-            "when": self.when,
-            "place": dict(self.place),
-            "seconds": dict(self.seconds),
-            "verdicts": dict(self.verdicts),
-        }
+        return {key: value for key, value in asdict(self).items() if key != "before"}
 
 
 def rehearse(notebooks: Sequence[str] = (), *, folder: Path, options: Sequence[str] = ()) -> Rehearsal:
@@ -115,13 +110,7 @@ def rehearse(notebooks: Sequence[str] = (), *, folder: Path, options: Sequence[s
 
 
 def judge(result: Mapping, *, place: Mapping[str, object], before: Mapping[str, float]) -> Rehearsal:
-    """Evaluate a ``result.json``. Pure.
-
-    Args:
-        result: Its content.
-        place: What it ran on.
-        before: Seconds of the last rehearsal, by notebook.
-    """
+    """Evaluate a ``result.json``. Pure."""
     executed = {each["name"]: each["seconds"] for each in result["notebooks"] if each["seconds"]}
     around = max(0.0, round(result["seconds"] - sum(executed.values()), 1))
     return Rehearsal(

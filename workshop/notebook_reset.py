@@ -75,12 +75,7 @@ def reset(notebook: str = "", *, cluster: Cluster | str = config.DEFAULT_CLUSTER
 
 
 def plan(every: Mapping[str, Sequence[str]], chosen: Collection[str]) -> list[tuple[str, str, str]]:
-    """List number, object and owning notebook of what a reset deletes, in the order of deletion. Pure.
-
-    Args:
-        every: What each notebook creates, by its number.
-        chosen: The notebooks to reset.
-    """
+    """List number, object and owning notebook of what a reset deletes, in the order of deletion. Pure."""
     owners: dict[str, str] = {}
     for number in sorted(every):
         for made in every[number]:

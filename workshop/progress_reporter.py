@@ -74,12 +74,7 @@ def follow(kube: Kube) -> None:
 
 
 class ProgressReporter:
-    """Reports the progress of one kernel each time a cell starts or finishes.
-
-    Args:
-        kube: The attendee's API client.
-        course: Returns the cells of the course.
-    """
+    """Reports the progress of one kernel each time a cell starts or finishes."""
 
     def __init__(self, kube: Kube, course: Callable[[], Course] | None = None) -> None:
         self.kube = kube

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from clouds.price_table import Estimate, price_table
+from clouds.price_table import describe_price
 from kitlib import config
 from kitlib.clusters import Cluster, connect
 from kitlib.clusters.existing import ExistingCluster
@@ -30,9 +30,6 @@ SOMEBODY = "rehearsal"  # an attendee who is deleted afterwards
 PULL, PULL_SECONDS = "DaemonSet", 1800
 READY, NOT_READY = "ready", "NOT READY"
 COLUMNS = ("what", "seconds", "verdict", "found")
-AMAZON, GOOGLE = ("amazon", "EKS control plane"), ("google", "GKE control plane")
-CLOUDS = {"aws": AMAZON, "eks": AMAZON, "gce": GOOGLE, "gke": GOOGLE}  # by providerID and by kit provider
-INSTANCE, ACCELERATOR = "node.kubernetes.io/instance-type", "cloud.google.com/gke-accelerator"
 
 
 def rehearse(
@@ -78,7 +75,9 @@ def rehearse(
             found.append(_train(on, limits))
         with _step(rows, f"price of {hours:g} hours", line) as found:
             more = [seen.pattern] * seen.missing if seen and seen.missing else []
-            found.append(price([*on.kube.get_all("Node"), *more], hours, at=on.provider, more=len(more)))
+            found.append(
+                describe_price([*on.kube.get_all("Node"), *more], hours, at=on.provider, more=len(more))
+            )
         line.done(READY if all(row[2] == READY for row in rows) else NOT_READY)
     return Table(COLUMNS, rows)
 
@@ -156,33 +155,3 @@ def _train(on: Cluster, limits: Quota) -> str:
         return f"two ranks, accuracy {run.metrics('eval').accuracy.iloc[-1]:.2f}"
     finally:
         namespaces.delete(on.kube, SOMEBODY)
-
-
-def price(nodes: Sequence[Object], hours: float, *, at: str = "", more: int = 0) -> str:
-    """Estimate the price of nodes and control plane, by the kit's dated price tables. Pure.
-
-    Args:
-        nodes: Of the cluster; their ``providerID`` names the cloud.
-        hours: How long.
-        at: The cluster's provider.
-        more: How many of the nodes are still to be added.
-    """
-    found = next((each["spec"].get("providerID", "").partition(":")[0] for each in nodes), "")
-    cloud = at if at in CLOUDS else found
-    if cloud not in CLOUDS:
-        return "nothing here, beyond the machines that there are"
-    name, control_plane = CLOUDS[cloud]
-    table, kinds = price_table(name), [*map(_machine, nodes), *filter(None, map(_accelerator, nodes))]
-    prices = [table.price(each, count=kinds.count(each)) for each in dict.fromkeys(kinds)]
-    found = Estimate("this cluster", (table.price(control_plane), *prices), hours)
-    unknown = f"; not known: {', '.join(found.unknown)}" if found.unknown else ""
-    said = f"about {found.total:.2f} dollars, {found.an_hour:.2f} an hour"
-    return f"{said}{f', with {more} nodes more' if more else ''}, by the list of {table.date}{unknown}"
-
-
-def _machine(node: Object) -> str:
-    return (node["metadata"].get("labels") or {}).get(INSTANCE, "a machine of no known type")
-
-
-def _accelerator(node: Object) -> str | None:
-    return (node["metadata"].get("labels") or {}).get(ACCELERATOR)

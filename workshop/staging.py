@@ -46,12 +46,7 @@ class Staged:
 
 
 def stage(cluster: Cluster, wanted: Mapping[str, Mapping]) -> Staged:
-    """Prepare datasets on the shared volume; those that are there already are kept.
-
-    Args:
-        cluster: Where.
-        wanted: Options of `prepare_dataset`, by the dataset's name.
-    """
+    """Prepare datasets on the shared volume; those that are there already are kept."""
     volume = cluster.create_volume(SHARED, size=SIZE)
     persistent_volume.read_only(
         volume.source

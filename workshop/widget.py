@@ -27,16 +27,7 @@ ROW = 0.24  # inches
 
 
 class WorkshopWatch(Watch):
-    """A live view of a workshop; created by :func:`workshop.watch`.
-
-    Args:
-        kube: The instructor's API client.
-        label: Of the attendees' namespaces.
-        minutes: How long at most.
-
-    Attributes:
-        rows: Of the table, in the columns of `attendee_status.COLUMNS`.
-    """
+    """A live view of a workshop; created by :func:`workshop.watch`."""
 
     kind = "workshop"
 

@@ -93,11 +93,7 @@ def create(
     lines = {each.name: jupyter.lines(on.kube.within(each.namespace), each) for each in made if jupyter}
     path = write_handout(on.name, made, jupyter=lines)
     facts = [
-        (
-            "attendees",
-            f"{len(made)}: {made[0].name} to {made[-1].name}" if len(made) > 1 else made[0].name,
-            "",
-        ),
+        ("attendees", f"{len(made)}: {made[0].name} to {made[-1].name}" if made[1:] else made[0].name, ""),
         ("kubeconfigs", str(path), f"a key for each, until {min(each.expires for each in made)}"),
         ("quota of each", ", ".join(f"{key} {value}" for key, value in vars(each_may).items()), ""),
         ("capacity", *said),

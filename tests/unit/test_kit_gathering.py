@@ -6,6 +6,7 @@ import zipfile
 import pytest
 
 import kitlib as kit
+from clouds.price_table import describe_price
 from kitlib.display.progress import Progress
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput
@@ -184,11 +185,11 @@ def machine(provider, kind, **labels):
     ids=str,
 )
 def test_a_workshop_has_a_price_where_its_machines_do(nodes, words):
-    assert words in rehearsal.price(nodes, hours=4)
+    assert words in describe_price(nodes, hours=4)
 
 
 def test_the_price_of_a_workshop_has_the_nodes_in_it_that_are_missing():
-    said = rehearsal.price([machine("", "m5.large")] * 2, hours=4, at="eks", more=1)
+    said = describe_price([machine("", "m5.large")] * 2, hours=4, at="eks", more=1)
     assert "about 1.17 dollars, 0.29 an hour, with 1 nodes more" in said
 
 
