@@ -153,28 +153,7 @@ def _kubeconfig(options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m localkube", description=__doc__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    create = verbs.add_parser("create", help="start a cluster")
-    create.add_argument("name")
-    create.add_argument("--nodes", type=int, default=4)
-    create.add_argument("--cpus", type=float, help="cores of each node")
-    create.add_argument("--memory", help="of each node, such as 2Gi")
-    create.add_argument("--gpus", type=int, help="GPUs that each node declares")
-    create.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
-    create.add_argument("--port", type=int, default=0, help="of the API on 127.0.0.1")
-    create.add_argument("--container-log-max-size", default="10Mi", metavar="SIZE")
-    create.add_argument("--container-log-max-files", type=int, default=5, metavar="NUMBER")
-    create.add_argument(
-        "--token-webhook", metavar="URL", help="a server on 127.0.0.1 that judges tokens, by TokenReview"
-    )
-    create.add_argument("--no-warm", action="store_true", help="start every container's Python afresh")
-    create.add_argument(
-        "--mode",
-        choices=("auto", "namespaces", "plain"),
-        default=os.environ.get("TRAINYARD_MODE", "auto"),
-        help="how pods are kept apart; by default as well as this machine allows (TRAINYARD_MODE)",
-    )
-    _add_progress_deadline(create)
-    create.set_defaults(run=_create)
+    _add_create(verbs)
     for verb, run in (
         ("status", lambda options: discovery.status(options.name)),
         ("start", _start),
@@ -187,35 +166,68 @@ def _parser() -> argparse.ArgumentParser:
         named.set_defaults(run=run)
         if run is _start:
             _add_progress_deadline(named)
-    node = verbs.add_parser(
-        "node", help="stop or start a node, or isolate it from the network or reconnect it"
+    _add_nodes(verbs)
+    _add_cache(verbs)
+    verbs.add_parser("list").set_defaults(run=_list)
+    verbs.add_parser("kubectl", help="how the kit's own kubectl is started").set_defaults(run=_kubectl)
+    verbs.add_parser("doctor").set_defaults(run=_doctor)
+    return parser
+
+
+def _add_create(verbs: Any) -> None:
+    create = verbs.add_parser("create", help="start a cluster")
+    create.add_argument("name")
+    create.add_argument("--nodes", type=int, default=4)
+    create.add_argument("--cpus", type=float, help="cores of each node")
+    create.add_argument("--memory", help="of each node, such as 2Gi")
+    create.add_argument("--gpus", type=int, help="GPUs that each node declares")
+    create.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
+    create.add_argument("--port", type=int, default=0, help="of the API on 127.0.0.1")
+    create.add_argument("--container-log-max-size", default="10Mi", metavar="SIZE")
+    create.add_argument("--container-log-max-files", type=int, default=5, metavar="NUMBER")
+    create.add_argument(
+        "--token-webhook",
+        metavar="URL",
+        help="a server on 127.0.0.1 that authenticates tokens, by TokenReview",
     )
+    create.add_argument("--no-warm", action="store_true", help="start every container's Python afresh")
+    create.add_argument(
+        "--mode",
+        choices=("auto", "namespaces", "plain"),
+        default=os.environ.get("TRAINYARD_MODE", "auto"),
+        help="how pods are isolated; by default as well as this machine allows (TRAINYARD_MODE)",
+    )
+    _add_progress_deadline(create)
+    create.set_defaults(run=_create)
+
+
+def _add_nodes(verbs: Any) -> None:
+    node = verbs.add_parser("node", help="stop or start a node, isolate it from the network or reconnect it")
     node.add_argument("switch", choices=("stop", "start", "isolate", "reconnect"))
     node.add_argument("name", help="the cluster's")
     node.add_argument("node")
     node.set_defaults(run=_node)
-    simulate = verbs.add_parser("simulate", help="have so many nodes whose pods only report status")
+    simulate = verbs.add_parser("simulate", help="set the number of nodes whose pods only report status")
     simulate.add_argument("name")
     simulate.add_argument("count", type=int)
     simulate.set_defaults(run=_simulate)
-    cache = verbs.add_parser("cache", help="what is kept on disk, and what of it is not needed")
+
+
+def _add_cache(verbs: Any) -> None:
+    cache = verbs.add_parser("cache", help="list the files on disk, and those that are not needed")
     cache.add_argument("--clear", action="store_true", help="remove what is not needed")
     cache.add_argument("--what", help="remove all of one kind that no cluster uses")
     cache.set_defaults(run=_cache)
-    verbs.add_parser("list").set_defaults(run=_list)
-    verbs.add_parser("images", help="what stands in for images").set_defaults(run=_images)
+    verbs.add_parser("images", help="list the programs that stand in for images").set_defaults(run=_images)
     get = verbs.add_parser("get-images", help="obtain the programs that images run")
     get.add_argument("name", nargs="+")
-    get.add_argument("--here", action="store_true", help="tell of those that are here, and obtain none")
+    get.add_argument("--here", action="store_true", help="list those that are here, and obtain none")
     get.set_defaults(run=_get_images)
     bundle = verbs.add_parser("bundle", help="make or use one file with all that is fetched or built")
     bundle.add_argument("action", choices=("create", "use"))
     bundle.add_argument("file", type=lambda path: Path(path).absolute())
     bundle.add_argument("--without-wheels", action="store_true")
     bundle.set_defaults(run=_bundle)
-    verbs.add_parser("kubectl", help="how the kit's own kubectl is started").set_defaults(run=_kubectl)
-    verbs.add_parser("doctor").set_defaults(run=_doctor)
-    return parser
 
 
 def _add_progress_deadline(parser: argparse.ArgumentParser) -> None:

@@ -2,9 +2,6 @@
 
 It is written on aiohttp because every cluster has a kubelet, and the generated clients take more memory than
 the rest of it. Notebooks and the command line use the official client.
-
-Hand-written on aiohttp because the kubelet's memory is part of every cluster: the generated clients cost
-more than the kubelet itself. Notebooks and the command line use the official client.
 """
 
 import asyncio

@@ -166,9 +166,9 @@ class ClusterPaths:
         return self.root / "kubelet.sock"
 
     @property
-    def deaths(self) -> Path:
+    def crashes(self) -> Path:
         """How often each component has crashed at its start."""
-        return self.root / "deaths.json"
+        return self.root / "crashes.json"
 
     @property
     def node_states(self) -> Path:

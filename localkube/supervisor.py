@@ -50,7 +50,7 @@ class ManagedProcess:
     op: str = "component"
     delay: float = 0.0
     cwd: str = "/"
-    deaths: int = 0
+    crashes: int = 0
     started: float = 0.0
     identity: str = field(default="")
 
@@ -65,14 +65,14 @@ class Supervisor:
         self._client: RuntimeClient | None = None
         self._gateway: subprocess.Popen | None = None
         self._processes: dict[str, dict[str, int | None]] = {}
-        self._deaths: dict[str, dict[str, int]] = {}
+        self._crashes: dict[str, dict[str, int]] = {}
         self._stopping = asyncio.Event()
 
     async def run(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        write_private(self._root / "deaths.json", json.dumps(self._deaths, indent=1))
+        write_private(self._root / "crashes.json", json.dumps(self._crashes, indent=1))
         self._note("supervisor", os.getpid())
         if self._plan["runtime"]["mode"] == "plain":
             syscalls.adopt_orphans()
@@ -123,7 +123,7 @@ class Supervisor:
     # Components.
 
     async def _start(self, component: ManagedProcess) -> None:
-        component.identity = f"{component.name}.{component.deaths}"
+        component.identity = f"{component.name}.{component.crashes}"
         component.started = asyncio.get_running_loop().time()
         order = {
             "id": component.identity,
@@ -169,23 +169,23 @@ class Supervisor:
         code = os.waitstatus_to_exitcode(entry["status"])
         lived = asyncio.get_running_loop().time() - component.started
         if lived < AT_ONCE_SECONDS:
-            self._note_death(component.name, code)
+            self._record_crash(component.name, code)
         if lived > STEADY_SECONDS:
-            component.deaths = 0
-        delay = RESTART_DELAYS[min(component.deaths, len(RESTART_DELAYS) - 1)]
-        component.deaths += 1
+            component.crashes = 0
+        delay = RESTART_DELAYS[min(component.crashes, len(RESTART_DELAYS) - 1)]
+        component.crashes += 1
         log.warning("%s ended with %s; starting it again in %s s", component.name, code, delay)
         with contextlib.suppress(RuntimeExited):
             await self._client.call("forget", id=entry["id"])
             await asyncio.sleep(delay)
             await self._start(component)
 
-    def _note_death(self, name: str, code: int) -> None:
+    def _record_crash(self, name: str, code: int) -> None:
         """Record crashes at the start for whoever waits for the cluster."""
-        count = self._deaths.get(name, {"count": 0})["count"] + 1
-        self._deaths[name] = {"count": count, "code": code}
+        count = self._crashes.get(name, {"count": 0})["count"] + 1
+        self._crashes[name] = {"count": count, "code": code}
         with contextlib.suppress(OSError):  # a full disk; the component is started again all the same
-            write_private(self._root / "deaths.json", json.dumps(self._deaths, indent=1))
+            write_private(self._root / "crashes.json", json.dumps(self._crashes, indent=1))
 
     async def _keep_gateway(self) -> None:
         """Run the gateway in the host's network, and restart it."""

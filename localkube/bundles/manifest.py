@@ -2,9 +2,6 @@
 
 It is the first member of the tar file, so that a bundle can be refused, or a full disk reported, before
 anything is unpacked.
-
-The manifest is the first member of the tar file, so that a reader can refuse, or see that the disk is too
-small, before it has unpacked a byte.
 """
 
 import hashlib

@@ -2,10 +2,6 @@
 
 The cache keeps programs and etcd snapshots of every version. ``clear`` removes what neither a cluster nor
 this version uses; clusters are removed by ``lifecycle.delete`` alone.
-
-The cache holds programs and a prepared etcd of every version that was ever used here; clusters hold their
-objects, logs and volumes. Clearing removes what neither a cluster nor this version uses: it can be had again.
-A cluster is never removed here, because it cannot.
 """
 
 import os

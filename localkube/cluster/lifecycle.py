@@ -1,9 +1,6 @@
 """Create, start, stop and delete local clusters: the verbs of ``python -m localkube``.
 
 A cluster is one directory and one process tree: its supervisor runs everything from then on.
-
-The supervisor does the work from then on. Everything of a cluster is in one directory, and its processes
-live in one PID namespace, so that deleting is killing one process and removing one folder.
 """
 
 import asyncio

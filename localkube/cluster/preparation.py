@@ -23,7 +23,7 @@ CONTROL_GROUPS = "TRAINYARD_CGROUPS"
 # Seconds after the API's first answer: each takes a core for a second or two, which the first pods want.
 DELAYS = {"metrics-server": 3.0, "forkserver": 4.0}
 EGRESS_SOCKET = "egress.sock"
-# Of a site's loopback: from there the supervisor carries to the server on the host that judges tokens.
+# On the cluster's loopback; the supervisor relays it to the token webhook on the host.
 TOKEN_WEBHOOK_PORT = 6444
 # The kubelet trusts its cluster's authority alone: reading the machine's takes aiohttp a sixth of a second.
 KUBELET_ENVIRONMENT = {"SSL_CERT_FILE": "/dev/null", "SSL_CERT_DIR": "/dev/null", "MALLOC_ARENA_MAX": "1"}
@@ -34,8 +34,6 @@ class ClusterFiles:
     """The files of a cluster that is about to start.
 
     ``octet`` (see ``network/addresses.py``) and ``preload`` are for plain mode.
-
-    ``octet`` (see ``localkube.network.addresses``) and ``preload`` are plain mode's.
     """
 
     paths: ClusterPaths
@@ -223,10 +221,10 @@ def python_environment() -> dict[str, str]:
     return environment | {"PYTHONPATH": source, "PYTHONUNBUFFERED": "1"}
 
 
-def _gateway(control_plane: ControlPlaneBinaries, site: ClusterNetwork) -> list[str] | None:
+def _gateway(control_plane: ControlPlaneBinaries, network: ClusterNetwork) -> list[str] | None:
     if not control_plane.has("gateway"):
         return None
-    network = f"10.244.0.0/{site.prefix}"
+    subnet = f"10.244.0.0/{network.prefix}"
     return control_plane.argv(
-        "gateway", "--packet-fd", "{fd}", "--subnet", network, "--address", site.gateway
+        "gateway", "--packet-fd", "{fd}", "--subnet", subnet, "--address", network.gateway
     )

@@ -2,10 +2,6 @@
 
 The components' processes are observed from outside; readiness is what the API reports. The rule of the
 deadline is in ``controlplane/progress_deadline.py``.
-
-Its processes are looked at from outside, by their place in the tree below the supervisor; whether the cluster
-is ready is for its API to say. Starting it is in ``cluster.py``, the rule of the deadline in
-``progress_deadline.py``.
 """
 
 import asyncio
@@ -61,18 +57,18 @@ class Startup:
         self._said, self._spent = time.monotonic(), dict[str, float]()
         # What is waited for, in words, and of which part; and how far the start has come at its best: an API
         # server that ends again and again would answer anew each time.
-        self._state, self._part, self._far = "the API server does not answer", "kube-apiserver", 0
+        self._state, self._part, self._progress = "the API server does not answer", "kube-apiserver", 0
 
     async def wait(self) -> None:
         """Wait until every node is Ready, pods are accepted, and the API server is ready.
 
         Raises:
-            LocalClusterError: It stands still, or a part of it ends again and again.
+            LocalClusterError: It makes no progress, or a component crashes again and again.
         """
         ready = asyncio.create_task(self._ready())
         try:
             while not (await asyncio.wait([ready], timeout=LOOK_SECONDS))[0]:
-                self._look()
+                self._check_progress()
             await ready
         finally:
             ready.cancel()
@@ -99,27 +95,27 @@ class Startup:
     async def _is_ready(self, api: Any) -> bool:
         items = (await api.get("/api/v1/nodes"))["items"]
         ready = sum(_is_ready_since(node, since=int(self._begun)) for node in items)
-        self._await(f"{ready} of {self._nodes} nodes are Ready", of="kubelet", far=1 + ready)
+        self._await(f"{ready} of {self._nodes} nodes are Ready", of="kubelet", progress=1 + ready)
         if ready != self._nodes:
             return False
         # Pods are refused until the controller manager has made this one.
         missing = "the default service account is not there yet"
-        self._await(missing, of="kube-controller-manager", far=2 + ready)
+        self._await(missing, of="kube-controller-manager", progress=2 + ready)
         await api.get("/api/v1/namespaces/default/serviceaccounts/default")
-        self._await("the API server does not call itself ready", of="kube-apiserver", far=3 + ready)
+        self._await("the API server does not call itself ready", of="kube-apiserver", progress=3 + ready)
         return await api.is_ready()
 
-    def _await(self, state: str, *, of: str, far: int = 0) -> None:
-        self._state, self._part, self._far = state, of, max(far, self._far)
+    def _await(self, state: str, *, of: str, progress: int = 0) -> None:
+        self._state, self._part, self._progress = state, of, max(progress, self._progress)
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """Report what is slow, and fail when there is no progress."""
         if (code := self._supervisor.poll()) is not None:
             raise self._error(Stall(f"the supervisor has ended with status {code}", "supervisor"))
-        interval, wanted = self._activity.look(self._pids())
-        standstill = self._deadline.look(self._far, interval, wanted, self._deaths())
-        if standstill:
-            raise self._error(standstill)
+        interval, wanted = self._activity.sample(self._pids())
+        stall = self._deadline.check(self._progress, interval, wanted, self._crashes())
+        if stall:
+            raise self._error(stall)
         for part, seconds in wanted.items():
             self._spent[part] = self._spent.get(part, 0.0) + seconds
         if (since := time.monotonic() - self._said) >= REPORT_SECONDS:
@@ -140,16 +136,16 @@ class Startup:
                     found.setdefault(output.stem, []).append(pid)
         return found
 
-    def _deaths(self) -> dict[str, CrashCount]:
+    def _crashes(self) -> dict[str, CrashCount]:
         try:
-            noted = json.loads(self._paths.deaths.read_text())
+            noted = json.loads(self._paths.crashes.read_text())
         except FileNotFoundError:
             return {}
         return {name: CrashCount(**noted[name]) for name in NEEDED if name in noted}
 
-    def _error(self, standstill: Stall) -> LocalClusterError:
-        part = standstill.part or self._part
-        what = f"the cluster did not start: {self._state}; {standstill.reason} ({machine_load()})"
+    def _error(self, stall: Stall) -> LocalClusterError:
+        part = stall.part or self._part
+        what = f"the cluster did not start: {self._state}; {stall.reason} ({machine_load()})"
         fix = f"look at the lines of {part} above, and at `kit doctor`; then create it again"
         if shutil.disk_usage(self._paths.root).free < LEAST_FREE_BYTES:
             what, fix = f"{what}; the disk is full", f"free space in {self._paths.root.parent}, and try again"

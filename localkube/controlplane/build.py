@@ -2,9 +2,6 @@
 
 This is the slowest source, and it works wherever Go modules can be fetched. The build runs in a folder beside
 the final one, which is renamed when the program is complete.
-
-The build is the slowest way and the one that always works where Go modules can be fetched. It happens in
-a folder beside the final one, which takes its name when the program is whole.
 """
 
 import hashlib

@@ -2,10 +2,6 @@
 
 Every cluster has its own authorities. Keys are ECDSA P-256, files are 0600. `issue` keeps the certificates
 that are still valid.
-
-Every cluster has its own authorities, so nothing that leaks from one opens another. All keys are ECDSA
-P-256: they are made in a millisecond. `issue` may be called as often as one likes; it keeps what is
-there and still serves. No key is ever written but 0600, and none is printed.
 """
 
 import base64

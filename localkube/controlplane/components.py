@@ -1,10 +1,6 @@
 """The command line of each control plane component, tuned for a laptop.
 
 Nothing is started here. Arguments hold no secrets, only the names of files.
-
-One place holds the flags, because most of them are there for a reason that was measured: see the
-comments, and `localkube/README.md`. Nothing is started here; no key or token appears in an argument,
-only the names of files.
 """
 
 import json

@@ -2,10 +2,6 @@
 
 An interrupted download is resumed, in this run or the next. Files and the folder get their final names only
 when they are complete. Checksums come from the same server over HTTPS: they detect broken downloads.
-
-A download that was cut is continued where it stopped, in this run or the next. Nothing carries its final
-name before its checksum was right, and the folder is renamed when all of it is there. The checksums come
-from the same server as the programs, over HTTPS: they tell a broken download from a whole one.
 """
 
 import contextlib

@@ -51,12 +51,10 @@ def obtain(control_plane: ControlPlaneBinaries, *, report: Report, create: bool 
 
     A cluster starts without one two seconds later.
 
-    It never fails: a cluster starts without one two seconds later.
-
     Args:
         control_plane: The binaries that will use it.
-        report: Called with a line of text.
-        create: False to take only one that is there.
+        report: Called with progress messages.
+        create: Make it if it is not there.
 
     Example:
         >>> snapshot = obtain(control_plane, report=print)  # doctest: +SKIP
@@ -217,11 +215,11 @@ class _ApiServer:
         deadline, activity = ProgressDeadline(never_idle=["etcd", "kube-apiserver"]), Activity()
         while not arrived():
             ended = [f"{part} has ended" for part, process in running.items() if process.poll() is not None]
-            interval, wanted = activity.look({part: [process.pid] for part, process in running.items()})
-            standstill = deadline.look(what, interval, wanted)
-            if ended or standstill:
+            interval, wanted = activity.sample({part: [process.pid] for part, process in running.items()})
+            stall = deadline.check(what, interval, wanted)
+            if ended or stall:
                 raise LocalClusterError(
-                    f"the API server gave no {what}: {ended[0] if ended else standstill.reason}",
+                    f"the API server gave no {what}: {ended[0] if ended else stall.reason}",
                     about=self._url,
                     fix="nothing needs to be done; the next cluster tries again",
                 )

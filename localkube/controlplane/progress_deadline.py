@@ -3,11 +3,6 @@
 A control plane may take ten times as long to start on a busy machine. So only those seconds count in which
 nothing changed and no component ran, or waited for a core or the disk, by the kernel's account in
 ``/proc/PID/task/TID/schedstat``.
-
-How long a control plane takes to start is a measure of the machine: where others want the cores, it takes ten
-times as long as alone. So only those seconds count in which nothing changed and no part ran, or waited for a
-core or the disk. The kernel keeps account of that in ``/proc/PID/task/TID/schedstat``: a busy program wants
-all of an interval, however little it gets; one that stands still, or only polls, wants next to none.
 """
 
 import os
@@ -19,7 +14,7 @@ SECONDS = 60.0
 # Parts that are at work, and never change anything, are given up as well: after so many times the deadline.
 LONGEST = 15
 # A part that ends at once has done so this often within ten seconds.
-MOST_DEATHS = 5
+MOST_CRASHES = 5
 BUSY_SHARE = 0.5
 # A longer interval means that nobody looked: this process was held up itself.
 MOST_INTERVAL = 2.0
@@ -46,43 +41,43 @@ class ProgressDeadline:
     """Decides at each sample whether a start still makes progress.
 
     Args:
-        seconds: How long it may stand still.
-        never_idle: Parts with timers of their own: one of these that does not run at all is at fault.
+        seconds: How long there may be no progress.
+        never_idle: Components with timers of their own: one of these that does not run at all is at fault.
 
     Example:
         >>> deadline = ProgressDeadline(2, never_idle=["etcd"])
-        >>> looks = [{"etcd": 1.0}, {"etcd": 0.0}, {"etcd": 0.0}]
-        >>> [deadline.look("starting", 1.0, wanted) is None for wanted in looks]
+        >>> samples = [{"etcd": 1.0}, {"etcd": 0.0}, {"etcd": 0.0}]
+        >>> [deadline.check("starting", 1.0, wanted) is None for wanted in samples]
         [True, True, False]
     """
 
     def __init__(self, seconds: float = SECONDS, *, never_idle: Iterable[str] = ()) -> None:
         self.seconds = seconds
         self._never_idle = frozenset(never_idle)
-        self._far: object = None
+        self._progress: object = None
         self._unchanged = self._quiet = 0.0
         self._still: dict[str, float] = {}
-        self._deaths: dict[str, int] = {}
+        self._crashes: dict[str, int] = {}
 
-    def look(
+    def check(
         self,
-        far: object,
+        progress: object,
         interval: float,
         wanted: Mapping[str, float],
-        deaths: Mapping[str, CrashCount] | None = None,
+        crashes: Mapping[str, CrashCount] | None = None,
     ) -> Stall | None:
         """Take a sample; return the reason once there is no more progress.
 
         Args:
-            far: How far it has come; another value than the last time's is progress.
-            interval: Seconds since the last look.
-            wanted: For each part that runs, the seconds of these in which it ran, or waited to.
-            deaths: Of the parts that have ended.
+            progress: A value that changes with each step of the start.
+            interval: Seconds since the last sample.
+            wanted: For each running component, the seconds of these in which it ran or waited to run.
+            crashes: Of the components that have ended.
         """
-        deaths = deaths or {}
-        if far != self._far:
-            self._far, self._unchanged, self._quiet = far, 0.0, 0.0
-            self._deaths = {part: death.count for part, death in deaths.items()}
+        crashes = crashes or {}
+        if progress != self._progress:
+            self._progress, self._unchanged, self._quiet = progress, 0.0, 0.0
+            self._crashes = {part: crash.count for part, crash in crashes.items()}
         seconds = min(interval, MOST_INTERVAL)
         self._unchanged += seconds
         if sum(wanted.values()) < BUSY_SHARE * interval:
@@ -91,13 +86,13 @@ class ProgressDeadline:
             part: 0.0 if wanted[part] else self._still.get(part, 0.0) + seconds
             for part in self._never_idle & wanted.keys()
         }
-        return self._judge(deaths)
+        return self._judge(crashes)
 
-    def _judge(self, deaths: Mapping[str, CrashCount]) -> Stall | None:
-        for part, death in deaths.items():
-            if death.count - self._deaths.get(part, 0) >= MOST_DEATHS:
-                how = f"with status {death.code}" if death.code >= 0 else f"by signal {-death.code}"
-                return Stall(f"{part} has ended at once {death.count} times, the last time {how}", part)
+    def _judge(self, crashes: Mapping[str, CrashCount]) -> Stall | None:
+        for part, crash in crashes.items():
+            if crash.count - self._crashes.get(part, 0) >= MOST_CRASHES:
+                how = f"with status {crash.code}" if crash.code >= 0 else f"by signal {-crash.code}"
+                return Stall(f"{part} has ended at once {crash.count} times, the last time {how}", part)
         part = max(self._still, key=self._still.__getitem__, default=None)
         if part and self._still[part] >= self.seconds:
             return Stall(f"{part} stands still: it has not run for {self.seconds:g} s", part)
@@ -115,7 +110,7 @@ class Activity:
         self._at = time.monotonic()
         self._threads: dict[tuple[int, int], float] = {}
 
-    def look(self, programs: Mapping[str, Iterable[int]]) -> tuple[float, dict[str, float]]:
+    def sample(self, programs: Mapping[str, Iterable[int]]) -> tuple[float, dict[str, float]]:
         """Sample: seconds since the last one, and how many of them each program ran or waited to run."""
         now = time.monotonic()
         interval, self._at = now - self._at, now

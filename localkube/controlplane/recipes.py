@@ -2,9 +2,6 @@
 
 Only facts and file checks, so that the kubelet can look at every container start. Obtaining them is in
 ``programs.py``.
-
-Only facts and a look at the disk, so that the kubelet can ask at every start of a container. How they are
-obtained is in ``programs.py``.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""``python -m localkube.kubelet SETTINGS.json``: run the kubelet; the supervisor starts it in the site.
+"""``python -m localkube.kubelet SETTINGS.json``: run the kubelet, as the supervisor does.
 
 ``TRAINYARD_LOG_LEVEL=DEBUG``, in the environment of whoever creates the cluster, makes its log say more.
 """

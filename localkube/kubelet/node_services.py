@@ -55,13 +55,13 @@ class NodeServices:
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> "NodeServices":
-        config, runtime, site = self._config, self._runtime, self._runtime.site
+        config, runtime, network = self._config, self._runtime, self._runtime.network
         api, services, reach = runtime.api, runtime.services, runtime.addresses.reach
         slices = Informer(api, "/apis/discovery.k8s.io/v1/endpointslices")
         zone = Zone(services=services, slices=slices, pods=self._bound)
-        upstreams = [(site.gateway, 53)] if config.egress else []
+        upstreams = [(network.gateway, 53)] if config.egress else []
         dns = await self._stack.enter_async_context(DnsServer(zone, upstreams=upstreams))
-        await dns.listen(*reach(site.address, 53))
+        await dns.listen(*reach(network.address, 53))
         proxy = ServiceProxy(services=services, slices=slices, place=reach, reach=reach)
         await self._stack.enter_async_context(proxy)
         await self._stack.enter_async_context(self._server)
@@ -71,10 +71,10 @@ class NodeServices:
         self._go(services.run(), "watch services")
         self._go(slices.run(), "watch endpointslices")
         self._go(Provisioner(api, directory=config.volumes).run(), "provisioner")
-        self._go(publish_api_server(api, address=site.address, port=6443), "endpoints of kubernetes")
+        self._go(publish_api_server(api, address=network.address, port=6443), "endpoints of kubernetes")
         if config.metrics:
             registered = publish_metrics_server(
-                api, address=site.address, ca_file=config.pki / "ca.crt", addresses=runtime.addresses
+                api, address=network.address, ca_file=config.pki / "ca.crt", addresses=runtime.addresses
             )
             self._go(registered, "metrics-server's objects")
         return self

@@ -1,9 +1,6 @@
 """Kubernetes quantities (``100m``, ``2Gi``, ``1e3``) as exact numbers, and back.
 
 Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
-
-Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
-Arithmetic on resource lists is not here.
 """
 
 import math

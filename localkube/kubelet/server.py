@@ -71,7 +71,7 @@ class KubeletServer:
         """Listen on an address (``0.0.0.0`` for every node's) and return the port.
 
         Raises:
-            OSError: The address is taken, or not of this site.
+            OSError: The address is taken, or not of this network namespace.
         """
         site = web.TCPSite(self._runner, host, port, ssl_context=self._tls, reuse_address=True)
         await site.start()

@@ -68,7 +68,7 @@ class DnsServer:
         """Listen on UDP and TCP; return the port (chosen if 0).
 
         Raises:
-            OSError: The address is taken, or not of this site.
+            OSError: The address is taken, or not of this network namespace.
             ValueError: The address is one of the upstreams: questions would go round for ever.
         """
         if (host, port) in self._upstream.servers:

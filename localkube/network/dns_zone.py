@@ -42,8 +42,6 @@ class ZoneAnswer:
     """The records of a name, of the requested kind, and additional ones.
 
     ``exists`` False means NXDOMAIN; True without records, NODATA.
-
-    ``exists`` False means NXDOMAIN; True without records means that the name has other kinds only.
     """
 
     exists: bool

@@ -35,7 +35,7 @@ class TcpListener:
         choose: Called with the client's IP address for each connection; the backends in the order to try.
 
     Raises:
-        OSError: The address is taken, or not of this site.
+        OSError: The address is taken, or not of this network namespace.
     """
 
     def __init__(self, address: Backend, choose: Choose) -> None:
@@ -184,7 +184,7 @@ class UdpListener:
         choose: As for ``TcpListener``; called again when a client's backend is no longer among them.
 
     Raises:
-        OSError: The address is taken, or not of this site.
+        OSError: The address is taken, or not of this network namespace.
     """
 
     def __init__(self, address: Backend, choose: Choose) -> None:

@@ -49,8 +49,6 @@ class Balancer:
         """Yield the endpoints to try for a client, each once.
 
         With affinity, the last one taken from the iterator becomes the client's.
-
-        With affinity, the last one taken from the iterator is remembered as the client's.
         """
         backends, known = self.backends, self._clients.get(client)
         first = self._next

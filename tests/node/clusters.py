@@ -323,10 +323,10 @@ def eventually(look: Callable[[], Any], *, wanted: Any = True) -> None:
     Raises:
         AssertionError: It has not changed for long, and is not; the message has the last answer.
     """
-    standstill = Standstill()
+    stall = Standstill()
     while (seen := look()) != wanted:
-        standstill.seen(seen)
-        standstill.check(repr(wanted))
+        stall.seen(seen)
+        stall.check(repr(wanted))
         time.sleep(0.1)
 
 

@@ -150,11 +150,11 @@ def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when
     )
     main = {"image": "python", "command": ["python", "-c", ask]}
     near = pods.running(pod(main=main, **on_node(0)))
-    far = pods.running(pod(main=main, **on_node(1)))
-    pods.wait_for_line(far["metadata"]["name"], "200")
+    progress = pods.running(pod(main=main, **on_node(1)))
+    pods.wait_for_line(progress["metadata"]["name"], "200")
 
     assert switch("isolate", "node-0") == "isolated"
-    pods.wait_for_line(far["metadata"]["name"], "unreachable")
+    pods.wait_for_line(progress["metadata"]["name"], "unreachable")
     until_ready(cluster, "node-0", False)
     pods.until(server["metadata"]["name"], lambda seen: seen["metadata"].get("deletionTimestamp"))
     cluster.process("localkube.kubelet").kill()

@@ -175,8 +175,8 @@ def test_two_pods_use_the_same_port_and_reach_each_other(pod, tmp_path):
         [sys.executable, "-c", server],
         env=environment | {"TRAINYARD_POD": str(other)},
         stdout=subprocess.PIPE,
-    ) as far:
-        far.stdout.readline()
+    ) as progress:
+        progress.stdout.readline()
         seen = pod.python("""
             import json, socket
             own = socket.socket(); own.bind(("0.0.0.0", 80)); own.listen()

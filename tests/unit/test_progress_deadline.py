@@ -10,7 +10,7 @@ import pytest
 
 from localkube.controlplane.progress_deadline import (
     LONGEST,
-    MOST_DEATHS,
+    MOST_CRASHES,
     Activity,
     CrashCount,
     ProgressDeadline,
@@ -19,9 +19,9 @@ from localkube.controlplane.progress_deadline import (
 BUSY = "while True: pass"
 
 
-def look(deadline, far=0, *, deaths=None, **wanted):
+def look(deadline, progress=0, *, crashes=None, **wanted):
     """Look one second later."""
-    return deadline.look(far, 1.0, wanted, deaths)
+    return deadline.check(progress, 1.0, wanted, crashes)
 
 
 def seconds_until_given_up(deadline, **wanted):
@@ -51,8 +51,8 @@ def test_a_part_that_stands_still_is_named_though_others_are_busy():
 
 def test_each_step_forward_begins_the_deadline_anew():
     deadline = ProgressDeadline(10)
-    for far in range(5):
-        assert all(look(deadline, far, server=0.01) is None for _ in range(9))
+    for progress in range(5):
+        assert all(look(deadline, progress, server=0.01) is None for _ in range(9))
     assert look(deadline, 4, server=0.01)
 
 
@@ -65,7 +65,7 @@ def test_work_that_comes_to_nothing_is_given_up_in_the_end():
 def test_a_part_that_ends_again_and_again_is_named_with_its_status():
     deadline = ProgressDeadline(10)
     few, many = (
-        look(deadline, deaths={"etcd": CrashCount(count, 2)}, etcd=1.0) for count in (0, MOST_DEATHS)
+        look(deadline, crashes={"etcd": CrashCount(count, 2)}, etcd=1.0) for count in (0, MOST_CRASHES)
     )
     assert few is None
     assert (many.part, "the last time with status 2" in many.reason) == ("etcd", True)
@@ -73,14 +73,14 @@ def test_a_part_that_ends_again_and_again_is_named_with_its_status():
 
 def test_ends_before_a_step_forward_are_forgiven():
     deadline = ProgressDeadline(10)
-    for far in range(5):
-        deaths = {"etcd": CrashCount(far * (MOST_DEATHS - 1), -9)}
-        assert look(deadline, far, deaths=deaths, etcd=1.0) is None
+    for progress in range(5):
+        crashes = {"etcd": CrashCount(progress * (MOST_CRASHES - 1), -9)}
+        assert look(deadline, progress, crashes=crashes, etcd=1.0) is None
 
 
 def test_an_interval_in_which_this_process_was_held_up_itself_counts_little():
     deadline = ProgressDeadline(10, never_idle=["etcd"])
-    assert deadline.look(0, 3600.0, {"etcd": 0.0}) is None
+    assert deadline.check(0, 3600.0, {"etcd": 0.0}) is None
 
 
 @pytest.fixture
@@ -105,9 +105,9 @@ def test_a_busy_program_wants_its_time_though_the_core_is_shared_and_a_sleeping_
     pids["asleep"] = [program("import time; print(flush=True); time.sleep(600)")]
     activity = Activity()
     time.sleep(2)
-    activity.look(pids)
+    activity.sample(pids)
     time.sleep(2)
-    interval, wanted = activity.look(pids)
+    interval, wanted = activity.sample(pids)
     assert wanted["one"] > interval / 2 and wanted["two"] > interval / 2
     assert wanted["asleep"] < interval / 10
 
@@ -117,11 +117,11 @@ def test_a_stopped_program_wants_nothing(program):
     os.kill(pid, signal.SIGSTOP)
     assert os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
     activity = Activity()
-    activity.look({"stopped": [pid]})
+    activity.sample({"stopped": [pid]})
     time.sleep(0.2)
-    assert activity.look({"stopped": [pid]})[1] == {"stopped": 0.0}
+    assert activity.sample({"stopped": [pid]})[1] == {"stopped": 0.0}
 
 
 def test_a_program_that_has_ended_wants_nothing(program):
     activity = Activity()
-    assert activity.look({"gone": [2**22 + 1]})[1] == {"gone": 0.0}
+    assert activity.sample({"gone": [2**22 + 1]})[1] == {"gone": 0.0}

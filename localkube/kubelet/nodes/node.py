@@ -6,7 +6,6 @@ Kubernetes renews a lease every 10 s and calls a node NotReady after 50 s. Here 
 
 import asyncio
 import logging
-import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,8 +26,6 @@ class NodeSettings:
     """One node: ``cpus`` in cores, ``memory`` in bytes.
 
     ``external_address`` is its address outside the cluster's network, if it has one.
-
-    ``external_address`` is where a program outside the cluster's network finds it, if anywhere.
     """
 
     name: str
@@ -189,12 +186,6 @@ def rfc3339(seconds: float | None = None, *, micro: bool = False) -> str:
 def _read(path: str) -> str:
     with open(path) as file:
         return file.read().strip()
-
-
-def disk_bytes(path: str) -> int:
-    """Return what a pod may fill: the space that is free under the cluster's directory."""
-    usage = os.statvfs(path)
-    return usage.f_bavail * usage.f_frsize
 
 
 log = logging.getLogger(__name__)

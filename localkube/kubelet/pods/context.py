@@ -52,7 +52,7 @@ class Runtime:
     tmpfs: Path
     services: Informer
     nodes: Informer
-    site: ClusterNetwork = field(default_factory=ClusterNetwork)
+    network: ClusterNetwork = field(default_factory=ClusterNetwork)
     addresses: Addresses = field(default_factory=NamespaceAddresses)
     programs: Programs = field(default_factory=Programs)
     plain: PlainPods | None = None

@@ -121,8 +121,6 @@ class PodWorker:
 
         A second call with less grace shortens the first one's.
 
-        Once more, with less grace, it makes an end that is under way quicker.
-
         Args:
             grace: Seconds.
             override: Phase, reason and message of a pod that does not end by itself.
@@ -199,8 +197,6 @@ class PodWorker:
         """Run the init containers in their order; False when the pod ends with them.
 
         Sidecars become ``_sidecars``; each has started before the next.
-
-        Those that keep running beside the others become ``_sidecars``; each has started before the next.
         """
         initialised = any(worker.record for worker in self._main)
         for worker in self._inits:
@@ -224,7 +220,7 @@ class PodWorker:
             self.address = self.pool.address(self.uid, wanted=self.address)
 
         async def sandbox() -> None:
-            request = self.runtime.site.pod_network() | {"hostname": hostname, "address": self.address}
+            request = self.runtime.network.pod_network() | {"hostname": hostname, "address": self.address}
             request["share_processes"] = bool(self.pod["spec"].get("shareProcessNamespace"))
             made = self.runtime.client.call("sandbox", pod=self.uid, **request)
             _, self.volumes = await asyncio.gather(made, self.runtime.volumes.prepare(self.pod))

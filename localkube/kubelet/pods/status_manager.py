@@ -103,7 +103,5 @@ def is_final(error: ApiError) -> bool:
     """Check whether a retry is useless: the pod is gone or replaced, or the status is invalid.
 
     Other conflicts pass: under load, others update the same pod at the same moment.
-
-    A conflict of another kind passes: under load, others write to the same pod at the same moment.
     """
     return error.status in (404, 422) or (error.status == 409 and "UID" in error.message)

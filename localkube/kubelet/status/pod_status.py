@@ -85,20 +85,16 @@ def pod_status(
         "startTime": before.get("startTime") or timestamp(start_time),
         "containerStatuses": statuses,
     }
-    if init_statuses:
-        status["initContainerStatuses"] = init_statuses
     address = pod_ip or before.get("podIP")
-    if address:
-        status |= {"podIP": address, "podIPs": [{"ip": address}]}
-    if reason:
-        status["reason"] = reason
-    if message:
-        status["message"] = message
-    if before.get("qosClass"):
-        status["qosClass"] = before["qosClass"]
-    if pod["metadata"].get("generation"):
-        status["observedGeneration"] = pod["metadata"]["generation"]
-    return status
+    return status | _present(
+        initContainerStatuses=init_statuses,
+        podIP=address,
+        podIPs=[{"ip": address}] if address else None,
+        reason=reason,
+        message=message,
+        qosClass=before.get("qosClass"),
+        observedGeneration=pod["metadata"].get("generation"),
+    )
 
 
 def status_patch(pod: Object, status: Object) -> dict[str, Any] | None:
