@@ -53,7 +53,7 @@ def stage(cluster: Cluster, wanted: Mapping[str, Mapping]) -> Staged:
     )  # raises if the volume cannot be shared, before anything is fetched
     for name, options in wanted.items():
         dataset.prepare_dataset(name, volume=volume, **options)
-    said = {name: dataset.said_of(volume, name) for name in wanted}
+    said = {name: dataset.description_of(volume, name) for name in wanted}
     before = _noted(cluster.kube)
     note = {"metadata": {"annotations": {SHARED_NOTE: json.dumps({**before, **said})}}}
     cluster.kube.patch("PersistentVolumeClaim", SHARED, note)
