@@ -24,7 +24,7 @@ FROM_THE_HOST = {"curl": "install curl on this machine: apt-get install curl"}
 HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class Missing(Exception):
+class ProgramNotFound(Exception):
     """A program is not on this machine; the text says what to do."""
 
 
@@ -59,7 +59,7 @@ class Programs:
         """Find a program of the table of images.
 
         Raises:
-            Missing: It is not here.
+            ProgramNotFound: It is not here.
         """
         if script := SCRIPTS.get(name):
             # Torch is in the environment's packages; the web server needs none, and starts sooner without.
@@ -70,16 +70,16 @@ class Programs:
             return Program((), str(APPLETS) if lacking else "", origin="the host")
         if recipe := RECIPES.get(name):
             if not recipe.ready:
-                raise Missing(f"{name} {recipe.version} is not in the cache: run `{recipe.remedy}`")
+                raise ProgramNotFound(f"{name} {recipe.version} is not in the cache: run `{recipe.remedy}`")
             return Program((str(recipe.path),), str(recipe.folder), origin=f"the cache, {recipe.version}")
         if remedy := FROM_THE_HOST.get(name):
             place = shutil.which(name, path=HOST_PATH)
             if place is None:
-                raise Missing(f"there is no {name} on this machine: {remedy}")
+                raise ProgramNotFound(f"there is no {name} on this machine: {remedy}")
             return Program((place,), origin="the host")
         argv = tuple(self.control_plane.get(name, ()))
         if not argv:
-            raise Missing(
+            raise ProgramNotFound(
                 f"this control plane has no {name}: delete the cluster, run "
                 "`TRAINYARD_CONTROLPLANE=build kit cluster create NAME`"
             )

@@ -6,7 +6,7 @@ from typing import Any
 
 from localkube.controlplane import binaries
 from localkube.errors import LocalClusterError
-from localkube.kubelet.images.image_programs import Missing, Programs
+from localkube.kubelet.images.image_programs import ProgramNotFound, Programs
 from localkube.kubelet.images.image_table import UNKNOWN, StandIn, table
 
 
@@ -40,7 +40,7 @@ def _state(entry: StandIn, programs: Programs) -> str:
         return "ready"
     try:
         return f"ready, from {programs.find(entry.program).origin}"
-    except Missing as missing:
+    except ProgramNotFound as missing:
         return str(missing)
 
 

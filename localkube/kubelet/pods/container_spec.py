@@ -65,9 +65,9 @@ async def start_request(
         pod: The v1.Pod.
         container: The v1.Container.
         pool: The node's addresses and devices.
-        address: The pod's.
-        volumes: The pod's, by name.
-        restart: The number of its restarts, which with the pod and its name identifies this start.
+        address: The pod's address.
+        volumes: The pod's volumes, by name.
+        restart: The number of this start, from 0.
         previous: Its record so far, for the back-off of its image.
 
     Raises:
@@ -79,8 +79,9 @@ async def start_request(
     uid = meta["uid"]
     hostname = pod["spec"].get("hostname") or meta["name"][:63]
     program = pull(runtime, pod, container, previous)
+    argv = _argv(container, program)
     environment = await _environment(runtime, pod, container, pool, address, hostname, program)
-    process = _process(container, program, environment)
+    process = _process(container, argv, environment)
     spec = ContainerSpec(
         process=process,
         root=RootSpec(readonly=bool((container.get("securityContext") or {}).get("readOnlyRootFilesystem"))),
@@ -123,7 +124,8 @@ def _linux(
     )
 
 
-def _process(container: Mapping[str, Any], program: Program, environment: Mapping[str, str]) -> ProcessSpec:
+def _argv(container: Mapping[str, Any], program: Program) -> list[str]:
+    """The command of container and image, before the expansion of ``$(VAR)``."""
     argv = command_line(container, program.argv)
     if argv is None:
         raise ConfigError(
@@ -131,6 +133,10 @@ def _process(container: Mapping[str, Any], program: Program, environment: Mappin
             "give the container a command",
             reason="CreateContainerError",
         )
+    return argv
+
+
+def _process(container: Mapping[str, Any], argv: list[str], environment: Mapping[str, str]) -> ProcessSpec:
     return ProcessSpec(
         args=tuple(expand(word, environment) for word in argv),
         env=tuple(f"{name}={value}" for name, value in environment.items()),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from localkube.kubelet.containers.environment import ConfigError
-from localkube.kubelet.images.image_programs import STAND_INS, Missing, Program
+from localkube.kubelet.images.image_programs import STAND_INS, Program, ProgramNotFound
 from localkube.kubelet.images.image_table import ignored_mounts, stand_in
 from localkube.kubelet.pods.context import SCRATCH, Runtime
 from localkube.kubelet.status.container_state import ContainerRecord
@@ -39,7 +39,7 @@ def pull(
         return Program(())
     try:
         program = runtime.programs.find(entry.program)
-    except Missing as missing:
+    except ProgramNotFound as missing:
         raise _failure(runtime, pod, container, previous, str(missing)) from missing
     if program.argv:
         events.record(pod, "Pulled", said)
