@@ -1,4 +1,4 @@
-"""``kit resources`` and ``kit extend``: what the kit has at clouds, and until when, for a terminal."""
+"""``kit resources`` and ``kit extend``: the kit's resources at clouds, and the end of a cluster."""
 
 import click
 
@@ -24,14 +24,14 @@ def _places(regions: tuple[str, ...]) -> tuple[str, ...] | str | None:
 
 @click.group()
 def resources() -> None:
-    """List and delete what the kit has at clouds, whoever made it."""
+    """List and delete the kit's resources at clouds, whoever created them."""
 
 
 @resources.command("list")
 @click.option("--cluster", "-c", help="Only what belongs to this one.")
 @_where
 def list_(regions: tuple[str, ...], **where) -> None:
-    """List what the kit has at clouds, found by its tags, and what its clusters cost until their ends."""
+    """List the kit's resources at clouds, found by their tags, and the cost of its clusters."""
     from clouds import inventory
 
     cluster = where.pop("cluster")

@@ -112,18 +112,18 @@ def list_resources(
     project: str | None = None,
     cluster: str | None = None,
 ) -> Table:
-    """Return all that the kit has at the clouds, found by its tags, whoever made it and from wherever.
+    """List the kit's resources at the clouds, found by their tags, whoever created them.
 
     Args:
         provider: ``eks`` or ``gke``; by default both.
         regions: Of AWS: names, or ``"all"``; by default the one that your AWS configuration names.
         profile: Of your AWS configuration.
         project: Of Google Cloud; by default that of your credentials.
-        cluster: Only what belongs to the cluster of this name.
+        cluster: Only the resources of this cluster.
 
     Raises:
         BadInput: There is no such provider, region or profile.
-        KitError: None of the clouds could be asked.
+        KitError: None of the clouds answered.
 
     Example:
         >>> list_resources("eks", regions=["eu-central-1", "us-east-1"])
@@ -274,10 +274,10 @@ def delete_resources(
     dry_run: bool = True,
     confirm: bool = False,
 ) -> Table:
-    """Delete what the kit has at the clouds, and return what is left: an empty table.
+    """Delete the kit's resources at the clouds; return what is left: an empty table.
 
-    It is found by its tags, so it needs neither the cluster nor the machine that made it; what is not the
-    kit's is never touched.
+    They are found by their tags, so neither the cluster nor the machine that created it is needed; what is
+    not the kit's is never touched.
 
     Args:
         provider: ``eks`` or ``gke``; by default both.
@@ -285,12 +285,12 @@ def delete_resources(
         regions: Of AWS: names, or ``"all"``; by default the one that your AWS configuration names.
         profile: Of your AWS configuration.
         project: Of Google Cloud; by default that of your credentials.
-        dry_run: Only return what would be deleted. To delete, say ``dry_run=False``.
-        confirm: More than one cluster is meant; else that is asked.
+        dry_run: Only list what would be deleted. To delete, pass ``dry_run=False``.
+        confirm: Agree beforehand to delete more than one cluster.
 
     Raises:
-        NotConfirmed: It was asked, and the answer was not yes; nothing was deleted.
-        ProviderFailed: Something is left; the error names it, and what it costs.
+        NotConfirmed: The answer was not yes; nothing was deleted.
+        ProviderFailed: Something is left; the error names it, and its cost.
 
     Example:
         >>> delete_resources("eks", regions="all")

@@ -24,7 +24,7 @@ FOLDER = Path("reports", "rehearsal")
 
 @click.group()
 def workshop() -> None:
-    """Prepare a workshop, look at it, and delete it."""
+    """Prepare a workshop, watch it, and delete it."""
 
 
 def _quota(command):
@@ -34,7 +34,6 @@ def _quota(command):
 
 
 def _given(jupyter: bool, image: str | None, host: str | None, options: dict) -> dict[str, object]:
-    """Return the arguments that were given on the command line."""
     wanted = verbs.Jupyter(image=image, host=host) if jupyter or image or host else None
     return {key: value for key, value in options.items() if value is not None} | {"jupyter": wanted}
 
@@ -42,12 +41,12 @@ def _given(jupyter: bool, image: str | None, host: str | None, options: dict) ->
 @workshop.command()
 @click.argument("attendees", nargs=-1, required=True)
 @CLUSTER
-@click.option("--dataset", "datasets", multiple=True, help="To have ready for all; may be repeated.")
+@click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for all; may be repeated.")
 @click.option("--scale", is_flag=True, help="Add the nodes that are missing; it shows their price and asks.")
 @click.option("--confirm", is_flag=True, help="Agree to that price beforehand.")
 @_quota
 def create(attendees: tuple[str, ...], jupyter: bool, image: str | None, host: str | None, **options) -> None:
-    """Make a room for each of ATTENDEES: a number, such as 30, or their names."""
+    """Create a namespace for each of ATTENDEES: a number, such as 30, or their names."""
     many = int(attendees[0]) if len(attendees) == 1 and attendees[0].isdigit() else attendees
     click.echo(verbs.create(many, **_given(jupyter, image, host, options)))
 
@@ -57,14 +56,14 @@ def create(attendees: tuple[str, ...], jupyter: bool, image: str | None, host: s
 @CLUSTER
 @_quota
 def add(name: str, jupyter: bool, image: str | None, host: str | None, **options) -> None:
-    """Make a room for NAME, who comes late, and print the path of a kubeconfig."""
+    """Create a namespace for NAME, who comes late, and print the path of a kubeconfig."""
     click.echo(verbs.add(name, **_given(jupyter, image, host, options)).kubeconfig)
 
 
 @workshop.command()
 @CLUSTER
 def status(cluster: str) -> None:
-    """Show who is at which notebook, and whose pods fail and why."""
+    """Show the notebook and cell of each attendee, and pods that fail and why."""
     click.echo(verbs.status(cluster=cluster))
 
 
@@ -84,9 +83,9 @@ def delete(cluster: str) -> None:
 @click.option("--kubeconfig", type=click.Path(exists=True), help="existing: by default kubectl's own.")
 @click.option("--nodes", type=int, help="How many nodes, or pods that train.")
 @click.option("--output", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
-@click.option("--attendees", type=int, help="See whether --cluster is ready for so many; no notebook is run.")
+@click.option("--attendees", type=int, help="Check --cluster for so many instead; no notebook is run.")
 @CLUSTER
-@click.option("--dataset", "datasets", multiple=True, help="To have ready for them; may be repeated.")
+@click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for them; may be repeated.")
 @click.option("--hours", default=4.0, show_default=True, help="How long they stay, for the price.")
 def rehearse(
     notebooks: tuple[str, ...],
@@ -99,8 +98,8 @@ def rehearse(
 ) -> None:
     """Run NOTEBOOKS once, by default all, and print how long each took; exit status 1 if one did not pass.
 
-    With --attendees, see instead that a cluster is ready for a workshop of many: capacity for all,
-    images on the nodes, data, one training, and the price.
+    With --attendees, check instead that a cluster is ready for a workshop of many: capacity, images on the
+    nodes, datasets, one training run, and the price.
     """
     if attendees is not None:
         tried = rehearsal.rehearse(attendees, **for_many)

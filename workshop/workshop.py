@@ -241,7 +241,7 @@ def _add_all(
             jupyter.apply(on.kube.within(made.namespace), made)
         return made
 
-    return _at_once(make, people, title="workshop", said="have a room")
+    return _at_once(make, people, title="workshop", said="are ready")
 
 
 def _at_once(work: Callable, people: Sequence[str], *, title: str, said: str) -> list:

@@ -143,7 +143,7 @@ class Cluster(AbstractContextManager, ABC):
         """The provider's container registry for the cluster's images, if it has one."""
         return None
 
-    def brings(self, operator: str) -> str:
+    def built_in(self, operator: str) -> str:
         """Describe how the provider's clusters already have an operator; empty if they do not."""
         return ""
 

@@ -26,7 +26,7 @@ OPTIONS = {
     "warm": "False starts every container's Python afresh",
     "mode": "namespaces or plain; by default as well as the machine allows",
 }
-BROUGHT = {
+BUILT_IN = {
     "metrics-server": "every local cluster runs it beside its API server",
     "nvidia-device-plugin": "local nodes tell by themselves how many GPUs they have",
 }
@@ -157,8 +157,8 @@ class LocalCluster(Cluster):
             ask("simulate", self.name, str(count))
             line.done(f"{count} simulated nodes")
 
-    def brings(self, operator: str) -> str:
-        return BROUGHT.get(operator, "")
+    def built_in(self, operator: str) -> str:
+        return BUILT_IN.get(operator, "")
 
     def operator_manifests(self, program: str) -> Path | None:
         """Folder of the manifests beside an operator's program, which is built first if need be."""

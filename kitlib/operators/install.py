@@ -59,7 +59,7 @@ def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER, timeout: flo
     parts = _parts(name)
     cluster = connect(cluster) if isinstance(cluster, str) else cluster
     with progress(f"operator {name}") as line:
-        if brought := cluster.brings(name):
+        if brought := cluster.built_in(name):
             line.done(f"nothing to install: {brought}")
             return _table([])
         for part in parts:
