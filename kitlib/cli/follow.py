@@ -1,14 +1,12 @@
-"""A run in a terminal: a readable line for each event on stdout, and a bar for the whole run on stderr.
+"""A run's logs in a terminal: a readable line for each event on stdout, a progress bar on stderr.
 
-Where stdout is no terminal, or one that cannot rewrite a line, the bar is a plain line every ten seconds. For
-programs stdout has the JSON lines alone, as the pods wrote them; other lines then go to stderr. Which words
-are in a line is in `log_format`, what the bar counts in `run_progress`.
+Where stdout is no terminal, or one that cannot rewrite a line, the bar is a plain line every ten seconds.
+With ``--output json`` stdout has the JSON lines alone, as the pods wrote them; other lines go to stderr.
 """
 
 import os
 import sys
 import time
-from contextlib import AbstractContextManager
 
 import click
 
@@ -25,12 +23,12 @@ from kitlib.runs.run import Run
 PLAIN_SECONDS = 10.0
 
 
-class Lines(AbstractContextManager):
-    """The lines of a run on stdout; from time to time one on stderr that says how far the run is.
+class LinePrinter:
+    """Prints a run's lines to stdout, and its progress to stderr every ten seconds.
 
     Args:
         name: The run's.
-        only: The rank that was asked for; by default each line begins with its rank.
+        only: The requested rank; by default each line begins with its rank.
         output: ``text`` or ``json``.
     """
 
@@ -40,7 +38,7 @@ class Lines(AbstractContextManager):
         self.reported = time.monotonic()
 
     def add(self, rank: int | str, line: Line) -> None:
-        """Show a line, and what it says about the progress of the run."""
+        """Print a line, and the progress if the line is an event."""
         self.show(rank, line)
         event = events.parse_line(line.text)
         if event is not None:
@@ -48,7 +46,6 @@ class Lines(AbstractContextManager):
             self.report()
 
     def show(self, rank: int | str, line: Line) -> None:
-        """Write a line in the form that was asked for."""
         raw = json_of(line.text) if self.output == "json" else ""
         if raw:
             click.echo(printable(raw) if sys.stdout.isatty() else raw)
@@ -56,17 +53,19 @@ class Lines(AbstractContextManager):
             click.echo(readable(rank, line, self.only), err=self.output == "json")
 
     def report(self) -> None:
-        """Say how far the run is, if that was not said for some time."""
         if time.monotonic() - self.reported >= PLAIN_SECONDS:
             self.reported = time.monotonic()
             click.echo(f"run {self.name}: {self.progress.count}  {self.progress.figures}".rstrip(), err=True)
+
+    def __enter__(self) -> "LinePrinter":
+        return self
 
     def __exit__(self, *exception) -> None:
         return None
 
 
-class Bar(Lines):
-    """The same in a terminal, with a bar below the lines from the first event on."""
+class BarPrinter(LinePrinter):
+    """Prints a run's lines in a terminal, with a progress bar below them from the first event on."""
 
     def __init__(self, name: str, *, only: int | str | None) -> None:
         super().__init__(name, only=only, output="text")
@@ -105,17 +104,22 @@ class Bar(Lines):
 
 
 def follow(run: Run, *, rank: int | str | None = None, output: str = "text") -> None:
-    """Show the lines of a run as they come, then its verdict; of one rank, that of its pod.
+    """Print the lines of a run, or of one rank, as they come.
 
     Raises:
-        RunFailed: It failed.
-        Interrupted: The user pressed the key; the run goes on.
+        RunFailed: It failed, or the rank's pod.
+        Interrupted: By the user; the run continues.
     """
     try:
-        with _display(run.name, only=rank, output=output) as display:
-            for who, line in run.logs(rank=rank, follow=True).lines():
-                display.add(who, line)
-        _judge(run, rank)
+        with _printer(run.name, only=rank, output=output) as printer:
+            for source, line in run.logs(rank=rank, follow=True).lines():
+                printer.add(source, line)
+        if rank is None:
+            run.wait()
+            return
+        pod = run.log_cache.newest_pods(rank).get(rank)
+        if pod is not None and pods.phase(pod) == "Failed":
+            raise run.failure(run.status, rank=rank)
     except Interrupted as error:
         where = f"{run.name} -c {run.kube.cluster}"
         fix = f"kit run logs {where} --follow shows it again, kit run delete {where} ends it"
@@ -123,25 +127,16 @@ def follow(run: Run, *, rank: int | str | None = None, output: str = "text") -> 
 
 
 def show_log(log: Log, *, output: str) -> None:
-    """Show what there is of a log."""
-    lines = Lines("", only=log.only, output=output)
+    """Print a log."""
+    printer = LinePrinter("", only=log.only, output=output)
     for rank, line in log.lines:
-        lines.show(rank, line)
+        printer.show(rank, line)
     if not log.lines:
         click.echo(log.note, err=True)
 
 
-def _display(name: str, *, only: int | str | None, output: str) -> Lines:
+def _printer(name: str, *, only: int | str | None, output: str) -> LinePrinter:
     can_rewrite = sys.stdout.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     if output == "text" and can_rewrite:
-        return Bar(name, only=only)
-    return Lines(name, only=only, output=output)
-
-
-def _judge(run: Run, rank: int | str | None) -> None:
-    if rank is None:
-        run.wait()
-        return
-    pod = run.log_cache.newest_pods(rank).get(rank)
-    if pod is not None and pods.phase(pod) == "Failed":
-        raise run.failure(run.status, rank=rank)
+        return BarPrinter(name, only=only)
+    return LinePrinter(name, only=only, output=output)

@@ -1,4 +1,4 @@
-"""``kit run`` and ``kit launch``: runs, for a terminal. How one that goes on is shown is in `cli_follow`."""
+"""``kit run`` and ``kit launch``: runs in a terminal."""
 
 import click
 
@@ -30,14 +30,14 @@ def list_runs(cluster: str) -> None:
 @click.argument("name")
 @CLUSTER
 def run_status(name: str, cluster: str) -> None:
-    """Show how the run NAME is, with its pods."""
+    """Show the status of the run NAME, with its pods."""
     found = clusters.connect(cluster).run(name)
     click.echo(found.status)
     click.echo(found.pods())
 
 
 class RankOrRole(click.ParamType):
-    """A rank, or what a pod of a parameter server is called."""
+    """A rank, or the name of a replica of parameter servers."""
 
     name = "rank"
 
@@ -48,14 +48,11 @@ class RankOrRole(click.ParamType):
 @run.command()
 @click.argument("name")
 @CLUSTER
-@click.option("--rank", type=RankOrRole(), help="Of one pod only: 3, or worker-3 of a parameter server.")
-@click.option("--follow", "-f", "following", is_flag=True, help="Go on until it ends.")
+@click.option("--rank", type=RankOrRole(), help="Of one pod only: 3, or worker-3 of parameter servers.")
+@click.option("--follow", "-f", "following", is_flag=True, help="Continue until it ends.")
 @OUTPUT
 def logs(name: str, cluster: str, rank: int | str | None, following: bool, output: str) -> None:
-    """Print what the run NAME has written.
-
-    With --follow it ends with the run's verdict, or that of the one pod; exit status 1 if it failed.
-    """
+    """Print the logs of the run NAME; with --follow until it ends, with exit status 1 if it failed."""
     from kitlib.cli.follow import follow, show_log
 
     found = clusters.connect(cluster).run(name)
@@ -109,7 +106,7 @@ def resume_rank(name: str, cluster: str, rank: int | None) -> None:
 @click.argument("workers", type=int)
 @CLUSTER
 def scale_run(name: str, workers: int, cluster: str) -> None:
-    """Have another number of WORKERS in the run NAME."""
+    """Change the number of WORKERS of the run NAME."""
     click.echo(clusters.connect(cluster).run(name).scale(workers))
 
 

@@ -109,7 +109,6 @@ def sources(*files: Path, offered: Collection[Path] = ()) -> dict[str, str]:
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
-    """Yield the top-level modules that a source imports, wherever in it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

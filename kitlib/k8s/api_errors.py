@@ -1,4 +1,4 @@
-"""What the API server's refusals mean: its words, the manifest's lines, what to try next. Pure."""
+"""Errors of the API server and of the way to it: its message, the manifest's lines, and a fix. Pure."""
 
 import base64
 import json
@@ -10,28 +10,49 @@ from kitlib.k8s.manifests import line_of
 
 _FIELD = re.compile(r"\b(?:spec|metadata|data)(?:\.[\w-]+|\[[^\]]+\])+")
 _FIXES = {
-    400: "mend what is named, and send it again",
+    400: "correct what is named, and send it again",
     401: "the credentials are not accepted: get a new kubeconfig",
-    403: "ask the cluster's administrator for that right",
-    404: "see what there is, as with: kubectl get all",
+    403: "ask the cluster's administrator for that permission",
+    404: "list what exists, as with: kubectl get all",
     409: "read the object again, and try again",
-    422: "mend the field that is named, and send it again",
+    422: "correct the field that is named, and send it again",
 }
 _FORBIDDEN = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" '
     r'in API group "(?P<group>[^"]*)"'
     r'(?: in the namespace "(?P<namespace>[^"]+)")?'
 )
-_TAKEN = "choose another name, or delete the old one first"
-_ELSE = "try again; if it stays, look at the logs of the control plane"
+# By a part of the connection's message: what it means, and a fix.
+_CONNECTIONS = {
+    "CERTIFICATE_VERIFY_FAILED": (
+        "its API server shows a certificate that the kubeconfig does not trust",
+        "use the kubeconfig of this very cluster: one of its name may have been created again since",
+    ),
+    "WRONG_VERSION_NUMBER": (
+        "there is no TLS at its address",
+        "correct the address: behind it is a proxy, or a server of plain HTTP",
+    ),
+    "Name or service not known": (
+        "its name cannot be found",
+        "correct it, or join the network that knows it",
+    ),
+    "Connection refused": (
+        "its API server does not answer",
+        "see that it runs, and that the port is right",
+    ),
+    "timed out": (
+        "its API server does not answer",
+        "join its network: a private one lets nobody in from outside",
+    ),
+}
 
 
 def rejected(status: int, body: bytes, *, about: str) -> Rejected:
-    """Return the error for an HTTP answer that is one.
+    """Make the error of an HTTP response.
 
     Args:
         status: 400 or above.
-        body: A Kubernetes ``Status``, or whatever a proxy on the way has put in its place.
+        body: A Kubernetes ``Status``, or what a proxy has put in its place.
         about: The object, and the cluster.
     """
     text = body.decode("utf-8", "replace").strip()
@@ -42,39 +63,40 @@ def rejected(status: int, body: bytes, *, about: str) -> Rejected:
     answer = answer if isinstance(answer, dict) else {}
     reason = answer.get("reason") or ""
     words = answer.get("message") or text or f"HTTP status {status}"
+    fix = _FIXES.get(status, "try again; if it persists, look at the logs of the control plane")
     if status == 403:
         fix = rbac_hint(words)
-    else:
-        fix = _TAKEN if reason == "AlreadyExists" else _FIXES.get(status, _ELSE)
+    elif reason == "AlreadyExists":
+        fix = "choose another name, or delete the old one first"
     return Rejected(words, about=about, fix=fix, status=status, reason=reason)
 
 
 def rbac_hint(words: str) -> str:
-    """Return what lifts a refusal: a right, room in a quota, or a pod that asks for less.
+    """Suggest what allows a forbidden request: a permission, room in a quota, or a lesser request.
 
     Args:
-        words: The API server's, or those of a kubectl that was told them.
+        words: The API server's message, or kubectl's.
     """
     if "exceeded quota" in words:
-        return "delete runs and pods that have ended, ask for less, or ask whoever gave the quota for more"
+        return (
+            "delete runs and pods that have ended, request less, or ask the administrator for a larger quota"
+        )
     if "violates PodSecurity" in words:
         return "leave out what is named: this namespace allows no pod that reaches its node"
-    said = _FORBIDDEN.search(words)
-    if said is None:
+    found = _FORBIDDEN.search(words)
+    if found is None:
         return _FIXES[403]
-    how = grant(
-        said["verb"], said["resource"], group=said["group"], namespace=said["namespace"], user=said["user"]
-    )
-    return f"cluster.allowed() tells what this kubeconfig may do; an administrator allows it by\n{how}"
+    how = grant(**{key: found[key] for key in ("verb", "resource", "group", "namespace", "user")})
+    return f"cluster.allowed() lists what this kubeconfig may do; an administrator allows it by\n{how}"
 
 
 def grant(verb: str, resource: str, *, group: str, namespace: str | None, user: str = "USER") -> str:
-    """Return the commands by which an administrator gives somebody a right.
+    """Write the kubectl commands by which an administrator grants a permission.
 
     Args:
-        verb, resource, group: As RBAC has them; the resource with its subresource.
-        namespace: Where; None or empty for the whole cluster.
-        user: Who; a ServiceAccount by its full name.
+        verb, resource, group: As in RBAC; the resource with its subresource.
+        namespace: None or empty for the whole cluster.
+        user: A user, or a ServiceAccount by its full name.
 
     Example:
         >>> print(grant("list", "nodes", group="", namespace=None, user="ada"))
@@ -93,7 +115,7 @@ def grant(verb: str, resource: str, *, group: str, namespace: str | None, user: 
 
 
 def expired(authorization: str | None, now: datetime) -> str:
-    """Return since when a bearer token is not valid any more, as it says itself; else an empty text."""
+    """Read from a bearer token since when it has expired; empty if it has not."""
     try:
         payload = (authorization or "").removeprefix("Bearer ").split(".")[1]
         until = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"]
@@ -104,49 +126,24 @@ def expired(authorization: str | None, now: datetime) -> str:
 
 
 def unreached(words: str) -> tuple[str, str]:
-    """Return what it means that nobody answered, and what to try: from the connection's own words."""
-    for sign, what, fix in _CONNECTIONS:
+    """Explain a failed connection by its message: what it means, and a fix."""
+    for sign, (what, fix) in _CONNECTIONS.items():
         if sign in words:
             return f"{what}: {words}", fix
     return f"its API server does not answer: {words}", "see that it runs"
 
 
-_CONNECTIONS = (
-    (
-        "CERTIFICATE_VERIFY_FAILED",
-        "its API server shows a certificate that the kubeconfig does not trust",
-        "take the kubeconfig of this very cluster: one of its name may have been made anew since",
-    ),
-    (
-        "WRONG_VERSION_NUMBER",
-        "no TLS is spoken at its address",
-        "correct the address: behind it is a proxy, or a server of plain HTTP",
-    ),
-    (
-        "Name or service not known",
-        "its name cannot be found",
-        "correct it, or join the network that knows it",
-    ),
-    ("Connection refused", "its API server does not answer", "see that it runs, and that the port is right"),
-    (
-        "timed out",
-        "its API server does not answer",
-        "join its network: a private one lets nobody in from outside",
-    ),
-)
-
-
 def words_of(error: Exception) -> str:
-    """Return what a connection's error says, without the objects that took part in it."""
+    """Extract a connection error's message, without the objects that took part in it."""
     reason = getattr(error, "reason", None)
     text = str(reason if isinstance(reason, Exception) else error)
     return text.rsplit(": ", 1)[-1] if "Connection refused" in text else text
 
 
 def launch_rejected(error: Rejected, text: str, *, document: int, fix: str) -> LaunchRejected:
-    """Return the API server's refusal of one document, with the lines that it speaks of."""
+    """Make the error of a rejected document, with the lines of the manifest that it names."""
     return LaunchRejected(
-        f"the API server refused the manifest: {error.what}",
+        f"the API server rejected the manifest: {error.what}",
         about=error.about,
         fix=fix,
         detail=locate(error.what, text, document=document),
@@ -154,7 +151,7 @@ def launch_rejected(error: Rejected, text: str, *, document: int, fix: str) -> L
 
 
 def locate(words: str, text: str, *, document: int = 0) -> str:
-    """Return the lines of a manifest whose fields are named in the API server's words."""
+    """Find the lines of a manifest whose fields are named in the API server's message."""
     found = {
         line for path in _FIELD.findall(words) if (line := line_of(text, path, document=document)) is not None
     }

@@ -1,9 +1,8 @@
-"""The Kubernetes API, in dicts: get, list, create, apply, delete, and streams. The only importer of
-`kubernetes`.
+"""The Kubernetes API, in dicts: get, list, create, apply, delete, and streams.
 
-That library reads kubeconfigs and knows how each cloud's credentials are had; the requests are made here,
-because its generated models drop fields that they do not know, and its errors name neither the object nor a
-remedy. Following changes is in `watches`, following output in `logs`.
+The only importer of `kubernetes`, which reads kubeconfigs and gets each cloud's credentials. The requests
+are made here, because its generated models drop unknown fields, and its errors name neither the object nor a
+fix.
 """
 
 import base64
@@ -27,7 +26,7 @@ from kitlib.k8s.manifests import Object, title
 
 _WRITING = {"fieldManager": "trainyard", "fieldValidation": "Strict"}
 CONNECT_SECONDS, READ_SECONDS = 5, 60
-# Where the kinds are that the kit asks for by name; other kinds come with their apiVersion.
+# Of the kinds that the kit requests by name; other kinds come with their apiVersion.
 API_VERSIONS = {
     "Job": "batch/v1",
     "PyTorchJob": "kubeflow.org/v1",
@@ -55,12 +54,11 @@ class _Resource:
 
 
 class Stream:
-    """The lines of a response that goes on; iterate over it in one thread, close it from any.
+    """The lines of a streamed response; iterate in one thread, close from any.
 
     Attributes:
-        cut: Whether it ended before its end, as far as the connection tells: where a node dies, the API
-            server ends the response as if all had been said.
-        rest: What came after the last whole line, once it has ended: a line without its end, or a torn one.
+        cut: Whether the connection broke. Where a node dies, the API server ends the response as if complete.
+        rest: The text after the last newline, once it has ended.
     """
 
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
@@ -88,7 +86,7 @@ class Stream:
             self.rest = rest.decode("utf-8", "replace")
 
     def close(self) -> None:
-        """End the iteration, wherever it is."""
+        """End the iteration."""
         if not self._closed.is_set():
             self._closed.set()
             try:
@@ -104,8 +102,8 @@ class Kube:
         kubeconfig: Read, and never written.
         cluster: The cluster's name, for errors.
         context: One of the kubeconfig's contexts; by default its current one.
-        namespace: Where objects without a namespace belong; by default the context's.
-        explain: Makes the error to raise when nobody answers, from the client's words.
+        namespace: Of objects that name none; by default the context's.
+        explain: Makes the error of a failed connection from the client's message.
 
     Raises:
         BadInput: The kubeconfig cannot be read, or has no such context.
@@ -127,10 +125,8 @@ class Kube:
         self.namespace = namespace or own_namespace or "default"
         self._resources: dict[tuple[str, str], _Resource] = {}
 
-    # Objects
-
     def get(self, kind: str, name: str) -> Object:
-        """Return one object.
+        """Get one object.
 
         Raises:
             Rejected: There is none (``reason`` is NotFound), or the user may not see it.
@@ -138,7 +134,7 @@ class Kube:
         return self._json("GET", self.path(kind, name), about=f'{kind} "{name}"')
 
     def find(self, kind: str, name: str) -> Object | None:
-        """Return one object, or None."""
+        """Get one object, or None if there is none."""
         try:
             return self.get(kind, name)
         except Rejected as error:
@@ -149,27 +145,27 @@ class Kube:
     def get_all(
         self, kind: str, *, labels: str = "", fields: str = "", api_version: str = ""
     ) -> list[Object]:
-        """Return the objects of the namespace that match the selectors."""
+        """List the objects of the namespace that match the selectors."""
         return self.get_all_at(kind, labels=labels, fields=fields, api_version=api_version)[0]
 
     def get_all_at(
         self, kind: str, *, labels: str = "", fields: str = "", api_version: str = ""
     ) -> tuple[list[Object], str]:
-        """Return objects, and the version from which a watch goes on."""
+        """List objects, with the resourceVersion from which a watch continues."""
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         path = self.path(kind, api_version=api_version)
         answer = self._json("GET", path, about=f"{kind}s", params=selectors)
-        # Figures have no version, and cannot be watched.
+        # Metrics have no version, and cannot be watched.
         return answer.get("items") or [], answer["metadata"].get("resourceVersion", "")
 
     def create(self, item: Object, *, dry_run: bool = False) -> Object:
-        """Create an object; a field that Kubernetes does not know is an error."""
+        """Create an object; unknown fields are an error."""
         params = _WRITING | {"dryRun": "All" if dry_run else ""}
         path = self._path_of(item, named=False)
         return self._json("POST", path, body=item, about=title(item), params=params)
 
     def apply(self, item: Object) -> Object:
-        """Create an object or bring it to this shape (server-side apply); unknown fields are an error."""
+        """Create or update an object (server-side apply); unknown fields are an error."""
         return self._json(
             "PATCH",
             self._path_of(item),
@@ -180,7 +176,7 @@ class Kube:
         )
 
     def patch(self, kind: str, name: str, change: Object, *, part: str = "") -> Object:
-        """Merge a change into an object, or into a part that is served by itself: ``scale``, ``status``."""
+        """Merge a change into an object, or into a subresource: ``scale``, ``status``."""
         return self._json(
             "PATCH",
             self.path(kind, name) + (f"/{part}" if part else ""),
@@ -191,7 +187,7 @@ class Kube:
         )
 
     def delete(self, kind: str, name: str) -> None:
-        """Delete an object with what it owns; one that is not there is fine."""
+        """Delete an object with its dependents; one that does not exist is fine."""
         try:
             with_all = {"propagationPolicy": "Background"}
             self._json("DELETE", self.path(kind, name), body=with_all, about=f'{kind} "{name}"')
@@ -200,19 +196,17 @@ class Kube:
                 raise
 
     def version(self) -> str:
-        """Return the API server's version: ``v1.36.3``."""
+        """Get the API server's version: ``v1.36.3``."""
         return self._json("GET", "/version", about="the version")["gitVersion"]
 
-    # Access for others
-
     def within(self, namespace: str) -> "Kube":
-        """Return the same API, with another namespace for objects that name none; "" lists those of all."""
+        """Use the same API with another namespace for objects that name none; "" lists those of all."""
         other = copy.copy(self)
         other.namespace = namespace
         return other
 
     def token(self, account: str, *, namespace: str, seconds: int) -> tuple[str, str]:
-        """Return a new token of a ServiceAccount, and until when it is accepted."""
+        """Create a token of a ServiceAccount; return it and its expiry."""
         path = f"{self.within(namespace).path('ServiceAccount', account)}/token"
         body = {
             "apiVersion": "authentication.k8s.io/v1",
@@ -223,12 +217,12 @@ class Kube:
         return answer["status"]["token"], answer["status"]["expirationTimestamp"]
 
     def kubeconfig_for(self, token: str, *, user: str, namespace: str) -> Object:
-        """Return a kubeconfig by which somebody else reaches this API, with a token."""
+        """Make a kubeconfig for another user of this API, with a token."""
         settings = self._client.configuration
         server: dict[str, object] = {"server": settings.host}
         if settings.ssl_ca_cert:
-            authority = Path(settings.ssl_ca_cert).read_bytes()
-            server["certificate-authority-data"] = base64.b64encode(authority).decode()
+            data = base64.b64encode(Path(settings.ssl_ca_cert).read_bytes())
+            server["certificate-authority-data"] = data.decode()
         if not settings.verify_ssl:
             server["insecure-skip-tls-verify"] = True
         context = {"cluster": self.cluster, "user": user, "namespace": namespace}
@@ -241,10 +235,8 @@ class Kube:
             "current-context": user,
         }
 
-    # Streams
-
     def watch(self, kind: str, version: str, *, labels: str = "", fields: str = "") -> Stream:
-        """Return the changes since ``version``, a JSON line each; the server ends it after a while."""
+        """Stream the changes since ``version``, a JSON line each; the server ends it after a while."""
         params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": READ_SECONDS - 10}
         params |= {"labelSelector": labels, "fieldSelector": fields}
         return self.stream(self.path(kind), about=f"{kind}s", params=params)
@@ -252,19 +244,15 @@ class Kube:
     def stream(
         self, path: str, *, about: str, params: Mapping[str, object], seconds: float = READ_SECONDS
     ) -> Stream:
-        """Return a response that goes on, line by line.
-
-        Args:
-            seconds: How long to wait for it to go on.
-        """
+        """Stream a response line by line, waiting at most so many seconds for each part."""
         return Stream(self._request("GET", path, params=params, about=about, seconds=seconds))
 
     def execute(self, pod: str, command: Sequence[str], *, container: str) -> str:
-        """Run a command in a container, and return what it wrote.
+        """Run a command in a container and return its output.
 
         Raises:
-            CommandFailed: It ended with another status than 0, or did not end in time.
-            Rejected: The pod is not there, its node does not answer, or this user may not.
+            CommandFailed: Its exit status is not 0, or it did not end in time.
+            Rejected: The pod does not exist, its node does not answer, or this user may not.
         """
         from kubernetes import client
         from kubernetes.stream import stream
@@ -301,10 +289,8 @@ class Kube:
             )
         return written
 
-    # Requests
-
     def path(self, kind: str, name: str | None = None, *, api_version: str = "") -> str:
-        """Return the path of an object, or of a collection."""
+        """Build the URL path of an object, or of a collection."""
         resource = self._resource(api_version or API_VERSIONS.get(kind, "v1"), kind)
         return _join(resource, self.namespace, name)
 
@@ -316,7 +302,13 @@ class Kube:
     def _resource(self, api_version: str, kind: str) -> _Resource:
         if (api_version, kind) not in self._resources:
             base = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-            for each in self._kinds(base, about=f"{api_version}, the API of {kind}"):
+            try:
+                found = self._json("GET", base, about=f"{api_version}, the API of {kind}")["resources"]
+            except Rejected as error:
+                if error.status != 404:
+                    raise
+                found = []
+            for each in found:
                 if "/" not in each["name"]:
                     self._resources[api_version, each["kind"]] = _Resource(
                         base, each["name"], each["namespaced"]
@@ -331,14 +323,6 @@ class Kube:
                 status=404,
                 reason="NotFound",
             ) from error
-
-    def _kinds(self, base: str, *, about: str) -> list[Object]:
-        try:
-            return self._json("GET", base, about=about)["resources"]
-        except Rejected as error:
-            if error.status != 404:
-                raise
-            return []
 
     def _json(self, method: str, path: str, **request) -> Object:
         response = self._request(method, path, **request)
@@ -387,8 +371,6 @@ class Kube:
             raise self._explain(words_of(error)) from error
         return response
 
-    # Errors
-
     def _unreachable(self, words: str) -> KitError:
         return ClusterUnreachable(
             f"its API server does not answer: {words}",
@@ -401,7 +383,6 @@ class Kube:
 
 
 def _load(kubeconfig: Path, context: str | None, cluster: str):
-    """Return a client that has the credentials, and the namespace of the context."""
     from kubernetes import config  # half a second, and not needed for `kit --help`
     from kubernetes.config.config_exception import ConfigException
 

@@ -1,8 +1,6 @@
-"""The output of a run's pods: read as it is now, or followed until it ends, of one rank or of all in order
-of time.
+"""Logs of pods: read as they are now, or followed until they end, one pod or many in order of time.
 
-A stream that is cut is taken up again where it was, without a gap and without a line twice.
-What the lines mean is in `metrics` and `tracebacks`.
+A stream that is cut is resumed where it was, without a gap and without a line twice.
 """
 
 import queue
@@ -18,12 +16,12 @@ from kitlib.k8s.client import Kube, Stream
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import ErrorGrace
 
-ANSWER_SECONDS = 10  # what has been written comes at once, or its node does not answer
+ANSWER_SECONDS = 10  # what was written comes at once, or its node does not answer
 RECONNECT_SECONDS = 0.3  # no busy loop where every stream ends at once
 
 
 def read(kube: Kube, pod: Object) -> list[Line]:
-    """Return what a pod has written until now; nothing if it has not begun, or is gone."""
+    """Read a pod's log until now; empty if it has not started, or is gone."""
     try:
         stream = _open(kube, pod, follow=False, since="")
         return [*_lines(stream), *_lines([stream.rest])]
@@ -34,7 +32,7 @@ def read(kube: Kube, pod: Object) -> list[Line]:
 
 
 def read_if_reachable(kube: Kube, pod: Object) -> list[Line]:
-    """Return what a pod has written until now; nothing either if its node does not answer."""
+    """Read a pod's log until now; empty as well if its node does not answer."""
     if pods.node_unreachable(pod):
         return []
     try:
@@ -43,32 +41,31 @@ def read_if_reachable(kube: Kube, pod: Object) -> list[Line]:
         if error.status < 500:
             raise
         return []
-    except ClusterUnreachable:  # nobody knows yet that the node does not answer: the API server waits for it
+    except ClusterUnreachable:  # the node's failure is not known yet: the API server waits for it
         return []
 
 
 def complete(kube: Kube, pod: Object) -> bool:
-    """Return whether a pod has written all that it ever will."""
+    """Tell whether a pod will write no more."""
     now = kube.find("Pod", pod["metadata"]["name"])
     return now is None or now["metadata"]["uid"] != pod["metadata"]["uid"] or pods.finished(now)
 
 
 def merge(by_rank: Mapping[int, list[Line]]) -> list[tuple[int, Line]]:
-    """Return the lines of many ranks in the order of their time."""
+    """Merge the lines of many ranks in the order of their time."""
     lines = [(rank, line) for rank, written in by_rank.items() for line in written]
     return sorted(lines, key=lambda each: (time_key(each[1].time), each[0]))
 
 
 class LogPosition:
-    """How far a log has been read, so that it can be taken up again without a gap and without a double. Pure.
+    """The position in a log from which reading resumes without a gap and without a line twice. Pure.
 
-    A log is asked for again from a whole second on, since that is what the API takes. Lines keep their times,
-    many may have the same one, and those of stdout and stderr are not in order of time to the microsecond: so
-    what came since that second is counted by its exact time. What is no longer there, because the log was
-    rotated meanwhile, is then counted for nothing else.
+    The API resumes from a whole second. Many lines may have the same time, and those of stdout and stderr are
+    not in order to the microsecond: so the lines since that second are counted by their exact times. Lines
+    that a rotation removed meanwhile are then counted for no others.
 
     Args:
-        since: A whole second, RFC 3339 without a zone, before which nothing is wanted.
+        since: A whole second, RFC 3339 without a zone, before which no lines are wanted.
     """
 
     def __init__(self, since: str = "") -> None:
@@ -77,12 +74,12 @@ class LogPosition:
         self._again: Counter[str] = Counter()
 
     def resume(self) -> str:
-        """Return the time to ask from; empty for all."""
+        """Start again; return the time to request logs from, empty for all."""
         self._again = self._seen.copy()
         return f"{self.second}Z" if self.second else ""
 
     def is_new(self, line: Line) -> bool:
-        """Return whether a line that came was not there before."""
+        """Count a line; false if it was read before."""
         if self._again[line.time] > 0:
             self._again[line.time] -= 1
             return False
@@ -94,8 +91,8 @@ class LogPosition:
         return True
 
 
-class LogFollower:
-    """One pod's output as it comes; iterate in one thread, close from any.
+class PodLogFollower:
+    """One pod's log as it is written; iterate in one thread, close from any.
 
     Args:
         kube: The cluster.
@@ -121,11 +118,11 @@ class LogFollower:
         grace, rest, over = ErrorGrace(), "", False
         while not self.stopping.is_set():
             try:
-                # Asked before reading: what was written until then is then read to its end. A node that dies
-                # ends a stream as its end does, maybe in the middle of a line: the end is where a look at an
-                # ended pod brings nothing new, and a line without its end is one if it is there twice.
+                # Asked before reading: what was written until then is read to its end below. A node that dies
+                # ends a stream as its end does, perhaps within a line: the log has ended when reading that of
+                # an ended pod brings nothing new, and an unterminated line is whole if it comes twice.
                 over, new = self.ended(), False
-                for line in self._lines():
+                for line in self._new_lines():
                     grace.succeeded()
                     new = True
                     yield line
@@ -143,38 +140,35 @@ class LogFollower:
                 grace.failed(error)
             self.stopping.wait(RECONNECT_SECONDS)
 
-    def _lines(self) -> Iterator[Line]:
-        """Yield what was written since, until the stream ends."""
+    def _new_lines(self) -> Iterator[Line]:
         self.stream = _open(self.kube, self.pod, follow=True, since=self.position.resume())
         if self.stopping.is_set():  # close() may have come too early to see the stream
             self.stream.close()
         return filter(self.position.is_new, _lines(self.stream))
 
 
-class LogFollowers:
-    """The output of many pods at once, as it comes: a thread each, which ends with its pod or with the
-    iteration.
-    """
+class PodLogFollowers:
+    """The logs of many pods at once: a thread each, which ends with its pod or with the iteration."""
 
     def __init__(self) -> None:
         self.lines: queue.SimpleQueue = queue.SimpleQueue()
-        self.running: list[tuple[threading.Thread, LogFollower]] = []
+        self.running: list[tuple[threading.Thread, PodLogFollower]] = []
 
-    def add(self, who: Any, follower: LogFollower) -> None:
-        """Begin to follow a rank, or whatever its lines shall be known by."""
-        thread = threading.Thread(target=self._run, args=(who, follower), name=f"log-{who}", daemon=True)
+    def add(self, key: Any, follower: PodLogFollower) -> None:
+        """Follow a pod; its lines come with this key."""
+        thread = threading.Thread(target=self._run, args=(key, follower), name=f"log-{key}", daemon=True)
         self.running = [each for each in self.running if each[0].is_alive()] + [(thread, follower)]
         thread.start()
 
     def alive(self) -> bool:
-        """Return whether any of them may still bring a line."""
+        """Tell whether any of them may bring another line."""
         return any(thread.is_alive() for thread, _ in self.running)
 
     def take(self, seconds: float) -> list[tuple[int, Line]]:
-        """Return the lines that have come, after waiting at most so long for the first.
+        """Take the lines that have come, waiting at most so long for the first.
 
         Raises:
-            KitError: One of them cannot go on.
+            KitError: One of the followers has failed.
         """
         try:
             first = [self.lines.get(timeout=seconds)]
@@ -185,46 +179,37 @@ class LogFollowers:
             raise failed[0][1]
         return lines
 
-    def drain(
-        self, first: Iterable = ()
-    ) -> tuple[list[tuple[Any, Line]], list[tuple[LogFollower, KitError]]]:
-        """Return the lines that have come, in the order of their time, and the followers that gave up."""
+    def drain(self, first: Iterable = ()) -> tuple[list[tuple[Any, Line]], list[tuple[Any, KitError]]]:
+        """Take the lines that have come, in the order of their time, and the followers that have failed."""
         taken = list(first)
         while not self.lines.empty():
             taken.append(self.lines.get())
-        lines = [(who, what) for who, what in taken if isinstance(what, Line)]
-        failed = [(who, what) for who, what in taken if not isinstance(what, Line)]
+        lines = [(key, what) for key, what in taken if isinstance(what, Line)]
+        failed = [(key, what) for key, what in taken if not isinstance(what, Line)]
         return sorted(lines, key=lambda each: time_key(each[1].time)), failed
 
     def close(self) -> None:
-        """End them all."""
         for _, follower in self.running:
             follower.close()
         for thread, _ in self.running:
             thread.join(timeout=5)
 
-    def _run(self, who: Any, follower: LogFollower) -> None:
+    def _run(self, key: Any, follower: PodLogFollower) -> None:
         try:
             for line in follower:
-                self.lines.put((who, line))
+                self.lines.put((key, line))
         except KitError as error:
             self.lines.put((follower, error))
 
 
 def _open(kube: Kube, pod: Object, *, follow: bool, since: str) -> Stream:
-    meta = pod["metadata"]
-    path = f"{kube.path('Pod', meta['name'])}/log"
-    container = pod["spec"]["containers"][0]["name"]
+    name = pod["metadata"]["name"]
+    params = {"container": pod["spec"]["containers"][0]["name"], "timestamps": "true", "sinceTime": since}
+    if follow:
+        params["follow"] = "true"
+    waiting = {} if follow else {"seconds": ANSWER_SECONDS}
     return kube.stream(
-        path,
-        about=f'the log of pod "{meta["name"]}"',
-        params={
-            "container": container,
-            "timestamps": "true",
-            "follow": "true" if follow else "",
-            "sinceTime": since,
-        },
-        **({} if follow else {"seconds": ANSWER_SECONDS}),
+        f"{kube.path('Pod', name)}/log", about=f'the log of pod "{name}"', params=params, **waiting
     )
 
 

@@ -1,6 +1,6 @@
-"""Kubernetes objects as dicts: read from YAML, patched, written, and the line on which a field stands.
+"""Kubernetes objects as dicts: read from YAML, patched, written; and the lines of their fields.
 
-The YAML itself is in ``manifests/``. Sending it anywhere is not here.
+The YAML itself is in ``manifests/``.
 """
 
 import re
@@ -17,7 +17,7 @@ Object = dict  # a Kubernetes object, as JSON has it
 
 
 class Manifest(Text):
-    """YAML that shows itself in colours in a notebook, and with the numbers of its lines on request."""
+    """YAML that a notebook shows in colours."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class Manifest(Text):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text of several lines as a block, and lists indented under their key."""
+    """Writes multi-line text as a block, and indents lists under their key."""
 
     def increase_indent(self, flow=False, indentless=False):
         return super().increase_indent(flow, False)
@@ -43,9 +43,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     style = "|" if "\n" in text else None
-    if any(
-        character in text for character in "\x85\u2028\u2029"
-    ):  # line breaks to PyYAML: lost if not escaped
+    if any(each in text for each in "\x85\u2028\u2029"):  # line breaks to PyYAML: lost if not escaped
         style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -54,12 +52,12 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def title(item: Object) -> str:
-    """Return how people call an object: ``Job "digits"``."""
+    """Name an object for people: ``Job "digits"``."""
     return f'{item["kind"]} "{item["metadata"].get("name", "")}"'
 
 
 def write(objects: Sequence[Object]) -> Manifest:
-    """Return objects as the YAML that ``kubectl apply -f`` takes, one document each."""
+    """Write objects as YAML for ``kubectl apply -f``, one document each."""
     return Manifest(
         "---\n".join(
             yaml.dump(each, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
@@ -69,47 +67,39 @@ def write(objects: Sequence[Object]) -> Manifest:
 
 
 def read(path: Path) -> list[Object]:
-    """Return the objects in a YAML file.
+    """Read the objects of a YAML file.
 
     Raises:
-        BadInput: It cannot be read, is no YAML, or has something else than Kubernetes objects.
+        BadInput: It cannot be read, is no YAML, or has other things than Kubernetes objects.
     """
     return parse(read_text(path), about=str(path))
 
 
 def read_text(path: Path) -> str:
-    """Return a manifest as it is written."""
+    """Read the text of a manifest."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(
-            "the manifest cannot be read", about=f"{path}: {error}", fix="give the path of a YAML file"
-        ) from error
+        fix = "give the path of a YAML file"
+        raise BadInput("the manifest cannot be read", about=f"{path}: {error}", fix=fix) from error
 
 
 def parse(text: str, *, about: str) -> list[Object]:
-    """Return the objects in a YAML text."""
+    """Parse the objects of a YAML text."""
     try:
         objects = [each for each in yaml.safe_load_all(text) if each is not None]
     except yaml.YAMLError as error:
-        raise BadInput("this is not valid YAML", about=about, fix=f"mend it: {error}") from error
+        raise BadInput("this is not valid YAML", about=about, fix=f"correct it: {error}") from error
     for each in objects:
-        if not (
-            isinstance(each, dict)
-            and each.get("apiVersion")
-            and each.get("kind")
-            and isinstance(each.get("metadata"), dict)
-        ):
-            raise BadInput(
-                "a Kubernetes object needs apiVersion, kind and metadata",
-                about=about,
-                fix="add them, or give another file",
-            )
+        typed = isinstance(each, dict) and each.get("apiVersion") and each.get("kind")
+        if not typed or not isinstance(each.get("metadata"), dict):
+            what = "a Kubernetes object needs apiVersion, kind and metadata"
+            raise BadInput(what, about=about, fix="add them, or give another file")
     return objects
 
 
 def merge(base: object, patch: object) -> object:
-    """Return ``base`` with ``patch`` put over it, both left as they are.
+    """Merge ``patch`` into a copy of ``base``.
 
     Dicts merge; None removes; lists whose members have a ``name`` merge by it, other lists are replaced.
 
@@ -129,7 +119,7 @@ def merge(base: object, patch: object) -> object:
 
 
 def line_of(text: str, path: str, *, document: int = 0) -> int | None:
-    """Return the line, from 1, on which a field stands in YAML, or None if it is not there.
+    """Find the line, from 1, of a field in YAML; None if it has no such field.
 
     Args:
         path: As the API server writes it: ``spec.template.spec.containers[0].comand``.

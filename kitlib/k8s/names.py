@@ -1,7 +1,4 @@
-"""Names and labels: what Kubernetes allows, what is unique, and how the kit marks what it made.
-
-Pure. Whether a name is taken already is for the cluster to say, and so is not here.
-"""
+"""Names and labels: what Kubernetes allows, what is unique, and how the kit labels its objects. Pure."""
 
 import getpass
 import re
@@ -13,30 +10,29 @@ from kitlib.errors import BadInput
 KIT = "trainyard/kit"
 RUN = "trainyard/run"
 WORKER = "trainyard/worker"  # the number of a plain pod among the workers of its run
-ROLE = "trainyard/role"  # of a plain pod in its run: worker, or what the workers need beside them
+ROLE = "trainyard/role"  # of a plain pod in its run: worker, or store, master …
 VOLUME = "trainyard/volume"
 WORKSHOP = "trainyard/workshop"
 OWNER = "trainyard/owner"
 EXPIRES = "trainyard/expires"
-NOTEBOOK = "trainyard/notebook"  # on what notebooks make by kubectl
+NOTEBOOK = "trainyard/notebook"  # on what notebooks create by kubectl
 JOB_NAME = "batch.kubernetes.io/job-name"
 OPERATORS_JOB_NAME = "training.kubeflow.org/job-name"  # of PyTorchJobs and of ElasticJobs
 
 MAX_RUN_NAME = 52  # leaves room in 63 characters for the pods' "-<index>-<suffix>"
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_UNAMBIGUOUS = "bcdfghjkmnpqrstvwxz2456789"
+_UNAMBIGUOUS = "bcdfghjkmnpqrstvwxz2456789"  # no vowels, and no pair of characters that look alike
 
 
 def validate_name(name: object, *, kind: str, longest: int = 63) -> str:
-    """Return ``name`` if it is a DNS label (RFC 1123), as Kubernetes wants names to be.
+    """Check that a name is a DNS label (RFC 1123), as Kubernetes requires.
 
     Raises:
         BadInput: It is not; the error proposes one that is.
     """
     if not isinstance(name, str):
-        raise BadInput(
-            f"a {kind}'s name is text, not {type(name).__name__}", about=repr(name), fix=f'name="{kind}-1"'
-        )
+        what = f"a {kind}'s name is text, not {type(name).__name__}"
+        raise BadInput(what, about=repr(name), fix=f'name="{kind}-1"')
     if _DNS_LABEL.fullmatch(name) and len(name) <= longest:
         return name
     raise BadInput(
@@ -48,15 +44,12 @@ def validate_name(name: object, *, kind: str, longest: int = 63) -> str:
 
 
 def slug(text: str, longest: int = 63) -> str:
-    """Return ``text`` made into a DNS label, or an empty string if nothing of it can stay."""
+    """Convert text to a DNS label; empty if nothing of it can stay."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:longest].rstrip("-")
 
 
 def unique(stem: str) -> str:
-    """Return a run name that begins with ``stem`` and is, in practice, not taken.
-
-    The suffix has no vowel, so it spells no word, and no pair of characters that look alike.
-    """
+    """Make a run name that begins with ``stem`` and is, in practice, not taken."""
     suffix = "".join(secrets.choice(_UNAMBIGUOUS) for _ in range(5))
     return f"{slug(stem, MAX_RUN_NAME - 6) or 'run'}-{suffix}"
 
@@ -69,20 +62,17 @@ def labels(
     volume: str | None = None,
     now: datetime | None = None,
 ) -> dict[str, str]:
-    """Return the labels of one run or volume: by them, and only by them, the kit finds and deletes things."""
+    """Make the labels of one run or volume, by which alone the kit finds and deletes its objects."""
     expires = (now or datetime.now(UTC)) + lifetime
-    whose = {RUN: run, VOLUME: volume}
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = "unknown"
     return {
         KIT: "true",
-        **{label: name for label, name in whose.items() if name is not None},
+        **({RUN: run} if run is not None else {}),
+        **({VOLUME: volume} if volume is not None else {}),
         WORKSHOP: slug(workshop) or "none",
-        OWNER: slug(_user()) or "unknown",
+        OWNER: slug(user) or "unknown",
         EXPIRES: expires.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ"),
     }
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return "unknown"

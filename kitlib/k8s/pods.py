@@ -1,4 +1,4 @@
-"""Reading a pod: its rank, what it is doing in kubectl's words, and why it does not run. Pure."""
+"""Reading a pod: its rank, its status in kubectl's words, and why it does not run. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -10,28 +10,27 @@ from kitlib.k8s.manifests import Object
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 PART, PART_INDEX = "elasticdl-replica-type", "elasticdl-replica-index"
-LONGEST = 500  # characters of a reason
 REPLICA = "training.kubeflow.org/replica-index"  # among the masters, or among the workers
+LONGEST = 500  # characters of a reason
 
 
 def node_rank(pod: Object) -> int | None:
-    """Return the pod's number among those of its run, as whoever made the pod has numbered it.
+    """Read the pod's number in its run, as whatever created the pod has numbered it.
 
-    A Job writes it into an annotation, and so into the pods of a TrainJob too. The Training Operator numbers
-    masters and workers apart, and writes what it counts together into the environment. Workers that are plain
-    pods have the kit's label.
+    A Job writes it into an annotation, also for a TrainJob. The Training Operator numbers masters and workers
+    apart, and puts the rank among both into the environment. Plain pods have the kit's label.
     """
     meta = pod["metadata"]
     labels = meta.get("labels") or {}
     index = labels.get(names.WORKER, labels.get(INDEX, (meta.get("annotations") or {}).get(INDEX)))
     if index is None and REPLICA in labels:
-        given = (each for container in pod["spec"]["containers"] for each in container.get("env") or [])
-        index = next((each.get("value") for each in given if each["name"] == "RANK"), labels[REPLICA])
+        env = (each for container in pod["spec"]["containers"] for each in container.get("env") or [])
+        index = next((each.get("value") for each in env if each["name"] == "RANK"), labels[REPLICA])
     return int(index) if index is not None else None
 
 
 def replica_id(pod: Object) -> int | str:
-    """Return by what a pod is known in its run: its rank; among parameter servers role and number.
+    """Identify a pod in its run: by its rank; among parameter servers by role and number.
 
     Example:
         >>> labels = {"elasticdl-replica-type": "ps", "elasticdl-replica-index": "1"}
@@ -45,63 +44,55 @@ def replica_id(pod: Object) -> int | str:
     return role if role == "master" else f"{role}-{labels.get(PART_INDEX)}"
 
 
-def is_replica_id(replica: object) -> bool:
-    """Return whether a master, server or worker can have this name: there may be one later."""
-    return isinstance(replica, str) and re.fullmatch(r"master|(worker|ps)-\d+", replica) is not None
+def is_replica_id(name: object) -> bool:
+    """Tell whether a master, server or worker may have this name."""
+    return isinstance(name, str) and re.fullmatch(r"master|(worker|ps)-\d+", name) is not None
 
 
 def display_name(replica: int | str) -> str:
-    """Return a replica as people call it: ``rank 3``, ``worker-3``."""
+    """Format a replica's identifier for people: ``rank 3``, ``worker-3``."""
     return f"rank {replica}" if isinstance(replica, int) else replica
 
 
 def phase(pod: Object) -> str:
-    """Return Pending, Running, Succeeded, Failed or Unknown."""
     return (pod.get("status") or {}).get("phase", "Pending")
 
 
 def finished(pod: Object) -> bool:
-    """Return whether its containers have run for the last time."""
     return phase(pod) in ("Succeeded", "Failed")
 
 
-def failed(pods: Iterable[Object]) -> list[Object]:
-    """Return those that failed, the first to do so first; of parameter servers, a failed master before all.
+def deleted(pod: Object) -> bool:
+    """Tell whether its deletion was requested."""
+    return bool(pod["metadata"].get("deletionTimestamp"))
 
-    Workers and servers may fail, and others take their places: what ends such a run is the master's end.
-    Those that failed because they were deleted come last, since times are whole seconds.
+
+def failed(pods: Iterable[Object]) -> list[Object]:
+    """Select the failed ones, the first to fail first; of parameter servers, a failed master before all.
+
+    Workers and servers are replaced when they fail: such a run ends with its master. Those that failed
+    because they were deleted come last, since times are whole seconds.
     """
     those = (each for each in pods if phase(each) == "Failed")
     return sorted(those, key=lambda pod: (replica_id(pod) != "master", deleted(pod), finished_at(pod)))
 
 
-def deleted(pod: Object) -> bool:
-    """Return whether somebody has asked for its deletion."""
-    return bool(pod["metadata"].get("deletionTimestamp"))
-
-
-def containers(pod: Object) -> list[Object]:
-    """Return the statuses of its containers, initial ones first."""
-    status = pod.get("status") or {}
-    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-
-
 def started(pod: Object) -> bool:
-    """Return whether its main container runs, or has run: whether there may be a log."""
+    """Tell whether its main container runs, or has run, so that there may be a log."""
     states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or []]
     return any("running" in state or "terminated" in state for state in states)
 
 
 def condition(pod: Object, kind: str) -> Object:
-    """Return a condition of the pod; an empty one if it has none of this kind."""
+    """Get a condition of the pod; an empty one if it has none of this kind."""
     every = (pod.get("status") or {}).get("conditions") or []
     return next((each for each in every if each["type"] == kind), {})
 
 
 def node_unreachable(pod: Object) -> str:
-    """Return that the pod's node does not answer, or an empty text.
+    """Describe that the pod's node does not answer; empty if it does.
 
-    The node controller then calls its pods not ready, and leaves alone the conditions that say otherwise.
+    The node controller then sets the pod's condition Ready to false, and leaves ContainersReady alone.
     """
     if (
         finished(pod)
@@ -115,13 +106,19 @@ def node_unreachable(pod: Object) -> str:
     return f"{words}, and it was evicted" if evicted else words
 
 
+def _states(pod: Object) -> list[tuple[Object, Object]]:
+    """List its containers' states, waiting and terminated; initial containers first."""
+    status = pod.get("status") or {}
+    every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    states = [each.get("state") or {} for each in every]
+    return [(each.get("waiting") or {}, each.get("terminated") or {}) for each in states]
+
+
 def status_word(pod: Object) -> str:
-    """Return one word on the pod, as in the STATUS column of ``kubectl get pods``."""
-    if pod["metadata"].get("deletionTimestamp"):
+    """Summarise the pod in one word, as the STATUS column of ``kubectl get pods``."""
+    if deleted(pod):
         return "Terminating"
-    for each in containers(pod):
-        state = each.get("state") or {}
-        waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    for waiting, ended in _states(pod):
         if waiting.get("reason") not in (None, "PodInitializing"):
             return waiting["reason"]
         if ended and ended.get("exitCode") != 0:
@@ -132,82 +129,68 @@ def status_word(pod: Object) -> str:
 
 
 def why(pod: Object) -> str:
-    """Return why a pod does not run, in the words of whoever holds it up; empty if nobody does."""
+    """Explain why a pod does not run, in the words of scheduler, kubelet or container; empty if it does."""
     if not finished(pod):
         scheduled = condition(pod, "PodScheduled")
         if scheduled.get("status") == "False":
             return scheduled.get("message") or scheduled.get("reason") or ""
-    for each in containers(pod):
-        state = each.get("state") or {}
-        waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
-        if waiting and waiting.get("message"):
+    for waiting, ended in _states(pod):
+        if waiting.get("message"):
             return f"{waiting.get('reason', 'Waiting')}: {waiting['message']}"
         if ended and ended.get("exitCode") != 0:
-            return _ended(ended)
+            words = _last_words((ended.get("message") or "").strip())
+            reason = f"{ended.get('reason') or 'Error'}, exit code {ended.get('exitCode')}"
+            return reason + (f": {words}" if words else "")
     return (pod.get("status") or {}).get("message") or node_unreachable(pod)
 
 
+def _last_words(message: str) -> str:
+    """Shorten a termination message, which may be the end of the container's log."""
+    if "\n" not in message:
+        return message[:LONGEST]
+    found = tracebacks.find(tracebacks.Line("", text) for text in tracebacks.with_head(message.splitlines()))
+    return found[0].error[:LONGEST] if found else ""
+
+
 def finished_at(pod: Object) -> str:
-    """Return when its first container failed, or the last one ended: RFC 3339, or an empty text."""
-    ended = [
-        state["terminated"] for each in containers(pod) if "terminated" in (state := each.get("state") or {})
-    ]
+    """Find when its first container failed, or the last one ended: RFC 3339, or an empty text."""
+    ended = [ended for _, ended in _states(pod) if ended]
     bad = [each.get("finishedAt") or "" for each in ended if each.get("exitCode") != 0]
     return min(bad) if bad else max((each.get("finishedAt") or "" for each in ended), default="")
 
 
 def last_message(pod: Object) -> list[tracebacks.Line]:
-    """Return what its containers left as their last words: the end of a log that may be gone."""
-    states = [each.get("state") or {} for each in containers(pod)]
-    ended = [state["terminated"] for state in states if "terminated" in state]
+    """Read its containers' termination messages: the end of a log that may be gone."""
     return [
         tracebacks.Line(each.get("finishedAt") or "", text)
-        for each in ended
-        if each.get("exitCode") != 0
+        for _, each in _states(pod)
+        if each and each.get("exitCode") != 0
         for text in tracebacks.with_head((each.get("message") or "").splitlines())
     ]
 
 
 def table(pods: Iterable[Object]) -> Table:
-    """Return pods as a table, those of a run by their rank."""
+    """Make a table of pods, those of a run by their rank."""
     ordered = sorted(
         pods, key=lambda pod: (-1 if node_rank(pod) is None else node_rank(pod), pod["metadata"]["name"])
     )
     ranked = any(node_rank(pod) is not None for pod in ordered)
     columns = ["pod", *(["rank"] if ranked else []), "status", "restarts", "node", "ip", "age", "why"]
-    rows = [
-        [
-            pod["metadata"]["name"],
-            *([node_rank(pod)] if ranked else []),
-            status_word(pod),
-            _restarts(pod),
-            pod["spec"].get("nodeName"),
-            (pod.get("status") or {}).get("podIP"),
-            age(pod["metadata"].get("creationTimestamp")),
-            why(pod),
-        ]
-        for pod in ordered
-    ]
-    if not any(row[-1] for row in rows):  # nobody waits
+    rows = []
+    for pod in ordered:
+        status = pod.get("status") or {}
+        rows.append(
+            [
+                pod["metadata"]["name"],
+                *([node_rank(pod)] if ranked else []),
+                status_word(pod),
+                sum(each.get("restartCount", 0) for each in status.get("containerStatuses") or []),
+                pod["spec"].get("nodeName"),
+                status.get("podIP"),
+                age(pod["metadata"].get("creationTimestamp")),
+                why(pod),
+            ]
+        )
+    if not any(row[-1] for row in rows):  # all run
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return Table(columns, rows, empty="no pods")
-
-
-def _restarts(pod: Object) -> int:
-    return sum(
-        each.get("restartCount", 0) for each in (pod.get("status") or {}).get("containerStatuses") or []
-    )
-
-
-def _ended(ended: Object) -> str:
-    reason, code = ended.get("reason") or "Error", ended.get("exitCode")
-    words = _last_words((ended.get("message") or "").strip())
-    return f"{reason}, exit code {code}" + (f": {words}" if words else "")
-
-
-def _last_words(message: str) -> str:
-    """Return what a termination message comes to: it may be the end of the container's log."""
-    if "\n" not in message:
-        return message[:LONGEST]
-    found = tracebacks.find(tracebacks.Line("", text) for text in tracebacks.with_head(message.splitlines()))
-    return found[0].error[:LONGEST] if found else ""

@@ -1,30 +1,16 @@
-"""Kubernetes's quantities, ``500m`` and ``2Gi``: checked before they are sent, and made readable in tables.
-Pure.
-"""
+"""Kubernetes quantities, ``500m`` and ``2Gi``: parsed, checked, and formatted for tables. Pure."""
 
 import re
 
 from kitlib.errors import BadInput
 
-_SUFFIXES = {
-    "": 1,
-    "n": 1e-9,
-    "u": 1e-6,
-    "m": 1e-3,
-    "k": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-}
+_SUFFIXES = {"": 1, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_SUFFIXES |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(n|u|m|k|M|G|T|Ki|Mi|Gi|Ti)?")
 
 
 def parse_quantity(quantity: str | int | float) -> float:
-    """Return the number a quantity stands for.
+    """Convert a quantity to a number.
 
     Example:
         >>> parse_quantity("500m"), parse_quantity("2Gi")
@@ -37,10 +23,10 @@ def parse_quantity(quantity: str | int | float) -> float:
 
 
 def check_quantity(value: object, *, what: str, example: str) -> str | None:
-    """Return a quantity as text, None for none.
+    """Check a quantity that is given; None is none.
 
     Raises:
-        BadInput: It is none, or not above 0.
+        BadInput: It is invalid, or not above 0.
     """
     if value is None:
         return None
@@ -48,7 +34,7 @@ def check_quantity(value: object, *, what: str, example: str) -> str | None:
     match = _QUANTITY.fullmatch(str(value)) if usable else None
     if match is None or parse_quantity(str(value)) <= 0:
         raise BadInput(
-            f"{what} is an amount above 0, in Kubernetes's way of writing",
+            f"{what} is a Kubernetes quantity above 0",
             about=f"{what}={value!r}",
             fix=f"{what}={example}",
         )
@@ -56,7 +42,7 @@ def check_quantity(value: object, *, what: str, example: str) -> str | None:
 
 
 def check_count(value: object, *, what: str, least: int, most: int) -> int:
-    """Return a whole number that is in range.
+    """Check that a value is a whole number in range.
 
     Raises:
         BadInput: It is of another type, or out of range.
@@ -71,7 +57,7 @@ def check_count(value: object, *, what: str, least: int, most: int) -> int:
 
 
 def format_bytes(bytes_: str | int | float | None) -> str:
-    """Return an amount of memory as people write it: ``7.8 GiB``."""
+    """Format an amount of memory: ``7.8 GiB``."""
     if bytes_ is None:
         return "-"
     size = parse_quantity(bytes_)
@@ -83,5 +69,5 @@ def format_bytes(bytes_: str | int | float | None) -> str:
 
 
 def format_cores(quantity: str | int | float | None) -> str:
-    """Return an amount of CPU as a number of cores: ``0.5``."""
+    """Format an amount of CPU as a number of cores: ``0.5``."""
     return "-" if quantity is None else f"{parse_quantity(quantity):g}"

@@ -1,30 +1,23 @@
 """What a user may do in a cluster, asked of the API server itself, before anything is tried.
 
-A row says what the course does, the right that it takes, whether this user has it, and which notebooks need
-it. The question is a SelfSubjectAccessReview for each right: what SelfSubjectRulesReview lists is not
-complete where a webhook decides, as on the clouds. How a right is granted is in `refusals`.
+Each row of the table is a SelfSubjectAccessReview: a SelfSubjectRulesReview is not complete where a webhook
+decides, as on the clouds. How a permission is granted is in `api_errors`.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kitlib.display.tables import Table
 from kitlib.k8s.api_errors import grant
 from kitlib.k8s.client import Kube
 
-COLUMNS = ("to", "takes", "allowed", "notebooks", "the role that would allow it")
-ALL = "all"
 
-
-@dataclass(frozen=True)
-class Right:
-    """Something that the course does.
+class Permission(NamedTuple):
+    """One permission that the course needs.
 
     Attributes:
-        to: What, in words.
-        verb: As RBAC has it.
-        resource: As RBAC has it, with its subresource: ``pods/exec``.
-        group: Its API group; empty for the core's.
-        everywhere: Whether it is asked for the whole cluster, and not for a namespace.
+        to: Its purpose.
+        verb, resource, group: As in RBAC; the resource with its subresource.
+        cluster_wide: Whether it is needed in the whole cluster, and not in a namespace.
         notebooks: Which need it.
     """
 
@@ -32,44 +25,46 @@ class Right:
     verb: str
     resource: str
     group: str = ""
-    everywhere: bool = False
-    notebooks: str = ALL
-
-    @property
-    def takes(self) -> str:
-        """The right, as people say it: ``create jobs.batch``."""
-        return f"{self.verb} {self.resource}{'.' + self.group if self.group else ''}"
+    cluster_wide: bool = False
+    notebooks: str = "all"
 
 
-RIGHTS = (
-    Right("launch runs", "create", "jobs", "batch"),
-    Right("give pods the trainer", "create", "configmaps"),
-    Right("give pods names", "create", "services"),
-    Right("see pods", "watch", "pods"),
-    Right("read what they write", "get", "pods/log"),
-    Right("see events", "list", "events"),
-    Right("delete runs", "delete", "jobs", "batch"),
-    Right("ask for volumes", "create", "persistentvolumeclaims", notebooks="02, 04, 06 to 11"),
-    Right("copy files, kill ranks", "create", "pods/exec", notebooks="02, 04, 06 to 11"),
-    Right("make pods", "create", "pods", notebooks="01, 02, 04, 06 to 11"),
-    Right("scale runs", "patch", "jobs", "batch", notebooks="07, 08"),
-    Right("give a run's master rights", "create", "roles", "rbac.authorization.k8s.io", notebooks="09"),
-    Right("see what pods use", "list", "pods", "metrics.k8s.io", notebooks="cluster.top"),
-    Right("see nodes", "list", "nodes", everywhere=True, notebooks="01, 09, 11"),
-    Right("see storage classes", "list", "storageclasses", "storage.k8s.io", True, "02"),
-    Right("see where a volume is", "get", "persistentvolumes", everywhere=True, notebooks="02"),
-    Right("bring a volume of one's own", "create", "persistentvolumes", everywhere=True, notebooks="02"),
-    Right("have priorities", "create", "priorityclasses", "scheduling.k8s.io", True, "09"),
-    Right("install operators", "create", "customresourcedefinitions", "apiextensions.k8s.io", True, "08"),
-    Right("give a workshop", "create", "namespaces", everywhere=True, notebooks="kit.workshop"),
+PERMISSIONS = (
+    Permission("launch runs", "create", "jobs", "batch"),
+    Permission("give pods the trainer", "create", "configmaps"),
+    Permission("give pods names", "create", "services"),
+    Permission("see pods", "watch", "pods"),
+    Permission("read logs", "get", "pods/log"),
+    Permission("see events", "list", "events"),
+    Permission("delete runs", "delete", "jobs", "batch"),
+    Permission("create volumes", "create", "persistentvolumeclaims", notebooks="02, 04, 06 to 11"),
+    Permission("copy files, kill ranks", "create", "pods/exec", notebooks="02, 04, 06 to 11"),
+    Permission("create pods", "create", "pods", notebooks="01, 02, 04, 06 to 11"),
+    Permission("scale runs", "patch", "jobs", "batch", notebooks="07, 08"),
+    Permission("give a run's master a role", "create", "roles", "rbac.authorization.k8s.io", notebooks="09"),
+    Permission("see the use of pods", "list", "pods", "metrics.k8s.io", notebooks="cluster.top"),
+    Permission("see nodes", "list", "nodes", "", True, "01, 09, 11"),
+    Permission("see storage classes", "list", "storageclasses", "storage.k8s.io", True, "02"),
+    Permission("see where a volume is", "get", "persistentvolumes", "", True, "02"),
+    Permission("bring a volume of one's own", "create", "persistentvolumes", "", True, "02"),
+    Permission("create priorities", "create", "priorityclasses", "scheduling.k8s.io", True, "09"),
+    Permission(
+        "install operators", "create", "customresourcedefinitions", "apiextensions.k8s.io", True, "08"
+    ),
+    Permission("give a workshop", "create", "namespaces", "", True, "kit.workshop"),
 )
 
 
-def may(kube: Kube, right: Right) -> bool:
-    """Return whether this user has a right, in this namespace or in the whole cluster."""
-    resource, _, part = right.resource.partition("/")
-    attributes = {"verb": right.verb, "resource": resource, "subresource": part, "group": right.group}
-    if not right.everywhere:
+def may(kube: Kube, permission: Permission) -> bool:
+    """Ask whether this user has a permission, in this namespace or in the whole cluster."""
+    resource, _, part = permission.resource.partition("/")
+    attributes = {
+        "verb": permission.verb,
+        "resource": resource,
+        "subresource": part,
+        "group": permission.group,
+    }
+    if not permission.cluster_wide:
         attributes["namespace"] = kube.namespace
     review = {
         "apiVersion": "authorization.k8s.io/v1",
@@ -81,13 +76,12 @@ def may(kube: Kube, right: Right) -> bool:
 
 
 def table(kube: Kube) -> Table:
-    """Return a row for each right of :data:`RIGHTS`."""
+    """Make a row for each of :data:`PERMISSIONS`."""
     rows = []
-    for right in RIGHTS:
-        allowed = may(kube, right)
-        where = "" if right.everywhere else kube.namespace
-        how = grant(right.verb, right.resource, group=right.group, namespace=where).splitlines()[0]
-        rows.append(
-            (right.to, right.takes, "yes" if allowed else "NO", right.notebooks, "" if allowed else how)
-        )
-    return Table(COLUMNS, rows)
+    for each in PERMISSIONS:
+        allowed = may(kube, each)
+        where = "" if each.cluster_wide else kube.namespace
+        how = grant(each.verb, each.resource, group=each.group, namespace=where).splitlines()[0]
+        takes = f"{each.verb} {each.resource}{'.' + each.group if each.group else ''}"
+        rows.append((each.to, takes, "yes" if allowed else "NO", each.notebooks, "" if allowed else how))
+    return Table(("to", "takes", "allowed", "notebooks", "the role that would allow it"), rows)

@@ -1,10 +1,7 @@
-"""The one way in which the kit waits: for a state, seen by a watch, before a deadline.
-
-Whoever waits brings the states (an iterator that ends never, and yields at least once a second so that the
-deadline is kept) and says which of them is the end. Nothing here polls, and nothing here knows of Kubernetes.
+"""The one wait function: for a state of an endless iterator, before a deadline.
 
 A deadline that a user gives is for all of the wait. The kit's own is for a standstill, as a Deployment's
-``progressDeadlineSeconds``: each change begins it anew, for how long it takes is the machine's matter.
+``progressDeadlineSeconds``: each change restarts it, since machines differ in speed.
 """
 
 import time
@@ -31,20 +28,22 @@ def wait(
     progress_deadline: float = PROGRESS_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> State:
-    """Return the first of ``states`` for which ``until`` holds.
+    """Wait for the first of ``states`` for which ``until`` holds.
 
     Args:
-        timeout: Seconds for all of it; None waits as long as the line on the state changes.
-        what: What is waited for, as in "waiting for <what>".
+        states: Yields at least once a second, so that the deadline is kept.
+        until: Tells whether a state is the awaited one.
+        timeout: Seconds for all of it; None waits as long as the description changes.
+        what: As in "waiting for <what>".
         about: The object: ``run "digits"``.
-        resume: How to go on after an interruption or a timeout.
-        describe: One line on a state; the last one is in the error.
-        report: Called with that line while the wait goes on, for people to see.
-        progress_deadline: Seconds for which that line may stay the same, where there is no ``timeout``.
+        resume: The fix after an interruption or a timeout.
+        describe: Describes a state in a line; the last one is in the error.
+        report: Called with each description.
+        progress_deadline: Seconds for which the description may stay the same, where there is no ``timeout``.
 
     Raises:
         WaitTimeout: The deadline passed; the error has the last state.
-        Interrupted: The user pressed the key; nothing else was touched.
+        Interrupted: By the user; nothing else was changed.
     """
     limit = seconds(progress_deadline if timeout is None else timeout)
     deadline, before = clock() + limit, None
@@ -68,15 +67,14 @@ def wait(
 
 
 def seconds(timeout: object) -> float:
-    """Return a timeout that can be used.
+    """Check a timeout.
 
     Raises:
-        BadInput: It is no number of seconds above 0.
+        BadInput: It is not a number of seconds above 0.
     """
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-        raise BadInput(
-            "a timeout is a number of seconds above 0", about=f"timeout={timeout!r}", fix="timeout=300"
-        )
+        what = "a timeout is a number of seconds above 0"
+        raise BadInput(what, about=f"timeout={timeout!r}", fix="timeout=300")
     return float(timeout)
 
 

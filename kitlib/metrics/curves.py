@@ -1,8 +1,8 @@
-"""What a run's events amount to, in bounded memory: curves by rank, epochs, the latest figures. Pure.
+"""Training curves by rank, epochs and the latest figures, from a run's events in bounded memory. Pure.
 
-A run may report for days. Each rank keeps at most :data:`MOST_ROWS` rows; when they are full, its steps are
-put into buckets of which the rows with the least and the greatest loss stay, so no peak is lost. The smoothed
-loss is part of a row and does not depend on what was dropped. How it looks is in the modules beside this.
+Each rank keeps at most :data:`MOST_ROWS` rows; when they are full, its steps are put into buckets of which
+the rows with the least and the greatest loss stay, so no peak is lost. The smoothed loss is part of a row
+and does not depend on what was dropped.
 """
 
 import math
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kitlib.metrics.events import Event
+from kitlib.metrics.events import Event, is_number
 
 STEP, LOSS, SMOOTH, RATE, WORLD, GPU = range(6)  # the columns of a rank's rows
 MOST_ROWS = 4096
@@ -21,17 +21,17 @@ MOST_BYTES = 48_000  # of a frame, so that a browser far away keeps up
 
 
 @dataclass(frozen=True)
-class Frame:
-    """Curves made small enough to draw: one column a point, shared by all ranks.
+class Curves:
+    """Curves decimated to what can be drawn: one column a point, shared by all ranks.
 
     Attributes:
         steps: Of each column, rising; shape (columns,).
-        ranks: Whose losses these are.
+        ranks: Of the rows of ``loss``.
         loss: Shape (ranks, columns); NaN where a rank reported nothing.
         smooth: The mean over the ranks of their smoothed losses; shape (columns,).
-        rate: Images a second, all ranks together; NaN where nobody tells.
-        world: How many ranks there were.
-        gpu: Percent of each rank's GPU, shape (ranks, columns); no rows if nobody tells.
+        rate: Images a second, all ranks together; NaN where it is not reported.
+        world: The world size.
+        gpu: Percent of each rank's GPU, shape (ranks, columns); no rows if it is not reported.
     """
 
     steps: np.ndarray
@@ -44,8 +44,8 @@ class Frame:
 
 
 @dataclass
-class Epoch:
-    """What the ranks said of one epoch.
+class EpochMetrics:
+    """The ranks' reports of one epoch.
 
     Attributes:
         loss: By rank.
@@ -66,7 +66,7 @@ class Epoch:
 
 
 class TrainingMetrics:
-    """Events in, curves out; add from one thread.
+    """Training metrics of a run; add its events from one thread.
 
     Example:
         >>> training = TrainingMetrics(metrics.parse(lines))
@@ -75,7 +75,7 @@ class TrainingMetrics:
     """
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
-        self.epochs: dict[int, Epoch] = {}
+        self.epochs: dict[int, EpochMetrics] = {}
         self.accuracy: float | None = None
         self.world_size = 0
         self.synthetic = False
@@ -85,7 +85,7 @@ class TrainingMetrics:
             self.add(each)
 
     def add(self, event: Event) -> None:
-        """Take in one event; one without usable figures changes nothing."""
+        """Add one event; one without usable figures changes nothing."""
         self.world_size = event.world_size
         self.synthetic = self.synthetic or event.fields.get("synthetic") is True
         if event.event == "step":
@@ -108,7 +108,7 @@ class TrainingMetrics:
         return max((int(each.newest[STEP]) for each in self._rows.values()), default=None)
 
     def first_and_last_loss(self) -> tuple[float, float]:
-        """Return the mean over the ranks of their first and of their last losses; NaN without any."""
+        """Average over the ranks their first and their last losses; NaN without any."""
         ends = [(each.view[0, LOSS], each.newest[LOSS]) for each in self._rows.values()]
         if not ends:
             return math.nan, math.nan
@@ -116,14 +116,14 @@ class TrainingMetrics:
         return float(first), float(last)
 
     def latest(self) -> list[tuple[int, int, float, float, float]]:
-        """Return rank, step, loss, smoothed loss and images a second of each rank, as last reported."""
+        """List rank, step, loss, smoothed loss and images a second of each rank, as last reported."""
         return [
             (rank, int(row[STEP]), float(row[LOSS]), float(row[SMOOTH]), float(row[RATE]))
             for rank, row in ((rank, self._rows[rank].newest) for rank in self.ranks)
         ]
 
-    def frame(self) -> Frame:
-        """Return all curves, decimated where they have more points than can be seen."""
+    def frame(self) -> Curves:
+        """Build all curves, decimated where they have more points than can be seen."""
         ranks = self.ranks
         buckets = max(LEAST_BUCKETS, min(MOST_BUCKETS, MOST_BYTES // (8 * (len(ranks) + 4))))
         rows = [self._rows[rank].view for rank in ranks]
@@ -151,7 +151,7 @@ class TrainingMetrics:
         number, loss = event.fields.get("epoch"), _number(event.fields.get("loss"))
         if not isinstance(number, int):
             return
-        epoch = self.epochs.setdefault(number, Epoch())
+        epoch = self.epochs.setdefault(number, EpochMetrics())
         if loss is not None:
             epoch.loss[event.rank] = loss
         rate, seconds = (_number(event.fields.get(key)) for key in ("images_per_s", "seconds"))
@@ -205,7 +205,7 @@ class _Rows:
 
 
 def _width(rows: list[np.ndarray], buckets: int) -> int:
-    """Return the steps in a bucket: a power of two, so that old buckets stay as they are."""
+    """Choose the steps in a bucket: a power of two, so that old buckets stay as they are."""
     steps = max(float(each[-1, STEP]) for each in rows) - min(float(each[0, STEP]) for each in rows)
     return 2 ** max(0, math.ceil(math.log2(max(1.0, (steps + 1) / buckets))))
 
@@ -220,7 +220,7 @@ def _extremes(rows: np.ndarray, width: int) -> np.ndarray:
 
 
 def _gridded(rows: np.ndarray, width: int) -> np.ndarray:
-    """Return the extremes of each bucket at its beginning and its middle, where every rank has its points."""
+    """Place the extremes of each bucket at its beginning and its middle, the same for every rank."""
     kept = _extremes(rows, width)
     bucket = kept[:, STEP] // width
     second = np.diff(bucket, prepend=-1) == 0
@@ -228,14 +228,13 @@ def _gridded(rows: np.ndarray, width: int) -> np.ndarray:
     return kept
 
 
-def _frame(steps: np.ndarray, ranks: tuple[int, ...], spread: np.ndarray) -> Frame:
-    """Return the curves over all ranks, from what each has said at the steps at which it spoke."""
+def _frame(steps: np.ndarray, ranks: tuple[int, ...], spread: np.ndarray) -> Curves:
     filled = _filled(spread)
     said = spread[:, :, WORLD]  # not filled: a rank that left says no more how many there are
     world = np.max(said, axis=0, initial=0, where=~np.isnan(said))
     part = np.array(ranks)[:, None] < np.maximum(world, 1)[None, :]  # a rank that left counts no more
     gpu = spread[:, :, GPU]
-    return Frame(
+    return Curves(
         steps=steps,
         ranks=ranks,
         loss=spread[:, :, LOSS],
@@ -247,14 +246,13 @@ def _frame(steps: np.ndarray, ranks: tuple[int, ...], spread: np.ndarray) -> Fra
 
 
 def _filled(spread: np.ndarray) -> np.ndarray:
-    """Return it with the holes of each rank filled by what it said last."""
+    """Fill the holes of each rank with its last report."""
     there = ~np.isnan(spread[:, :, STEP])
     index = np.maximum.accumulate(np.where(there, np.arange(spread.shape[1]), 0), axis=1)
     return np.take_along_axis(spread, index[:, :, None], axis=1)
 
 
 def _over_ranks(values: np.ndarray, part: np.ndarray, *, mean: bool) -> np.ndarray:
-    """Return the mean or the sum over the ranks that take part and have a value; NaN where none has."""
     known = part & ~np.isnan(values)
     count = known.sum(axis=0)
     total = np.where(known, values, 0.0).sum(axis=0)
@@ -262,4 +260,4 @@ def _over_ranks(values: np.ndarray, part: np.ndarray, *, mean: bool) -> np.ndarr
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if is_number(value) else None

@@ -1,8 +1,7 @@
 """Log lines as people read them: an event as ``rank 2  epoch 3  step 140  loss 0.4312``, other text as it is.
 
-Pods write what they like, and the reader may be an instructor whose rights the pods do not have: no line from
-here has a control character, so none moves the cursor of a terminal, hides text or sets a title. Pure. What
-events amount to is in `run_progress` and `widgets.training`; programs read the JSON itself, by `metrics`.
+The reader may be an instructor with more rights than the pods: no line from here has a control character, so
+none moves the cursor of a terminal, hides text or sets a title. Pure.
 """
 
 import math
@@ -10,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from kitlib.display.tables import printable
-from kitlib.metrics.events import parse_object
+from kitlib.metrics.events import is_number, parse_object
 
 MOST_ITEMS = 4  # of a list that is shown; a longer one is counted
 LONGEST = 500  # characters of a text in an event
@@ -34,11 +33,11 @@ _TOTALS = {"epoch": "epochs", "step": "steps"}
 
 
 def format_line(text: str, *, pod: str = "") -> str:
-    """Return a line of a log as people read it: an event in words, any other text without control characters.
+    """Format a line of a log for people: an event in words, any other text without control characters.
 
     Args:
         text: As it was written.
-        pod: What the reader knows already, such as ``rank 2``; it is not said again.
+        pod: The pod's name, such as ``rank 2``, which is not repeated.
 
     Example:
         >>> format_line('{"event": "step", "time": 1.5, "rank": 2, "step": 140, "images_per_s": 1203.7}')
@@ -52,12 +51,12 @@ def format_line(text: str, *, pod: str = "") -> str:
 
 
 def json_of(text: str) -> str:
-    """Return the JSON object of a line as it was written; an empty text where the line is something else."""
+    """Extract the JSON object of a line as it was written; empty if it has none."""
     return text[text.index("{") :] if _split(text)[1] else ""
 
 
 def number(value: float) -> str:
-    """Return a number with at most 4 significant digits, or all that a whole number has.
+    """Format a number with at most 4 significant digits, a whole number with all.
 
     Example:
         >>> number(0.431234), number(1203.7), number(76234)
@@ -70,7 +69,6 @@ def number(value: float) -> str:
 
 
 def _split(text: str) -> tuple[str, dict[str, object]]:
-    """Return what is before a line's JSON, and the JSON; nothing if the line is for people."""
     body = parse_object(text) or {}
     head = text.partition("{")[0].strip()  # torchrun may put "[default0]:" in front
     return (head, body) if not head or _is_event(body) else (text, {})
@@ -78,10 +76,6 @@ def _split(text: str) -> tuple[str, dict[str, object]]:
 
 def _is_event(body: Mapping[str, object]) -> bool:
     return isinstance(body.get("event"), str)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _event(body: Mapping[str, object], pod: str) -> str:
@@ -92,7 +86,7 @@ def _event(body: Mapping[str, object], pod: str) -> str:
         rest.pop("world_size", None)
     who = _who(rest)
     rest = {name: value for name, value in rest.items() if value is not None or name not in _FIGURES}
-    figures = [(name, _figure(name, rest)) for name in _FIGURES if _is_number(rest.get(name))]
+    figures = [(name, _figure(name, rest)) for name in _FIGURES if is_number(rest.get(name))]
     if kind == "epoch" and figures and figures[0][0] == "epoch":
         figures[0] = ("epoch", f"{figures[0][1]} done")
         kind = ""
@@ -103,9 +97,8 @@ def _event(body: Mapping[str, object], pod: str) -> str:
 
 
 def _who(rest: dict[str, object]) -> str:
-    """Take out of an event who says it, and return it as its pod is called: ``rank 2``, ``worker-3``."""
     rank, role = rest.get("rank"), rest.get("role")
-    if not _is_number(rank):
+    if not is_number(rank):
         return ""
     del rest["rank"]
     if not isinstance(role, str):
@@ -115,13 +108,12 @@ def _who(rest: dict[str, object]) -> str:
 
 
 def _figure(name: str, rest: dict[str, object]) -> str:
-    """Take a figure out of an event, and return it in words."""
     factor, words = _FIGURES[name]
     value, total = rest.pop(name), rest.get(_TOTALS.get(name, ""))
     if name == "accuracy" and not 0 <= value <= 1:
         return f"accuracy {number(value)}"
     shown = number(value if factor == 1 else value * factor)
-    if isinstance(value, int) and _is_number(total):
+    if isinstance(value, int) and is_number(total):
         shown += f"/{number(rest.pop(_TOTALS[name]))}"
     return words.format(shown)
 
@@ -131,7 +123,6 @@ def _pairs(fields: Mapping[str, object]) -> str:
 
 
 def _value(value: object) -> str:
-    """Return a value in a few characters: arrays, images and the like are counted."""
     if isinstance(value, list | dict):
         items = value if isinstance(value, list) else value.values()
         if len(value) > MOST_ITEMS or any(isinstance(each, list | dict) for each in items):
@@ -141,7 +132,7 @@ def _value(value: object) -> str:
     if isinstance(value, str):
         text = _text(value)
         return text if re.fullmatch(r"[^\s\"=]+", text) else f'"{text}"'
-    if _is_number(value):
+    if is_number(value):
         return number(value)
     return {None: "null", True: "true", False: "false"}[value]
 
@@ -155,7 +146,6 @@ def _text(text: str) -> str:
 
 
 def _count(value: object) -> int:
-    """Return how many values are in lists of lists, however deep."""
     left, count = [value], 0
     while left:
         each = left.pop()

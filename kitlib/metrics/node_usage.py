@@ -15,19 +15,19 @@ from kitlib.k8s.pods import finished
 from kitlib.k8s.quantities import format_bytes, format_cores, parse_quantity
 
 GPU = "nvidia.com/gpu"
-MOST_SAMPLES = 720
+MAX_SAMPLES = 720
 _COUNTERS = {"node_cpu_usage_seconds_total": "cpu", "node_memory_working_set_bytes": "memory"}
 
 
 @dataclass(frozen=True)
 class NodeUse:
-    """The use of a node at one time.
+    """The use of a node at one time; None where it is not known.
 
     Attributes:
-        cpu: Cores; None where nobody tells.
-        memory: Bytes; None where nobody tells.
-        gpus: How many its pods have asked for.
-        gpu: Percent of them in use, as trainers tell; None where none does.
+        cpu: Cores.
+        memory: Bytes.
+        gpus: GPUs that its pods request.
+        gpu: Percent of them in use, as trainers report it.
     """
 
     cpu: float | None = None
@@ -37,11 +37,11 @@ class NodeUse:
 
 
 def read_counters(text: Iterable[str], now: float) -> tuple[float, float, float] | None:
-    """Return when a kubelet has counted, the seconds of CPU until then, and the bytes in use.
+    """Read a kubelet's counters: their time, the seconds of CPU until then, and the bytes in use.
 
     Args:
         text: The lines of its ``/metrics/resource``.
-        now: Seconds since 1970, for a kubelet that does not say when it counted.
+        now: Seconds since 1970, for a kubelet that gives no time.
     """
     found: dict[str, tuple[float, float]] = {}
     for line in text:
@@ -54,57 +54,51 @@ def read_counters(text: Iterable[str], now: float) -> tuple[float, float, float]
 
 
 class Rates:
-    """Counters of CPU seconds into cores in use, by node."""
+    """Counters of CPU seconds converted to cores in use, by node."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[float, float]] = {}
         self._last: dict[str, float] = {}
 
     def add(self, node: str, at: float, seconds: float) -> float | None:
-        """Return the cores in use since the counter was read last; None the first time."""
+        """Compute the cores in use since the counter was read last; None the first time."""
         before = self._before.get(node)
-        if before is None or seconds < before[1]:  # the first look, or the node began anew
+        if before is None or seconds < before[1]:  # the first reading, or the node has restarted
             self._before[node] = at, seconds
             return None
-        if at > before[0]:  # kubelets may count more seldom than they are asked
+        if at > before[0]:  # kubelets may count less often than they are read
             self._last[node] = (seconds - before[1]) / (at - before[0])
             self._before[node] = at, seconds
         return self._last.get(node)
 
 
 def figures(metrics: Iterable[Object]) -> dict[str, tuple[float, float]]:
-    """Return cores and bytes by node, from objects of kind NodeMetrics."""
+    """Read cores and bytes by node from objects of kind NodeMetrics."""
     return {
-        each["metadata"]["name"]: (
-            parse_quantity(each["usage"]["cpu"]),
-            parse_quantity(each["usage"]["memory"]),
-        )
+        each["metadata"]["name"]: tuple(parse_quantity(each["usage"][kind]) for kind in ("cpu", "memory"))
         for each in metrics
     }
 
 
 def gpus_held(pods: Iterable[Object]) -> dict[str, float]:
-    """Return how many GPUs the pods of each node have asked for."""
+    """Count the GPUs that the pods of each node request."""
     held: dict[str, float] = {}
     for pod in pods:
         node = pod["spec"].get("nodeName")
         if node and not finished(pod):
-            wanted = sum(
-                parse_quantity(((each.get("resources") or {}).get("limits") or {}).get(GPU, 0))
-                for each in pod["spec"]["containers"]
-            )
-            held[node] = held.get(node, 0.0) + wanted
+            limits = ((each.get("resources") or {}).get("limits") or {} for each in pod["spec"]["containers"])
+            held[node] = held.get(node, 0.0) + sum(parse_quantity(each.get(GPU, 0)) for each in limits)
     return held
 
 
 @dataclass
 class UsageHistory:
-    """Samples of all nodes, a bounded number of them: when they are too many, every other one is dropped.
+    """Samples of all nodes, a bounded number of them: when there are too many, every other one is dropped.
 
     Attributes:
-        capacity: Of each node that was ever seen: cpu, memory, gpus.
+        capacity: cpu, memory and gpus of each node that was ever seen.
         times: Seconds since 1970.
-        samples: NodeUse by node, at each of the times.
+        samples: Use by node, at each of the times.
     """
 
     capacity: dict[str, tuple[float, float, float]] = field(default_factory=dict)
@@ -113,7 +107,7 @@ class UsageHistory:
     count: int = 0
 
     def add(self, at: float, nodes: Iterable[Object], use: Mapping[str, NodeUse]) -> None:
-        """Take in one sample."""
+        """Add one sample."""
         for node in nodes:
             has = (node.get("status") or {}).get("allocatable") or {}
             self.capacity[node["metadata"]["name"]] = tuple(
@@ -122,7 +116,7 @@ class UsageHistory:
         self.times.append(at)
         self.samples.append(use)
         self.count += 1
-        if len(self.times) > MOST_SAMPLES:
+        if len(self.times) > MAX_SAMPLES:
             del self.times[1::2], self.samples[1::2]
 
     @property
@@ -131,10 +125,10 @@ class UsageHistory:
         return sorted(self.capacity)
 
     def percent(self, kind: str) -> np.ndarray:
-        """Return the use of ``cpu``, ``memory``, ``gpus`` (asked for) or ``gpu`` (in use, as trainers tell).
+        """Compute the use of ``cpu``, ``memory``, ``gpus`` (requested) or ``gpu`` (in use).
 
         Returns:
-            Percent of what is allocatable, of shape (nodes, samples); NaN where nobody tells.
+            Percent of what is allocatable, of shape (nodes, samples); NaN where it is not known.
         """
         rows = [[self._share(kind, name, each.get(name)) for each in self.samples] for name in self.nodes]
         return np.array(rows, dtype=float).reshape(len(rows), len(self.samples))
@@ -150,7 +144,7 @@ class UsageHistory:
 
 
 def node_usage(metrics: Iterable[Object], nodes: Iterable[Object]) -> Table:
-    """Return the use of each node, with its share of what is allocatable there.
+    """Make a table of the use of each node, with its share of what is allocatable there.
 
     Args:
         metrics: Objects of kind NodeMetrics.
@@ -161,36 +155,28 @@ def node_usage(metrics: Iterable[Object], nodes: Iterable[Object]) -> Table:
     for node in sorted(nodes, key=lambda each: each["metadata"]["name"]):
         name, has = node["metadata"]["name"], node["status"].get("allocatable") or {}
         usage = used.get(name, {})
-        shares = [_share(usage.get(kind), has.get(kind)) for kind in ("cpu", "memory")]
+        shares = [_percent(usage.get(kind), has.get(kind)) for kind in ("cpu", "memory")]
         rows.append((name, _cpu(usage.get("cpu")), shares[0], format_bytes(usage.get("memory")), shares[1]))
     return Table(("node", "cpu", "of cpu", "memory", "of memory"), rows, empty="no nodes")
 
 
 def pod_usage(metrics: Iterable[Object]) -> Table:
-    """Return the use of each pod, the sum of its containers', largest CPU first."""
+    """Make a table of the use of each pod, the sum of its containers', largest CPU first."""
     rows = []
     for pod in metrics:
         usages = [container["usage"] for container in pod["containers"]]
         cpu, memory = (sum(parse_quantity(usage[kind]) for usage in usages) for kind in ("cpu", "memory"))
         rows.append((cpu, memory, pod["metadata"]["name"]))
     rows.sort(key=lambda row: (-row[0], row[2]))
-    return Table(
-        ("pod", "cpu", "memory"),
-        [(name, _cpu(cpu), _memory(memory)) for cpu, memory, name in rows],
-        empty="no pod has figures yet",
-    )
+    shown = [(name, _cpu(cpu), format_bytes(round(memory))) for cpu, memory, name in rows]
+    return Table(("pod", "cpu", "memory"), shown, empty="no pod has figures yet")
 
 
 def _cpu(quantity: str | float | None) -> str:
-    """Return cores with three digits behind the point, metrics-server's nanocores being noise."""
     return "-" if quantity is None else format_cores(round(parse_quantity(quantity), 3))
 
 
-def _memory(size: float) -> str:
-    return format_bytes(round(size))
-
-
-def _share(used: str | None, has: str | None) -> str:
+def _percent(used: str | None, has: str | None) -> str:
     if used is None or has is None or not parse_quantity(has):
         return "-"
     return f"{parse_quantity(used) / parse_quantity(has):.0%}"

@@ -74,7 +74,7 @@ class LogCache:
         if not waiting:
             delete()
             return
-        followers, written = logs.LogFollowers(), {}
+        followers, written = logs.PodLogFollowers(), {}
         try:
             self._follow(waiting, followers, written)
             delete()
@@ -97,12 +97,14 @@ class LogCache:
                 self._keep(waiting[uid], lines)
 
     def _follow(
-        self, waiting: Mapping[str, Object], followers: logs.LogFollowers, written: dict[str, list[Line]]
+        self, waiting: Mapping[str, Object], followers: logs.PodLogFollowers, written: dict[str, list[Line]]
     ) -> None:
         for uid, pod in waiting.items():
             if uid not in written and pods.started(pod):
                 written[uid] = []
-                followers.add(uid, logs.LogFollower(self.kube, pod, partial(logs.complete, self.kube, pod)))
+                followers.add(
+                    uid, logs.PodLogFollower(self.kube, pod, partial(logs.complete, self.kube, pod))
+                )
 
     def _keep(self, pod: Object, lines: list[Line]) -> None:
         uid = pod["metadata"]["uid"]
@@ -181,10 +183,10 @@ class LogStream:
 
     def lines(self) -> Iterator[tuple[int | str, Line]]:
         """Yield each line as it is written, with its rank or the name of its replica."""
-        followers = logs.LogFollowers()
+        followers = logs.PodLogFollowers()
         try:
             for rank, pod in self._wait_for_pods().items():
-                followers.add(rank, logs.LogFollower(self.objects.kube, pod, partial(self._ended, pod)))
+                followers.add(rank, logs.PodLogFollower(self.objects.kube, pod, partial(self._ended, pod)))
             alive = True
             while alive:
                 alive = followers.alive()  # asked first: what they wrote before they ended is taken below

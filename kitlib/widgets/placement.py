@@ -45,7 +45,7 @@ class PlacementWatch(Watch):
         try:
             for seen in watch_objects(self.kube, WatchSpec("Pod")):
                 with self.lock:
-                    self.placement.see(seen["Pod"].values(), now=time.time())
+                    self.placement.observe(seen["Pod"].values(), now=time.time())
                 for pod in seen["Pod"].values():
                     if names.RUN in (pod["metadata"].get("labels") or {}):
                         self.logs.follow(pod, group_of(pod))
@@ -64,7 +64,7 @@ class PlacementWatch(Watch):
                 event = events.parse_line(line.text)
                 loss = event.fields.get("loss") if event is not None and event.event == "step" else None
                 if isinstance(loss, int | float) and event.time >= self.began:
-                    self.placement.hear(group, event.time, float(loss))
+                    self.placement.add_loss(group, event.time, float(loss))
 
     # Display
 
@@ -90,15 +90,15 @@ class PlacementWatch(Watch):
 
     def state(self) -> object:
         with self.lock:
-            return len(self.placement.stays), sum(map(len, self.placement.losses.values())), self.finished
+            return len(self.placement.intervals), sum(map(len, self.placement.losses.values())), self.finished
 
     def push(self, view: "LiveView") -> int:
         return 0
 
     def __repr__(self) -> str:
         with self.lock:
-            lasting = [each.state for each in self.placement.stays if each.ended is None]
-            seen = len({each.uid for each in self.placement.stays})
+            lasting = [each.state for each in self.placement.intervals if each.ended is None]
+            seen = len({each.uid for each in self.placement.intervals})
         running, waiting = lasting.count(RUNNING), lasting.count(WAITING)
         words = f"Placement in cluster {self.title}: {seen} pods seen, {running} run, {waiting} wait"
         return words + (f"; {self.trouble}" if self.trouble else "")

@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from kitlib.metrics.curves import Frame, TrainingMetrics
+from kitlib.metrics.curves import Curves, TrainingMetrics
 from kitlib.metrics.events import Event
 from kitlib.metrics.node_usage import UsageHistory
-from kitlib.metrics.placement import LEAVING, RUNNING, STARTING, WAITING, Placement, Stay, short
+from kitlib.metrics.placement import LEAVING, RUNNING, STARTING, WAITING, Placement, PodInterval, short
 
 MOST_IN_LEGEND = 8
 COLUMNS = 8  # of a grid of images
@@ -153,7 +153,7 @@ def plot_run(training: TrainingMetrics, *, title: str, words: str) -> Picture:
     return Picture(figure, words)
 
 
-def _draw_loss(axes: Axes, training: TrainingMetrics, *, title: str, frame: Frame | None = None) -> None:
+def _draw_loss(axes: Axes, training: TrainingMetrics, *, title: str, frame: Curves | None = None) -> None:
     frame = training.frame() if frame is None else frame
     few = len(frame.ranks) <= MOST_IN_LEGEND
     for rank, values in zip(frame.ranks, frame.loss, strict=True):
@@ -228,10 +228,12 @@ def plot_placement(placement: Placement, *, title: str, words: str, began: float
         began: Seconds since 1970 at the left end.
         now: At the right end.
     """
-    lanes = {PENDING: [each for each in placement.stays if each.state == WAITING and _is_visible(each, now)]}
-    lanes |= {node: [each for each in placement.stays if each.node == node] for node in placement.nodes}
+    lanes = {
+        PENDING: [each for each in placement.intervals if each.state == WAITING and _is_visible(each, now)]
+    }
+    lanes |= {node: [each for each in placement.intervals if each.node == node] for node in placement.nodes}
     rows = {lane: _stack(stays, now) for lane, stays in lanes.items()}
-    groups = list(dict.fromkeys(each.group for each in placement.stays))
+    groups = list(dict.fromkeys(each.group for each in placement.intervals))
     colours = {group: THEME.lines[index % len(THEME.lines)] for index, group in enumerate(groups)}
     height = 0.22 * sum(1 + max(each, default=0) for each in rows.values()) + 0.1 * len(rows) + 0.6
     heights = [max(1.6, height), *([1.5] * bool(placement.losses))]
@@ -251,7 +253,7 @@ def plot_placement(placement: Placement, *, title: str, words: str, began: float
 
 def _draw_stays(
     axes: Axes,
-    lanes: dict[str, list[Stay]],
+    lanes: dict[str, list[PodInterval]],
     rows: dict[str, list[int]],
     colours: dict[str, str],
     *,
@@ -275,7 +277,7 @@ def _draw_stays(
     axes.legend(handles=legend, frameon=False, fontsize="small", ncols=4, **place)
 
 
-def _draw_stay(axes: Axes, stay: Stay, at: float, colour: str, *, began: float, now: float) -> None:
+def _draw_stay(axes: Axes, stay: PodInterval, at: float, colour: str, *, began: float, now: float) -> None:
     start, end = max(stay.began, began), now if stay.ended is None else stay.ended
     look = {"facecolor": colour, "edgecolor": THEME.ground, "linewidth": 0.6} | LOOKS[stay.state]
     axes.barh(at, end - start, left=start - began, height=LANE, **look)
@@ -285,12 +287,12 @@ def _draw_stay(axes: Axes, stay: Stay, at: float, colour: str, *, began: float, 
         axes.text((start + end) / 2 - began, at, number, ha="center", va="center", fontsize=7, color=ink)
 
 
-def _is_visible(stay: Stay, now: float) -> bool:
+def _is_visible(stay: PodInterval, now: float) -> bool:
     """Leave out the milliseconds that every pod is without a node."""
     return (now if stay.ended is None else stay.ended) - stay.began > 0.1
 
 
-def _stack(stays: Sequence[Stay], now: float) -> list[int]:
+def _stack(stays: Sequence[PodInterval], now: float) -> list[int]:
     """Assign each stay a row of its lane: none covers another, and a pod keeps its row."""
     rows: list[int] = []
     free: list[tuple[float, str]] = []  # by row: until when, and by whom, it is taken

@@ -17,7 +17,7 @@ from kitlib.k8s import pods
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.watch import Snapshot
 from kitlib.metrics import events as metrics
-from kitlib.metrics.curves import Frame, TrainingMetrics
+from kitlib.metrics.curves import Curves, TrainingMetrics
 from kitlib.metrics.log_format import format_line
 from kitlib.widgets.plots import Picture, plot_run
 from kitlib.widgets.watch import PodLogs, Watch
@@ -221,7 +221,7 @@ class RunWatch(Watch):
             return self.summary()
 
 
-def rows_of(frame: Frame) -> list[tuple[str, int, np.ndarray]]:
+def rows_of(frame: Curves) -> list[tuple[str, int, np.ndarray]]:
     """Flatten a frame into rows for the browser: name, rank, values; the steps first."""
     rows = [
         ("step", 0, frame.steps),

@@ -203,8 +203,8 @@ class PodLogs:
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube
-        self.followed: dict[str, logs.LogFollower] = {}  # by the pods' uids
-        self._followers = logs.LogFollowers()
+        self.followed: dict[str, logs.PodLogFollower] = {}  # by the pods' uids
+        self._followers = logs.PodLogFollowers()
         self._positions: dict[str, logs.LogPosition] = {}
 
     def follow(self, pod: Object, key: Any, *, since: str = "") -> None:
@@ -219,7 +219,7 @@ class PodLogs:
         if uid not in self.followed and pods.started(pod):
             position = self._positions.setdefault(uid, logs.LogPosition(since))
             ended = partial(logs.complete, self.kube, pod)
-            self.followed[uid] = logs.LogFollower(self.kube, pod, ended, position)
+            self.followed[uid] = logs.PodLogFollower(self.kube, pod, ended, position)
             self._followers.add(key, self.followed[uid])
 
     def drain(self) -> list[tuple[Any, Line]]:

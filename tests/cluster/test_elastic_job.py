@@ -65,7 +65,7 @@ def until(cluster, what, condition):
 
 def began(placement, pod, state):
     """Return when a pod of this name was in a state, each time."""
-    return [each.began for each in placement.stays if (each.pod, each.state) == (pod, state)]
+    return [each.began for each in placement.intervals if (each.pod, each.state) == (pod, state)]
 
 
 def test_workers_give_way_to_a_service_of_high_priority_and_come_back(

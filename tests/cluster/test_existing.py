@@ -48,7 +48,7 @@ def spoil(attendee, tmp_path):
 def test_it_is_asked_what_this_user_may_do_and_said_what_would_allow_the_rest(attendee, local_cluster):
     theirs = kit.connect("existing", kubeconfig=attendee.kubeconfig, context="guest")
     told = {each["to"]: each for each in theirs.allowed()}
-    within = [each.to for each in rbac.RIGHTS if not each.everywhere]
+    within = [each.to for each in rbac.PERMISSIONS if not each.cluster_wide]
     assert {each["to"] for each in told.values() if each["allowed"] == "yes"} == set(within)
     assert "kubectl create clusterrole list-nodes" in told["see nodes"]["the role that would allow it"]
     assert {each["allowed"] for each in local_cluster.allowed()} == {"yes"}

@@ -7,7 +7,7 @@ import urllib3
 
 from kitlib.errors import Rejected
 from kitlib.k8s.client import Stream
-from kitlib.k8s.logs import LogFollower
+from kitlib.k8s.logs import PodLogFollower
 
 POD = {"metadata": {"name": "worker-0"}, "spec": {"containers": [{"name": "trainer"}]}}
 WRITTEN = b"".join(b"2026-01-01T00:00:0%d.5Z line %d\n" % (second, second) for second in range(4))
@@ -36,14 +36,14 @@ class Looks:
 @pytest.mark.parametrize("at", [58 + place for place in (0, 5, 21, 22, 25, 28)])
 def test_a_line_that_was_torn_by_the_death_of_an_agent_comes_whole_and_once(at):
     looks = Looks((WRITTEN[:at], False), (WRITTEN, False), (WRITTEN, True))
-    got = [line.text for line in LogFollower(looks, POD, looks.ended)]
+    got = [line.text for line in PodLogFollower(looks, POD, looks.ended)]
     assert got == [f"line {number}" for number in range(4)]
 
 
 def test_a_last_line_without_an_end_is_one_once_the_pod_has_ended():
     whole = WRITTEN[:-1]
     looks = Looks((whole, False), (whole, True), (whole, True))
-    got = [line.text for line in LogFollower(looks, POD, looks.ended)]
+    got = [line.text for line in PodLogFollower(looks, POD, looks.ended)]
     assert got == [f"line {number}" for number in range(4)]
 
 
@@ -60,6 +60,6 @@ def test_a_kubelet_that_does_not_know_its_pods_yet_is_asked_again():
             return super().stream(path, about=about, params=params)
 
     looks = Starting((WRITTEN, False), (WRITTEN, True), (WRITTEN, True))
-    assert len(list(LogFollower(looks, POD, looks.ended))) == 4
+    assert len(list(PodLogFollower(looks, POD, looks.ended))) == 4
     gone = Starting((b"", True))
-    assert list(LogFollower(gone, POD, gone.ended)) == []
+    assert list(PodLogFollower(gone, POD, gone.ended)) == []

@@ -25,15 +25,15 @@ def placement():
     seen = Placement(["node-0", "node-1"])
     look = {"node": "node-0", "phase": "Running"}
     gone = {"leaving": True, "why": "PreemptionByScheduler"}
-    seen.see([pod("a", **look)], now=START + 1)
-    seen.see([pod("a", **look), pod("n", name="nginx-x", app="nginx")], now=START + 2)
-    seen.see([pod("a", **look | gone), pod("n", name="nginx-x", app="nginx")], now=START + 3)
-    seen.see([pod("b"), pod("n", name="nginx-x", app="nginx", **look)], now=START + 5)
+    seen.observe([pod("a", **look)], now=START + 1)
+    seen.observe([pod("a", **look), pod("n", name="nginx-x", app="nginx")], now=START + 2)
+    seen.observe([pod("a", **look | gone), pod("n", name="nginx-x", app="nginx")], now=START + 3)
+    seen.observe([pod("b"), pod("n", name="nginx-x", app="nginx", **look)], now=START + 5)
     return seen
 
 
 def test_a_pods_time_is_told_by_state_and_place(placement):
-    stays = [(each.uid, each.state, each.node, each.began - START) for each in placement.stays]
+    stays = [(each.uid, each.state, each.node, each.began - START) for each in placement.intervals]
     assert stays == [
         ("a", "running", "node-0", 0),  # it ran before the first look: the API says since when
         ("n", "waiting", "", 2),
@@ -41,7 +41,7 @@ def test_a_pods_time_is_told_by_state_and_place(placement):
         ("b", "waiting", "", 5),
         ("n", "running", "node-0", 5),
     ]
-    assert [each.uid for each in placement.stays if each.ended is None] == ["b", "n"]
+    assert [each.uid for each in placement.intervals if each.ended is None] == ["b", "n"]
 
 
 def test_the_table_has_a_row_a_pod_also_where_two_had_one_name(placement):
@@ -68,7 +68,7 @@ def test_pods_are_of_their_run_or_else_of_their_job_or_app():
 
 def test_the_picture_has_a_lane_for_those_who_wait_and_one_for_each_node(placement):
     for step in range(20):
-        placement.hear("digits-worker-0", START + step / 4, 1 / (1 + step))
+        placement.add_loss("digits-worker-0", START + step / 4, 1 / (1 + step))
     figure = plot_placement(placement, title="lab", words="", began=START, now=START + 9).figure
     lanes, loss = figure.axes
     assert [each.get_text() for each in lanes.get_yticklabels()] == ["Pending", "node-0", "node-1"]
@@ -78,7 +78,7 @@ def test_the_picture_has_a_lane_for_those_who_wait_and_one_for_each_node(placeme
 
 def test_losses_of_a_long_run_stay_within_bounds(placement):
     for step in range(20_000):
-        placement.hear("digits", step, 1.0)
+        placement.add_loss("digits", step, 1.0)
     times = [time for time, _ in placement.losses["digits"]]
     assert len(times) <= 4096
     assert times[-1] == 19_999

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitlib.cli.follow import Lines
+from kitlib.cli.follow import LinePrinter
 from kitlib.display.tracebacks import Line
 from kitlib.metrics import events as metrics
 from kitlib.metrics.run_progress import RunProgress
@@ -100,7 +100,7 @@ def test_no_event_is_fatal(events):
 @pytest.mark.parametrize("output", ["text", "json"])
 def test_programs_get_the_json_as_it_was_written_and_people_get_words(capsys, output):
     written = '{"event":"step", "time":1.5,"rank":1,"world_size":2,"loss":0.123456789}'
-    lines = Lines("digits", only=None, output=output)
+    lines = LinePrinter("digits", only=None, output=output)
     for each in ("it begins", written, "[default0]:" + written):
         lines.add(1, Line("", each))
     out, err = capsys.readouterr()
