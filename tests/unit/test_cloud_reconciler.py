@@ -1,4 +1,4 @@
-"""Bringing things up and taking them down, on a cloud of made-up things in which time passes at once."""
+"""Creating and deleting resources in order, on a simulated cloud in simulated time."""
 
 import signal
 import threading

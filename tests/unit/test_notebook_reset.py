@@ -1,4 +1,4 @@
-"""What undoing a notebook comes to: whose a thing is, and in which order things go."""
+"""Which objects a reset of a notebook deletes, and in which order."""
 
 import pytest
 

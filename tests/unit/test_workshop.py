@@ -1,4 +1,4 @@
-"""What a workshop comes to before anything is made: room, networks, volumes that are shared, names."""
+"""Capacity, network isolation, shared volumes and names of a workshop, before anything is created."""
 
 import stat
 import zipfile

@@ -1,4 +1,4 @@
-"""Who is where in a workshop: what a notebook tells of itself, and the instructor's table of it."""
+"""The status of each attendee: what a notebook reports, and the instructor's table of it."""
 
 import json
 import threading
