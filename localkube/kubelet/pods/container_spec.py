@@ -75,8 +75,7 @@ async def start_request(
         VolumeError: A volume cannot be mounted as it says.
         ApiError: The API server did not answer.
     """
-    meta, name = pod["metadata"], container["name"]
-    uid = meta["uid"]
+    meta, uid, name = pod["metadata"], pod["metadata"]["uid"], container["name"]
     hostname = pod["spec"].get("hostname") or meta["name"][:63]
     program = pull(runtime, pod, container, previous)
     argv = _argv(container, program)
@@ -97,8 +96,7 @@ async def start_request(
     )
     fork_plan = plain = None
     if runtime.forkserver and (meta.get("annotations") or {}).get(WARM_ANNOTATION) != "false":
-        search = environment.get("PATH", "")
-        fork_plan = plan(process.args, environment, python=sys.executable, path=search)
+        fork_plan = plan(process.args, environment, python=sys.executable, path=environment.get("PATH", ""))
     if runtime.plain:
         spec, plain = runtime.plain.adapt(
             spec,
