@@ -45,7 +45,6 @@ def start(
     """Start a container; its first process becomes a child of the runtime's PID 1, which reaps it.
 
     Args:
-        spec: The container.
         fds: ``stdin``, ``stdout``, ``stderr``, and ``net``, ``uts``, ``ipc``: the pod's namespaces;
             ``pid`` if its containers share their processes.
         scratch: A directory on which the root is mounted.
@@ -156,10 +155,8 @@ def become(
     """Execute the command of ``process``, without privileges, in the namespaces of the caller.
 
     Args:
-        process: What to execute.
         fds: Its standard streams, unless it has a terminal.
         writer: Reports a failure, and the master of the terminal.
-        main: Called in place of the command.
         program: The file to execute, if it is not to be searched for.
     """
     try:

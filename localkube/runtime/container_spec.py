@@ -143,7 +143,6 @@ class StartRequest:
     """A request to start a container.
 
     Attributes:
-        spec: The container.
         stdin: Give it a pipe as standard input in place of /dev/null.
         fork_plan: How the forkserver can start it (``forkserver.command.ForkPlan``), if it can.
         plain: In plain mode.

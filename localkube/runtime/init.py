@@ -49,7 +49,6 @@ class RuntimeInit:
 
     Args:
         settings: ``mode``, ``scratch``, and those of ``enter_namespaces`` and ``make_network``.
-        listener: Where clients connect.
     """
 
     def __init__(self, settings: dict[str, Any], listener: socket.socket) -> None:

@@ -104,12 +104,9 @@ def start(
     """Start a container, or a command in one; the process becomes a child of the runtime, whoever calls.
 
     Args:
-        spec: The container.
         fds: ``stdin``, ``stdout``, ``stderr``; not used with a terminal.
         pod: The real paths of its pod.
-        init: The runtime's process id.
         main: Called in place of the command, when the caller has already loaded it.
-        first: It is the container's first process.
 
     Raises:
         ContainerStartError: With the stage that failed and a sentence.

@@ -68,9 +68,7 @@ def unplug_node(netlink: Netlink, request: dict[str, Any], pods: list[str]) -> N
     Nothing happens when it is off already.
 
     Args:
-        netlink: A route socket of the runtime.
         request: ``address`` of the node, and ``bridge``, the name of the one that its pods get.
-        pods: The addresses of its pods.
     """
     with _unless(errno.EADDRNOTAVAIL):
         netlink.delete_address(BRIDGE, request["address"], 32)
@@ -114,7 +112,6 @@ def make_pod(netlink: Netlink, request: dict[str, Any]) -> dict[str, int]:
     """Create a pod's network, UTS and IPC namespaces.
 
     Args:
-        netlink: A route socket of the runtime.
         request: ``hostname``, ``address``, ``prefix``, ``router`` (to ``services``), ``gateway`` (out);
             with ``share_processes`` its containers share a process namespace as well.
 

@@ -44,7 +44,6 @@ def build_root(spec: ContainerSpec, scratch: str) -> None:
     because an overlay over the host's root is refused in a user namespace.
 
     Args:
-        spec: The container.
         scratch: A directory on which the new root is mounted; containers share it without seeing each other.
     """
     mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1g")

@@ -37,7 +37,6 @@ def field(
     """Read one field of a pod as a container sees it.
 
     Args:
-        pod: The v1.Pod.
         path: A ``fieldPath``, for one ``metadata.labels['app']``, ``spec.nodeName``, ``status.podIP``.
         pod_ips: The pod's addresses; those of ``pod.status`` when empty.
         host_ips: The node's addresses; those of ``pod.status`` when empty.
@@ -78,7 +77,6 @@ def resource_field(
     """Read a container's request or limit, divided and rounded up.
 
     Args:
-        container: The v1.Container.
         resource: ``limits.cpu``, ``requests.memory``, ``limits.hugepages-2Mi``, …
         divisor: A quantity; none and ``0`` mean 1.
         node_allocatable: What the node offers; it stands for a limit of cpu, memory or ephemeral storage

@@ -66,10 +66,6 @@ def service_environment(pod: Object, services: Iterable[Object]) -> dict[str, st
 
     Those of ``default/kubernetes`` always; those of the services in the pod's namespace unless
     ``enableServiceLinks`` is false. A service without an address has none.
-
-    Args:
-        pod: The v1.Pod.
-        services: All v1.Service objects of the cluster.
     """
     namespace = pod["metadata"]["namespace"]
     links = pod["spec"].get("enableServiceLinks", True)
@@ -100,12 +96,9 @@ def container_environment(
     variables of ``envFrom``, to those declared before it, and to those of services, not to ``base``.
 
     Args:
-        container: The v1.Container (or init container).
-        pod: The v1.Pod.
         node: The v1.Node, whose ``status.allocatable`` stands for limits that are not set.
         configmaps: The ConfigMaps of the pod's namespace that exist, by name (see ``references``).
         secrets: The same for Secrets, with ``data`` in base64 as the API gives it.
-        service_env: See ``service_environment``.
         base: What the image, or the kit, sets by itself: PATH, HOSTNAME, …
         pod_ips: The pod's addresses, when ``pod.status`` does not have them yet.
         host_ips: The node's addresses, when ``pod.status`` does not have them yet.

@@ -85,9 +85,6 @@ class Execution:
 class Executions:
     """Starts commands in containers, and passes on their ends.
 
-    Args:
-        client: The connection to the runtime, whose exits of owner ``exec`` go to ``exited``.
-
     Example:
         >>> await executions.run(process.identity, ["cat", "/ready"], timeout=1.0)
         (0, b"yes\\n")
@@ -166,7 +163,6 @@ async def finish(execution: Execution, outputs: dict[str, Any]) -> int:
     nothing came is taken for the last.
 
     Args:
-        execution: What runs.
         outputs: For each stream, an async function that takes what came.
     """
     heard = asyncio.Event()

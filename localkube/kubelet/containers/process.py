@@ -26,8 +26,6 @@ class Process:
     Args:
         entry: The runtime's description: id, pid, started, status, ended, streams.
         descriptors: Our ends of its streams, owned from here on.
-        log_path: Where the output goes.
-        files: The kubelet's log files.
     """
 
     def __init__(

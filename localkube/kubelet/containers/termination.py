@@ -46,9 +46,7 @@ async def end(
     """End a container: its hook, its turn, SIGTERM, and after the rest of ``grace`` SIGKILL.
 
     Args:
-        process: The container's.
         grace: Seconds; without any it is killed.
-        kill: Sends a signal.
         hook: Its preStop hook.
         after: Those that it waits for.
     """

@@ -49,7 +49,6 @@ class Programs:
 
     Args:
         control_plane: The commands of those that came with the control plane, by name.
-        python: The interpreter for scripts.
     """
 
     control_plane: Mapping[str, Sequence[str]] = field(default_factory=dict)

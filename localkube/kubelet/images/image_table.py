@@ -95,7 +95,6 @@ def command_line(container: Mapping[str, Any], program: Sequence[str] = ()) -> l
     Source: https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/
 
     Args:
-        container: The v1.Container.
         program: The command of the image's program on this machine, which replaces the image's word for it.
     """
     image = stand_in(container["image"])

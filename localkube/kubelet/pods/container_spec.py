@@ -61,12 +61,7 @@ async def start_request(
     """Build the request that starts a container of a pod whose sandbox and volumes are ready.
 
     Args:
-        runtime: The kubelet's parts.
-        pod: The v1.Pod.
-        container: The v1.Container.
         pool: The node's addresses and devices.
-        address: The pod's address.
-        volumes: The pod's volumes, by name.
         restart: The number of this start, from 0.
         previous: Its record so far, for the back-off of its image.
 

@@ -36,12 +36,7 @@ _ANY = re.compile(r"(?<![\d.])0\.0\.0\.0(?![\d.])")
 
 @dataclass(frozen=True)
 class PlainPods:
-    """Adapts specifications of containers to plain mode.
-
-    Args:
-        addresses: Of this cluster on the loopback interface.
-        preload: The library.
-    """
+    """Adapts specifications of containers to plain mode."""
 
     addresses: LoopbackAddresses
     preload: Path
@@ -58,10 +53,7 @@ class PlainPods:
         """Adapt a specification, and write the pod's description for the preload library.
 
         Args:
-            spec: As for namespaces.
             directory: For this start of the container alone; removed with the pod.
-            address: The pod's.
-            namespace: The pod's.
             warn: Called with a sentence for what cannot be kept.
         """
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -85,10 +85,7 @@ def run(
     """Become the program of ``plan``; the calling process is a fork with its descriptors 0, 1 and 2 in place.
 
     Args:
-        plan: What to run.
         argv: The container's own command, for the case that it must start cold after all.
-        env: Its environment.
-        state: The forkserver's.
         last: Called when everything is set up, immediately before the program.
 
     Raises:
