@@ -5,6 +5,7 @@ the rest of it. Notebooks and the command line use the official client.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import ssl
@@ -149,25 +150,22 @@ class Api:
             return 0
 
     async def lines(self, path: str, params: dict[str, str]) -> AsyncIterator[bytes]:
-        """Yield the lines of a watch unparsed.
+        """Yield the lines of a watch, one JSON object each, unparsed.
 
         Raises:
             ApiError: It ended otherwise than by its own timeout.
         """
         try:
-            async with self.stream(path, params) as answer:
+            async with self._streams.get(self.server + path, params=params) as answer:
                 if answer.status >= 400:
                     raise _error(answer.status, await answer.read())
                 async for line in answer.content:
                     if line.startswith(b'{"type":"ERROR"'):
-                        raise _error(410, json.dumps(json.loads(line)["object"]).encode())
+                        status = json.loads(line)["object"]
+                        raise _error(status.get("code", 500), json.dumps(status).encode())
                     yield line
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ApiError(0, "Unreachable", f"watch {path}: {error or type(error).__name__}") from error
-
-    def stream(self, path: str, params: dict[str, str]) -> Any:
-        """Open a watch: one JSON object per line."""
-        return self._streams.get(self.server + path, params=params)
 
 
 class NodeApi(Api):
@@ -281,21 +279,15 @@ class Informer:
             "timeoutSeconds": "3000",
         }
         try:
-            async with self._api.stream(self._path, params) as answer:
-                if answer.status >= 400:
-                    raise _error(answer.status, await answer.read())
-                async for line in answer.content:
+            async with contextlib.aclosing(self._api.lines(self._path, params)) as lines:
+                async for line in lines:
                     if not (self._skip_simulated and is_on_simulated_node(line)):
                         self._event(json.loads(line))
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise ApiError(
-                0, "Unreachable", f"watch {self._path}: {error or type(error).__name__}"
-            ) from error
+        except ValueError as error:  # the connection was lost within a line
+            raise ApiError(0, "Unreachable", f"watch {self._path}: {error}") from error
 
     def _event(self, event: Object) -> None:
         change, item = event["type"], event["object"]
-        if change == "ERROR":
-            raise ApiError(item.get("code", 500), item.get("reason", ""), item.get("message", ""))
         self._version = item["metadata"]["resourceVersion"]
         if change != "BOOKMARK":
             self._apply(change, item)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from bench.lab import Lab
 from bench.measures import (
-    agent,
     async_checkpoint,
     busy_start,
     cifar10_cpu,
@@ -16,6 +15,7 @@ from bench.measures import (
     elastic_recovery,
     first_step,
     idle,
+    kubelet,
     local_process,
     log_follow,
     many_pods,
@@ -39,7 +39,7 @@ MEASURES: dict[str, Callable[[Lab], list[Result]]] = {
     "top": top.measure,
     "records": records.measure,
     "idle": idle.measure,
-    "agent": agent.measure,
+    "kubelet": kubelet.measure,
     "pod_start": pod_start.measure,
     "busy_start": busy_start.measure,
     "preemption": preemption.measure,

@@ -50,7 +50,7 @@ def test_a_run_outlives_the_death_of(victim, train, name):
 
 
 @pytest.mark.slow
-def test_the_digits_train_on_while_the_agent_is_killed(local_cluster, launch):
+def test_the_digits_train_on_while_the_kubelet_is_killed(local_cluster, launch):
     """The same with torch: two ranks that average their gradients, and the shared cluster's kubelet."""
     trainer = Path(__file__).parents[2] / "trainers" / "digits_ddp.py"
     run = launch(kit.IndexedJob(trainer, nodes=2, args=["--epochs", "12"]))

@@ -125,7 +125,7 @@ def shown(told, hidden):
     return [(what, where) for what, text in hidden.items() for where, all_ in told.items() if text in all_]
 
 
-def test_no_secret_is_in_the_logs_of_the_agent_and_the_components(cluster, hidden, state_home):
+def test_no_secret_is_in_the_logs_of_the_kubelet_and_the_components(cluster, hidden, state_home):
     told = {
         path.name: path.read_text(errors="replace")
         for path in (folder(state_home, cluster) / "logs").glob("*.log")

@@ -1,4 +1,4 @@
-"""A baked etcd directory: a new cluster has its first writes done, and nothing of another cluster."""
+"""An etcd snapshot: a new cluster has its first writes done, and nothing of another cluster."""
 
 import json
 
@@ -30,7 +30,7 @@ def snapshot(control_plane, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster(control_plane, snapshot, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("from-baked")
+    directory = tmp_path_factory.mktemp("from-snapshot")
     etcd_snapshot.restore(snapshot, directory / "etcd")
     with bare(directory, control_plane, components=("etcd", "kube-apiserver")) as running:
         yield running

@@ -226,7 +226,7 @@ def test_what_a_pod_asks_for_in_vain_is_named(pods):
         assert field in event["message"]
 
 
-def test_what_probes_have_found_survives_the_agent(cluster, pods):
+def test_what_probes_have_found_survives_the_kubelet(cluster, pods):
     ready = {"httpGet": {"port": 8000}, "periodSeconds": 600}
     startup = {"tcpSocket": {"port": 8000}, "periodSeconds": 1, "failureThreshold": 30}
     live = {"tcpSocket": {"port": 8000}, "periodSeconds": 1, "failureThreshold": 1}

@@ -75,7 +75,7 @@ def test_without_groups_a_container_runs_on_as_many_cores_as_its_limit(without):
     assert int(without.output(pod(main=python(CORES)))) == len(os.sched_getaffinity(0))
 
 
-def test_without_groups_the_agent_ends_a_container_that_takes_too_much_memory(without):
+def test_without_groups_the_kubelet_ends_a_container_that_takes_too_much_memory(without):
     assert out_of_memory(without, limited(GREEDY, memory="64Mi"))["exitCode"] == 137
 
 

@@ -172,7 +172,7 @@ def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when
     assert lines.index("unreachable") > 40, "it reached its neighbour all the time, until that ended"
 
 
-def test_what_was_switched_off_stays_off_when_the_agent_is_killed(cluster, switch):
+def test_what_was_switched_off_stays_off_when_the_kubelet_is_killed(cluster, switch):
     switch("stop", "node-2")
     kubelet = cluster.process("localkube.kubelet")
     kubelet.kill()

@@ -46,7 +46,7 @@ def test_get_shows_nodes_that_are_ready(cluster):
     assert all(line[-1].startswith("v1.36.") for line in lines)
 
 
-def test_describe_tells_what_the_agent_did(cluster, pods):
+def test_describe_tells_what_the_kubelet_did(cluster, pods):
     made = pods.finish(pod("exit 3"))
     text = cluster.kubectl("describe", "pod", made["metadata"]["name"])
     assert "Exit Code:    3" in text

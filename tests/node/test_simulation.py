@@ -46,7 +46,7 @@ def simulators(cluster):
     return count
 
 
-def test_simulated_nodes_are_ready_and_marked_and_stay_so_when_the_agent_is_killed(cluster, simulate):
+def test_simulated_nodes_are_ready_and_marked_and_stay_so_when_the_kubelet_is_killed(cluster, simulate):
     assert simulate(20) == 20
     assert ready(cluster) == 20
     # A new node has a taint of the control plane's own until that has seen it Ready.

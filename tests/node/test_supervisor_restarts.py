@@ -128,7 +128,7 @@ def test_pods_and_objects_outlive_a_killed_api_server(victim, pods):
     assert len(pods.logs(ended).splitlines()) == LINES
 
 
-def test_a_new_agent_adopts_what_runs_and_reports_what_has_ended_meanwhile(victim, pods):
+def test_a_new_kubelet_reattaches_to_what_runs_and_reports_what_has_ended_meanwhile(victim, pods):
     place, _ = gate(victim)
     ends, stays = (
         pods.running(waiting(victim, name, code=code)) for name, code in (("ends", 7), ("stays", 3))
@@ -162,7 +162,7 @@ def test_a_new_agent_adopts_what_runs_and_reports_what_has_ended_meanwhile(victi
     assert pods.logs(ended).splitlines() == [f"line {number}" for number in range(1, LINES + 1)]
 
 
-def test_a_new_agent_serves_names_logs_and_new_pods_on_every_node(victim, pods):
+def test_a_new_kubelet_serves_names_logs_and_new_pods_on_every_node(victim, pods):
     kubelet = victim.process("localkube.kubelet")
     kubelet.kill()
     for index in range(2):
@@ -173,7 +173,7 @@ def test_a_new_agent_serves_names_logs_and_new_pods_on_every_node(victim, pods):
         )
 
 
-def test_a_new_agent_does_not_start_again_what_has_ended(victim, pods):
+def test_a_new_kubelet_does_not_start_again_what_has_ended(victim, pods):
     made = pods.finish(pod("echo once"))
     victim.process("localkube.kubelet").kill()
     assert pods.output(pod("echo again")) == "again\n"
@@ -201,7 +201,7 @@ def test_the_supervisor_is_in_a_session_of_its_own(victim):
     assert os.getsid(pid) == pid != os.getsid(0)
 
 
-def test_the_nodes_of_a_silent_agent_become_not_ready_until_it_speaks_again(silent):
+def test_the_nodes_of_a_silent_kubelet_become_not_ready_until_it_speaks_again(silent):
     silent.kubectl("wait", "--for=condition=Ready=Unknown", "node/node-0", f"--timeout={2 * PATIENCE}s")
     node = silent.core.read_node("node-0")
     condition = next(item for item in node.status.conditions if item.type == "Ready")

@@ -200,7 +200,7 @@ def test_usage_is_summed_from_the_kernels_figures():
 
 
 def test_all_measures_have_a_name():
-    alone = {"creation", "top", "idle", "agent"}
+    alone = {"creation", "top", "idle", "kubelet"}
     together = {
         "pod_start",
         "busy_start",

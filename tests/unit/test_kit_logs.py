@@ -34,7 +34,7 @@ class Looks:
 
 
 @pytest.mark.parametrize("at", [58 + place for place in (0, 5, 21, 22, 25, 28)])
-def test_a_line_that_was_torn_by_the_death_of_an_agent_comes_whole_and_once(at):
+def test_a_line_that_was_torn_by_the_death_of_a_kubelet_comes_whole_and_once(at):
     looks = Looks((WRITTEN[:at], False), (WRITTEN, False), (WRITTEN, True))
     got = [line.text for line in PodLogFollower(looks, POD, looks.ended)]
     assert got == [f"line {number}" for number in range(4)]

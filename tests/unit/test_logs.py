@@ -80,7 +80,7 @@ def test_only_the_owner_can_read_a_log(path):
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_an_entry_torn_by_a_killed_agent_does_not_spoil_the_next(path):
+def test_an_entry_torn_by_a_killed_kubelet_does_not_spoil_the_next(path):
     files = LogFiles()
     files.open(path).feed("stdout", b"whole\n")
     with path.open("ab") as file:
@@ -363,7 +363,7 @@ def test_of_a_containers_runs_the_last_two_are_kept(path):
     assert {name.name.split(".")[0] for name in path.parent.iterdir()} == {"2", "3"}
 
 
-def test_a_continued_log_is_rotated_where_the_agent_before_would_have_done_it(path):
+def test_a_continued_log_is_rotated_where_the_kubelet_before_would_have_done_it(path):
     LogFiles(SMALL).open(path).feed("stdout", b"x" * 1900 + b"\n")
     writer = LogFiles(SMALL).open(path)
     writer.feed("stdout", b"y" * 100 + b"\n")

@@ -117,7 +117,7 @@ def drain(writer, pipe):
 
 @pytest.mark.parametrize("die_at", POINTS)
 @pytest.mark.parametrize("second", [b"second\n", b"no end", b"x" * 40_000 + b"\n", b"first\n"])
-def test_an_agent_that_dies_loses_nothing_and_writes_nothing_twice(container, die_at, second):
+def test_a_kubelet_that_dies_loses_nothing_and_writes_nothing_twice(container, die_at, second):
     container.kubelet().feed("stdout", b"first\n")
 
     def kubelet(die):
@@ -136,7 +136,7 @@ def test_an_agent_that_dies_loses_nothing_and_writes_nothing_twice(container, di
     assert container.log() == b"first\n" + second + b"third\n"
 
 
-def test_what_was_seen_before_an_agent_died_is_written_again_with_the_same_time(container):
+def test_what_was_seen_before_a_kubelet_died_is_written_again_with_the_same_time(container):
     """Followers know by the times of lines what they have had."""
 
     def kubelet(die):
@@ -171,7 +171,7 @@ def test_a_journal_that_holds_a_head_alone_is_empty(container):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_agents_that_are_killed_at_any_moment_lose_nothing(container, seed):
+def test_kubelets_that_are_killed_at_any_moment_lose_nothing(container, seed):
     """As a machine under load does it: a SIGKILL wherever it happens to be, among rotations."""
     dice, lines = random.Random(seed), [b"line %d\n" % number for number in range(3000)]
     source = os.fork()

@@ -46,7 +46,7 @@ def test_each_container_and_each_pod_has_its_series_with_the_moment(made):
     assert found[f"pod_memory_working_set_bytes{{{labels}}}"] == [str(2 << 20), "1000000"]
 
 
-def test_a_node_without_pods_uses_its_share_of_the_agent(made):
+def test_a_node_without_pods_uses_its_share_of_the_kubelet(made):
     found = series(made[0], "10.244.254.2")
     assert float(found["node_cpu_usage_seconds_total"][0]) > 0
     assert float(found["node_memory_working_set_bytes"][0]) > 1 << 20

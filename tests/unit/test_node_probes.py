@@ -74,7 +74,7 @@ async def test_nothing_else_is_asked_before_the_startup_probe_has_passed():
     assert set(seen.events) == {"Startup probe failed: no good"}
 
 
-async def test_what_an_earlier_agent_had_found_out_holds_until_there_is_news():
+async def test_what_an_earlier_kubelet_had_found_out_holds_until_there_is_news():
     container = {"startupProbe": QUICK, "readinessProbe": QUICK | {"failureThreshold": 2}}
     seen = Watched([BAD, BAD], container, started=True, ready=True)
     assert seen.probes.ready

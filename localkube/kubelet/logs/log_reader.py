@@ -26,7 +26,7 @@ from localkube.kubelet.logs.container_log import (
 MOST_BYTES = 1024 * 1024
 
 
-class LogFollower:
+class LogSubscription:
     """A follower of one log; made by ``LogFiles.follow``."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class LogFiles:
         self.on_loss: Callable[[Path, OSError], None] = lambda path, error: None
         self._limits = limits
         self._writers: dict[Path, LogWriter] = {}
-        self._followers: dict[Path, set[LogFollower]] = {}
+        self._followers: dict[Path, set[LogSubscription]] = {}
 
     def open(self, path: Path) -> LogWriter:
         """Open the writer of ``path``, once.
@@ -115,9 +115,9 @@ class LogFiles:
         return path in self._writers
 
     @contextlib.contextmanager
-    def follow(self, path: Path) -> Iterator[LogFollower]:
+    def follow(self, path: Path) -> Iterator[LogSubscription]:
         """Register a follower of ``path``."""
-        follower = LogFollower()
+        follower = LogSubscription()
         self._followers.setdefault(path, set()).add(follower)
         try:
             yield follower

@@ -1,4 +1,4 @@
-"""What the node agent and the runtime take for four nodes with twenty pods that sleep.
+"""What the kubelet and the runtime take for four nodes with twenty pods that sleep.
 
 All CPU of both is put on the pods, their nodes' heartbeats included. metrics-server asks for the figures of
 every pod meanwhile, as always. Memory is the proportional set size.
@@ -33,14 +33,14 @@ def measure(lab: Lab) -> list[Result]:
     about = f"with {NODES} nodes and {PODS} pods that sleep"
     return [
         Result(
-            what=f"agent and runtime {about}, memory (PSS)",
+            what=f"kubelet and runtime {about}, memory (PSS)",
             unit="MB",
             ours=tuple(sum(each.megabytes.values()) for each in taken),
             limit=Limit(MEGABYTES, of="value", unit="MB"),
             details={"ours": [each.megabytes for each in taken]},
         ),
         Result(
-            what=f"agent and runtime {about}, CPU for each pod",
+            what=f"kubelet and runtime {about}, CPU for each pod",
             unit="% of a core",
             ours=tuple(sum(each.percent.values()) / PODS for each in taken),
             limit=Limit(PERCENT, of="value", unit="%"),
@@ -65,6 +65,6 @@ def _start(cluster: Cluster) -> None:
 
 
 def _programs(cluster: Cluster) -> list[psutil.Process]:
-    """Return the agent, and the runtime with the process that waits for it outside the site."""
+    """Return the kubelet, and the runtime with the process that waits for it outside its namespaces."""
     every = [(each, " ".join(each.cmdline()[:6])) for each in processes_of(cluster)]
     return [each for each, command in every if any(program in command for program in PROGRAMS)]
