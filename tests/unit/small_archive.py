@@ -26,7 +26,7 @@ def archive(folder: Path) -> bytes:
 
 
 def sources_for(content: bytes) -> str:
-    """Return sources.py with this archive in place of the real one, and without fake_informer."""
+    """Return sources.py with this archive in place of the real one, and without mirrors."""
     text = (DATASETS / "sources.py").read_text()
     ours = (str(len(content)), hashlib.sha256(content).hexdigest())
     for real, small in zip((*REAL, '"https://www.cs.toronto.edu/~kriz/",'), (*ours, ""), strict=True):
