@@ -36,10 +36,7 @@ _CONNECTIONS = {
         "its name cannot be found",
         "correct it, or join the network that knows it",
     ),
-    "Connection refused": (
-        "its API server does not answer",
-        "see that it runs, and that the port is right",
-    ),
+    "Connection refused": ("its API server does not answer", "see that it runs, and that the port is right"),
     "timed out": (
         "its API server does not answer",
         "join its network: a private one lets nobody in from outside",

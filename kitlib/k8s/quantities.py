@@ -34,9 +34,7 @@ def check_quantity(value: object, *, what: str, example: str) -> str | None:
     match = _QUANTITY.fullmatch(str(value)) if usable else None
     if match is None or parse_quantity(str(value)) <= 0:
         raise BadInput(
-            f"{what} is a Kubernetes quantity above 0",
-            about=f"{what}={value!r}",
-            fix=f"{what}={example}",
+            f"{what} is a Kubernetes quantity above 0", about=f"{what}={value!r}", fix=f"{what}={example}"
         )
     return str(value)
 
