@@ -176,7 +176,7 @@ class Supervisor:
         component.crashes += 1
         log.warning("%s ended with %s; starting it again in %s s", component.name, code, delay)
         with contextlib.suppress(RuntimeExited):
-            await self._client.call("forget", id=entry["id"])
+            await self._client.call("delete", id=entry["id"])
             await asyncio.sleep(delay)
             await self._start(component)
 
@@ -190,7 +190,7 @@ class Supervisor:
     async def _keep_gateway(self) -> None:
         """Run the gateway in the host's network, and restart it."""
         while not self._stopping.is_set():
-            _, descriptors = await self._client.call("hello")
+            _, descriptors = await self._client.call("open_gateway")
             gate = descriptors[0]
             argv = [word.replace("{fd}", str(gate)) for word in self._plan["gateway"]]
             output = os.open(

@@ -125,7 +125,7 @@ class RuntimeInit:
 
     # Networks.
 
-    def _do_hello(self, request: dict) -> Reply:
+    def _do_open_gateway(self, request: dict) -> Reply:
         """Hand out the way out of the network: the gateway that serves it runs outside."""
         return Reply(fds=[self._gate])
 
@@ -142,7 +142,7 @@ class RuntimeInit:
         descriptor = made.detach()
         return Reply({"loopback": loopback}, [descriptor], [descriptor])
 
-    def _do_sandbox(self, request: dict) -> Reply:
+    def _do_run_sandbox(self, request: dict) -> Reply:
         """Create the namespaces that the containers of a pod share."""
         pod, address = request["pod"], request["address"]
         if pod not in self._pods:
@@ -153,7 +153,7 @@ class RuntimeInit:
                     move_pod(self._netlink, address, bridge)
         return Reply()
 
-    def _do_remove(self, request: dict) -> Reply:
+    def _do_remove_sandbox(self, request: dict) -> Reply:
         """Forget a pod's namespaces; the kernel frees them with their last process."""
         self._addresses.pop(request["pod"], None)
         pod = self._pods.pop(request["pod"], {})
@@ -273,7 +273,7 @@ class RuntimeInit:
             os.kill(entry.pid, request["signal"])
         return Reply({"running": running})
 
-    def _do_end_input(self, request: dict) -> Reply:
+    def _do_close_stdin(self, request: dict) -> Reply:
         """Close our end of a container's stdin: it reads the end once the kubelet has closed its own."""
         entry = self._entries[request["id"]]
         if "stdin" in entry.pipes:
@@ -284,24 +284,24 @@ class RuntimeInit:
         entries = [entry.describe() for entry in self._entries.values()]
         return Reply({"entries": entries, "pods": self._addresses, "forkserver": self._forkserver.ready})
 
-    def _do_forget(self, request: dict) -> Reply:
+    def _do_delete(self, request: dict) -> Reply:
         """Drop a process whose end was recorded elsewhere, or will be asked for by nobody."""
-        self._forget(request["id"])
+        self._delete(request["id"])
         return Reply()
 
-    def _do_forget_pod(self, request: dict) -> Reply:
+    def _do_delete_pod(self, request: dict) -> Reply:
         """Drop all containers of a pod: it is gone, nobody will ask."""
         for identity in [key for key in self._entries if key.startswith(request["pod"] + ".")]:
-            self._forget(identity)
+            self._delete(identity)
         return Reply()
 
-    def _forget(self, identity: str) -> None:
+    def _delete(self, identity: str) -> None:
         if entry := self._entries.get(identity):
             entry.forgotten = True
             if entry.status is not None:
-                self._delete(entry)
+                self._drop_entry(entry)
 
-    def _delete(self, entry: ProcessEntry) -> None:
+    def _drop_entry(self, entry: ProcessEntry) -> None:
         self._entries.pop(entry.identity, None)
         close_all(entry.pipes.values())
 
@@ -331,7 +331,7 @@ class RuntimeInit:
         for client in list(self._clients):
             self._send(client, {"event": "exit", **entry.describe()})
         if entry.forgotten:
-            self._delete(entry)
+            self._drop_entry(entry)
         if self._plain:
             # The commands that run in it; a PID namespace ends them by itself.
             for other in self._entries.values():

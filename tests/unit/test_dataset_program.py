@@ -138,9 +138,7 @@ def test_a_part_of_something_else_is_thrown_away(program, release, content):
 def test_the_next_mirror_is_tried_where_one_has_nothing(program, release):
     with serving(Release()) as nothing, serving(release) as url:
         text = (program.code / "sources.py").read_text()
-        (program.code / "sources.py").write_text(
-            text.replace("mirrors=(),", f"mirrors=({url!r},),")
-        )
+        (program.code / "sources.py").write_text(text.replace("mirrors=(),", f"mirrors=({url!r},),"))
         events, _, status = run(program, mirror=nothing)
     assert status == 0
     assert is_complete(program)

@@ -97,7 +97,7 @@ class PodWorker:
         if self._task:
             await asyncio.wait([self._task])
         await self._release()
-        await self.runtime.client.call("forget_pod", pod=self.uid)
+        await self.runtime.client.call("delete_pod", pod=self.uid)
         self.runtime.events.forget(self.uid)
         await self.runtime.volumes.remove(self.uid)
         for directory in self.runtime.directories(self.uid):
@@ -222,7 +222,7 @@ class PodWorker:
         async def sandbox() -> None:
             request = self.runtime.network.pod_network() | {"hostname": hostname, "address": self.address}
             request["share_processes"] = bool(self.pod["spec"].get("shareProcessNamespace"))
-            made = self.runtime.client.call("sandbox", pod=self.uid, **request)
+            made = self.runtime.client.call("run_sandbox", pod=self.uid, **request)
             _, self.volumes = await asyncio.gather(made, self.runtime.volumes.prepare(self.pod))
 
         if not await self._until_done(address):
@@ -252,7 +252,7 @@ class PodWorker:
     async def _release(self) -> None:
         """Give back namespaces and address."""
         if self.address:
-            await self.runtime.client.call("remove", pod=self.uid)
+            await self.runtime.client.call("remove_sandbox", pod=self.uid)
             self.pool.release(self.uid)
 
     # Its end.

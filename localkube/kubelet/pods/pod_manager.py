@@ -122,8 +122,8 @@ class PodManager:
             running = [identity for identity in running if identity in alive]
             await asyncio.sleep(EXIT_POLL_SECONDS)
         for uid in lost:
-            await self._client.call("forget_pod", pod=uid)
-            await self._client.call("remove", pod=uid)
+            await self._client.call("delete_pod", pod=uid)
+            await self._client.call("remove_sandbox", pod=uid)
             await self._runtime.volumes.lose_memory(uid)
             await asyncio.to_thread(shutil.rmtree, self._runtime.tmpfs_directory(uid), ignore_errors=True)
 
@@ -180,9 +180,9 @@ class PodManager:
         for entry in _containers(answer):
             if _uid(entry) not in known:
                 await self._client.call("kill", id=entry["id"], signal=9)
-                await self._client.call("forget", id=entry["id"])
+                await self._client.call("delete", id=entry["id"])
         for uid in answer["pods"].keys() - known:
-            await self._client.call("remove", pod=uid)
+            await self._client.call("remove_sandbox", pod=uid)
         for directory in [*self._runtime.pods.iterdir(), *self._runtime.tmpfs.iterdir()]:
             if directory.name not in known:
                 await self._runtime.volumes.remove(directory.name)
@@ -207,7 +207,7 @@ class PodManager:
 
     def end_input(self, process: Process) -> None:
         process.end_input()
-        start_task(self._client.call("end_input", id=process.identity), name="end of input")
+        start_task(self._client.call("close_stdin", id=process.identity), name="end of input")
 
     async def connect(self, pod: Mapping[str, Any], port: int) -> port_forward.Streams:
         """Connect to a port of a pod, or raise ``PortUnreachable``."""

@@ -36,7 +36,7 @@ async def reattach(
     for name, (restart, entry) in latest.items():
         before = worker.records.get(name)
         if before and before.state == "terminated" and before.restart_count >= restart:
-            await client.call("forget", id=entry["id"])
+            await client.call("delete", id=entry["id"])
             continue
         last = before.last if before else None
         described, descriptors = await client.call("attach", id=entry["id"])

@@ -87,7 +87,7 @@ class StatusManager:
                 if _version(answer) >= _version(self._pod()):
                     self._answered(answer)
         for identity in ended:
-            await self._runtime.client.call("forget", id=identity)
+            await self._runtime.client.call("delete", id=identity)
             self._ended.remove(identity)
 
 
