@@ -4,18 +4,16 @@ One thread watches the attendees' namespaces, the ConfigMaps of their progress, 
 The rows are those of `attendee_status`.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from kitlib.errors import KitError
 from kitlib.k8s.client import Kube
-from kitlib.k8s.watch import WatchSpec, watch_objects
+from kitlib.k8s.watch import Snapshot, WatchSpec
 from kitlib.widgets.plots import THEME, Picture
-from kitlib.widgets.watch import Watch
+from kitlib.widgets.watch import ObjectWatch
 from workshop import attendee_status, progress_reporter
 from workshop.attendee_status import AttendeeStatus, ended
 from workshop.progress_reporter import FAILED
@@ -26,15 +24,14 @@ if TYPE_CHECKING:
 ROW = 0.24  # inches
 
 
-class WorkshopWatch(Watch):
+class WorkshopWatch(ObjectWatch):
     """A live view of a workshop; created by :func:`workshop.watch`."""
 
     kind = "workshop"
 
     def __init__(self, kube: Kube, *, label: str, minutes: float) -> None:
-        super().__init__(kube.cluster)
-        self.kube, self.label = kube.within(""), label
-        self.until = time.monotonic() + 60 * minutes
+        super().__init__(kube.within(""), minutes=minutes)
+        self.label = label
         self.statuses: list[AttendeeStatus] = []
 
     @property
@@ -42,26 +39,18 @@ class WorkshopWatch(Watch):
         with self.lock:
             return [list(each) for each in attendee_status.table(self.statuses).rows]
 
-    def work(self) -> dict[str, Callable[[], None]]:
-        return {"attendees": self._follow, "draw": self._draw}
+    def specs(self) -> list[WatchSpec]:
+        notebooks = f"metadata.name={progress_reporter.CONFIG_MAP}"
+        return [
+            WatchSpec("Namespace", labels=self.label),
+            WatchSpec("ConfigMap", labels=self.label, fields=notebooks),
+            WatchSpec("Pod"),
+        ]
 
-    def _follow(self) -> None:
-        notebooks = WatchSpec(
-            "ConfigMap", labels=self.label, fields=f"metadata.name={progress_reporter.CONFIG_MAP}"
-        )
-        try:
-            for seen in watch_objects(
-                self.kube, WatchSpec("Namespace", labels=self.label), notebooks, WatchSpec("Pod")
-            ):
-                every = (list(seen[kind].values()) for kind in ("Namespace", "ConfigMap", "Pod"))
-                with self.lock:
-                    self.statuses = attendee_status.statuses(*every, label=self.label)
-                if self.stopping.is_set() or time.monotonic() > self.until:
-                    break
-        except KitError as error:
-            self.trouble, self.over = error.what, True
-        finally:
-            self.stopping.set()
+    def see(self, seen: Snapshot, *, last: bool) -> None:
+        every = (list(seen[kind].values()) for kind in ("Namespace", "ConfigMap", "Pod"))
+        with self.lock:
+            self.statuses = attendee_status.statuses(*every, label=self.label)
 
     def push(self, view: "LiveView") -> int:
         return view.show(facts=self.facts(), tables={"attendees": self.rows}, summary=repr(self))

@@ -6,7 +6,7 @@ are requested, and how busy they are where the trainers on a node report it. The
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,11 +17,11 @@ from kitlib.k8s import names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import format_bytes
-from kitlib.k8s.watch import WatchSpec, watch_objects
+from kitlib.k8s.watch import Snapshot, WatchSpec
 from kitlib.metrics import events
 from kitlib.metrics.node_usage import GPU, NodeUse, Rates, UsageHistory, figures, gpus_held, read_counters
 from kitlib.widgets.plots import Picture, plot_usage
-from kitlib.widgets.watch import PodLogs, Watch
+from kitlib.widgets.watch import ObjectWatch
 
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
@@ -35,50 +35,34 @@ PODS = ("pod", "phase", "node", "run", "restarts", "why")
 KINDS = ("cpu", "memory", "gpus", "gpu")
 
 
-class ClusterWatch(Watch):
+class ClusterWatch(ObjectWatch):
     """A live view of a cluster; created by :meth:`kitlib.Cluster.watch`."""
 
     kind = "cluster"
 
     def __init__(self, kube: Kube, *, minutes: float) -> None:
-        super().__init__(kube.cluster)
-        self.kube = kube
-        self.until = time.monotonic() + 60 * minutes
+        super().__init__(kube, minutes=minutes)  # logs: of pods whose trainers may report their GPUs
         self.history = UsageHistory()
         self.source = "the kubelets"
         self.nodes: list[list[object]] = []
         self.pods: list[list[object]] = []
         self._rates = Rates()
         self._sampled = 0.0
-        self.logs = PodLogs(kube)  # of pods whose trainers may report their GPUs
         self._gpu_percent: dict[str, tuple[float, float]] = {}  # by node: when, and percent
 
     # Following
 
-    def work(self) -> dict[str, Callable[[], None]]:
-        return {"nodes": self._follow, "draw": self._draw}
+    def see(self, seen: Snapshot, *, last: bool) -> None:
+        nodes, every = list(seen.get("Node", {}).values()), list(seen["Pod"].values())
+        # Also at the end: a short load is between the last sample and this one.
+        if nodes and (last or time.monotonic() - self._sampled >= SAMPLE_SECONDS):
+            self._sampled = time.monotonic()
+            self._sample(nodes, every)
+        with self.lock:
+            self.nodes, self.pods = self._node_rows(nodes, every), _pod_rows(every)
+        self._follow_gpus(every)
 
-    def _follow(self) -> None:
-        try:
-            for seen in watch_objects(self.kube, *self._watch_specs()):
-                nodes, every = list(seen.get("Node", {}).values()), list(seen["Pod"].values())
-                ending = self.stopping.is_set() or time.monotonic() > self.until
-                # Once more at the end: what was short is between the last sample and this one.
-                if nodes and (ending or time.monotonic() - self._sampled >= SAMPLE_SECONDS):
-                    self._sampled = time.monotonic()
-                    self._sample(nodes, every)
-                with self.lock:
-                    self.nodes, self.pods = self._node_rows(nodes, every), _pod_rows(every)
-                self._follow_gpus(every)
-                if ending:
-                    break
-        except KitError as error:
-            self.trouble, self.over = error.what, True
-        finally:
-            self.stopping.set()
-            self.logs.close()
-
-    def _watch_specs(self) -> list[WatchSpec]:
+    def specs(self) -> list[WatchSpec]:
         try:
             self.kube.get_all("Node")
         except Rejected as error:

@@ -5,58 +5,42 @@ One thread follows the pods and their logs; deleted pods leave nothing that coul
 """
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kitlib.display.tables import Table
-from kitlib.errors import KitError, Rejected
+from kitlib.errors import Rejected
 from kitlib.k8s import names
 from kitlib.k8s.client import Kube
-from kitlib.k8s.watch import WatchSpec, watch_objects
+from kitlib.k8s.watch import Snapshot, WatchSpec
 from kitlib.metrics import events
 from kitlib.metrics.placement import RUNNING, WAITING, Placement, group_of
 from kitlib.widgets.plots import Picture, plot_placement
-from kitlib.widgets.watch import PodLogs, Watch
+from kitlib.widgets.watch import ObjectWatch
 
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
 
 
-class PlacementWatch(Watch):
+class PlacementWatch(ObjectWatch):
     """Pod placement over time; created by :meth:`kitlib.Cluster.watch_placement`."""
 
     moves = False
 
     def __init__(self, kube: Kube, *, minutes: float) -> None:
-        super().__init__(kube.cluster)
-        self.kube = kube
-        self.until = time.monotonic() + 60 * minutes
-        self.began = time.time()
-        self.ended: float | None = None
+        super().__init__(kube, minutes=minutes)
         self.placement = Placement(_nodes(kube))
-        self.logs = PodLogs(kube)
 
     # Following
 
-    def work(self) -> dict[str, Callable[[], None]]:
-        return {"pods": self._follow, "draw": self._draw}
+    def specs(self) -> list[WatchSpec]:
+        return [WatchSpec("Pod")]
 
-    def _follow(self) -> None:
-        try:
-            for seen in watch_objects(self.kube, WatchSpec("Pod")):
-                with self.lock:
-                    self.placement.observe(seen["Pod"].values(), now=time.time())
-                for pod in seen["Pod"].values():
-                    if names.RUN in (pod["metadata"].get("labels") or {}):
-                        self.logs.follow(pod, group_of(pod))
-                if self.stopping.is_set() or time.monotonic() > self.until:
-                    break
-        except KitError as error:
-            self.trouble, self.over = error.what, True
-        finally:
-            self.ended = time.time()
-            self.stopping.set()
-            self.logs.close()
+    def see(self, seen: Snapshot, *, last: bool) -> None:
+        with self.lock:
+            self.placement.observe(seen["Pod"].values(), now=time.time())
+        for pod in seen["Pod"].values():
+            if names.RUN in (pod["metadata"].get("labels") or {}):
+                self.logs.follow(pod, group_of(pod))
 
     def collect(self) -> None:
         with self.lock:

@@ -7,16 +7,18 @@ and how it looks; `display` shows a watch in a notebook.
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kitlib.display.progress import in_notebook
 from kitlib.display.tracebacks import Line
+from kitlib.errors import KitError
 from kitlib.k8s import logs, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
+from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from kitlib.widgets.display import NotebookDisplay
 from kitlib.widgets.plots import Picture
 
@@ -237,3 +239,44 @@ class PodLogs:
         """Stop following; lines that have arrived can still be drained."""
         self._followers.close()
         self.followed = {}
+
+
+class ObjectWatch(Watch):
+    """A watch of a cluster's objects: one thread follows them, another draws.
+
+    Args:
+        kube: The API client.
+        minutes: How long at most.
+    """
+
+    def __init__(self, kube: Kube, *, minutes: float) -> None:
+        super().__init__(kube.cluster)
+        self.kube, self.logs = kube, PodLogs(kube)
+        self.until = time.monotonic() + 60 * minutes
+        self.began, self.ended = time.time(), None
+
+    def work(self) -> dict[str, Callable[[], None]]:
+        return {"objects": self._follow, "draw": self._draw}
+
+    @abstractmethod
+    def specs(self) -> Sequence[WatchSpec]:
+        """The objects to follow."""
+
+    @abstractmethod
+    def see(self, seen: Snapshot, *, last: bool) -> None:
+        """Take in a snapshot of the objects; after the last one it ends."""
+
+    def _follow(self) -> None:
+        self.ended = None
+        try:
+            for seen in watch_objects(self.kube, *self.specs()):
+                last = self.stopping.is_set() or time.monotonic() > self.until
+                self.see(seen, last=last)
+                if last:
+                    break
+        except KitError as error:
+            self.trouble, self.over = error.what, True
+        finally:
+            self.ended = time.time()
+            self.stopping.set()
+            self.logs.close()

@@ -152,9 +152,8 @@ def test_an_instructor_in_no_workshop_sees_no_attendees():
 
 
 def test_the_live_table_has_a_row_for_each_and_how_far_they_are():
-    watch = WorkshopWatch(
-        SimpleNamespace(cluster="lab", within=lambda namespace: None), label=LABEL, minutes=1
-    )
+    kube = SimpleNamespace(cluster="lab", within=lambda namespace: kube)
+    watch = WorkshopWatch(kube, label=LABEL, minutes=1)
     ada = {"00_start": told(9, 9), "05_indexed_job": told(2, 4)}
     bob = {"05_indexed_job": told(3, 4, "failed", "Oh: no")}
     namespaces, places = zip(room("ada", **ada), room("bob", **bob), room("eve"), strict=True)
