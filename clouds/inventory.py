@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 
 from clouds import confirmation
 from clouds.price_table import Estimate
 from clouds.reconciler import reconcile
 from clouds.reconciler.resource import Resource, ResourceState, ResourceStatus
 from clouds.reconciler.steps_table import StepsTable
+from kitlib.clusters.plugins import load
 from kitlib.display.progress import progress, shown_elsewhere
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, KitError, ProviderFailed
@@ -248,19 +248,19 @@ def _google(project: str | None) -> list[CloudLocation]:
 
 
 def _amazons_costs(regions: str | Sequence[str] | None, profile: str | None) -> list[Estimate]:
-    (into, *_), costs = _amazon(regions, profile), import_module("clouds.aws.running_costs").running_costs
+    (into, *_), costs = _amazon(regions, profile), load("clouds.aws.running_costs:running_costs")
     session, _ = _modules("aws")
     return costs(session.AwsSession(into.name, profile))
 
 
 def _googles_costs(project: str | None) -> list[Estimate]:
     session, _ = _modules("google")
-    return import_module("clouds.google.running_costs").running_costs(session.GcpSession(project))
+    return load("clouds.google.running_costs:running_costs")(session.GcpSession(project))
 
 
 def _modules(cloud: str) -> tuple:
     """Import what speaks to a cloud, which takes a second."""
-    session, stack = (import_module(f"clouds.{cloud}.{each}") for each in ("session", "stack"))
+    session, stack = (load(f"clouds.{cloud}.{each}:") for each in ("session", "stack"))
     return session, stack.discover
 
 

@@ -9,9 +9,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from clouds.price_table import describe_price
 from kitlib import config
-from kitlib.clusters import Cluster, connect
+from kitlib.clusters import Cluster, connect, plugins
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.display.progress import Progress, progress
 from kitlib.display.tables import Table
@@ -75,9 +74,7 @@ def rehearse(
             found.append(_train(on, limits))
         with _step(rows, f"price of {hours:g} hours", line) as found:
             more = [seen.pattern] * seen.missing if seen and seen.missing else []
-            found.append(
-                describe_price([*on.kube.get_all("Node"), *more], hours, at=on.provider, more=len(more))
-            )
+            found.append(_price([*on.kube.get_all("Node"), *more], hours, at=on.provider, more=len(more)))
         line.done(READY if all(row[2] == READY for row in rows) else NOT_READY)
     return Table(COLUMNS, rows)
 
@@ -142,6 +139,12 @@ def _pulled(item: Object) -> bool:
 def _pulling(item: Object) -> str:
     status = item.get("status") or {}
     return f"{status.get('numberReady', 0)} of {status.get('desiredNumberScheduled', 0)} nodes have them"
+
+
+def _price(nodes: Sequence[Object], hours: float, **options) -> str:
+    if not plugins.is_installed(plugins.PRICE):
+        return "not known: the package clouds is not installed"
+    return plugins.load(plugins.PRICE)(nodes, hours, **options)
 
 
 def _train(on: Cluster, limits: Quota) -> str:

@@ -1,4 +1,6 @@
-"""A cluster at AWS, in parts: what it is made of, and how each part is found, made and unmade with boto3.
+"""The resources of an EKS cluster, by boto3, which the extra ``clouds`` installs."""
 
-Nothing else in the kit imports boto3, and nothing imports this before an EKS cluster is asked for.
-"""
+from importlib.util import find_spec
+
+if find_spec("boto3") is None:
+    raise ModuleNotFoundError("No module named 'boto3'", name="boto3")

@@ -1,5 +1,6 @@
-"""What a cluster at Google Cloud is made of: GKE, and what it stands on. Only here are Google's libraries
-imported.
+"""The resources of a GKE cluster, by Google's libraries, which the extra ``clouds`` installs."""
 
-`session` is the way in; a module each for what is made; `everything` puts them together and finds them again.
-"""
+from importlib.util import find_spec
+
+if find_spec("googleapiclient") is None:
+    raise ModuleNotFoundError("No module named 'googleapiclient'", name="googleapiclient")

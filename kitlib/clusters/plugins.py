@@ -1,6 +1,6 @@
 """The parts of Trainyard that kitlib loads by name when they are first used, and never imports itself.
 
-``clouds`` and ``workshop`` are extras of the distribution, which somebody who stays local does not install.
+``clouds`` and ``workshop`` need extras of the distribution, which somebody who stays local does not install.
 Each entry is an import string, ``package.module:attribute``; an attribute of "" is the module itself.
 """
 
@@ -30,8 +30,8 @@ COMMANDS = {
     "resources": "clouds.cli:resources",
     "workshop": "workshop.cli:workshop",
 }
-# What the package of an import string needs of its extra: absent, the import fails before anything is done.
-SDKS = {"clouds": "boto3", "clouds.aws": "boto3", "clouds.google": "google.cloud.container_v1"}
+# Describes what the nodes of a cluster cost.
+PRICE = "clouds.price_table:describe_price"
 # Called with the API client when a kubeconfig has been connected to.
 ON_CONNECT = ("workshop.progress_reporter:follow",)
 
@@ -44,8 +44,6 @@ def load(name: str):
     """
     module, _, attribute = name.partition(":")
     try:
-        if sdk := SDKS.get(module.rpartition(".")[0]):
-            importlib.import_module(sdk)
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]

@@ -1,5 +1,8 @@
 """The verbs of a terminal that concern clouds: which provider is meant, its own options, what is asked."""
 
+import importlib.util
+import sys
+
 import pytest
 from click.testing import CliRunner
 
@@ -158,3 +161,14 @@ def test_packages_that_are_not_installed_are_named_and_their_commands_left_out(m
     shown = run("--help")
     assert shown.exit_code == 0 and "resources" in shown.stdout and "workshop" not in shown.stdout
     assert "pip install" in run("workshop").stderr
+
+
+def test_without_the_libraries_of_a_cloud_the_error_says_what_to_install(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("clouds.aws")]:
+        monkeypatch.delitem(sys.modules, name)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "boto3" else find(name))
+    with pytest.raises(ProviderFailed, match="boto3 is not installed") as missing:
+        kit.create_cluster("eks", region="eu-central-1")
+    assert missing.value.fix == "pip install 'trainyard[clouds]'"
+    assert "boto3 is not installed" in repr(kit.credentials())
