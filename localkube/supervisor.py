@@ -259,10 +259,10 @@ class Supervisor:
         await carry(client, inside)
 
 
-async def rotate_logs(folder: Path, *, most: int = MOST_LOG_BYTES, every: float = ROTATE_SECONDS) -> None:
+async def rotate_logs(folder: Path) -> None:
     while True:
-        rotate(folder, most=most)
-        await asyncio.sleep(every)
+        rotate(folder)
+        await asyncio.sleep(ROTATE_SECONDS)
 
 
 def rotate(folder: Path, *, most: int = MOST_LOG_BYTES) -> None:

@@ -160,10 +160,10 @@ def _is_ready_since(node: dict[str, Any], *, since: float) -> bool:
     return False
 
 
-def log_tail(paths: ClusterPaths, part: str, *, lines: int = 12, others: int = 3) -> str:
+def log_tail(paths: ClusterPaths, part: str) -> str:
     """The last lines of each log, those of ``part`` at the end."""
     found = []
     for path in sorted(paths.logs.glob("*.log"), key=lambda path: (path.stem == part, path.stem)):
-        text = path.read_text(errors="replace").splitlines()[-(lines if path.stem == part else others) :]
+        text = path.read_text(errors="replace").splitlines()[-(12 if path.stem == part else 3) :]
         found += [f"  {path.stem}: {line[:300]}" for line in text]
     return "\n".join(found)

@@ -21,7 +21,7 @@ from localkube.kubelet.resources.metrics import may_read
 
 log = logging.getLogger(__name__)
 
-ALLOWED = frozenset({"kube-apiserver-kubelet-client"})
+API_SERVER = "kube-apiserver-kubelet-client"
 CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 NOT_YET = ("run", "checkpoint")
 NUMBERS = {"tail_lines": "tailLines", "limit_bytes": "limitBytes"}
@@ -43,12 +43,10 @@ class KubeletServer:
         cert_file: Path,
         key_file: Path,
         client_ca_file: Path,
-        allowed: Iterable[str] = ALLOWED,
         routes: Iterable[web.RouteDef] = (),
     ) -> None:
         self._pods = pods
         self._files = files
-        self._allowed = frozenset(allowed)
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(client_ca_file))
         self._tls.verify_mode = ssl.CERT_REQUIRED
         self._tls.load_cert_chain(str(cert_file), str(key_file))
@@ -80,7 +78,7 @@ class KubeletServer:
     @web.middleware
     async def _only_the_api_server(self, request: web.Request, handler: Any) -> web.StreamResponse:
         name = _common_name(request.get_extra_info("peercert"))
-        if name not in self._allowed and not may_read(name, request.path):
+        if name != API_SERVER and not may_read(name, request.path):
             return _refuse(403, f"Forbidden (user={name}, verb={request.method.lower()}, resource=nodes)")
         return await handler(request)
 

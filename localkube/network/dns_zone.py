@@ -19,6 +19,7 @@ from localkube.network.service_records import (
 )
 
 SCHEMA = "1.1.0"
+DOMAIN = "cluster.local"
 NETWORKS = ("10.244.0.0/16", "10.96.0.0/16")
 
 
@@ -66,13 +67,11 @@ class Zone:
         services: Informer,
         slices: Informer,
         pods: Informer,
-        domain: str = "cluster.local",
-        networks: tuple[str, ...] = NETWORKS,
     ) -> None:
-        self.domain = domain.lower()
+        self.domain = DOMAIN
         self.version = 0
         self._services, self._slices, self._pods = services, slices, pods
-        self._networks = [ipaddress.ip_network(network) for network in networks]
+        self._networks = [ipaddress.ip_network(network) for network in NETWORKS]
         self._known: dict[Key, ServiceNames] = {}
         services.subscribe(self._changed)
         slices.subscribe(self._changed)

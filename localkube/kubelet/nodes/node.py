@@ -177,10 +177,9 @@ def is_ready(item: Mapping[str, Any]) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def rfc3339(seconds: float | None = None, *, micro: bool = False) -> str:
-    """Format a time as the API does; ``micro`` for MicroTime fields."""
-    moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
+def rfc3339(*, micro: bool = False) -> str:
+    """Format the present time as the API does; ``micro`` for MicroTime fields."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
 
 
 def _read(path: str) -> str:

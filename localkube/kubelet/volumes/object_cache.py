@@ -24,11 +24,8 @@ RENEW_AT, RENEW_DAILY = 0.8, 24 * 3600.0
 class ObjectCache:
     """Reads ConfigMaps and Secrets."""
 
-    def __init__(
-        self, api: Api, *, clock: Callable[[], float] = time.monotonic, authorities: Informer | None = None
-    ) -> None:
+    def __init__(self, api: Api, *, authorities: Informer | None = None) -> None:
         self._api = api
-        self._clock = clock
         self._authorities = authorities
         self._answers: dict[str, tuple[float, asyncio.Task[Object | None]]] = {}
 
@@ -51,7 +48,7 @@ class ObjectCache:
         return await self._get(f"/api/v1/namespaces/{namespace}/secrets/{name}")
 
     async def _get(self, path: str) -> Object | None:
-        now = self._clock()
+        now = time.monotonic()
         known = self._answers.get(path)
         if known is None or now - known[0] > FRESH_SECONDS:
             self._answers = {

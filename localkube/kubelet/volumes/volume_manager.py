@@ -68,7 +68,6 @@ class VolumeManager:
         private: Directories that no volume may show, as real paths.
         allocatable: Returns what a node offers, by the node's name; for limits in downward API files.
         objects: Shared with others who read ConfigMaps and Secrets.
-        tokens: A source of service account tokens.
         mount: Called as ``syscalls.mount``; None where nothing can be mounted, as in plain mode.
     """
 
@@ -82,7 +81,6 @@ class VolumeManager:
         private: tuple[str, ...] = (),
         allocatable: Callable[[str], Mapping[str, str]] = lambda node: {},
         objects: ObjectCache | None = None,
-        tokens: TokenManager | None = None,
         mount: Callable[..., None] | None = syscalls.mount,
     ) -> None:
         self._pods = pods
@@ -90,7 +88,7 @@ class VolumeManager:
         self._claimed, self._private = claimed, private
         self._allocatable = allocatable
         self._objects = objects or ObjectCache(api)
-        self._tokens = tokens or TokenManager(api)
+        self._tokens = TokenManager(api)
         self._claims = ClaimResolver(api)
         self._mount = mount
 
