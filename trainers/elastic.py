@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from elastic_rendezvous import Rendezvous, Round, RunEnded, Settings, StoreError
+from elastic_rendezvous import ElasticRendezvous, Round, RunEnded, Settings, StoreError
 from elastic_state import State
 from elastic_watch import Watch, open_sockets
 from torch import nn
@@ -77,7 +77,7 @@ class Worker:
         self.rank, self.world_size, self.group = 0, 1, None
         self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         self.device = choose_device()
-        self._rendezvous: Rendezvous | None = None
+        self._rendezvous: ElasticRendezvous | None = None
         self._round: Round | None = None
         self._watch: Watch | None = None
         self._leaving = self._interruptible = False
@@ -110,7 +110,7 @@ class Worker:
         with self._may_leave():
             while True:
                 try:
-                    self._rendezvous = self._rendezvous or Rendezvous(self.settings)
+                    self._rendezvous = self._rendezvous or ElasticRendezvous(self.settings)
                     self._round = self._rendezvous.next()
                     break
                 except RendezvousError as error:  # too few workers joined in time, or the store was lost

@@ -191,7 +191,7 @@ def _join(context: Any, deadline: float) -> _Action:
     return _RendezvousJoinOp()(context, deadline)
 
 
-class Rendezvous:
+class ElasticRendezvous:
     """One worker's membership in the record of a run.
 
     Args:

@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from elastic_rendezvous import Rendezvous, Round
+from elastic_rendezvous import ElasticRendezvous, Round
 from torch.distributed.elastic.rendezvous import RendezvousError
 
 
@@ -31,7 +31,7 @@ class Watch(threading.Thread):
         store_lost: The store was restarted and has lost the record.
     """
 
-    def __init__(self, rendezvous: Rendezvous, now: Round, sockets: set[str]) -> None:
+    def __init__(self, rendezvous: ElasticRendezvous, now: Round, sockets: set[str]) -> None:
         super().__init__(name="elastic-watch", daemon=True)
         self.ended = self.waiting = self.silent = self.store_lost = False
         self._rendezvous, self._round = rendezvous, now

@@ -165,22 +165,26 @@ def launch(job: Job, *, cluster: Cluster | str = config.DEFAULT_CLUSTER, replace
                 _create(kube, each, job.name, main=each is main, dry_run=dry_run)
     except Rejected as error:
         run.delete()
-        operator = KINDS[main["kind"]].operator
-        install = f'kit.install("{operator}", cluster="{kube.cluster}")'
-        if objects[document] is main and error.status == 404:
-            raise LaunchRejected(
-                f"the cluster has no kind {main['kind']} in {main['apiVersion']}",
-                about=f'{title(main)} in cluster "{kube.cluster}"',
-                fix=f"{install} brings it",
-            ) from error
-        fix = "fix what is named, in job.patch(…) or in the arguments; job.manifest() shows it all"
-        if operator and "failed calling webhook" in error.what:
-            fix = f"its operator does not answer: {install} repairs it"
-        raise launch_rejected(error, job.manifest(), document=document, fix=fix) from error
+        raise _launch_error(error, job, objects, document, cluster=kube.cluster) from error
     except (KitError, KeyboardInterrupt):
         run.delete()
         raise
     return run
+
+
+def _launch_error(
+    error: Rejected, job: Job, objects: Sequence[Object], document: int, *, cluster: str
+) -> LaunchRejected:
+    main = objects[-1]
+    operator = KINDS[main["kind"]].operator
+    install = f'kit.install("{operator}", cluster="{cluster}")'
+    if objects[document] is main and error.status == 404:
+        what = f"the cluster has no kind {main['kind']} in {main['apiVersion']}"
+        return LaunchRejected(what, about=f'{title(main)} in cluster "{cluster}"', fix=f"{install} brings it")
+    fix = "fix what is named, in job.patch(…) or in the arguments; job.manifest() shows it all"
+    if operator and "failed calling webhook" in error.what:
+        fix = f"its operator does not answer: {install} repairs it"
+    return launch_rejected(error, job.manifest(), document=document, fix=fix)
 
 
 def _create(kube: Kube, item: Object, run: str, *, main: bool, dry_run: bool) -> None:

@@ -87,17 +87,14 @@ class ParameterServer(TrainingJob):
         pull_secret: str | None = None,
         name: str | None = None,
     ) -> None:
-        if name is not None:
-            names.validate_name(name, kind="run", longest=MAX_NAME)
+        stem = names.slug(Path(trainer).stem, MAX_NAME - 6).rstrip("-")
+        name = names.validate_name(names.unique(stem) if name is None else name, kind="run", longest=MAX_NAME)
         self.dataset = None if isinstance(data, str) else data
         if volumes is None and self.dataset is not None:
             volumes = {str(PurePosixPath(data.path).parent): data.volume}
         super().__init__(
             trainer, nodes=1, volumes=volumes, args=args, image=image, pull_secret=pull_secret, name=name
         )
-        if name is None:
-            self.name = names.unique(names.slug(self.trainer.stem, MAX_NAME - 6).rstrip("-"))
-            self.labels = self.labels | {names.RUN: self.name}
         _check_functions(self.trainer)
         self.data = data if isinstance(data, str) else data.path
         self.root = self._volume_of(self.data, what="data")
@@ -105,23 +102,15 @@ class ParameterServer(TrainingJob):
         self._volume_of(self.model_file, what="model_file")
         self.workers = check_count(workers, what="workers", least=1, most=MAX_WORKERS)
         self.servers = check_count(servers, what="servers", least=1, most=MAX_SERVERS)
-        counts = (
-            ("epochs", epochs, 1, 100_000),
-            ("minibatch_size", minibatch_size, 1, 2**20),
-            ("minibatches_per_task", minibatches_per_task, 1, 2**20),
-            ("evaluation_steps", evaluation_steps, 0, 2**30),
-            ("grads_to_wait", grads_to_wait, 1, MAX_WORKERS),
-        )
         self.options = {
-            name: check_count(value, what=name, least=least, most=most) for name, value, least, most in counts
+            "epochs": check_count(epochs, what="epochs", least=1, most=100_000),
+            "minibatch": check_count(minibatch_size, what="minibatch_size", least=1, most=2**20),
+            "minibatches_per_task": check_count(
+                minibatches_per_task, what="minibatches_per_task", least=1, most=2**20
+            ),
+            "evaluation_steps": check_count(evaluation_steps, what="evaluation_steps", least=0, most=2**30),
+            "grads_to_wait": _check_grads(grads_to_wait, workers),
         }
-        self.options["minibatch"] = self.options.pop("minibatch_size")
-        if grads_to_wait > workers:
-            raise BadInput(
-                "more gradients are waited for than workers compute",
-                about=f"grads_to_wait={grads_to_wait}, workers={workers}",
-                fix=f"grads_to_wait={workers} at most; 1 applies each gradient at once",
-            )
         self.role_resources = _by_role(resources, what="resources", check=_resources)
         self.classes = _by_role(
             priority,
@@ -249,6 +238,17 @@ def _check_functions(trainer: Path) -> None:
             about=f"trainer {trainer}",
             fix="define it at the top of the file; trainers/mnist_parameter_server.py is an example",
         )
+
+
+def _check_grads(grads_to_wait: int, workers: int) -> int:
+    check_count(grads_to_wait, what="grads_to_wait", least=1, most=MAX_WORKERS)
+    if grads_to_wait > workers:
+        raise BadInput(
+            "more gradients are waited for than workers compute",
+            about=f"grads_to_wait={grads_to_wait}, workers={workers}",
+            fix=f"grads_to_wait={workers} at most; 1 applies each gradient at once",
+        )
+    return grads_to_wait
 
 
 def _by_role(given: Mapping | None, *, what: str, check: Callable[[object, str], Any]) -> dict:

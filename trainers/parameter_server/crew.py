@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from .job import Job
+from .job import JobState
 
 ROLES = WORKER, SERVER = "worker", "ps"
 FREE = (
@@ -66,7 +66,7 @@ class Crew:
         tell: Logs events.
     """
 
-    def __init__(self, job: Job, hands: Hands, tell: Callable) -> None:
+    def __init__(self, job: JobState, hands: Hands, tell: Callable) -> None:
         self._job, self._hands, self._tell = job, hands, tell
         self._workers: set[int] = set()
         self._servers = set(range(job.settings.servers))

@@ -52,7 +52,7 @@ class WorkerSeen:
 
 
 @dataclass
-class Job:
+class JobState:
     """The complete state of the master.
 
     Args:

@@ -24,7 +24,7 @@ from . import channels, journal, protocol_pb2, protocol_pb2_grpc, settings
 from .crew import Crew
 from .evaluation import Evaluation
 from .events import Teller
-from .job import Job
+from .job import JobState
 from .protocol_pb2 import Left, Nothing, Orders, PinRequest, SaveRequest
 from .records import Records
 
@@ -41,7 +41,7 @@ SUPERSEDED = 3  # exit status: not a failure of the job, which another master co
 class Service(protocol_pb2_grpc.MasterServicer):
     """The master's gRPC service for workers and servers."""
 
-    def __init__(self, job: Job, crew: Crew | None) -> None:
+    def __init__(self, job: JobState, crew: Crew | None) -> None:
         self._job, self._crew = job, crew
         self.told: set[int] = set()  # workers that know that the job is complete
 
@@ -107,7 +107,7 @@ class Conductor:
         tell: Logs events.
     """
 
-    def __init__(self, job: Job, book: journal.Journal, crew: Crew | None, tell: Teller) -> None:
+    def __init__(self, job: JobState, book: journal.Journal, crew: Crew | None, tell: Teller) -> None:
         self._job, self._book, self._crew, self._tell = job, book, crew, tell
         self._stubs: dict[str, tuple[grpc.Channel, object]] = {}
         self._flushed = self._told = time.monotonic()
@@ -238,7 +238,7 @@ class Conductor:
             self._tell("staleness", **found)
 
 
-def recover(job: Job, folder: Path, tell: Teller) -> journal.Journal:
+def recover(job: JobState, folder: Path, tell: Teller) -> journal.Journal:
     """Read the previous master's journal, if there is one, and start the next.
 
     Raises:
@@ -257,7 +257,7 @@ def recover(job: Job, folder: Path, tell: Teller) -> journal.Journal:
     return journal.Journal(folder, {"begin": 1} | job.snapshot())
 
 
-def make_crew(job: Job, pods: Path | None, stack: ExitStack, tell: Teller) -> Crew | None:
+def make_crew(job: JobState, pods: Path | None, stack: ExitStack, tell: Teller) -> Crew | None:
     """Return the manager of the job's pods; None if there are none."""
     if pods is None:
         return None
@@ -273,7 +273,7 @@ def conduct(given: argparse.Namespace, wanted: settings.Settings, tell: Teller) 
         signal.signal(signalled, lambda *_: stop.set())
     lines: list[dict] = []
     test = len(Records(Path(wanted.test_records))) if wanted.test_records else 0
-    job = Job(wanted, len(Records(Path(wanted.records))), test, tell, lines.append)
+    job = JobState(wanted, len(Records(Path(wanted.records))), test, tell, lines.append)
     book = recover(job, Path(wanted.state_dir), tell)
     job.write = book.write
     with ExitStack() as stack:
@@ -312,7 +312,7 @@ def conduct(given: argparse.Namespace, wanted: settings.Settings, tell: Teller) 
     return 0
 
 
-def _say_goodbye(job: Job, service: Service) -> None:
+def _say_goodbye(job: JobState, service: Service) -> None:
     """Wait until every running worker knows that the job is complete."""
     deadline = time.monotonic() + FAREWELL_SECONDS
     while time.monotonic() < deadline:
