@@ -28,7 +28,7 @@ from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.resources.cgroups import ControlGroups
 from localkube.kubelet.resources.eviction import EvictionManager
 from localkube.kubelet.resources.limits import Limits
-from localkube.kubelet.resources.metrics import StatsProvider
+from localkube.kubelet.resources.stats import StatsProvider
 from localkube.kubelet.volumes.object_cache import ObjectCache, watch_authorities
 from localkube.kubelet.volumes.volume_manager import VolumeManager
 from localkube.network.addresses import LoopbackAddresses, NamespaceAddresses

@@ -9,8 +9,8 @@ from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.nodes.node import KUBELET_PORT
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.pod_manager import PodManager
-from localkube.kubelet.resources import metrics
-from localkube.kubelet.resources.metrics_api import publish_metrics_server
+from localkube.kubelet.resources.metrics_server import publish_metrics_server
+from localkube.kubelet.resources.stats import StatsProvider, stats_routes
 from localkube.kubelet.server import KubeletServer
 from localkube.kubelet.streaming.routes import Streams
 from localkube.kubelet.volumes.provisioner import Provisioner
@@ -40,7 +40,7 @@ class NodeServices:
         runtime: Runtime,
         bound: Informer,
         pods: PodManager,
-        stats: metrics.StatsProvider,
+        stats: StatsProvider,
     ) -> None:
         self._config, self._runtime, self._bound = config, runtime, bound
         self._server = KubeletServer(
@@ -49,7 +49,7 @@ class NodeServices:
             cert_file=config.pki / "kubelet-serving.crt",
             key_file=config.pki / "kubelet-serving.key",
             client_ca_file=config.pki / "ca.crt",
-            routes=[*metrics.routes(stats, runtime.addresses), *Streams(pods).routes()],
+            routes=[*stats_routes(stats, runtime.addresses), *Streams(pods).routes()],
         )
         self._tasks: list[asyncio.Task] = []
         self._stack = contextlib.AsyncExitStack()

@@ -17,7 +17,7 @@ from aiohttp import web
 from localkube.kubelet.logs.container_log import parse_timestamp, timestamp
 from localkube.kubelet.logs.log_reader import LogFiles, LogOptions, read_log
 from localkube.kubelet.pods.pod_manager import PodManager
-from localkube.kubelet.resources.metrics import may_read
+from localkube.kubelet.resources.stats import may_read
 
 log = logging.getLogger(__name__)
 

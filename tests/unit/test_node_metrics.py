@@ -3,8 +3,8 @@
 import pytest
 
 from localkube.kubelet.nodes.node import NodeSettings
-from localkube.kubelet.resources.metrics import RunningContainer, StatsProvider, may_read
 from localkube.kubelet.resources.proc_usage import Usage
+from localkube.kubelet.resources.stats import RunningContainer, StatsProvider, may_read
 
 
 class Clock:

@@ -17,7 +17,7 @@ from localkube.kubelet.nodes.virtual_node import ISOLATED, STOPPED, VirtualNode
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.pod import PodWorker
 from localkube.kubelet.pods.reattach import reattach
-from localkube.kubelet.resources.metrics import RunningContainer
+from localkube.kubelet.resources.stats import RunningContainer
 from localkube.kubelet.status.container_state import latest_run
 from localkube.kubelet.streaming import port_forward
 from localkube.kubelet.volumes.volume_manager import VolumeError

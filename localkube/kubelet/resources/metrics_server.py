@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, ApiError
-from localkube.kubelet.resources.metrics import READER
+from localkube.kubelet.resources.stats import READER
 from localkube.network.addresses import Addresses, NamespaceAddresses
 
 PORT = 4443

@@ -21,7 +21,7 @@ from localkube.network.addresses import Addresses
 
 READER = "system:metrics-server"
 READABLE = ("/metrics/resource",)
-# Nodes are asked one after the other within a second; one look at the processes serves them all.
+# Nodes are asked one after the other within a second; one sample of the processes serves them all.
 FRESH_SECONDS = 1.0
 FAMILIES = {
     "node_cpu_usage_seconds_total": ("counter", "Cumulative cpu time consumed by the node in core-seconds"),
@@ -94,7 +94,7 @@ class StatsProvider:
         self._counters: dict[str, MonotonicCounter] = {}
         self._ended = dict.fromkeys((node.name for node in self._nodes.values()), 0.0)
         self._last: dict[str, dict[str, float]] = {name: {} for name in self._ended}
-        self._look = StatsSample()
+        self._sample = StatsSample()
 
     def node(self, address: str) -> NodeSettings | None:
         return self._nodes.get(address)
@@ -102,9 +102,9 @@ class StatsProvider:
     def measure(self) -> StatsSample:
         """Sample all containers; a sample is reused for a second."""
         now = self._clock()
-        if now - self._look.when >= FRESH_SECONDS:
-            self._look = StatsSample(now, self._measure(), _own_usage())
-        return self._look
+        if now - self._sample.when >= FRESH_SECONDS:
+            self._sample = StatsSample(now, self._measure(), _own_usage())
+        return self._sample
 
     def _measure(self) -> dict[str, Usage]:
         processes: ProcessTable | None = None
@@ -132,41 +132,41 @@ class StatsProvider:
 
     def resource(self, node: NodeSettings) -> str:
         """The text of ``/metrics/resource``."""
-        look, lines = self.measure(), _Lines()
-        whole = self._whole(node, look)
-        lines.add("node_cpu_usage_seconds_total", whole.cpu, when=look.when)
-        lines.add("node_memory_working_set_bytes", whole.memory, when=look.when)
+        sample, lines = self.measure(), _Lines()
+        whole = self._whole(node, sample)
+        lines.add("node_cpu_usage_seconds_total", whole.cpu, when=sample.when)
+        lines.add("node_memory_working_set_bytes", whole.memory, when=sample.when)
         pods: dict[tuple[str, str], list[Usage]] = {}
         for each in self._running(node.name):
-            usage = look.usage.get(each.identity)
+            usage = sample.usage.get(each.identity)
             if usage is None:
                 continue
             meta = each.pod["metadata"]
             pod = {"namespace": meta["namespace"], "pod": meta["name"]}
             labels = {"container": each.name, **pod}
             lines.add("container_start_time_seconds", each.started, labels)
-            lines.add("container_cpu_usage_seconds_total", usage.cpu, labels, when=look.when)
-            lines.add("container_memory_working_set_bytes", usage.memory, labels, when=look.when)
+            lines.add("container_cpu_usage_seconds_total", usage.cpu, labels, when=sample.when)
+            lines.add("container_memory_working_set_bytes", usage.memory, labels, when=sample.when)
             pods.setdefault((meta["namespace"], meta["name"]), []).append(usage)
         for (namespace, name), usages in pods.items():
             labels, pod = {"namespace": namespace, "pod": name}, _sum(usages)
-            lines.add("pod_cpu_usage_seconds_total", pod.cpu, labels, when=look.when)
-            lines.add("pod_memory_working_set_bytes", pod.memory, labels, when=look.when)
+            lines.add("pod_cpu_usage_seconds_total", pod.cpu, labels, when=sample.when)
+            lines.add("pod_memory_working_set_bytes", pod.memory, labels, when=sample.when)
         lines.add("scrape_error", 0)
         lines.add("resource_scrape_error", 0)
         return lines.text()
 
     def summary(self, node: NodeSettings) -> dict[str, Any]:
         """The response of ``/stats/summary``."""
-        look = self.measure()
+        sample = self.measure()
         containers: dict[str, list[RunningContainer]] = {}
         for each in self._running(node.name):
-            if each.identity in look.usage:
+            if each.identity in sample.usage:
                 containers.setdefault(each.pod["metadata"]["uid"], []).append(each)
-        about = {"nodeName": node.name} | _figures(self._whole(node, look), look.when)
-        return {"node": about, "pods": [self._pod_summary(each, look) for each in containers.values()]}
+        about = {"nodeName": node.name} | _figures(self._whole(node, sample), sample.when)
+        return {"node": about, "pods": [self._pod_summary(each, sample) for each in containers.values()]}
 
-    def _pod_summary(self, containers: list[RunningContainer], look: StatsSample) -> dict[str, Any]:
+    def _pod_summary(self, containers: list[RunningContainer], sample: StatsSample) -> dict[str, Any]:
         pod = containers[0].pod
         meta, stored = pod["metadata"], self._storage(pod["metadata"]["uid"])
         found = {
@@ -174,39 +174,39 @@ class StatsProvider:
             "startTime": pod.get("status", {}).get("startTime") or meta["creationTimestamp"],
             "containers": [
                 {"name": each.name, "startTime": _moment(each.started)}
-                | _figures(look.usage[each.identity], look.when)
+                | _figures(sample.usage[each.identity], sample.when)
                 for each in containers
             ],
         }
-        found |= _figures(_sum(look.usage[each.identity] for each in containers), look.when)
+        found |= _figures(_sum(sample.usage[each.identity] for each in containers), sample.when)
         return found if stored is None else found | {"ephemeral-storage": {"usedBytes": stored}}
 
-    def _whole(self, node: NodeSettings, look: StatsSample) -> Usage:
+    def _whole(self, node: NodeSettings, sample: StatsSample) -> Usage:
         """A node's usage: its pods and its share of the kubelet."""
         share = len(self._nodes)
-        used = [look.usage[identity] for identity in self._last[node.name] if identity in look.usage]
+        used = [sample.usage[identity] for identity in self._last[node.name] if identity in sample.usage]
         pods = _sum(used)
-        cpu = self._ended[node.name] + pods.cpu + look.kubelet.cpu / share
-        return Usage(cpu, pods.memory + look.kubelet.memory // share)
+        cpu = self._ended[node.name] + pods.cpu + sample.kubelet.cpu / share
+        return Usage(cpu, pods.memory + sample.kubelet.memory // share)
 
 
-def routes(meter: StatsProvider, addresses: Addresses) -> list[web.RouteDef]:
+def stats_routes(stats: StatsProvider, addresses: Addresses) -> list[web.RouteDef]:
     """The routes of the kubelet's API; ``addresses`` map the called address to its node."""
 
     def asked(request: web.Request) -> NodeSettings:
         address = request.transport.get_extra_info("sockname")[0] if request.transport else ""
-        if node := meter.node(addresses.seen(address)):
+        if node := stats.node(addresses.seen(address)):
             return node
         raise web.HTTPNotFound(text=f"no node of this kubelet has the address {address}")
 
     async def resource(request: web.Request) -> web.Response:
         content_type = "text/plain; version=0.0.4; charset=utf-8"
         return web.Response(
-            body=meter.resource(asked(request)).encode(), headers={"Content-Type": content_type}
+            body=stats.resource(asked(request)).encode(), headers={"Content-Type": content_type}
         )
 
     async def summary(request: web.Request) -> web.Response:
-        return web.json_response(meter.summary(asked(request)))
+        return web.json_response(stats.summary(asked(request)))
 
     return [web.get("/metrics/resource", resource), web.get("/stats/summary", summary)]
 
