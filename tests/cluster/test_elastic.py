@@ -94,7 +94,7 @@ def test_processes_are_killed_paused_and_resumed_and_any_kernel_knows_by_whom(st
         until(lambda others=others: steps(run, 0) > others + 5, "the others to go on")
     assert steps(run, 1) == stuck
     elsewhere = local_cluster.run(run.name)
-    with pytest.raises(BadInput, match="rank 0 was not stopped"):
+    with pytest.raises(BadInput, match="rank 0 is not paused"):
         elsewhere.resume(rank=0)
     assert "rank 1" in elsewhere.resume()
     until(lambda: steps(run, 1) > stuck, "rank 1 to go on")
@@ -166,7 +166,7 @@ def test_a_run_of_a_fixed_number_of_workers_cannot_be_scaled(launch, plain):
     with pytest.raises(BadInput, match="has 2 workers, and no other number"):
         run.scale(3)
     until(lambda: "Running" in str(run.status), "it to run")
-    with pytest.raises(BadInput, match="no trainer has said yet who it is"):
+    with pytest.raises(BadInput, match="no trainer has reported its rank yet"):
         run.kill(rank=0)
 
 
