@@ -222,16 +222,14 @@ def _wait_counted(kube: Kube, name: str) -> None:
     """Wait until the quota controller has counted the quota: pods are refused before."""
     wait(
         watch_objects(kube, WatchSpec("ResourceQuota")),
-        until=lambda seen: all(map(_is_counted, seen["ResourceQuota"].values())),
+        until=lambda seen: all(
+            (each.get("status") or {}).get("hard") for each in seen["ResourceQuota"].values()
+        ),
         what="the quota to be counted",
         about=f'attendee "{name}" in cluster "{kube.cluster}"',
         resume=f'kit.workshop.add("{name}") goes on',
         describe=lambda seen: "Kubernetes has not counted it yet",
     )
-
-
-def _is_counted(quota: Object) -> bool:
-    return bool((quota.get("status") or {}).get("hard"))
 
 
 def _used(quota: Object, what: str) -> str | None:

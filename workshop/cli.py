@@ -122,14 +122,13 @@ def attendee() -> None:
 @attendee.command("add")
 @click.argument("name")
 @CLUSTER
-@click.option("--cpu", default="4", show_default=True, help="Cores that their pods may request together.")
-@click.option("--memory", default="8Gi", show_default=True, help="Memory that their pods may request.")
-@click.option("--pods", default=20, show_default=True, help="How many pods they may have.")
-@click.option("--gpus", default=0, show_default=True, help="How many GPUs they may have.")
-@click.option("--hours", default=12.0, show_default=True, help="How long the kubeconfig works.")
-def add_attendee(name: str, **options) -> None:
-    """Create a namespace for NAME, and print the path of a kubeconfig for that namespace alone."""
-    made = verbs.add(name, **options)
+@_quota
+def add_attendee(name: str, jupyter: bool, image: str | None, host: str | None, **options) -> None:
+    """Create a namespace for NAME, and print the path of a kubeconfig for that namespace alone.
+
+    Without other options its pods may request 4 cores and 8Gi of memory.
+    """
+    made = verbs.add(name, **{"cpu": "4", "memory": "8Gi"} | _given(jupyter, image, host, options))
     click.echo(made.kubeconfig)
     click.echo(f"It works until {made.expires}. Whoever has the file can use it.", err=True)
 

@@ -92,12 +92,8 @@ def plan(every: Mapping[str, Sequence[str]], chosen: Collection[str]) -> list[tu
 def _made() -> Iterator[tuple[str, list[str]]]:
     """Yield each notebook's number and the objects that it creates."""
     for path in sorted((config.ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
-        yield path.stem[:2], _makes(path)
-
-
-def _makes(path: Path) -> list[str]:
-    metadata = json.loads(path.read_text(encoding="utf-8"))["metadata"]
-    return list((metadata.get("trainyard") or {}).get("makes") or [])
+        metadata = json.loads(path.read_text(encoding="utf-8"))["metadata"]
+        yield path.stem[:2], list((metadata.get("trainyard") or {}).get("makes") or [])
 
 
 def _choose(notebook: str, every: dict[str, list[str]]) -> list[str]:
