@@ -28,9 +28,9 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from elastic_rendezvous import ElasticRendezvous, Round, RunEnded, Settings, StoreError
+from elastic_rendezvous import ElasticRendezvous, RendezvousSettings, Round, RunEnded, StoreError
 from elastic_state import State
-from elastic_watch import Watch, open_sockets
+from elastic_watch import PeerWatch, open_sockets
 from torch import nn
 from torch.distributed.elastic.rendezvous import RendezvousError
 
@@ -73,13 +73,13 @@ class Worker:
 
     def __init__(self) -> None:
         described = os.environ.get("ELASTIC_RENDEZVOUS")
-        self.settings = Settings.from_json(described) if described else None
+        self.settings = RendezvousSettings.from_json(described) if described else None
         self.rank, self.world_size, self.group = 0, 1, None
         self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         self.device = choose_device()
         self._rendezvous: ElasticRendezvous | None = None
         self._round: Round | None = None
-        self._watch: Watch | None = None
+        self._watch: PeerWatch | None = None
         self._leaving = self._interruptible = False
         self._agreed: str | None = None
         self._leavers = self._failed_groups = 0
@@ -146,7 +146,7 @@ class Worker:
             raise
         finally:
             sys.excepthook = hook
-        self._watch = Watch(self._rendezvous, now, set(open_sockets().values()) - known)
+        self._watch = PeerWatch(self._rendezvous, now, set(open_sockets().values()) - known)
         self._watch.start()
         self.group = _nccl(self.device)
         dist.set_timeout(timedelta(seconds=settings.timeout("collective_timeout")))

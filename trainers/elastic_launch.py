@@ -38,7 +38,7 @@ from typing import NoReturn
 import torch
 import torch._dynamo  # the first optimizer imports it, which takes as long as torch itself
 import torch.distributed as dist
-from elastic_rendezvous import BACKENDS, PORTS, Settings
+from elastic_rendezvous import BACKENDS, PORTS, RendezvousSettings
 from torch.distributed.elastic.rendezvous.utils import (
     _matches_machine_hostname,
     _parse_rendezvous_config,
@@ -120,7 +120,7 @@ def _processes(text: str) -> int:
     return _number("--nproc_per_node", text)
 
 
-def describe(options: argparse.Namespace) -> Settings | None:
+def describe(options: argparse.Namespace) -> RendezvousSettings | None:
     """Return the rendezvous settings; None for a single worker."""
     count = options.nproc_per_node
     if not options.rdzv_endpoint and not options.standalone and count == 1:
@@ -131,7 +131,7 @@ def describe(options: argparse.Namespace) -> Settings | None:
             free.bind(("127.0.0.1", 0))
             endpoint = f"127.0.0.1:{free.getsockname()[1]}"
     nodes = options.min_nodes * count, options.max_nodes * count
-    return Settings(name, options.rdzv_backend, endpoint, *nodes, options.rdzv_conf)
+    return RendezvousSettings(name, options.rdzv_backend, endpoint, *nodes, options.rdzv_conf)
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ class Launcher:
         runpy.run_path(options.trainer, run_name="__main__")
 
 
-def _host_store_if_it_is_here(settings: Settings) -> None:
+def _host_store_if_it_is_here(settings: RendezvousSettings) -> None:
     """Host the c10d store if its endpoint is this machine, in a process independent of the workers.
 
     The Training Operator's default endpoint is the first worker, for example.

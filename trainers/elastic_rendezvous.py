@@ -64,11 +64,11 @@ class RunEnded(Exception):
 
 
 @dataclass(frozen=True)
-class Settings:
+class RendezvousSettings:
     """The rendezvous settings of a run; each process is a node here.
 
     Example:
-        >>> Settings("digits", "c10d", "localhost:29400", 1, 4).timeout("last_call_timeout")
+        >>> RendezvousSettings("digits", "c10d", "localhost:29400", 1, 4).timeout("last_call_timeout")
         1.0
     """
 
@@ -84,7 +84,7 @@ class Settings:
         return float(self.conf.get(name, TIMEOUTS[name]))
 
     @classmethod
-    def from_json(cls, text: str) -> "Settings":
+    def from_json(cls, text: str) -> "RendezvousSettings":
         """Parse the launcher's JSON."""
         return cls(**json.loads(text))
 
@@ -119,7 +119,7 @@ class Look:
     silent: bool = False
 
 
-def wait_for_store(settings: Settings, patience: float | None = None) -> None:
+def wait_for_store(settings: RendezvousSettings, patience: float | None = None) -> None:
     """Wait until the endpoint resolves and answers, and check that it is the expected kind of store.
 
     Args:
@@ -205,7 +205,7 @@ class ElasticRendezvous:
         StoreError: The store cannot be used.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RendezvousSettings) -> None:
         self.settings = settings
         self.forgetful = settings.backend == "c10d"
         self.port = parse_rendezvous_endpoint(settings.endpoint, PORTS[BACKENDS[settings.backend]])[1]

@@ -16,7 +16,7 @@ from elastic_rendezvous import ElasticRendezvous, Round
 from torch.distributed.elastic.rendezvous import RendezvousError
 
 
-class Watch(threading.Thread):
+class PeerWatch(threading.Thread):
     """Monitor one round.
 
     Args:

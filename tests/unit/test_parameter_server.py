@@ -10,7 +10,7 @@ import pytest
 import torch
 from parameter_server import checkpoints, journal, shards, user_model
 from parameter_server.protocol_pb2 import APPLIED, DUPLICATE, STALE
-from parameter_server.settings import Settings
+from parameter_server.settings import JobSettings
 from parameter_server.shard import Shard
 from torch import nn
 
@@ -298,10 +298,10 @@ def test_a_traceback_begins_in_the_users_file(tmp_path):
 
 
 def test_settings_travel_as_text():
-    settings = Settings("m.py", "r.npy", "s", workers=3, step_seconds=0.5)
-    assert Settings.from_json(settings.to_json()) == settings
+    settings = JobSettings("m.py", "r.npy", "s", workers=3, step_seconds=0.5)
+    assert JobSettings.from_json(settings.to_json()) == settings
     newer = json.loads(settings.to_json()) | {"unknown": 1}
-    assert Settings.from_json(json.dumps(newer)) == settings
+    assert JobSettings.from_json(json.dumps(newer)) == settings
 
 
 @pytest.mark.skipif(importlib.util.find_spec("grpc_tools") is None, reason="grpcio-tools makes them")

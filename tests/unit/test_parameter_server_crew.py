@@ -5,7 +5,7 @@ from parameter_server.crew import SERVER, WORKER, Crew, Member
 from parameter_server.job import JobState
 from parameter_server.pods import fate
 from parameter_server.protocol_pb2 import WAIT, Progress, Registration
-from parameter_server.settings import Settings
+from parameter_server.settings import JobSettings
 
 
 class Cluster:
@@ -39,7 +39,7 @@ class Cluster:
 
 def make(cluster, *, workers=2, servers=1, max_relaunches=2, next_worker=0):
     said = []
-    settings = Settings("m.py", "r", "s", workers=workers, servers=servers, max_relaunches=max_relaunches)
+    settings = JobSettings("m.py", "r", "s", workers=workers, servers=servers, max_relaunches=max_relaunches)
     job = JobState(settings, 100, 0, lambda event, **fields: said.append((event, fields)), [].append)
     job.next_worker = next_worker
     crew = Crew(job, cluster, job.tell)

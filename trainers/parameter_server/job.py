@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from .evaluation import Evaluation
 from .events import Teller
 from .protocol_pb2 import EVALUATE, OVER, SAVE, TRAIN, WAIT, Progress, Registration, Task
-from .settings import Settings
+from .settings import JobSettings
 from .tasks import Ledger
 
 WAIT_SECONDS = 0.2
@@ -64,7 +64,7 @@ class JobState:
         clock: A monotonic clock, in seconds.
     """
 
-    settings: Settings
+    settings: JobSettings
     records: int
     test_records: int
     tell: Teller

@@ -266,7 +266,7 @@ def make_crew(job: JobState, pods: Path | None, stack: ExitStack, tell: Teller) 
     return Crew(job, stack.enter_context(in_this_pod(pods, job.settings.job)), tell)
 
 
-def conduct(given: argparse.Namespace, wanted: settings.Settings, tell: Teller) -> int:
+def conduct(given: argparse.Namespace, wanted: settings.JobSettings, tell: Teller) -> int:
     """Run the job to completion; return the exit status."""
     stop = threading.Event()
     for signalled in (signal.SIGTERM, signal.SIGINT):

@@ -6,7 +6,7 @@ import torch
 
 from . import shards
 from .protocol_pb2 import Tensor
-from .settings import Settings
+from .settings import JobSettings
 from .user_model import UserError, explain
 
 
@@ -21,7 +21,7 @@ class Replica:
         UserError: The user's ``model()`` raises.
     """
 
-    def __init__(self, module: ModuleType, settings: Settings) -> None:
+    def __init__(self, module: ModuleType, settings: JobSettings) -> None:
         self._user, self._path = module, settings.trainer
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:

@@ -22,7 +22,7 @@ import torch
 from . import channels, checkpoints, protocol_pb2, protocol_pb2_grpc, shards, user_model
 from .events import Teller
 from .protocol_pb2 import Applied, Failure, JoinRequest, Nothing, Pulse, Registration, Saved
-from .settings import Settings
+from .settings import JobSettings
 from .shard import Shard
 
 PULSE_SECONDS = 0.5
@@ -168,7 +168,7 @@ class Keeper:
                 time.sleep(1)  # do not retry at each update if the disk is full
 
 
-def build(settings: Settings, index: int) -> Shard:
+def build(settings: JobSettings, index: int) -> Shard:
     """Return this server's shard of the user's untrained model.
 
     Raises:
@@ -206,7 +206,7 @@ def restore(shard: Shard, folder: Path) -> list[str]:
     return broken
 
 
-def serve(master, settings: Settings, *, index: int, port: int) -> None:
+def serve(master, settings: JobSettings, *, index: int, port: int) -> None:
     """Serve a shard until the job is complete."""
     tell = Teller("ps", index, settings.workers)
     stop = threading.Event()
@@ -292,7 +292,7 @@ def main(argv: list[str] | None = None) -> None:
     with channels.connect(given.master) as channel:
         master = protocol_pb2_grpc.MasterStub(channel)
         who = JoinRequest(role="ps", index=given.index, host=socket.gethostname(), pid=os.getpid())
-        settings = Settings.from_json(channels.insist(master.Join, who).settings)
+        settings = JobSettings.from_json(channels.insist(master.Join, who).settings)
         try:
             serve(master, settings, index=given.index, port=given.port)
         except user_model.UserError as error:

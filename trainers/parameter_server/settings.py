@@ -9,7 +9,7 @@ PORT = 50001
 
 
 @dataclass(frozen=True)
-class Settings:
+class JobSettings:
     """The settings of a job.
 
     Attributes:
@@ -72,7 +72,7 @@ class Settings:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> "Settings":
+    def from_json(cls, text: str) -> "JobSettings":
         """Parse the output of `to_json`; ignore unknown settings."""
         known = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in json.loads(text).items() if name in known})
@@ -105,7 +105,7 @@ class Settings:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each setting."""
-    for each in fields(Settings):
+    for each in fields(JobSettings):
         required = each.name in ("trainer", "records", "state_dir")
         default = None if required else each.default
         parser.add_argument(
@@ -113,8 +113,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def from_flags(given: argparse.Namespace) -> Settings:
+def from_flags(given: argparse.Namespace) -> JobSettings:
     """Return the validated settings from parsed flags."""
-    settings = Settings(**{each.name: getattr(given, each.name) for each in fields(Settings)})
+    settings = JobSettings(**{each.name: getattr(given, each.name) for each in fields(JobSettings)})
     settings.check()
     return settings

@@ -25,7 +25,7 @@ from .links import Links
 from .protocol_pb2 import DUPLICATE, STALE, Failure, JoinRequest, Progress, Pulse, Score
 from .records import Records
 from .replica import Replica
-from .settings import Settings
+from .settings import JobSettings
 
 PULSE_SECONDS = 1.0
 REPORT_SECONDS = 1.0
@@ -42,7 +42,7 @@ class Worker:
         stop: Set when the worker must leave.
     """
 
-    def __init__(self, master, settings: Settings, *, index: int, stop: threading.Event) -> None:
+    def __init__(self, master, settings: JobSettings, *, index: int, stop: threading.Event) -> None:
         self._master, self._settings, self._index, self._stop = master, settings, index, stop
         self._tell = Teller("worker", index, settings.workers)
         module = user_model.load(settings.trainer)
@@ -238,7 +238,7 @@ def main(argv: list[str] | None = None) -> None:
         who = JoinRequest(role="worker", index=given.index, **place)
         settings = None
         try:
-            settings = Settings.from_json(channels.insist(master.Join, who, stop=stop.is_set).settings)
+            settings = JobSettings.from_json(channels.insist(master.Join, who, stop=stop.is_set).settings)
             tell = Teller("worker", given.index, settings.workers)
             heart = threading.Thread(
                 target=pulse, args=(master,), kwargs={"index": given.index, "stop": stop}, daemon=True
