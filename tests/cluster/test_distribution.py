@@ -61,6 +61,9 @@ def python(wheel):
     shutil.copytree(SITE, site, copy_function=link, symlinks=True, ignore=left_out, dirs_exist_ok=True)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
     subprocess.run([*pip, "--target", site, wheel], check=True)
+    script = folder / "bin" / "torchrun"  # which pip makes of torch's entry point
+    script.write_text(f"#!{folder}/bin/python\nfrom torch.distributed.run import main\nmain()\n")
+    script.chmod(0o755)
     yield folder / "bin" / "python"
     shutil.rmtree(folder)
 
