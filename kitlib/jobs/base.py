@@ -296,22 +296,23 @@ class TrainingJob(Job):
         self.labels = names.labels(run=self.name, workshop=given.workshop, lifetime=given.lifetime)
 
     @abstractmethod
-    def main(self) -> Object:
+    def _main(self) -> Object:
         """Build the object that makes the pods, before patches."""
 
     def build(self) -> list[Object]:
-        return [self.config_map(), self.main()]
+        """Build the ConfigMap with the trainer, and the main object."""
+        return [self._config_map(), self._main()]
 
-    def read(self, kind: str, *, folder: str = "") -> Object:
+    def _read(self, kind: str, *, folder: str = "") -> Object:
         """Read an object of ``manifests/`` and give it the name and the labels of this run."""
         (item,) = manifests.read(config.manifests(folder or self.folder, f"{kind}.yaml"))
         return merge(item, {"metadata": {"name": self.name, "labels": self.labels}})
 
-    def config_map(self) -> Object:
+    def _config_map(self) -> Object:
         """Build the ConfigMap with the trainer and the modules beside it that it imports."""
-        return self.read("configmap", folder="trainer") | {"data": self.sources}
+        return self._read("configmap", folder="trainer") | {"data": self.sources}
 
-    def pod(self, template: Object, **container: object) -> Object:
+    def _pod_template(self, template: Object, **container: object) -> Object:
         """Fill in a manifest's pod template.
 
         Args:
@@ -325,19 +326,19 @@ class TrainingJob(Job):
             labels.update(dict.fromkeys(labels, self.name))
         filled = {
             "image": self.settings.image,
-            "command": [*base["command"][:-1], self.path],
+            "command": [*base["command"][:-1], self._path],
             "args": self.args,
-            "env": [*base.get("env", []), *self.environment],
-            "resources": self.resources,
-            "volumeMounts": [*base["volumeMounts"], *self.mounts],
+            "env": [*base.get("env", []), *self._environment],
+            "resources": self._resources,
+            "volumeMounts": [*base["volumeMounts"], *self._mounts],
         }
         spec = {
             "topologySpreadConstraints": spread,
             "containers": [merge(merge(base, filled), {"name": base["name"], **container})],
-            "volumes": self.pod_volumes,
+            "volumes": self._pod_volumes,
             "priorityClassName": self.priorities[0] if self.priorities else None,
             "imagePullSecrets": self.settings.pull_secrets,
-            **self.pod_additions(),
+            **self._pod_additions(),
         }
         meta = {"labels": self.labels, "annotations": dict(self.annotations) or None}
         pod = merge(template, {"metadata": meta, "spec": spec})
@@ -345,7 +346,7 @@ class TrainingJob(Job):
 
     def _fetching(self, source: Remote, container: str) -> Object:
         """Build what a pod needs to fetch its trainer before its container starts."""
-        spec = self.read("fetch", folder="trainer")["spec"]
+        spec = self._read("fetch", folder="trainer")["spec"]
         (init,) = spec["initContainers"]
         mounts, volumes = init["volumeMounts"], spec["volumes"]
         if source.claim:
@@ -362,39 +363,39 @@ class TrainingJob(Job):
         return {"initContainers": [merge(init, filled)], "containers": [main], "volumes": volumes}
 
     @property
-    def path(self) -> str:
+    def _path(self) -> str:
         """The trainer's path in the pods."""
         return f"{FOLDER}/{self.trainer.name}"
 
     @property
-    def resources(self) -> Object:
+    def _resources(self) -> Object:
         """Requests and limits of each pod."""
         given = {"cpu": self.cpu, "memory": self.memory, GPU: str(self.gpus) if self.gpus else None}
         requests = {key: value for key, value in given.items() if value is not None}
         return {"requests": requests, "limits": {"cpu": str(self.processes_per_node)} | requests}
 
     @property
-    def environment(self) -> list[Object]:
+    def _environment(self) -> list[Object]:
         """Threads of each process where processes share a pod: together the pod's number of cores."""
         if self.processes_per_node == 1:
             return []
-        cores = parse_quantity(self.resources["limits"]["cpu"])
+        cores = parse_quantity(self._resources["limits"]["cpu"])
         threads = str(max(1, int(cores / self.processes_per_node)))
         return [{"name": name, "value": threads} for name in THREADS]
 
     @property
-    def tolerations(self) -> list[Object]:
+    def _tolerations(self) -> list[Object]:
         """Tolerations of the taints of GPU nodes on GKE and EKS, and of those in the settings."""
         gpu = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
         return [*([gpu] if self.gpus else []), *self.settings.tolerations]
 
-    def pod_additions(self) -> Object:
+    def _pod_additions(self) -> Object:
         """Merge the tolerations with what the provider adds to the pods' spec."""
-        tolerations = [*self.tolerations, *self.additions.get("tolerations", [])]
+        tolerations = [*self._tolerations, *self.additions.get("tolerations", [])]
         return {**self.additions, "tolerations": tolerations or None}
 
     @property
-    def pod_volumes(self) -> list[Object]:
+    def _pod_volumes(self) -> list[Object]:
         """The pods' volumes that differ from run to run."""
         claimed = [
             {"name": f"volume-{index}", "persistentVolumeClaim": {"claimName": claim}}
@@ -403,7 +404,7 @@ class TrainingJob(Job):
         return [{"name": "trainer", "configMap": {"name": self.name}}, *claimed]
 
     @property
-    def mounts(self) -> list[Object]:
+    def _mounts(self) -> list[Object]:
         """The containers' mounts of the requested volumes."""
         return [{"name": f"volume-{index}", "mountPath": path} for index, path in enumerate(self.volumes)]
 

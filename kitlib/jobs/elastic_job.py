@@ -20,14 +20,14 @@ class ElasticJob(ElasticTrainingJob):
 
     folder = "elastic-job"
 
-    def main(self) -> Object:
-        item = self.read("elasticjob")
+    def _main(self) -> Object:
+        item = self._read("elasticjob")
         worker = item["spec"]["replicaSpecs"]["Worker"]
         (container,) = worker["template"]["spec"]["containers"]
         command, words = container["command"], [f"--nproc_per_node={self.processes_per_node}"]
         if self.limits is not None:
-            command, words = self.launcher, [*words, f"--max_restarts={self.max_restarts}"]
-        pod = self.pod(worker["template"], command=command, args=[*words, self.path, *self.args])
+            command, words = self._launcher, [*words, f"--max_restarts={self.max_restarts}"]
+        pod = self._pod_template(worker["template"], command=command, args=[*words, self._path, *self.args])
         fewest, most = self.limits or (self.nodes, self.nodes)
         replicas = {"Worker": {"replicas": self.nodes, "template": pod}}
         return merge(item, {"spec": {"minReplicas": fewest, "maxReplicas": most, "replicaSpecs": replicas}})

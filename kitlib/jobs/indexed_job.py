@@ -21,11 +21,11 @@ class IndexedJob(TrainingJob):
     folder = "indexed-job"
 
     def build(self) -> list[Object]:
-        service = merge(self.read("service"), {"spec": {"selector": {names.JOB_NAME: self.name}}})
-        return [self.config_map(), service, self.main()]
+        service = merge(self._read("service"), {"spec": {"selector": {names.JOB_NAME: self.name}}})
+        return [self._config_map(), service, self._main()]
 
-    def main(self) -> Object:
-        item = self.read("job")
+    def _main(self) -> Object:
+        item = self._read("job")
         template = item["spec"]["template"]
         replaced = {"--nnodes": self.nodes, "--nproc-per-node": self.processes_per_node}
         (container,) = template["spec"]["containers"]
@@ -34,7 +34,7 @@ class IndexedJob(TrainingJob):
             for word in container["command"][:-1]
         ]
         address = {"name": "MASTER_ADDR", "value": f"{self.name}-0.{self.name}"}
-        pod = self.pod(template, command=[*command, self.path], env=[address])
+        pod = self._pod_template(template, command=[*command, self._path], env=[address])
         pod = merge(pod, {"spec": {"subdomain": self.name}})
         spec = {"completions": self.nodes, "parallelism": self.nodes, "template": pod}
         return merge(item, {"spec": spec})

@@ -135,26 +135,26 @@ class ParameterServer(TrainingJob):
         """Build the programs, the pods' templates, the master's account, role and Service, and its Job."""
         folder = config.DATA / "trainers" / "parameter_server"
         programs = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.py"))}
-        pods = {f"{role}.json": json.dumps(self._pod(role, self.read(role)), indent=1) for role in ROLES[1:]}
+        pods = {f"{role}.json": json.dumps(self._pod(role, self._read(role)), indent=1) for role in ROLES[1:]}
         master = self._object_name("-master")
-        rules = copy.deepcopy(self.read("role")["rules"])
+        rules = copy.deepcopy(self._read("role")["rules"])
         for rule in rules:
             if "resourceNames" in rule:
                 rule["resourceNames"] = [master]
         binding = merge(self._own("rolebinding", "-master"), {"roleRef": {"name": master}})
         selector = {"elasticdl-job-name": self.name}
         return [
-            self.config_map(),
+            self._config_map(),
             self._own("package", "-package") | {"data": programs},
             self._own("templates", "-templates") | {"data": pods},
             self._own("serviceaccount", "-master"),
             merge(self._own("role", "-master"), {"rules": rules}),
             binding | {"subjects": [{"kind": "ServiceAccount", "name": master}]},
             merge(self._own("service", "-master"), {"spec": {"selector": selector}}),
-            self.main(),
+            self._main(),
         ]
 
-    def main(self) -> Object:
+    def _main(self) -> Object:
         """Build the master's Job."""
         item = self._own("job", "-master")
         notes = {job_kinds.REPLICAS: str(self.workers), job_kinds.SERVERS: str(self.servers)}
@@ -169,7 +169,7 @@ class ParameterServer(TrainingJob):
     def _flags(self) -> list[str]:
         given = {
             "job": self.name,
-            "trainer": self.path,
+            "trainer": self._path,
             "records": f"{self.data}/records/train.npy",
             "test-records": f"{self.data}/records/test.npy",
             "model-file": self.model_file,
@@ -185,7 +185,7 @@ class ParameterServer(TrainingJob):
         return f"elasticdl-{self.name}{suffix}"
 
     def _own(self, kind: str, suffix: str) -> Object:
-        return merge(self.read(kind), {"metadata": {"name": self._object_name(suffix)}})
+        return merge(self._read(kind), {"metadata": {"name": self._object_name(suffix)}})
 
     def _pod(self, role: str, template: Object) -> Object:
         (there,) = template["spec"]["containers"]
@@ -195,7 +195,7 @@ class ParameterServer(TrainingJob):
             there,
             {
                 "image": self.settings.image,
-                "volumeMounts": [*there["volumeMounts"], *self.mounts],
+                "volumeMounts": [*there["volumeMounts"], *self._mounts],
                 "resources": self.role_resources.get(role) or {},
             },
         )
@@ -205,13 +205,13 @@ class ParameterServer(TrainingJob):
         maps = {"package": self._object_name("-package"), "trainer": self.name}
         maps |= {"templates": self._object_name("-templates")} if role == "master" else {}
         mapped = [{"name": each, "configMap": {"name": name}} for each, name in maps.items()]
-        claimed = [each for each in self.pod_volumes if each["name"] != "trainer"]
+        claimed = [each for each in self._pod_volumes if each["name"] != "trainer"]
         spec = {
             "containers": [container],
             "volumes": [*mapped, *claimed],
             "priorityClassName": self.classes.get(role),
             "imagePullSecrets": self.settings.pull_secrets,
-            **self.pod_additions(),
+            **self._pod_additions(),
         }
         meta = {"labels": {**self.labels, **own, names.ROLE: role}}
         if self.annotations:

@@ -49,22 +49,22 @@ class PyTorchJob(ElasticTrainingJob):
                 )
 
     def build(self) -> list[Object]:
-        store = [] if self.limits is None else self.store(RENDEZVOUS)
-        return [self.config_map(), *store, self.main()]
+        store = [] if self.limits is None else self._store(RENDEZVOUS)
+        return [self._config_map(), *store, self._main()]
 
-    def main(self) -> Object:
-        item = self.read("pytorchjob")
+    def _main(self) -> Object:
+        item = self._read("pytorchjob")
         master = item["spec"]["pytorchReplicaSpecs"]["Master"]
         if self.limits is not None:
             return self._elastic(item, master)
-        replicas = {"Master": merge(master, {"template": self.pod(master["template"])})}
+        replicas = {"Master": merge(master, {"template": self._pod_template(master["template"])})}
         if self.nodes > 1:
             replicas["Worker"] = replicas["Master"] | {"replicas": self.nodes - 1}
         spec = {"nprocPerNode": str(self.processes_per_node), "pytorchReplicaSpecs": replicas}
         return merge(item, {"spec": spec})
 
     def _elastic(self, item: Object, master: Object) -> Object:
-        pod = self.pod(master["template"], command=[*self.launcher, self.path])
+        pod = self._pod_template(master["template"], command=[*self._launcher, self._path])
         # OnFailure: the kubelet restarts containers, which the operator counts; it replaces deleted pods.
         worker = {"replicas": self.nodes, "restartPolicy": "OnFailure", "template": pod}
         backend, port = STORES[RENDEZVOUS]

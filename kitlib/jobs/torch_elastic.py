@@ -71,39 +71,39 @@ class ElasticTrainingJob(TrainingJob):
         return other
 
     @property
-    def launcher(self) -> list[str]:
+    def _launcher(self) -> list[str]:
         """The command that starts a trainer: the elastic launcher, or torchrun if it does not use it."""
         if Path(OFFERED[0]).name not in self.sources:
             return ["torchrun"]
         return ["python", f"{FOLDER}/{Path(LAUNCHER).name}"]
 
     @property
-    def tolerations(self) -> list[Object]:
+    def _tolerations(self) -> list[Object]:
         """Those of every job; pods of an elastic one leave an unreachable node after seconds."""
         if self.limits is None:
-            return super().tolerations
+            return super()._tolerations
         how = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": UNREACHABLE_SECONDS}
-        return [*super().tolerations, *({"key": key} | how for key in UNREACHABLE)]
+        return [*super()._tolerations, *({"key": key} | how for key in UNREACHABLE)]
 
-    def pod(self, template: Object, **container: object) -> Object:
-        pod = super().pod(template, **container)
+    def _pod_template(self, template: Object, **container: object) -> Object:
+        pod = super()._pod_template(template, **container)
         if self.limits is not None:
             for each in pod["spec"]["topologySpreadConstraints"]:
                 each["whenUnsatisfiable"] = self.SPREAD
         return pod
 
-    def store(self, rendezvous: str) -> list[Object]:
+    def _store(self, rendezvous: str) -> list[Object]:
         """Build the pod with the rendezvous store, which is no worker, and the Service that names it.
 
         Its address is ``<run>-store.<run>``, with the port in :data:`STORES`.
         """
-        service = self.read("service", folder="torch-elastic")
+        service = self._read("service", folder="torch-elastic")
         name = f"{self.name}-store"
         spec = {"hostname": name, "subdomain": self.name, "tolerations": self.settings.tolerations or None}
         if rendezvous == "c10d":
             spec["containers"] = [{"name": "store", "image": self.settings.image}]
             spec["imagePullSecrets"] = self.settings.pull_secrets
-        pod = self.read(f"store-{rendezvous}", folder="torch-elastic")
+        pod = self._read(f"store-{rendezvous}", folder="torch-elastic")
         return [
             merge(service, {"spec": {"selector": {names.RUN: self.name}}}),
             merge(pod, {"metadata": {"name": name}, "spec": spec}),
@@ -164,7 +164,7 @@ class TorchElastic(ElasticTrainingJob):
         self.rendezvous = rendezvous
 
     def build(self) -> list[Object]:
-        return [self.config_map(), *self.store(self.rendezvous), self.main()]
+        return [self._config_map(), *self._store(self.rendezvous), self._main()]
 
     @property
     def objects(self) -> list[Object]:
@@ -173,8 +173,8 @@ class TorchElastic(ElasticTrainingJob):
         workers = (job_kinds.worker_pod(template, number) for number in range(self.nodes))
         return [*others, *workers, template]
 
-    def main(self) -> Object:
-        item = self.read("podtemplate")
+    def _main(self) -> Object:
+        item = self._read("podtemplate")
         (fewest, most), (backend, port) = self.limits, STORES[self.rendezvous]
         variables = {
             "PET_NNODES": f"{fewest}:{most}",
@@ -185,7 +185,7 @@ class TorchElastic(ElasticTrainingJob):
             "PET_MAX_RESTARTS": str(self.max_restarts),
         }
         env = [{"name": key, "value": value} for key, value in variables.items()]
-        pod = self.pod(item["template"], command=[*self.launcher, self.path])
+        pod = self._pod_template(item["template"], command=[*self._launcher, self._path])
         pod = merge(pod, {"spec": {"subdomain": self.name, "containers": [{"name": "worker", "env": env}]}})
         counts = {
             job_kinds.REPLICAS: str(self.nodes),

@@ -43,27 +43,27 @@ class TrainJob(TrainingJob):
             f"a TrainJob of version 2.0 cannot {what}", about=f'TrainJob "{self.name}", {about}', fix=fix
         )
 
-    def main(self) -> Object:
+    def _main(self) -> Object:
         if self.annotations:
             about, fix = f"volumes {', '.join(self.claims)}", f"{OTHER_JOBS}, or a volume of another class"
             raise self._cannot("annotate its pods, as a volume of GCS FUSE needs it", about, fix)
-        item = self.read("trainjob")
+        item = self._read("trainjob")
         (pods,) = item["spec"]["podSpecOverrides"]
         (container,) = pods["containers"]
-        mounts = [*container["volumeMounts"], *self.mounts]
+        mounts = [*container["volumeMounts"], *self._mounts]
         overrides = {
             "containers": [container | {"volumeMounts": mounts}],
-            "volumes": self.pod_volumes,
-            **self.pod_additions(),
+            "volumes": self._pod_volumes,
+            **self._pod_additions(),
             "affinity": None,  # a preference for nodes; Trainer 2.0 rejects one
         }
         trainer = {
             "numNodes": self.nodes,
             "numProcPerNode": self.processes_per_node,
             "image": self.settings.image,
-            "command": [*item["spec"]["trainer"]["command"][:-1], self.path],
+            "command": [*item["spec"]["trainer"]["command"][:-1], self._path],
             "args": self.args,
-            "env": [*item["spec"]["trainer"]["env"], *self.environment],
-            "resourcesPerNode": self.resources,
+            "env": [*item["spec"]["trainer"]["env"], *self._environment],
+            "resourcesPerNode": self._resources,
         }
         return merge(item, {"spec": {"trainer": trainer, "podSpecOverrides": [merge(pods, overrides)]}})
