@@ -1,6 +1,6 @@
 """Whether somebody agrees to pay, or to lose something: asked at the keyboard, or said beforehand.
 
-A budget is a limit that no answer lifts. What things cost is in `prices`.
+A budget is a limit that no answer lifts. What things cost is in `price_table`.
 """
 
 import logging

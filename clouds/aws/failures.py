@@ -1,6 +1,6 @@
 """What a node group says when it gets no machines, and what would do instead: zones, types, a larger quota.
 
-What AWS answers to a request is in `refusals`; this is what it says minutes later.
+What AWS answers to a request is in `client_errors`; this is what it says minutes later.
 """
 
 import re

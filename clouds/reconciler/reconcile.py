@@ -1,8 +1,7 @@
-"""Bring many resources up, or take them down: in the order of their needs, at the same time where they allow.
+"""Create or delete many resources: in the order of their dependencies, in parallel where these allow.
 
-Nothing is written down here: what stands is what the cloud says, so the same call, from any machine, goes on
-where another one was. The loop is in `work`, what the resources are in `aws` and `google`, how the work is
-shown in `widgets.steps_table`.
+No progress is stored: the current state is what the cloud says, so the same call, from any machine, continues
+where another one stopped. The loop is in `reconciler`, the table of the steps in `steps_table`.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""The loop behind `steps`: which request goes to the cloud when, and what an error or an interruption does.
+"""The loop behind `reconcile`: when each request is sent, and what an error or an interruption does.
 
-One thread, the caller's, decides; others only carry requests to the cloud and back, so an interruption comes
-between two decisions, and never between two halves of one. What follows from a look is in `steps`.
+One thread, the caller's, decides; the others only send requests, so that an interruption comes between two
+decisions. What follows from a status is in `reconcile`.
 """
 
 import contextlib

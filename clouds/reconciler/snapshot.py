@@ -1,7 +1,4 @@
-"""How far the work on many resources has come, at one moment: what `steps` reports, and a table of it shows.
-
-Data only: immutable, so that a thread may show one while the work goes on.
-"""
+"""The progress of many resources at one moment, as `reconcile` reports it; immutable, so threads share it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
