@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kitlib import config
-from kitlib.datasets import image_folders
+from kitlib.datasets import image_folder
 from kitlib.display.progress import Progress, progress
 from kitlib.errors import BadInput, DatasetFailed, FileMissing
 from kitlib.jobs.base import Job, launch
@@ -256,7 +256,7 @@ def upload_image_folder(path: str | Path, *, volume: Volume, name: str | None = 
     Example:
         >>> kit.upload_image_folder("my-pictures", volume=volume, name="pets")
     """
-    folder = image_folders.read(Path(path).expanduser())
+    folder = image_folder.read(Path(path).expanduser())
     name = names.validate_name(name or names.slug(folder.path.name), kind="dataset")
     said = {
         "name": name,

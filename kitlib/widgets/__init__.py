@@ -1,1 +1,1 @@
-"""Pictures of what a run reports, one a module; each draws what it is given and asks no cluster."""
+"""Watches and plots: what a run and a cluster do, live in a notebook and as static pictures."""

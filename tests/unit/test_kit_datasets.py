@@ -2,7 +2,7 @@
 
 import pytest
 
-from kitlib.datasets import image_folders
+from kitlib.datasets import image_folder
 from kitlib.datasets.dataset import DatasetJob, network_variables
 from kitlib.errors import BadInput
 
@@ -61,7 +61,7 @@ def _images(folder, *paths):
 
 
 def test_a_folder_has_its_classes_from_the_folders_in_it(tmp_path):
-    found = image_folders.read(
+    found = image_folder.read(
         _images(tmp_path, "dog/a.JPG", "cat/deep/b.png", "cat/notes.txt", ".git/x.png")
     )
     assert (found.classes, found.train, found.test) == (["cat", "dog"], 2, 0)
@@ -69,15 +69,15 @@ def test_a_folder_has_its_classes_from_the_folders_in_it(tmp_path):
 
 
 def test_images_for_testing_have_a_folder_of_their_own_and_the_same_classes(tmp_path):
-    found = image_folders.read(_images(tmp_path, "train/cat/a.png", "train/dog/b.png", "test/cat/c.png"))
+    found = image_folder.read(_images(tmp_path, "train/cat/a.png", "train/dog/b.png", "test/cat/c.png"))
     assert (found.classes, found.train, found.test) == (["cat", "dog"], 2, 1)
     _images(tmp_path, "test/owl/d.png")
     with pytest.raises(BadInput, match="not trained: owl"):
-        image_folders.read(tmp_path)
+        image_folder.read(tmp_path)
 
 
 def test_a_folder_without_classes_says_what_it_should_be_like(tmp_path):
     with pytest.raises(BadInput, match="no images in folders of classes"):
-        image_folders.read(_images(tmp_path, "a.png"))
+        image_folder.read(_images(tmp_path, "a.png"))
     with pytest.raises(BadInput, match="no such folder"):
-        image_folders.read(tmp_path / "nothing")
+        image_folder.read(tmp_path / "nothing")
