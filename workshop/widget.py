@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from kitlib.display.tables import Table
 from kitlib.k8s.client import Kube
 from kitlib.k8s.watch import Snapshot, WatchSpec
 from kitlib.widgets.plots import THEME, Picture
@@ -87,10 +88,9 @@ class WorkshopWatch(ObjectWatch):
         with self.lock:
             return Picture(draw(self.statuses, title=self.title), repr(self))
 
-    def still(self) -> list[dict[str, str]]:
+    def table(self) -> Table:
         with self.lock:
-            table = attendee_status.table(self.statuses)
-        return [self.picture().bundle(), {"text/plain": repr(table), "text/html": table._repr_html_()}]
+            return attendee_status.table(self.statuses)
 
     def state(self) -> object:
         return repr(self.rows)

@@ -169,10 +169,9 @@ class ClusterWatch(ObjectWatch):
         with self.lock:
             return plot_usage(self.history, title=self.title, words=repr(self))
 
-    def still(self) -> list[dict[str, str]]:
+    def table(self) -> Table:
         with self.lock:
-            table = Table(NODES, self.nodes, empty=self.trouble or "no nodes yet")
-        return [self.picture().bundle(), {"text/plain": repr(table), "text/html": table._repr_html_()}]
+            return Table(NODES, self.nodes, empty=self.trouble or "no nodes yet")
 
     def state(self) -> object:
         with self.lock:

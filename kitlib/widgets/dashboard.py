@@ -17,7 +17,7 @@ import ipywidgets
 import numpy as np
 
 from kitlib.display.progress import shown_elsewhere
-from kitlib.display.tables import parse_time
+from kitlib.display.tables import Table, parse_time
 from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError
 from kitlib.k8s.events import namespace_events
@@ -139,10 +139,11 @@ class Dashboard(RunWatch):
     def picture(self) -> Picture:
         return plot_timeline(self.timeline())
 
+    def table(self) -> Table:
+        return self.timeline().table()
+
     def still(self) -> list[dict[str, str]]:
-        table = self.timeline().table()
-        words = {"text/plain": repr(table), "text/html": table._repr_html_()}
-        return [self.picture().bundle(), words, {"text/plain": HINT}]
+        return [*super().still(), {"text/plain": HINT}]
 
     def state(self) -> object:
         with self.lock:

@@ -68,10 +68,6 @@ class PlacementWatch(ObjectWatch):
                 self.placement, title=title, words=repr(self), began=self.began, now=self._now
             )
 
-    def still(self) -> list[dict[str, str]]:
-        table = self.table()
-        return [self.picture().bundle(), {"text/plain": repr(table), "text/html": table._repr_html_()}]
-
     def state(self) -> object:
         with self.lock:
             return len(self.placement.intervals), sum(map(len, self.placement.losses.values())), self.finished

@@ -207,10 +207,9 @@ class RunWatch(Watch):
         with self.lock:
             return plot_run(self.training, title=self.title, words=self.summary())
 
-    def still(self) -> list[dict[str, str]]:
+    def table(self) -> Table:
         with self.lock:
-            table = Table(PODS, self.pods, empty="no pods yet")
-        return [self.picture().bundle(), {"text/plain": repr(table), "text/html": table._repr_html_()}]
+            return Table(PODS, self.pods, empty="no pods yet")
 
     def state(self) -> object:
         with self.lock:

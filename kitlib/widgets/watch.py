@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kitlib.display.progress import in_notebook
+from kitlib.display.tables import Table
 from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError
 from kitlib.k8s import logs, pods
@@ -129,8 +130,13 @@ class Watch(AbstractContextManager, ABC):
         """Plot the present state."""
 
     @abstractmethod
+    def table(self) -> Table:
+        """Tabulate the present state."""
+
     def still(self) -> list[dict[str, str]]:
-        """MIME bundles for a front end without widgets: picture, then tables."""
+        """MIME bundles for a front end without widgets: picture, then table."""
+        table = self.table()
+        return [self.picture().bundle(), {"text/plain": repr(table), "text/html": table._repr_html_()}]
 
     @abstractmethod
     def state(self) -> object:
