@@ -5,7 +5,7 @@ well. Training pauses only while the state is copied in memory; a thread writes 
 the newest checkpoint, not the run: the older ones stay, and training continues.
 
 Loading takes the newest complete file, skips incomplete ones, and rejects those of another run. Elastic
-trainers use `Keeper`, imported from this file next to them. Membership, and the state of surviving ranks, are
+trainers use `CheckpointManager`, imported from this file next to them. Membership, and the state of surviving ranks, are
 in ``elastic.py``.
 """
 
@@ -199,7 +199,7 @@ class Checkpoints:
         return known
 
 
-class Keeper:
+class CheckpointManager:
     """Save and load the checkpoints of an elastic trainer, and log both; without a folder, do nothing.
 
     Args:

@@ -268,7 +268,7 @@ def main(argv: list[str] | None = None) -> None:
     state = elastic.State(steps_per_epoch=per_epoch, **shared)
     run = {name: getattr(settings, name) for name in CONTINUED} | {"model": "mlp"}
     when = {"every": settings.checkpoint_every, "failures": settings.checkpoint_failures}
-    keeper = checkpoints.Keeper(settings.checkpoint_dir, run, **when)
+    keeper = checkpoints.CheckpointManager(settings.checkpoint_dir, run, **when)
 
     introduced = False
 

@@ -306,7 +306,7 @@ def main(argv: list[str] | None = None) -> None:
     state = elastic.State(steps_per_epoch=per_epoch, **shared)
     run = {name: getattr(settings, name) for name in CONTINUED} | {"dataset": about["name"]}
     when = {"every": settings.checkpoint_every, "failures": settings.checkpoint_failures}
-    keeper = checkpoints.Keeper(settings.checkpoint_dir, run, **when)
+    keeper = checkpoints.CheckpointManager(settings.checkpoint_dir, run, **when)
 
     start = {"dataset": about["name"], "synthetic": about["synthetic"], "model": settings.model}
     start |= {"train_images": len(data[1]), "test_images": len(test[1]), "steps": steps, "lr": round(lr, 5)}

@@ -61,9 +61,7 @@ def _images(folder, *paths):
 
 
 def test_a_folder_has_its_classes_from_the_folders_in_it(tmp_path):
-    found = image_folder.read(
-        _images(tmp_path, "dog/a.JPG", "cat/deep/b.png", "cat/notes.txt", ".git/x.png")
-    )
+    found = image_folder.read(_images(tmp_path, "dog/a.JPG", "cat/deep/b.png", "cat/notes.txt", ".git/x.png"))
     assert (found.classes, found.train, found.test) == (["cat", "dog"], 2, 0)
     assert [(path.name, name) for path, name in found.images] == [("b.png", "cat"), ("a.JPG", "dog")]
 

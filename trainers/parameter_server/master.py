@@ -38,7 +38,7 @@ THREADS = 4  # calls do not block; more threads would only contend
 SUPERSEDED = 3  # exit status: not a failure of the job, which another master continues
 
 
-class Service(protocol_pb2_grpc.MasterServicer):
+class MasterService(protocol_pb2_grpc.MasterServicer):
     """The master's gRPC service for workers and servers."""
 
     def __init__(self, job: JobState, crew: Crew | None) -> None:
@@ -278,7 +278,7 @@ def conduct(given: argparse.Namespace, wanted: settings.JobSettings, tell: Telle
     job.write = book.write
     with ExitStack() as stack:
         crew = make_crew(job, given.pods, stack, tell)
-        service = Service(job, crew)
+        service = MasterService(job, crew)
         server = grpc.server(ThreadPoolExecutor(THREADS, "call"), options=channels.OPTIONS)
         protocol_pb2_grpc.add_MasterServicer_to_server(service, server)
         port = server.add_insecure_port(f"0.0.0.0:{given.port}")
@@ -312,7 +312,7 @@ def conduct(given: argparse.Namespace, wanted: settings.JobSettings, tell: Telle
     return 0
 
 
-def _say_goodbye(job: JobState, service: Service) -> None:
+def _say_goodbye(job: JobState, service: MasterService) -> None:
     """Wait until every running worker knows that the job is complete."""
     deadline = time.monotonic() + FAREWELL_SECONDS
     while time.monotonic() < deadline:

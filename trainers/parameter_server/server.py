@@ -28,10 +28,10 @@ from .shard import Shard
 PULSE_SECONDS = 0.5
 
 
-class Service(protocol_pb2_grpc.ServerServicer):
+class ShardService(protocol_pb2_grpc.ServerServicer):
     """A server's gRPC service for workers and the master."""
 
-    def __init__(self, shard: Shard, keeper: "Keeper", stop: threading.Event) -> None:
+    def __init__(self, shard: Shard, keeper: "ShardCheckpoints", stop: threading.Event) -> None:
         self._shard, self._keeper, self._stop = shard, keeper, stop
         self.failure: user_model.UserError | None = None
         self.ready = threading.Event()  # the master knows which minibatches are in the shard
@@ -105,7 +105,7 @@ class Service(protocol_pb2_grpc.ServerServicer):
             context.abort(grpc.StatusCode.UNAVAILABLE, "this server is not ready yet")
 
 
-class Keeper:
+class ShardCheckpoints:
     """Write checkpoints in the background: the shard is locked while it is copied, not while it is written.
 
     Args:
@@ -215,8 +215,8 @@ def serve(master, settings: JobSettings, *, index: int, port: int) -> None:
     folder = Path(settings.state_dir) / f"server-{index}"
     shard = build(settings, index)
     broken = restore(shard, folder)
-    keeper = Keeper(shard, folder, every=settings.checkpoint_steps, tell=tell)
-    service = Service(shard, keeper, stop)
+    keeper = ShardCheckpoints(shard, folder, every=settings.checkpoint_steps, tell=tell)
+    service = ShardService(shard, keeper, stop)
     server = grpc.server(ThreadPoolExecutor(max(8, 2 * settings.workers), "push"), options=channels.OPTIONS)
     protocol_pb2_grpc.add_ServerServicer_to_server(service, server)
     address = f"{own_address()}:{server.add_insecure_port(f'0.0.0.0:{port}')}"
