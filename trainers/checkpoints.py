@@ -5,8 +5,8 @@ well. Training pauses only while the state is copied in memory; a thread writes 
 the newest checkpoint, not the run: the older ones stay, and training continues.
 
 Loading takes the newest complete file, skips incomplete ones, and rejects those of another run. Elastic
-trainers use `CheckpointManager`, imported from this file next to them. Membership, and the state of surviving ranks, are
-in ``elastic.py``.
+trainers use `CheckpointManager`, imported from this file next to them. Membership, and the state of surviving
+ranks, are in ``elastic.py``.
 """
 
 import os
