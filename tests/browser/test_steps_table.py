@@ -25,7 +25,7 @@ ENVIRONMENT = {
 CLOCK = f"""
 import contextlib, os, queue, time
 import kitlib as kit
-from clouds import steps
+from clouds.reconciler import reconcile
 from clouds.reconciler.clock import Clock
 
 class Fast(Clock):
@@ -38,7 +38,7 @@ class Fast(Clock):
         with contextlib.suppress(queue.Empty):
             return inbox.get(timeout=max(0.0, min(until - self.now(), self.tick)) / {OURS})
 
-steps.Clock = Fast
+reconcile.Clock = Fast
 """
 CREATE = f"""cluster = kit.create_cluster(
     "eks", name="{NAME}", nodes=1, region="{REGION}", hours={HOURS}, confirm=True)"""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
@@ -107,3 +108,17 @@ def imported(path):
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             found.add(node.module.split(".")[0])
     return found
+
+
+def test_the_pinned_versions_accept_the_oldest_python_that_is_promised():
+    """Debian 12 has Python 3.11.2; a pin that asks for 3.11.5 leaves its users without an environment."""
+    oldest = project()["requires-python"].removeprefix(">=") + ".0"
+    pins = constraints()
+    refused = {
+        name: wants
+        for found in metadata.distributions()
+        if (name := canonicalize_name(found.name)) in pins
+        and (wants := found.metadata["Requires-Python"])
+        and not SpecifierSet(wants).contains(oldest)
+    }
+    assert not refused
