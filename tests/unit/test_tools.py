@@ -216,3 +216,7 @@ def test_a_notebook_that_cannot_be_written_leaves_the_last_one_whole(tmp_path):
     with pytest.raises(OSError, match="No space"):
         execute_notebook.WholeFiles().write("torn" * 9999, str(path))
     assert path.read_text() == "whole"
+
+
+def test_the_page_of_the_public_api_is_what_docstrings_say():
+    assert (ROOT / "docs" / "api.md").read_text() == tool("api_docs").page(), "run tools/api_docs.py"
