@@ -69,7 +69,7 @@ class RendezvousSettings:
 
     Example:
         >>> RendezvousSettings("digits", "c10d", "localhost:29400", 1, 4).timeout("last_call_timeout")
-        1.0
+        2.0
     """
 
     run_id: str
