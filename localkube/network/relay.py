@@ -128,6 +128,7 @@ class _Half(asyncio.Protocol):
         self._peer: _Half | None = None
         self._ended = False
         self._lost: tuple[Exception | None] | None = None
+        self._early = b""  # read before there is a peer: Python 3.11.2 forgets a pause in connection_made
 
     def join(self, peer: "_Half") -> None:
         self._peer, peer._peer = peer, self
@@ -136,7 +137,13 @@ class _Half(asyncio.Protocol):
                 half.connection_lost(*half._lost)
                 return
         for half in (self, peer):
-            half.transport.resume_reading()
+            if half._early:
+                half.data_received(half._early)
+        for half in (self, peer):
+            if half._ended:
+                half.eof_received()
+            else:
+                half.transport.resume_reading()
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self.transport = transport
@@ -145,10 +152,16 @@ class _Half(asyncio.Protocol):
         transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
-        self._peer.transport.write(data)
+        if self._peer is None:
+            self._early += data
+            self.transport.pause_reading()
+        else:
+            self._peer.transport.write(data)
 
     def eof_received(self) -> bool:
         self._ended = True
+        if self._peer is None:
+            return True
         if self._peer._ended:
             self.transport.close()
             self._peer.transport.close()

@@ -1,0 +1,50 @@
+"""A relay between two sockets, also where the first bytes are there before it is."""
+
+import asyncio
+import socket
+from asyncio import selector_events
+
+import pytest
+
+from localkube.network.relay import carry
+
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def relayed(first, *, ended):
+    """Send bytes before the relay begins; return what the far side reads, and what its answer becomes."""
+
+    async def run():
+        (client, near), (far, server) = socket.socketpair(), socket.socketpair()
+        client.sendall(first)
+        if ended:
+            client.shutdown(socket.SHUT_WR)
+        for each in (client, near, far, server):
+            each.setblocking(False)
+        await carry(near, far)
+        loop = asyncio.get_running_loop()
+        got = b""
+        while len(got) < len(first):
+            got += await loop.sock_recv(server, 100)
+        end = await loop.sock_recv(server, 1) if ended else None
+        await loop.sock_sendall(server, b"answer")
+        server.shutdown(socket.SHUT_WR)
+        answer = await loop.sock_recv(client, 100)
+        for each in (client, server):
+            each.close()
+        return got, end, answer
+
+    return asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_bytes_that_were_sent_before_the_relay_began_arrive(ended):
+    assert relayed(b"hello", ended=ended) == (b"hello", b"" if ended else None, b"answer")
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_they_arrive_where_python_forgets_a_pause_as_3_11_2_does(ended, monkeypatch):
+    """There a transport that is paused in connection_made reads all the same."""
+    monkeypatch.setattr(selector_events._SelectorSocketTransport, "pause_reading", lambda self: None)
+    assert relayed(b"hello", ended=ended) == (b"hello", b"" if ended else None, b"answer")
