@@ -8,7 +8,6 @@ import pytest
 
 from localkube.network.relay import carry
 
-
 pytestmark = pytest.mark.timeout(60)
 
 
