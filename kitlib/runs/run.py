@@ -58,6 +58,11 @@ class Run:
         return self.objects.about
 
     @property
+    def kind(self) -> str:
+        """The kind of its main object: ``Job``, ``PyTorchJob`` …"""
+        return self.objects.kind
+
+    @property
     def status(self) -> RunStatus:
         """Its phase now, and the reason for it."""
         return self.objects.status()

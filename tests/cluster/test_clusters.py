@@ -185,7 +185,7 @@ def test_a_node_is_switched_off_and_on_and_others_are_pretended_in_a_terminal_an
         off = CliRunner().invoke(cli.main, ["node", "stop", "node-3", *main])
         assert off.exit_code == 0, off.output
         assert "node-3" in off.stdout
-        with pytest.raises(ProviderFailed, match="switched off"):
+        with pytest.raises(ProviderFailed, match="the node is stopped"):
             local_cluster.isolate("node-3")
     finally:
         on = local_cluster.start_node("node-3")
@@ -203,7 +203,7 @@ def test_a_node_is_switched_off_and_on_and_others_are_pretended_in_a_terminal_an
 
 def test_who_creates_a_cluster_that_is_there_gets_back_the_nodes_that_were_switched_off(local_cluster):
     local_cluster.stop_node("node-2")
-    with pytest.raises(ProviderFailed, match="switched off"):
+    with pytest.raises(ProviderFailed, match="the node is stopped"):
         local_cluster.reconnect("node-2")
     again = kit.create_cluster("local", name=local_cluster.name, nodes=4)
     assert {each["status"] for each in again.reconnect("node-2")} == {"Ready"}

@@ -178,7 +178,7 @@ def test_what_was_switched_off_stays_off_when_the_kubelet_is_killed(cluster, swi
     kubelet.kill()
     kubelet.wait()
     eventually(lambda: running_with(cluster, "localkube.kubelet"))
-    with pytest.raises(Refused, match="switched off"):
+    with pytest.raises(Refused, match="the node is stopped"):
         localkube("node", "isolate", cluster.name, "node-2", home=cluster.home)
     assert switch("start", "node-2") == "running"
 

@@ -73,8 +73,11 @@ def test_the_input_ends_with_the_first_where_it_is_for_once(cluster, pods):
 def test_a_container_on_a_terminal_is_attached_to_and_left(cluster, pods):
     name = running(pods, "echo ready; exec sh -i", stdin=True, tty=True)
     with Terminal(cluster.kubectl_command("attach", "-it", name), columns=101, rows=33) as terminal:
-        terminal.type("tty; stty size; echo $TERM\r")
-        terminal.until(r"/dev/pts/0\r\n33 101\r\nxterm\r\n")
+        terminal.type("tty; echo $TERM\r")
+        terminal.until(r"/dev/pts/0\r\nxterm\r\n")
+        # kubectl first sends a size that is one too large each way, so that programs draw their screen anew.
+        terminal.type("until [ \"$(stty size)\" = '33 101' ]; do sleep 0.1; done; echo the si''ze\r")
+        terminal.until("the size\r\n")
     cluster.process("localkube.kubelet").kill()
     eventually(lambda: "ready" in _logs(cluster, name))
     with Terminal(cluster.kubectl_command("attach", "-it", name)) as terminal:
