@@ -1,6 +1,8 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["numpy>=2.4", "pillow>=12", "scikit-learn>=1.9"]
+# dependencies = [
+#   "numpy>=2.4", "pillow>=12", "scikit-learn>=1.9", "backports.tarfile>=1.2; python_full_version < '3.11.4'"
+# ]
 # ///
 """Prepare a dataset on a volume: download, verify and unpack it, or generate synthetic images instead.
 

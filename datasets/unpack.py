@@ -3,12 +3,17 @@
 import gzip
 import shutil
 import stat
-import tarfile
+import sys
 import zipfile
 import zlib
 from pathlib import Path
 
 from say import Meter, Trouble
+
+if sys.version_info >= (3, 11, 4):
+    import tarfile
+else:  # without the filters of PEP 706
+    from backports import tarfile
 
 BLOCK = 2**20
 

@@ -5,7 +5,7 @@ kustomization each. Proxies are honoured as the environment names them.
 """
 
 import hashlib
-import tarfile
+import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Mapping
@@ -15,6 +15,11 @@ from typing import IO
 
 from kitlib.clusters.machine import manifests_here
 from kitlib.errors import InstallFailed
+
+if sys.version_info >= (3, 11, 4):
+    import tarfile
+else:  # without the filters of PEP 706
+    from backports import tarfile
 
 CONNECT_SECONDS, READ_SECONDS = 10, 60
 CHUNK_BYTES = 2**18

@@ -6,7 +6,7 @@ The pod that unpacks it is in `helper_pod`.
 
 import io
 import posixpath
-import tarfile
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +19,11 @@ from kitlib.display.tables import Table, age
 from kitlib.errors import BadInput
 from kitlib.k8s.quantities import format_bytes
 from kitlib.storage.helper_pod import MISSING, OWN, TAKEN, HelperPod
+
+if sys.version_info >= (3, 11, 4):
+    import tarfile
+else:  # without the filters of PEP 706
+    from backports import tarfile
 
 END = ".trainyard-end"
 LOOK_SECONDS = 0.5

@@ -11,7 +11,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterable
@@ -22,6 +21,11 @@ from localkube.controlplane.recipes import RECIPES, Recipe
 from localkube.errors import LocalClusterError, Skipped
 from localkube.lock import Report, alone
 from localkube.paths import PACKAGE, cache_dir, packaged_program, private_dir, unwritable
+
+if sys.version_info >= (3, 11, 4):
+    import tarfile
+else:  # without the filters of PEP 706
+    from backports import tarfile
 
 MODULES = Path(__file__).parent / "modules"
 FLAGS = (*build.COMPILING, "-ldflags=-s -w")

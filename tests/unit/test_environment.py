@@ -14,7 +14,11 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-CONDA_NAMES = {"torch": "pytorch", "kubernetes": "python-kubernetes"}
+CONDA_NAMES = {
+    "torch": "pytorch",
+    "kubernetes": "python-kubernetes",
+    "backports-tarfile": "backports.tarfile",
+}
 NOT_THERE = {"gcp-storage-emulator"}  # what needs it is skipped without it
 NO_PYTHON = {"kubernetes-server", "kubernetes-client", "etcd", "python", "pip"}
 CONTROL_PLANE = {"kubernetes-server": "1.36.3", "kubernetes-client": "1.36.3"}
