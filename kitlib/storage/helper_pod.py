@@ -7,7 +7,7 @@ speaks to every server's version, which the client library's streams do not. The
 import contextlib
 import os
 import subprocess
-import tarfile
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -28,6 +28,11 @@ from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.storage.persistent_volume import volume_labels
+
+if sys.version_info >= (3, 11, 4):
+    import tarfile
+else:  # without the filters of PEP 706
+    from backports import tarfile
 
 OWN = ".trainyard"  # the prefix of unfinished files, which are not listed
 MISSING, TAKEN = 44, 45  # exit statuses of a script that found nothing, or something in its way
