@@ -4,7 +4,7 @@ import secrets
 
 import pytest
 
-from .clusters import container, pod, state
+from .clusters import container, eventually, pod, state
 
 COUNT = "n=$(cat /keep/n 2>/dev/null || echo 0); n=$((n+1)); echo $n > /keep/n; echo run $n; "
 KEEP = {
@@ -96,7 +96,7 @@ def test_a_container_that_fails_again_and_again_is_held_back_and_its_last_run_ca
     count = container(made)["restartCount"]
     assert pods.logs(name) == f"run {count + 1}\n"
     assert cluster.kubectl("logs", "--previous", name) in (f"run {count}\n", f"run {count + 1}\n")
-    assert "BackOff" in cluster.kubectl("events", "--for", f"pod/{name}")
+    eventually(lambda: "BackOff" in cluster.kubectl("events", "--for", f"pod/{name}"))
 
 
 def test_the_output_of_the_run_before_is_kept(pods, cluster):
