@@ -1,4 +1,10 @@
-"""``kit resources`` and ``kit extend``: the kit's resources at clouds, and the end of a cluster."""
+"""``kit resources``, ``kit extend`` and ``kit record``: resources at clouds, a cluster's end, a recording."""
+
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
 
 import click
 
@@ -18,7 +24,7 @@ def _where(command):
     return command
 
 
-def _places(regions: tuple[str, ...]) -> tuple[str, ...] | str | None:
+def _regions(regions: tuple[str, ...]) -> tuple[str, ...] | str | None:
     return "all" if "all" in regions else regions or None
 
 
@@ -32,13 +38,13 @@ def resources() -> None:
 @_where
 def list_(regions: tuple[str, ...], **where) -> None:
     """List the kit's resources at clouds, found by their tags, and the cost of its clusters."""
-    from clouds import inventory
+    from clouds.resources import costs, find, places, table
 
     cluster = where.pop("cluster")
-    chosen = inventory.clouds(regions=_places(regions), **where)
-    click.echo(inventory.find(chosen, cluster=cluster).table())
-    costs = inventory.costs(chosen, budget=config.read().budget)
-    click.echo(f"\n{costs}" if len(costs) else "")
+    asked, unanswered = places(regions=_regions(regions), **where)
+    click.echo(table(*find(asked, unanswered, cluster=cluster)))
+    sums = costs(asked, budget=config.read().budget)
+    click.echo(f"\n{sums}" if len(sums) else "")
 
 
 @resources.command()
@@ -49,11 +55,11 @@ def list_(regions: tuple[str, ...], **where) -> None:
 @_where
 def delete(names: tuple[str, ...], every: bool, really: bool, regions: tuple[str, ...], **given) -> None:
     """Delete what belongs to each CLUSTER, also where the cluster itself is gone."""
-    from clouds.inventory import delete_resources
+    from clouds.resources import delete_resources
 
     if bool(names) == every:
         raise click.UsageError("name one cluster or several, or say --all")
-    left = delete_resources(clusters=names or None, regions=_places(regions), dry_run=not really, **given)
+    left = delete_resources(clusters=names or None, regions=_regions(regions), dry_run=not really, **given)
     click.echo(left)
     if not really and len(left):
         click.echo("\nNothing was deleted. To delete all of this: the same with --really", err=True)
@@ -79,3 +85,27 @@ def extend(name: str, hours: float, provider: str | None, option: tuple[str, ...
             fix="it stays until you delete it",
         )
     click.echo(found.extend(hours=hours, **money))
+
+
+@click.command("record", context_settings={"ignore_unknown_options": True})
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def record_command(file: Path, command: tuple[str, ...]) -> None:
+    """Run COMMAND, and write each request to a cloud's APIs and its answer to FILE, without secrets.
+
+    \b
+    kit record eks.jsonl -- make run PROVIDER=eks
+    """
+    from clouds import record
+
+    if file.exists():
+        raise BadInput("it exists already", about=str(file), fix="name a new file, or delete this one")
+    variables = {record.FILE: str(file.resolve()), record.SALT: secrets.token_hex()}
+    try:
+        done = subprocess.run(command, env=os.environ | variables, check=False)
+    except OSError as error:
+        raise BadInput(f"it cannot be run: {error.strerror}", about=command[0], fix="correct it") from error
+    lines = file.read_text(encoding="utf-8").count("\n") if file.exists() else 0
+    words = f"{lines} requests are in {file}; read it before you send it to anybody"
+    click.echo(words if lines else "no request was sent to a cloud, so there is no recording", err=True)
+    sys.exit(done.returncode)

@@ -1,6 +1,6 @@
-"""What this machine remembers of a cluster at a cloud: where it is, and the kubeconfig that leads there.
+"""Files on this machine about clusters at a cloud: their places and kubeconfigs.
 
-Only a convenience: what there is is known at the cloud, and found again from any machine.
+They are a convenience: a cluster is found at the cloud from any machine.
 """
 
 import configparser
@@ -29,7 +29,7 @@ class ClusterStore:
         return self._folder / f"{name}.kubeconfig"
 
     def read(self, name: str) -> dict[str, str | None] | None:
-        """Read the location of a cluster that `write` has kept, or None."""
+        """Read where a cluster is; None if it is not known."""
         try:
             return json.loads((self._folder / f"{name}.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
@@ -44,16 +44,12 @@ class ClusterStore:
         self._write(self.kubeconfig(name), yaml.safe_dump(dict(content), sort_keys=False))
 
     def forget(self, name: str) -> None:
-        """Remember a cluster no longer."""
+        """Delete the files of a cluster."""
         for path in (self._folder / f"{name}.json", self.kubeconfig(name)):
             path.unlink(missing_ok=True)
 
     def rows(self, place: str) -> list[dict[str, object]]:
-        """Return a row for each cluster that is remembered; nobody is asked how it is.
-
-        Args:
-            place: Which member says where it is: ``region``.
-        """
+        """List the clusters without asking for their state; ``place`` is ``region`` or ``zone``."""
         unknown = dict.fromkeys(("state", "nodes", "version"))
         rows = []
         for path in sorted(self._folder.glob("*.json")):

@@ -1,4 +1,4 @@
-"""Whether somebody agrees to pay, or to lose something: asked at the keyboard, or said beforehand.
+"""Agreement to pay, or to lose something: asked at the keyboard, or given beforehand.
 
 A budget is a limit that no answer lifts. What things cost is in `price_table`.
 """
@@ -22,13 +22,13 @@ def confirm_cost(
     already: float = 0.0,
     ask: Callable[[str], str] = input,
 ) -> None:
-    """Show what something costs, hold it against the budget, and have it agreed to.
+    """Show what something costs, check the budget, and ask for agreement.
 
     Args:
         estimate: What is about to be started.
-        confirm: It is agreed to; nobody is asked.
+        confirm: Whether it is agreed to; then nobody is asked.
         budget: Dollars that may be spent in all; by default ``TRAINYARD_BUDGET``, or no limit.
-        already: Dollars that what is there costs until its end.
+        already: Dollars that existing clusters cost until their ends.
         ask: Puts a question at the keyboard, and returns the answer.
 
     Raises:
@@ -61,11 +61,8 @@ def committed_cost(standing: Iterable[Estimate]) -> float:
     total = 0.0
     for each in standing:
         if each.unknown:
-            raise BadInput(
-                f"what stands already cannot be counted: the price of {', '.join(each.unknown)} is not known",
-                about=each.about,
-                fix="delete it, or leave the budget out",
-            )
+            words = f"its cost cannot be counted: the price of {', '.join(each.unknown)} is not known"
+            raise BadInput(words, about=each.about, fix="delete it, or leave the budget out")
         total += each.total
     return total
 
@@ -76,10 +73,10 @@ def confirm_typed(
     """Have a word typed; anything else is a no.
 
     Args:
-        word: Which.
-        question: What is shown before "Type …".
+        word: To type.
+        question: Shown before "Type …".
         about: The object, for the error.
-        fix: The argument that says it beforehand, for where nobody can be asked.
+        fix: The argument that agrees beforehand.
 
     Raises:
         BadInput: Nobody can be asked: papermill, a script without a terminal.
@@ -104,27 +101,19 @@ def _check_budget(estimate: Estimate, budget: float | None, already: float) -> N
     whose = "TRAINYARD_BUDGET" if budget is None else "budget"
     about = f"{whose}={limit:g}, {estimate.about}"
     if estimate.unknown:
-        raise BadInput(
-            f"whether it stays within the budget cannot be told: the price of {', '.join(estimate.unknown)} "
-            "is not known",
-            about=about,
-            fix="take a type with a known price, or leave the budget out",
-        )
+        words = f"it cannot be held to a budget: the price of {', '.join(estimate.unknown)} is not known"
+        raise BadInput(words, about=about, fix="take a type with a known price, or leave the budget out")
     if already + estimate.total > limit:
         before = f" beside {already:.2f} for what is there already" if already else ""
+        hours = int((limit - already) / estimate.an_hour * 10) / 10
+        shorter = f"hours={hours:g}, " if hours >= 0.5 else ""
         raise BadInput(
             f"it would cost {estimate.total:.2f} dollars in {estimate.hours:g} hours{before}, "
             "which is above the budget; nothing was started",
             about=about,
-            fix=_cheaper(estimate, limit - already),
+            fix=f"{shorter}fewer or smaller nodes, spot=True, or a larger budget",
             detail=repr(estimate.table()),
         )
-
-
-def _cheaper(estimate: Estimate, left: float) -> str:
-    hours = int(left / estimate.an_hour * 10) / 10 if left > 0 else 0
-    shorter = f"hours={hours:g}, " if hours >= 0.5 else ""
-    return f"{shorter}fewer or smaller nodes, spot=True, or a larger budget"
 
 
 def _show(estimate: Estimate) -> None:

@@ -1,45 +1,62 @@
-"""What a cluster at a cloud costs: an hour, for the hours planned, and after its end.
+"""The kit's table of the clouds' list prices, and what a cluster costs by it.
 
-The clouds' own price lists are asked in `aws.prices` and `google.prices`; where they cannot be, `prices.toml`
-has list prices with their date. Asking for agreement is in `confirmation`. Pure, but for that file.
+`prices.toml` has the figures with their date and source; docs/prices.md has the same ones. Asking for
+agreement is in `confirmation`. Pure, but for that file.
 """
 
 import datetime
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from pathlib import Path
 
+from clouds.spec import CloudSpec, Machines
 from kitlib.display.tables import Table
 from kitlib.k8s.manifests import Object
 
-HOURS_A_MONTH = 730  # with which both clouds turn a month's price into an hour's
+HOURS_A_MONTH = 730  # by which both clouds divide a month's price
 UNKNOWN = "not known"
 A_DAY, A_WHILE = 24.0, 0.25  # hours
-AMAZON, GOOGLE = ("amazon", "EKS control plane"), ("google", "GKE control plane")
-CLOUDS = {"aws": AMAZON, "eks": AMAZON, "gce": GOOGLE, "gke": GOOGLE}  # by providerID and by kit provider
+CLOUDS = {
+    "aws": "amazon",
+    "eks": "amazon",
+    "gce": "google",
+    "gke": "google",
+}  # by providerID, and by provider
+CONTROL_PLANE = {"amazon": "EKS control plane", "google": "GKE control plane"}
+DISK = {"amazon": "EBS gp3", "google": "persistent disk, balanced"}
+# Gigabytes that the course stores, with room; both clouds bill what is there.
+STORED = {"amazon": {"EFS": 10, "ECR": 5}, "google": {"Artifact Registry": 5, "Cloud Storage": 1}}
+SYSTEM_DISK_GB = 50
+SOLD_APART = "n1-"  # machines of Google whose GPUs have a price of their own; the others come with them
 INSTANCE, ACCELERATOR = "node.kubernetes.io/instance-type", "cloud.google.com/gke-accelerator"
+TRAFFIC = "traffic out of the cloud and between zones is not in it: a few cents for the course"
+SPOT = "a spot price moves, and a spot machine may be taken away at any time"
+FILESTORE = (
+    "a shared volume is a Filestore instance of at least 1 TiB: about {:.2f} dollars an hour for each, "
+    "until somebody deletes it"
+)
 
 
 @dataclass(frozen=True)
 class Price:
-    """What one kind of thing costs.
+    """The price of one kind of thing.
 
     Attributes:
-        what: As the bill calls it: ``node g4dn.xlarge``, ``EKS control plane``.
-        dollars_an_hour: For one of it, in US dollars; None if nobody could tell.
+        what: ``node g4dn.xlarge``, ``EKS control plane``.
+        dollars_an_hour: For one of it; None if it is not in the table.
         count: How many: nodes, gigabytes.
-        source: Who says so: ``price list``, ``spot market``, ``the kit's table of us-east-1``.
-        date: Of when it is.
-        stays: Why it bills on after the cluster's expiry; empty for what the expiry deletes.
+        source: Whose figure it is, and of when.
+        stays: Why it is billed after the cluster's expiry; empty for what the expiry deletes.
     """
 
     what: str
     dollars_an_hour: float | None
     count: float = 1
     source: str = ""
-    date: datetime.date | None = None
     stays: str = ""
 
     @property
@@ -50,13 +67,13 @@ class Price:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What something that is about to be made costs.
+    """The cost of something that is about to be started.
 
     Attributes:
         about: ``cluster "lab" in us-west-2``.
         prices: Of its parts.
         hours: For which it is planned.
-        notes: What no figure here holds: traffic, for one.
+        notes: What no figure here holds, such as traffic.
 
     Example:
         >>> Estimate('cluster "lab"', (Price("node m5.large", 0.096, 2),), hours=4).total
@@ -79,29 +96,30 @@ class Estimate:
         return self.an_hour * self.hours
 
     @property
-    def afterwards(self) -> float:
-        """Dollars an hour that bill on after the expiry, until somebody deletes the rest."""
-        return sum(each.together for each in self.prices if each.stays)
-
-    @property
     def unknown(self) -> tuple[str, ...]:
         """What has no price, so that the sums are too low."""
         return tuple(each.what for each in self.prices if each.dollars_an_hour is None)
 
     def table(self) -> Table:
-        """Return a row for each part, and the sums."""
-        rows = [_row(each, self.hours) for each in self.prices]
+        """Tabulate the parts, and the sums."""
         least = "at least " if self.unknown else ""
-        hours = f"{self.hours:g} hour{'' if self.hours == 1 else 's'}"
-        sums = (f"{least}{_dollars(self.an_hour)}", f"{least}{_dollars(self.total)}", hours)
-        rows.append(("together", "", "", *sums))
-        return Table(("what", "count", "each an hour", "an hour", "planned", "source"), rows)
+        rows = []
+        for each in self.prices:
+            sums = (each.dollars_an_hour, each.together, each.together * self.hours)
+            known = map(_dollars, sums) if each.dollars_an_hour is not None else (UNKNOWN,) * 3
+            rows.append((each.what, f"{each.count:g}", *known))
+        sums = (f"{least}{_dollars(self.an_hour)}", f"{least}{_dollars(self.total)}")
+        hours = f"in {self.hours:g} hour{'' if self.hours == 1 else 's'}"
+        return Table(
+            ("what", "count", "each an hour", "an hour", hours), [*rows, ("together", "", "", *sums)]
+        )
 
     def words(self) -> list[str]:
         """Notes below the table."""
         said = [f"the price of {', '.join(self.unknown)} is {UNKNOWN}"] if self.unknown else []
+        said += dict.fromkeys(each.source for each in self.prices if each.source)
         if staying := [each for each in self.prices if each.stays]:
-            day = _dollars(self.afterwards * 24)
+            day = _dollars(sum(each.together for each in staying) * 24)
             said.append(f"still billed after its expiry, {day} a day, until kit.clean_up or a delete:")
             said += [f"  {each.what}: {each.stays}" for each in staying]
         return [*said, *self.notes]
@@ -110,28 +128,24 @@ class Estimate:
         return "\n".join([f"{self.about} costs, in US dollars:", repr(self.table()), *self.words()])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         below = "".join(f"<br>{escape(line)}" for line in self.words())
         return f"<b>{escape(self.about)}</b> costs, in US dollars:{self.table()._repr_html_()}{below}"
 
 
 @dataclass(frozen=True)
 class PriceTable:
-    """The kit's own table of one cloud's list prices.
+    """One cloud's list prices, as of a date in one region; others are up to half as expensive again.
 
     Attributes:
-        cloud: ``amazon`` or ``google``.
-        date: Of when it is.
-        region: Whose prices they are; other regions are up to half as expensive again.
-        spot_share: What a spot machine costs of a machine's price, roughly.
+        url: The cloud's own page of prices.
+        spot_share: The price of a spot machine as a share of the list price, roughly.
         an_hour: Dollars, by what it is for.
         a_gigabyte_a_month: The same for what is stored.
     """
 
-    cloud: str
     date: datetime.date
     region: str
+    url: str
     spot_share: float
     an_hour: Mapping[str, float]
     a_gigabyte_a_month: Mapping[str, float]
@@ -139,83 +153,103 @@ class PriceTable:
     def price(
         self, key: str, *, what: str = "", count: float = 1, spot: bool = False, stays: str = ""
     ) -> Price:
-        """Return the price of a thing that is named as in the table; without a figure if it is not there.
-
-        Args:
-            key: As in the table; what is stored is counted in gigabytes.
-            what: As people shall read it; by default the key.
-            count: How many, or how many gigabytes.
-            spot: As a spot machine.
-            stays: Why it bills on after the expiry.
-        """
+        """Look up a price, without a figure if the table has none; ``count`` may be gigabytes."""
         figure = self.an_hour.get(key)
-        if figure is None and key in self.a_gigabyte_a_month:
+        if key in self.a_gigabyte_a_month:
             figure = self.a_gigabyte_a_month[key] / HOURS_A_MONTH
-        source = f"the kit's table of {self.region}, {self.date}"
         if figure is None:
-            return Price(what or key, None, count, UNKNOWN, None, stays)
-        if spot:
-            figure, source = figure * self.spot_share, f"roughly; {source}"
-        return Price(what or key, figure, count, source, self.date, stays)
+            return Price(what or key, None, count, stays=stays)
+        source = f"list prices of {self.region} as of {self.date}, without discounts and taxes: {self.url}"
+        return Price(what or key, figure * (self.spot_share if spot else 1), count, source, stays)
 
 
 @cache
 def price_table(cloud: str) -> PriceTable:
-    """Return the kit's table of a cloud: ``amazon`` or ``google``."""
+    """Read the table of a cloud: ``amazon`` or ``google``."""
     file = Path(__file__).with_name("prices.toml")
-    return PriceTable(cloud, **tomllib.loads(file.read_text(encoding="utf-8"))[cloud])
+    return PriceTable(**tomllib.loads(file.read_text(encoding="utf-8"))[cloud])
+
+
+def machine_prices(cloud: str, machines: Machines) -> tuple[Price, ...]:
+    """Price training nodes without their disks; of several types that a spot group may take, the dearest."""
+    table, spot = price_table(cloud), ", spot" if machines.spot else ""
+    kind = max((machines.type, *machines.others), key=lambda each: table.an_hour.get(each, math.inf))
+    found = [table.price(kind, what=f"node {kind}{spot}", count=machines.count, spot=machines.spot)]
+    if machines.accelerator and machines.type.startswith(SOLD_APART):
+        name, count = machines.accelerator, machines.gpus * machines.count
+        found.append(table.price(name, what=f"GPU {name}{spot}", count=count, spot=machines.spot))
+    return tuple(found)
+
+
+def cluster_prices(cloud: str, spec: CloudSpec, *, system: str, stays: str = "") -> tuple[Price, ...]:
+    """Price a cluster: control plane, nodes with disks and addresses, NAT gateway, storage of the course.
+
+    Args:
+        cloud: ``amazon`` or ``google``.
+        spec: The cluster.
+        system: The type of its one system node.
+        stays: Why what is stored is billed after the expiry; empty if the expiry deletes it.
+    """
+    table, machines = price_table(cloud), spec.machines or Machines("", 0)
+    nodes = 1 + machines.count
+    disks = SYSTEM_DISK_GB + machines.count * machines.disk_gb
+    found = [
+        table.price(CONTROL_PLANE[cloud]),
+        table.price(system, what=f"node {system}, of the system"),
+        *(machine_prices(cloud, machines) if machines.count else ()),
+        table.price(DISK[cloud], what="disks, a gigabyte", count=disks),
+        table.price("public IPv4 address", count=1 if spec.private else nodes),
+    ]
+    if spec.private:
+        found.append(table.price("NAT gateway", count=min(nodes, 32) if cloud == "google" else 1))
+    for key, gigabytes in STORED[cloud].items():
+        found.append(table.price(key, what=f"{key}, a gigabyte", count=gigabytes, stays=stays))
+    return tuple(found)
+
+
+def cost_notes(cloud: str, spec: CloudSpec) -> tuple[str, ...]:
+    """Name the costs that `cluster_prices` does not have."""
+    files = price_table("google").price("Filestore, basic HDD", count=1024).together
+    found = [TRAFFIC, *([FILESTORE.format(files)] if cloud == "google" else [])]
+    return (*found, SPOT) if spec.machines and spec.machines.spot else tuple(found)
 
 
 def hours_left(until: datetime.datetime | None) -> float:
-    """Return for how many hours something that is there still bills.
-
-    Args:
-        until: When the cloud deletes it. One that is over is being deleted, which takes a while; for what has
-            no end, a day is counted.
-    """
+    """Hours for which something that exists is still billed: a while after its end, a day if it has none."""
     if until is None:
         return A_DAY
     left = until - datetime.datetime.now(datetime.UTC)
     return max(round(left.total_seconds() / 3600, 2), A_WHILE)
 
 
-def _row(price: Price, hours: float) -> tuple:
-    if price.dollars_an_hour is None:
-        return (price.what, f"{price.count:g}", UNKNOWN, UNKNOWN, UNKNOWN, price.source)
-    sums = (_dollars(price.dollars_an_hour), _dollars(price.together), _dollars(price.together * hours))
-    return (price.what, f"{price.count:g}", *sums, price.source)
-
-
 def _dollars(amount: float) -> str:
-    """Return an amount with as many places as it has something to say in."""
-    return f"{amount:.2f}" if amount >= 0.1 or amount == 0 else f"{amount:.2g}"
+    """Format an amount with as many places as it needs."""
+    places = 2 if amount >= 0.1 or amount == 0 else 3 if amount >= 0.01 else 5
+    return f"{amount:.{places}f}"
 
 
 def describe_price(nodes: Sequence[Object], hours: float, *, at: str = "", more: int = 0) -> str:
-    """Estimate the price of a cluster's nodes and control plane, in words. Pure.
+    """Estimate the price of a cluster's nodes and control plane, in words.
 
     Args:
-        nodes: Of the cluster; their ``providerID`` names the cloud.
+        nodes: Of the cluster; without ``at`` their ``providerID`` names the cloud.
         hours: How long.
         at: The cluster's provider.
         more: How many of the nodes are still to be added.
     """
     found = next((each["spec"].get("providerID", "").partition(":")[0] for each in nodes), "")
-    cloud = at if at in CLOUDS else found
-    if cloud not in CLOUDS:
+    cloud = CLOUDS.get(at) or CLOUDS.get(found)
+    if cloud is None:
         return "nothing here, beyond the machines that there are"
-    name, control_plane = CLOUDS[cloud]
-    table, kinds = price_table(name), [*map(_machine, nodes), *filter(None, map(_accelerator, nodes))]
-    prices = [table.price(each, count=kinds.count(each)) for each in dict.fromkeys(kinds)]
-    found = Estimate("this cluster", (table.price(control_plane), *prices), hours)
-    unknown = f"; not known: {', '.join(found.unknown)}" if found.unknown else ""
-    said = f"about {found.total:.2f} dollars, {found.an_hour:.2f} an hour"
+    table, machines = price_table(cloud), [_machine(each) for each in nodes]
+    prices = [price for each in machines for price in machine_prices(cloud, each)]
+    total = Estimate("this cluster", (table.price(CONTROL_PLANE[cloud]), *prices), hours)
+    unknown = f"; not known: {', '.join(dict.fromkeys(total.unknown))}" if total.unknown else ""
+    said = f"about {total.total:.2f} dollars, {total.an_hour:.2f} an hour"
     return f"{said}{f', with {more} nodes more' if more else ''}, by the list of {table.date}{unknown}"
 
 
-def _machine(node: Object) -> str:
-    return (node["metadata"].get("labels") or {}).get(INSTANCE, "a machine of no known type")
-
-
-def _accelerator(node: Object) -> str | None:
-    return (node["metadata"].get("labels") or {}).get(ACCELERATOR)
+def _machine(node: Object) -> Machines:
+    labels, there = node["metadata"].get("labels") or {}, (node.get("status") or {}).get("capacity") or {}
+    kind, gpus = labels.get(INSTANCE, "of no known type"), int(there.get("nvidia.com/gpu", 1))
+    return Machines(kind, 1, gpus, labels.get(ACCELERATOR, ""))

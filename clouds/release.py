@@ -1,6 +1,6 @@
-"""Having Kubernetes give back what it made at a cloud, before the cluster is deleted: load balancers, disks.
+"""Deletion of what Kubernetes created at a cloud, before the cluster goes: load balancers and disks.
 
-Its own controllers know best how. What they do not give back in time is found at the cloud by its tags.
+Its own controllers delete them. What is left after a while is found at the cloud by its tags.
 """
 
 from kitlib.display.progress import progress
@@ -15,11 +15,10 @@ SECONDS = 120.0
 
 
 def release(kube: Kube, *, about: str, timeout: float = SECONDS) -> None:
-    """Delete the Services with load balancers and the claims of all namespaces; wait until they are gone.
+    """Delete Services with load balancers, claims and the pods that hold them, and wait until they are gone.
 
-    So have to be the volumes that were made for those claims: their driver deletes the disk first. A pod
-    holds its claims, also one that has long completed, so such pods go as well. An API that does not answer,
-    and what is not gone in time, are no errors: the nodes go next.
+    The volumes made for those claims have to be gone as well: their driver deletes the disk first. An API
+    that does not answer, and what is not gone in time, are no errors.
     """
     with progress(about) as line:
         try:

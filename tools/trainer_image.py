@@ -1,6 +1,6 @@
-"""Write images/trainer/requirements.txt: what trainers declare and the official PyTorch image does not have.
+"""Write images/trainer/requirements.txt: what programs in pods declare and the official image does not have.
 
-Each trainer says in its first lines which packages it imports (inline script metadata, PEP 723). The file has
+Each program says in its first lines which packages it imports (inline script metadata, PEP 723). The file has
 their closure, pinned as in constraints.txt, so that what runs on a cloud is what ran here.
 Run: ``.venv/bin/python tools/trainer_image.py``.
 """
@@ -20,10 +20,20 @@ from pin import closure  # noqa: E402
 
 TRAINERS = ROOT / "trainers"
 FETCH = TRAINERS / "fetch_trainer.py"  # no trainer: it brings one
+# Other programs that run in pods of this image, or can.
+OTHERS = (
+    FETCH,
+    ROOT / "datasets" / "prepare_dataset.py",
+    ROOT / "operators" / "elastic_job" / "controller.py",
+)
 REQUIREMENTS = ROOT / "images" / "trainer" / "requirements.txt"
 # What the official image brings, with all that it needs.
 BASE = ("torch", "torchvision")
-HEADER = "# Written by tools/trainer_image.py from what the trainers declare.\n"
+PYTHON = {
+    "python_version": "3.12",
+    "python_full_version": "3.12.3",
+}  # the official image's: Ubuntu 24.04's own
+HEADER = "# Written by tools/trainer_image.py from what the programs in pods declare.\n"
 # https://packaging.python.org/en/latest/specifications/inline-script-metadata/#reference-implementation
 _BLOCK = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 
@@ -55,12 +65,13 @@ def declared(trainer: Path) -> list[Requirement]:
 def requirements(files: Iterable[Path]) -> dict[str, str]:
     """Return name and version of what these trainers need on top of the official image."""
     wanted = [requirement for trainer in files for requirement in declared(trainer)]
-    return closure(each for each in wanted if canonicalize_name(each.name) not in BASE)
+    needed = [each for each in wanted if each.marker is None or each.marker.evaluate(PYTHON)]
+    return closure(each for each in needed if canonicalize_name(each.name) not in BASE)
 
 
 def render(files: Iterable[Path] | None = None) -> str:
     """Return the text of the requirements file."""
-    found = requirements(files or [*trainers(), *packages(), FETCH])
+    found = requirements(files or [*trainers(), *packages(), *OTHERS])
     return HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
 
 

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["kopf>=1.45", "requests>=2.34"]
+# ///
 """The controller of ElasticJobs: pods and Services for the workers, their rendezvous, and the job's status.
 
 It runs in a pod, from a ConfigMap, by ``kopf run``; so it imports nothing of the kit. At each change of a job

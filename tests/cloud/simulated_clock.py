@@ -1,35 +1,76 @@
-"""A clock that the tests set: it goes on only when no request is under way, straight to what comes next."""
+"""Simulated time: what is to happen is kept in order and happens when the clock is moved past it.
 
-import queue
+Nothing here sleeps. A test moves the clock itself, by waiting as `clouds.clock.Clock` does, or lets it run.
+"""
+
+import heapq
+import itertools
+import threading
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
-from clouds.reconciler.clock import Clock
 
+class SimulatedClock:
+    """A fake cloud's time, in seconds since 1970; it begins at the real time.
 
-class SimulatedClock(Clock):
-    """Time that passes at once.
-
-    Args:
-        passed: Called with the seconds that pass: so that a fake cloud's clock goes with it.
+    Attributes:
+        lock: The fake's as well.
     """
 
-    tick = float("inf")
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._numbers = itertools.count()
+        self.reset()
 
-    def __init__(self, passed: Callable[[float], None] = lambda seconds: None) -> None:
-        self.time = 0.0
-        self.passed = passed
+    def reset(self) -> None:
+        """Forget all that was to happen, stand still, and begin again at the real time."""
+        with self.lock:
+            self._now, self._speed, self._real = time.time(), 0.0, time.monotonic()
+            self._passing = False
+            self._due: list[tuple[float, int, Callable[[], None]]] = []
 
     def now(self) -> float:
-        return self.time
+        """Return the time."""
+        self.settle()
+        return self._now
 
-    def receive(self, inbox: queue.SimpleQueue, *, until: float, requests: int) -> object | None:
-        if requests:
-            return inbox.get(timeout=60)
-        self.advance(until - self.time)
-        return None
+    def date(self) -> datetime:
+        """Return the time as a date, without microseconds, as AWS gives it."""
+        return datetime.fromtimestamp(self.now(), UTC).replace(microsecond=0)
 
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        if seconds > 0:
-            self.time += seconds
-            self.passed(seconds)
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, and what is due happen in its order."""
+        with self.lock:
+            self._pass(self.now() + seconds)
+
+    def run(self, speed: float) -> None:
+        """Run by itself, so many times faster than real time."""
+        with self.lock:
+            self._speed, self._real = speed, time.monotonic()
+
+    def after(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do something when so much time has passed; at once if it is none."""
+        with self.lock:
+            if seconds <= 0:
+                act()
+            else:
+                heapq.heappush(self._due, (self._now + seconds, next(self._numbers), act))
+
+    def settle(self) -> None:
+        """Let happen what is due by now, where the clock runs by itself."""
+        with self.lock:
+            passed, self._real = time.monotonic() - self._real, time.monotonic()
+            if self._speed and not self._passing:
+                self._pass(self._now + passed * self._speed)
+
+    def _pass(self, until: float) -> None:
+        self._passing = True
+        try:
+            while self._due and self._due[0][0] <= until:
+                when, _, act = heapq.heappop(self._due)
+                self._now = max(self._now, when)
+                act()
+        finally:
+            self._passing = False
+        self._now = max(self._now, until)

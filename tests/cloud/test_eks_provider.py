@@ -1,58 +1,90 @@
-"""The provider eks as notebooks meet it: a real API server stands behind the fake Amazon's cluster."""
+"""The provider eks as notebooks meet it: a real API server stands behind it, and takes its tokens."""
 
+import base64
+import json
 import stat
+import subprocess
 
 import pytest
+import yaml
 
 import workshop
-from clouds.reconciler import reconcile
+from clouds.eks.cluster import EksCluster
+from clouds.eks.session import AwsSession
+from clouds.eks.token import PREFIX, token
 from kitlib import clusters
 from kitlib.errors import BadInput, ClusterNotFound
 
-from .aws.machines import nodes_of
+from .aws.machines import files_of, nodes_of
+from .aws.server import Backing
 from .backing_cluster import BackingCluster
-from .simulated_clock import SimulatedClock
 
 KEY, INSTRUCTOR = "AKIATESTTESTTESTTEST", "arn:aws:iam::123456789012:user/instructor"
 HERE = {"name": "yard", "nodes": 2, "region": "us-west-2", "instance_type": "m5.xlarge"}
 
 
-@pytest.fixture(scope="module")
-def behind(state_home, one_amazon):
-    with BackingCluster(one_amazon.token_webhook("yard"), nodes=3) as backing:
-        yield backing
-
-
 @pytest.fixture
-def there(amazon, behind, monkeypatch):
-    """Return the fake Amazon, with a real cluster behind the one that is made."""
-    amazon.identities.add(KEY, INSTRUCTOR, secret="secret")
-    amazon.backing("yard", endpoint=behind.endpoint, ca=behind.ca, on_nodes=nodes_of(behind))
-    monkeypatch.setattr(reconcile, "Clock", lambda: SimulatedClock(amazon.clock.advance))
-    return amazon
+def there(aws, state_home, monkeypatch):
+    """The machines of a real cluster, which stands behind the one that is created."""
+    aws.faults.identities[KEY], aws.faults.secrets[KEY] = INSTRUCTOR, "secret"
+    monkeypatch.setattr(EksCluster, "clock", aws.clock)
+    with BackingCluster(aws.token_webhook("yard"), nodes=3) as behind:
+        aws.backings["yard"] = Backing(behind.endpoint, behind.ca, nodes_of(behind))
+        with files_of(aws, behind, region="us-west-2") as files:
+            yield behind
+            assert files.refused == []
+
+
+def changed(bearer, **change):
+    """Return a token whose URL is another one."""
+    text = bearer.removeprefix(PREFIX)
+    url = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    for old, new in change.items():
+        url = url.replace(old, new)
+    return PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+
+
+def whoami(cluster, behind, folder, bearer):
+    """Ask the API server with a token and nothing else."""
+    bare = yaml.safe_load(cluster.kubeconfig.read_text())
+    bare["users"][0]["user"] = {"token": bearer}
+    (folder / "bearer").write_text(yaml.safe_dump(bare))
+    program = [*behind.program, "--kubeconfig", str(folder / "bearer"), "auth", "whoami", "-o", "json"]
+    return subprocess.run(program, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.slow
-def test_a_cluster_is_made_reached_found_scaled_and_deleted(there, behind):
+def test_a_cluster_is_created_reached_found_scaled_and_deleted(aws, there, tmp_path):
     with pytest.raises(BadInput, match="agreed to"):
         clusters.create_cluster("eks", **HERE)
-    assert there.left() == []
-
+    assert aws.left() == []
     cluster = clusters.create_cluster("eks", confirm=True, **HERE)
     assert stat.S_IMODE(cluster.kubeconfig.stat().st_mode) == 0o600
-    behind.settled()
+    there.settled()
     cluster.wait_ready(timeout=120)
     assert len(cluster.nodes()) == 3
     assert "efs (default)" in cluster.kubectl("get storageclass efs")
     assert clusters.connect("yard").kube.version() == cluster.kube.version()
     again = clusters.create_cluster("eks", **HERE)  # it is there: nobody has to agree
     assert again.status["expires"] == cluster.status["expires"]
-    with pytest.raises(BadInput, match='other machines: instance_type="m5.xlarge"'):
-        clusters.create_cluster("eks", **HERE | {"instance_type": "g4dn.xlarge"})
+
+    good = token(session := AwsSession("us-west-2"), "yard")
+    told = json.loads(whoami(cluster, there, tmp_path, good).stdout)["status"]["userInfo"]
+    assert told["username"] == INSTRUCTOR and "system:masters" in told["groups"]
+    for bad, why in (
+        (token(session, "another"), "of another cluster"),
+        (changed(good, GetCallerIdentity="GetAccessKeyInfo"), "asks for something else"),
+        (changed(good, **{aws.endpoint: "http://127.0.0.1:1"}), "leads somewhere else"),
+        (changed(good, **{"X-Amz-Date=20": "X-Amz-Date=19"}), "has expired"),
+        (good[:-4] + "aaaa", "is damaged"),
+        ("ya29.something", "is Google's"),
+    ):
+        assert "Unauthorized" in whoami(cluster, there, tmp_path, bad).stderr, why
 
     with pytest.raises(BadInput, match="agreed to"):
         cluster.scale(3)
     cluster.scale(1)
+    there.settled()
     assert "ends at" in cluster.extend(hours=6, confirm=True)
     whose = {"clusterName": "yard", "namespace": "attendee-ada"}
     for verb, there_are in ((workshop.add, 1), (workshop.remove, 0)):
@@ -61,6 +93,6 @@ def test_a_cluster_is_made_reached_found_scaled_and_deleted(there, behind):
         assert len(found["associations"]) == there_are  # the pods of their room read the bucket
     cluster.kubectl("create service loadbalancer web --tcp=80")
     cluster.delete()
-    assert there.left() == []
+    assert aws.left() == []
     with pytest.raises(ClusterNotFound):
         clusters.connect("yard", provider="eks", region="us-west-2")

@@ -1,95 +1,141 @@
-"""Whatever call the process dies at that creates or deletes: the next one completes, and nothing is left."""
+"""The process that creates or deletes a cluster is killed at its requests: another one ends it clean.
 
-import threading
-from datetime import UTC, datetime
+A process that dies after a request that only reads leaves what the request before left, so those that change
+something are the points that matter. The quick tests take some of them, the slow ones each.
+"""
+
+import contextlib
+import random
 
 import pytest
 
-from clouds.google.machines import MachinePool
-from clouds.google.session import GcpSession
-from clouds.google.stack import GkePlan, discover, resources
-from clouds.reconciler import reconcile
-from clouds.tags import Tags
+from kitlib.errors import KitError
 
-from .google.fake import PROJECT, FakeGoogle
-from .simulated_clock import SimulatedClock
+from .crash_injection import ProcessKilled, ProcessLife
+from .gke_lifecycle import GkeProcesses, changes
 
-ZONE = "us-central1-c"
-END = datetime(2026, 11, 23, tzinfo=UTC)
-MOST = 400  # calls; a point beyond the last one kills nobody
+WHEN = ("before", "after")
+PAUSE = 30  # seconds until somebody tries again
+MOST = 200  # changing requests; a point beyond the last kills nobody
 
 
-class Killed(BaseException):
-    """The process is dead."""
+@pytest.fixture
+def world(google, clock, state_home, monkeypatch):
+    return GkeProcesses(google, monkeypatch.setattr)
 
 
-class Mortal(GcpSession):
-    """A session whose process dies at one of its calls, before or after the cloud has taken it."""
-
-    def __init__(self, *where, at: int, after: bool) -> None:
-        super().__init__(*where)
-        self.lives, self.after, self.lock = [at], after, threading.Lock()
-
-    def _attempt(self, call, about):
-        with self.lock:
-            self.lives[0] -= 1
-            left = self.lives[0]
-        if left < 0 or (left == 0 and not self.after):
-            raise Killed
-        answer = super()._attempt(call, about)
-        if left == 0:
-            raise Killed
-        return answer
-
-
-def plan(session):
-    return GkePlan(
-        session, Tags("lab", "ada", "spring", END), MachinePool.of(nodes=2, accelerator="nvidia-tesla-t4")
-    )
-
-
-def survive(google, at, after):
-    """Die at a call, create and delete; return whether there was such a call in either."""
-    clock = SimulatedClock(passed=google.clock.advance)
-    how = {"title": "lab", "resume": "again", "clock": clock}
-    died = []
+def die(world, act, point, when):
+    """Let a process die at its n-th change; return whether there was one."""
     try:
-        reconcile.bring_up(resources(plan(Mortal(PROJECT, ZONE, at=at, after=after))), **how)
-    except Killed:
-        died.append("create")
-        if at % 2:  # half of them are taken down as they stand
-            reconcile.bring_up(resources(plan(GcpSession(PROJECT, ZONE))), **how)
+        act(ProcessLife(point, when, changes))
+    except ProcessKilled:
+        world.google.clock.sleep(PAUSE)
+        return True
+    return False
+
+
+def end_clean(world, about):
+    world.delete()
+    assert world.google.left() == [], about
+
+
+@pytest.mark.parametrize(("point", "when"), [(1, "after"), (7, "before"), (19, "after"), (20, "after")])
+def test_what_a_killed_creation_began_is_deleted_by_another_process(world, point, when):
+    assert die(world, world.create, point, when)
+    end_clean(world, world.life.requests)
+
+
+def test_what_a_killed_creation_began_is_completed_by_another_process(world):
+    for point in (2, 9, 5):
+        assert die(world, world.create, point, "after")
+    assert world.create()._describe().state == "running"
+    world.create()
+    assert not any(map(changes, world.life.requests)), "a second creation changes nothing"
+    end_clean(world, "")
+
+
+@pytest.mark.parametrize(("point", "when"), [(0, "after"), (5, "before"), (9, "after")])
+def test_what_a_killed_deletion_left_is_deleted_by_another_process(world, point, when):
+    world.create()
+    assert die(world, world.delete, point, when)
+    end_clean(world, world.life.requests)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("when", WHEN)
+def test_a_creation_is_killed_at_each_change_and_deleted(world, when):
+    points = 0
+    while die(world, world.create, points, when):
+        end_clean(world, f"{when} change {points}")
+        points += 1
+        assert points < MOST
+    end_clean(world, "the last one")
+    print(f"{points} changes")
+    assert points > 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("when", WHEN)
+def test_a_deletion_is_killed_at_each_change_and_completed(world, when):
+    points = 0
+    world.create()
+    while die(world, world.delete, points, when):
+        end_clean(world, f"{when} change {points}")
+        points += 1
+        world.create()
+    assert world.google.left() == []
+    print(f"{points} changes")
+    assert points > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_cluster_is_created_and_deleted_by_processes_that_each_make_one_change(world):
+    for act in (world.create, world.delete):
+        made: set[str] = set()
+        while one_more_change(world, act, made):
+            assert len(made) < MOST, f"it is not done: {world.google.left()}"
+    assert world.google.left() == []
+
+
+def one_more_change(world, act, made):
+    """Let a process make a change that none made before it, and die; return whether there was one."""
+    life = ProcessLife(0, "after", lambda request: changes(request) and request not in made)
     try:
-        reconcile.take_down(discover(Mortal(PROJECT, at=at, after=after), "lab"), **how)
-    except Killed:
-        died.append("delete")
-        reconcile.take_down(discover(GcpSession(PROJECT), "lab"), **how)
-    return died
+        act(life)
+    except ProcessKilled:
+        made.update(life.requests)
+        world.google.clock.sleep(PAUSE)
+        return True
+    return False
 
 
-def check(at, after, monkeypatch):
-    with FakeGoogle() as google:
-        for name, value in google.endpoints.items():
-            monkeypatch.setenv(name, value)
-        died = survive(google, at, after)
-        assert google.left() == [], f"call {at}, {'after' if after else 'before'} it took effect"
-    return died
-
-
-@pytest.mark.parametrize(("at", "after"), [(9, True), (24, True), (31, False)])
-def test_some_crashes_are_survived(at, after, monkeypatch):
-    assert check(at, after, monkeypatch)
+def test_nothing_is_left_after_some_histories(world):
+    live(world, seed=0, histories=4)
 
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(3000)
-def test_a_crash_at_each_call_is_survived(monkeypatch):
-    points = 0
-    for at in range(1, MOST):
-        died = [check(at, after, monkeypatch) for after in (False, True)]
-        points += sum(map(len, died))
-        if not any(died):
-            break
-    print(f"{points} crash points survived")
-    assert 150 < points < 2 * 2 * MOST
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_nothing_is_left_after_any_history(world, seed):
+    live(world, seed=seed, histories=40)
+
+
+def live(world, *, seed, histories):
+    """Let processes create or delete, one amid what another began, die, and meet trouble."""
+    choose = random.Random(seed)
+    for number in range(histories):
+        for _ in range(choose.randint(1, 3)):
+            act = choose.choice([world.create, world.create, world.delete])
+            life = ProcessLife(choose.randint(0, 40), choose.choice(WHEN), changes)
+            if choose.random() < 0.5:
+                world.trouble(choose)
+            with contextlib.suppress(ProcessKilled, KitError):
+                act(life)
+            world.google.clock.sleep(choose.choice([0, PAUSE, 600]))
+        world.google.clock.sleep(PAUSE)
+        world.google.clear_faults()
+        end_clean(world, f"history {number} of seed {seed}")

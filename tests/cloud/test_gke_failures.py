@@ -1,36 +1,32 @@
 """What goes wrong at Google Cloud, said so that somebody can fix it: by real credentials, and by the fake.
 
-Denied rights, disabled APIs, quotas, typos, names that are taken and clusters that were deleted by hand are
-in `test_gke_session`, `test_gke_preflight` and `test_gke_resources`.
+Denied rights, disabled APIs, quotas, typos and names that are taken are in `test_gke_session` and
+`test_gke_preflight`.
 """
 
 import json
 import ssl
 import threading
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from clouds.google.client_errors import ErrorReason, GcpError, translate
-from clouds.google.gke import GkeCluster
-from clouds.google.machines import MachinePool
-from clouds.google.session import GcpSession
-from clouds.google.stack import GkePlan, discover, resources, traces
-from clouds.google.token import access_token
-from clouds.reconciler import reconcile
-from clouds.tags import Tags
+from clouds.gke.client_errors import ErrorReason, GcpError, translate
+from clouds.gke.cluster import GkeCluster
+from clouds.gke.create import create
+from clouds.gke.session import GcpSession
+from clouds.gke.token import access_token
+from clouds.steps import Steps
 from kitlib.clusters.base import Shape
 from kitlib.errors import BadInput, PreflightFailed
 
 from .google.api_errors import stockout
 from .google.fake import PROJECT
-from .simulated_clock import SimulatedClock
 
 ZONE = "us-central1-c"
-TAGS = Tags("lab", "ada", "spring", datetime(2026, 11, 22, 13, 30, tzinfo=UTC))
-OPTIONS = {"zone": ZONE, "confirm": True}
+OPTIONS = {"zone": ZONE, "accelerator": "nvidia-tesla-t4", "confirm": True}
 TIMEFRAME = (
     "Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe. Check your "
     "iat and exp values in the JWT claim."
@@ -91,50 +87,26 @@ def test_a_clock_in_the_past_is_named_where_tls_notices_it_first():
     assert "clock is wrong" in translate(error, "compute: zones.get", PROJECT).what
 
 
-@pytest.mark.parametrize(
-    ("machines", "proposed"),
-    [
-        ({"accelerator": "nvidia-tesla-t4"}, ['zone="us-central1-a"', 'accelerator="nvidia-l4" in this one']),
-        ({}, ['zone="us-central1-a"', 'zone="us-central1-f"']),
-    ],
-)
-def test_a_zone_that_has_none_left_proposes_others_and_other_gpus(
-    google, clock, state_home, machines, proposed
-):
-    google.fail("container.CreateNodePool", 1, stockout(ZONE))
+def test_a_zone_that_has_none_left_proposes_the_next_one_where_nobody_can_be_asked(google, clock, state_home):
+    google.fail("container.CreateNodePool", 1, stockout(ZONE), times=9)
+    plan = GkeCluster("dry", GcpSession(PROJECT, ZONE))._planned(Shape(2, options=OPTIONS))
     with pytest.raises(GcpError, match="does not have enough resources") as caught:
-        GkeCluster.create("dry", Shape(2, options=OPTIONS | machines))
-    assert all(each in caught.value.fix for each in proposed)
-    GkeCluster("dry", GcpSession(PROJECT, ZONE)).delete()
+        create(GcpSession(PROJECT, ZONE), replace(plan, confirm=False), Steps("dry", clock=google.clock))
+    assert "confirm=True takes us-central1-a" in caught.value.fix
+    GkeCluster.delete_at(GcpSession(PROJECT), "dry")
     assert google.left() == []
 
 
-def test_a_network_that_is_lost_in_the_middle_is_named_and_the_same_call_goes_on(google):
-    clock = SimulatedClock(passed=google.clock.advance)
-    plan = GkePlan(GcpSession(PROJECT, ZONE), TAGS, MachinePool.of(nodes=1))
-    google.cut(30, "after")
-    with pytest.raises(GcpError) as caught:
-        reconcile.bring_up(resources(plan), title="lab", resume="the same call", clock=clock)
-    assert caught.value.why in (ErrorReason.NETWORK, ErrorReason.FAULT) and "the same call" in str(
-        caught.value
-    )
-    google.clear_faults()
-    reconcile.bring_up(resources(plan), title="lab", resume="the same call", clock=clock)
-    reconcile.take_down(discover(GcpSession(PROJECT), "lab"), title="lab", resume="again", clock=clock)
-    assert google.left() == []
-
-
-def test_a_project_that_nobody_pays_for_or_that_may_have_no_gpu_makes_nothing(google, clock, state_home):
+def test_a_project_that_nobody_pays_for_or_that_may_have_no_gpu_creates_nothing(google, clock, state_home):
     google.project.billing = False
     google.quota("GPUS_ALL_REGIONS", 0)
-    options = OPTIONS | {"accelerator": "nvidia-tesla-t4"}
     with pytest.raises(PreflightFailed) as caught:
-        GkeCluster.create("dry", Shape(2, options=options))
+        GkeCluster.create("dry", Shape(2, options=OPTIONS))
     assert "billing/linkedaccount" in str(caught.value) and "GPUS_ALL_REGIONS" in str(caught.value)
     assert google.left() == []
 
 
-def test_who_may_not_look_is_told_the_role_before_anything_is_made(google, clock, state_home):
+def test_who_may_not_look_is_told_the_role_before_anything_is_created(google, clock, state_home):
     google.project.denied |= {"container.clusters.list", "container.clusters.create"}
     with pytest.raises((PreflightFailed, GcpError)) as caught:
         GkeCluster.create("dry", Shape(1, options=OPTIONS))
@@ -142,20 +114,33 @@ def test_who_may_not_look_is_told_the_role_before_anything_is_made(google, clock
     assert google.left() == []
 
 
-def test_hostile_words_in_a_label_are_believed_by_nobody_and_keep_nobody_from_listing(google):
-    session = GcpSession(PROJECT, ZONE)
-    for number, zone in enumerate(("----", "..-..-..", "us", "-us-central1-c")):
-        labels = {"trainyard-kit": "true", "trainyard-cluster": "lab", "trainyard-expires": "never"}
-        body = {"name": f"trainyard-of-somebody-{number}", "labels": labels}
-        session.rest("storage", "buckets.insert", project=PROJECT, body=body)
-        found = google.rest.store.get("storage", f"b/{body['name']}").body
-        found["labels"] = labels | {"trainyard-zone": zone}
-    trace = traces(session)["lab"]
-    assert (trace.zone, trace.tags.expires) == ("", None)
-    assert discover(session, "lab") == []  # a bucket of another name is not the kit's
-    assert discover(GcpSession(PROJECT)) == []
-
-
 def test_what_google_takes_no_request_for_is_bad_input_and_no_traceback(google):
     with pytest.raises(BadInput, match="does not match"):
         GcpSession(PROJECT).rest("compute", "regions.get", project=PROJECT, region="---")
+
+
+def test_what_cannot_be_deleted_keeps_its_end_and_nothing_that_is_independent(google, clock, state_home):
+    session = GcpSession(PROJECT, ZONE)
+    lab = GkeCluster("dry", session)
+    create(session, lab._planned(Shape(1, options=OPTIONS)), Steps("dry", clock=google.clock))
+    google.deny("artifactregistry.repositories.delete")
+    with pytest.raises(GcpError, match=r"artifactregistry\.repositories\.delete"):
+        GkeCluster.delete_at(session, "dry")
+    left = {each.name for each in GkeCluster.find_resources(session, "dry")}
+    assert {"repository", "end of the cluster", "rights expiry", "account expiry"} <= left
+    assert not left & {"cluster", "network", "subnet", "bucket"}
+    google.project.denied.clear()
+    GkeCluster.delete_at(session, "dry")
+    assert google.left() == []
+
+
+def test_a_foreign_cluster_is_refused_before_a_schedule_could_delete_it(google, clock, state_home):
+    session = GcpSession(PROJECT, ZONE)
+    theirs = {"name": "dry", "initial_node_count": 1}
+    session.container("create_cluster", parent=session.place, cluster=theirs)
+    google.clock.sleep(300)
+    before = google.left()
+    plan = GkeCluster("dry", session)._planned(Shape(1, options=OPTIONS))
+    with pytest.raises(GcpError, match="not the kit's"):
+        create(session, plan, Steps("dry", clock=google.clock))
+    assert google.left() == before

@@ -1,37 +1,34 @@
-"""What stands in the way of a GKE cluster is told before anything is made, at once, with what mends it."""
+"""What prevents a GKE cluster is told before anything is created, all at once, with what to do."""
 
 from datetime import UTC, datetime
 
 import pytest
 
-from clouds.google import preflight, prices
-from clouds.google.gke import GkeCluster
-from clouds.google.machines import MachinePool
-from clouds.google.permissions import NEEDED, role_for
-from clouds.google.session import GcpSession
-from clouds.google.stack import GkePlan
+from clouds.gke import preflight
+from clouds.gke.client_errors import role_for
+from clouds.gke.machines import GkePlan, choose
+from clouds.gke.session import GcpSession
 from clouds.tags import Tags
-from kitlib.clusters.base import Shape
 from kitlib.clusters.checks import Level
-from kitlib.errors import BadInput, PreflightFailed
+from kitlib.errors import PreflightFailed
 
-from .google.api_errors import ApiError
 from .google.fake import PROJECT
 
 END = datetime(2026, 11, 22, 13, tzinfo=UTC)
-T4 = {"nodes": 2, "accelerator": "nvidia-tesla-t4"}
+T4 = {"nodes": 2, "accelerator": "nvidia-tesla-t4", "gpus": None, "machine_type": None, "spot": False}
 
 
-def looked(zone="us-central1-c", name="lab", project=PROJECT, **machines):
-    session = GcpSession(project, zone)
-    report = preflight.check(
-        GkePlan(session, Tags(name, "ada", "spring", END), MachinePool.of(**(T4 | machines)))
-    )
+def planned(**machines):
+    return GkePlan(Tags("lab", "ada", "spring", END), choose(disk_gb=100, **(T4 | machines)))
+
+
+def checked(zone="us-central1-c", project=PROJECT, **machines):
+    report = preflight.check(GcpSession(project, zone), planned(**machines))
     return {each.name: each for each in report.checks}, report
 
 
-def test_a_project_in_which_all_is_well_passes_and_nothing_was_made(google):
-    checks, report = looked()
+def test_a_project_in_which_all_is_well_passes_and_nothing_is_created(google):
+    checks, report = checked()
     assert report.ok, report
     assert checks["quota NVIDIA_T4_GPUS"].words == "2 needed, 8 of 8 free in us-central1"
     assert google.left() == []
@@ -49,16 +46,16 @@ def test_a_project_in_which_all_is_well_passes_and_nothing_was_made(google):
     ],
 )
 def test_a_typo_or_what_a_zone_does_not_have_is_told_with_what_was_meant(google, asked, check, fix):
-    checks, _ = looked(**asked)
+    checks, _ = checked(**asked)
     assert checks[check].level is Level.FAILED
     assert fix in checks[check].fix
 
 
-def test_all_that_stands_in_the_way_is_told_at_once(google):
+def test_all_that_prevents_a_cluster_is_told_at_once(google):
     google.quota("NVIDIA_T4_GPUS", 0, region="us-central1")
     google.project.billing = False
     google.project.denied |= {"container.clusters.create", "iam.serviceAccounts.actAs"}
-    checks, report = looked()
+    checks, report = checked()
     assert {each.name for each in report.failures} >= {"billing", "permissions", "quota NVIDIA_T4_GPUS"}
     assert "roles/iam.serviceAccountUser" in checks["permissions"].fix
     assert "metric=NVIDIA_T4_GPUS" in checks["quota NVIDIA_T4_GPUS"].fix
@@ -69,78 +66,39 @@ def test_all_that_stands_in_the_way_is_told_at_once(google):
 
 def test_apis_that_are_off_come_with_the_line_that_enables_them(google):
     google.project.enabled -= {"container", "file"}
-    checks, _ = looked()
+    checks, _ = checked()
     line = f"gcloud services enable container.googleapis.com file.googleapis.com --project={PROJECT}"
     assert line in checks["APIs"].fix
 
 
-def test_a_project_that_is_not_there_stops_the_questions(google):
-    checks, _ = looked(project="no-such-project")
+def test_a_project_that_does_not_exist_stops_the_checks(google):
+    checks, _ = checked(project="no-such-project")
     assert list(checks) == ["credentials", "project"]
     assert "gcloud projects list" in checks["project"].fix
 
 
-def test_a_name_that_somebody_else_has_is_refused_before_anything_is_made(google):
+def test_a_name_that_somebody_else_has_is_refused_before_anything_is_created(google):
     session = GcpSession(PROJECT, "us-central1-c")
     body = {"name": "trainyard-lab", "autoCreateSubnetworks": False}
     session.rest("compute", "networks.insert", project=PROJECT, body=body)
-    session.container(
-        "create_cluster", parent=session.place, cluster={"name": "lab", "initial_node_count": 1}
-    )
-    google.clock.advance(300)
-    _, report = looked()
+    lab = {"name": "lab", "initial_node_count": 1}
+    session.container("create_cluster", parent=session.place, cluster=lab)
+    google.clock.sleep(300)
+    _, report = checked()
     said = [each.words for each in report.failures if each.name == "name"]
     assert len(said) == 2 and all("not the kit's" in each for each in said)
 
 
-def test_prices_are_those_of_the_list_and_without_it_those_of_the_kits_table(google):
-    def estimate(spot=False):
-        plan = GkePlan(
-            GcpSession(PROJECT, "us-central1-c"), Tags("lab", "", ""), MachinePool.of(**T4, spot=spot)
-        )
-        return prices.estimate(plan, hours=4)
-
-    listed = {each.what: each for each in estimate().prices}
-    gpu = listed["GPU nvidia-tesla-t4"]
-    assert (gpu.dollars_an_hour, gpu.count) == (0.35, 2)
-    assert gpu.source.startswith("price list")
-    machine = listed["machine n1-standard-4"]
-    assert machine.dollars_an_hour == pytest.approx(4 * 0.031611 + 15 * 0.004237)
-    google.fail("cloudbilling.services.skus.list", 1, ApiError("PERMISSION_DENIED", "no"), times=10)
-    table = estimate(spot=True)
-    assert not table.unknown
-    assert all("the kit's table" in each.source for each in table.prices)
-    assert 0.5 < table.an_hour < 3
-    assert any("Filestore" in each and "1 TiB" in each for each in table.notes)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "no zone is named"),
-        ({"zone": "us-central1-c", "region": "us-central1"}, "no option region"),
-        ({"zone": "us-central1-c", "hours": 0}, "hours are a number"),
-        ({"zone": "us-central1-c", "disk_gb": 5}, "disk_gb"),
-        ({"zone": "us-central1-c", "admins": ["ada@example.org"]}, "by an address"),
-        ({"zone": "us-central1-c", "admins": "user:ada@example.org"}, "admins are a list"),
-    ],
-)
-def test_options_that_cannot_be_are_refused_before_google_is_asked(google, options, words):
-    with pytest.raises(BadInput, match=words):
-        GkeCluster.create("lab", Shape(2, options=options))
-    with pytest.raises(BadInput, match="begins with a letter"):
-        GkeCluster.create("1lab", Shape(2, options={"zone": "us-central1-c"}))
-    assert google.calls == []
-
-
-def test_nothing_is_made_without_a_yes_nor_above_the_budget(google, state_home):
-    options = {"zone": "us-central1-c", "accelerator": "nvidia-tesla-t4"}
-    with pytest.raises(BadInput, match="nobody can be asked"):
-        GkeCluster.create("lab", Shape(2, options=options))
-    with pytest.raises(BadInput, match="above the budget"):
-        GkeCluster.create("lab", Shape(2, options=options | {"confirm": True, "budget": 1}))
-    assert google.left() == []
+def test_quotas_are_counted_for_a_new_cluster_and_for_more_nodes_of_one(google):
+    session = GcpSession(PROJECT, "us-central1-c")
+    new, more = (preflight.required(session, planned(), new=each) for each in (True, False))
+    assert (new["IN_USE_ADDRESSES"], new["NETWORKS"], new["CPUS"]) == (3, 1, 12)
+    assert (more["IN_USE_ADDRESSES"], more["NETWORKS"], more["CPUS"]) == (2, 0, 8)
+    spot = preflight.required(session, planned(spot=True))
+    assert (spot["CPUS"], spot["PREEMPTIBLE_CPUS"], spot["PREEMPTIBLE_NVIDIA_T4_GPUS"]) == (4, 8, 2)
+    hyper = preflight.required(session, planned(accelerator=None, machine_type="n4-standard-4"))
+    assert hyper["SSD_TOTAL_GB"] == 50  # a hyperdisk is none of these
 
 
 def test_each_permission_that_is_needed_has_a_role_that_gives_it():
-    assert all(role_for(each) != "roles/editor" for each in NEEDED)
+    assert all(role_for(each) != "roles/editor" for each in preflight.NEEDED)

@@ -2,19 +2,21 @@
 libraries, over gRPC and HTTP.
 """
 
+import json
 import os
 import subprocess
 
 import pytest
-from google.cloud.container_v1 import types
 
-from clouds.google.client_errors import ErrorReason, ErrorReply, GcpError, to_error
-from clouds.google.kubeconfig import kubeconfig
-from clouds.google.session import GcpSession, find
+from clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error
+from clouds.gke.cluster import GkeCluster
+from clouds.gke.session import GcpSession
+from clouds.spec import ClusterInfo
+from clouds.tags import Tags
 from kitlib.errors import BadInput
 
 from .google.api_errors import permission_denied, service_disabled, stockout
-from .google.fake import PROJECT
+from .google.fake import NUMBER, PROJECT
 
 LAB = f"projects/{PROJECT}/locations/us-central1-c/clusters/lab"
 
@@ -31,8 +33,8 @@ def refusal(call, *arguments, **parameters) -> GcpError:
 
 
 def test_what_is_not_there_is_none(session):
-    assert find(session.container, "get_cluster", name=LAB) is None
-    assert find(session.rest, "compute", "networks.get", project=PROJECT, network="lab") is None
+    assert session.find("container", "get_cluster", name=LAB) is None
+    assert session.find("compute", "networks.get", project=PROJECT, network="lab") is None
 
 
 @pytest.mark.parametrize("api", ["container", "compute"])
@@ -111,6 +113,40 @@ def test_each_kind_of_refusal_says_what_to_do(status, code, said, why, fix):
     assert fix in error.fix
 
 
+@pytest.mark.parametrize("api", ["container", "compute"])
+def test_nothing_is_believed_to_be_gone_because_another_projects_api_is_disabled(google, session, api):
+    """A user's requests may count against gcloud's own project, which has no API enabled."""
+    google.fail(f"{api}.*", 1, service_disabled(api, "Some API", "764086051850"), times=9)
+    for look in (look_for, look_for_all):
+        error = refusal(look, session, api)
+        assert error.why is ErrorReason.DISABLED and "764086051850" in error.what
+    google.clear_faults()
+    for consumer in (PROJECT, NUMBER):
+        google.fail(f"{api}.*", 1, service_disabled(api, "Some API", consumer), times=9)
+        assert look_for(session, api) is None and look_for_all(session, api) in (None, [])
+        google.clear_faults()
+
+
+def look_for(session, api):
+    if api == "container":
+        return session.find("container", "get_cluster", name=LAB)
+    return session.find("compute", "networks.get", project=PROJECT, network="default")
+
+
+def look_for_all(session, api):
+    if api == "container":
+        return session.find("container", "list_clusters", parent=f"projects/{PROJECT}/locations/-")
+    return list(session.every("compute", "networks.list", "items", project=PROJECT))
+
+
+def test_requests_of_a_user_count_against_the_clusters_project(google, monkeypatch, tmp_path):
+    secrets = {"client_id": "x", "client_secret": "y", "refresh_token": "z"}
+    user = {"type": "authorized_user", "quota_project_id": "of-gcloud", **secrets}
+    (file := tmp_path / "user.json").write_text(json.dumps(user))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    assert GcpSession(PROJECT).credentials.quota_project_id == PROJECT
+
+
 def test_without_a_project_or_credentials_it_says_how_to_get_them(google, monkeypatch):
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
     with pytest.raises(BadInput, match="no project is named"):
@@ -121,7 +157,8 @@ def test_without_a_project_or_credentials_it_says_how_to_get_them(google, monkey
 
 
 def test_a_token_for_the_cluster_is_printed_as_kubectl_wants_it(google, tmp_path):
-    user = kubeconfig(types.Cluster(name="lab"))["users"][0]["user"]["exec"]
+    cluster = GkeCluster("lab", GcpSession(PROJECT))
+    user = cluster._kubeconfig(ClusterInfo(Tags("lab", "", "")))["users"][0]["user"]["exec"]
     program = [user["command"], "-X", "importtime", *user["args"]]
     given = {**os.environ, "HOME": str(tmp_path)}
     done = subprocess.run(

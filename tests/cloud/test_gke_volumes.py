@@ -3,8 +3,8 @@
 import pytest
 
 import kitlib as kit
-from clouds.google.gke import GkeCluster
-from clouds.google.session import GcpSession
+from clouds.gke.cluster import GkeCluster
+from clouds.gke.session import GcpSession
 from kitlib.datasets.dataset import DatasetJob
 from kitlib.errors import BadInput
 from kitlib.storage import Volume, pvc
@@ -17,8 +17,9 @@ WANTED = {"gke-gcsfuse/volumes": "true"}
 
 
 @pytest.fixture
-def lab(google, local_cluster):
+def lab(google, local_cluster, monkeypatch):
     """A GKE cluster whose API server is a real one."""
+    monkeypatch.setenv("TRAINYARD_IMAGE", "trainyard/trainer")
     cluster = GkeCluster("lab", GcpSession(PROJECT, "us-central1-c"))
     cluster.__dict__["kube"] = local_cluster.kube
     yield cluster

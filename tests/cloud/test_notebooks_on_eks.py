@@ -1,38 +1,43 @@
-"""The course on the provider eks, unchanged: the fake Amazon hands out a real cluster, and it really trains.
+"""The course on the provider eks, unchanged: the fake AWS hands out a real cluster, and it really trains.
 
-Simulated time runs by itself here, fast: what takes ten minutes at Amazon takes seconds. With an engine and
-a registry on this machine, the image of notebook 03 is pushed to that; without, CodeBuild makes it.
+Simulated time runs by itself here, fast: what takes ten minutes at AWS takes seconds. CodeBuild makes
+the trainer image before the first notebook.
 """
 
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from .aws.machines import files_of, nodes_of
+from .aws.server import Backing
 from .backing_cluster import BackingCluster
-from .notebook_runs import SECONDS, registry_or_none, run_course, said
+from .notebook_runs import SECONDS, hide_engines, run_course, said
 
+DEVICE_PLUGIN = Path(__file__).with_name("device-plugin.yaml")
 NAME, REGION, NODES, SPEED = "course", "us-west-2", 4, 60
 # Time runs so fast that a cluster of four hours would not see its second notebook: AWS deletes it.
 OPTIONS = (f"region={REGION}", "hours=300", "confirm=true")
 
 
 @pytest.fixture
-def amazon_with_images(amazon, tmp_path_factory, monkeypatch):
-    """Return the fake, whose ECR is a real registry where something can be pushed to it."""
+def aws_that_builds(aws, tmp_path_factory, monkeypatch):
+    """Return the fake, on a machine without an engine that builds images."""
     monkeypatch.delenv("AWS_DEFAULT_REGION")  # the notebooks know by the cluster's name where it is
-    with registry_or_none(tmp_path_factory.mktemp("images"), monkeypatch) as amazon.registry:
-        yield amazon
+    hide_engines(tmp_path_factory.mktemp("images"), monkeypatch)
+    return aws
 
 
 @contextmanager
-def real_cluster(amazon):
-    """Have a real cluster behind the one that is made."""
+def real_cluster(aws, *, gpus):
+    """Have a real cluster behind the one that is made, whose machines declare GPUs."""
     with (
-        BackingCluster(amazon.token_webhook(NAME), nodes=NODES + 1) as behind,
-        files_of(amazon, behind, region=REGION) as files,
+        BackingCluster(aws.token_webhook(NAME), nodes=NODES + 1, options=("--gpus", str(gpus))) as behind,
+        files_of(aws, behind, region=REGION) as files,
     ):
-        amazon.backing(NAME, endpoint=behind.endpoint, ca=behind.ca, on_nodes=nodes_of(behind))
+        if gpus:  # NVIDIA's is fetched from the internet; the machines report their GPUs without it
+            behind.kubectl("apply", "-f", str(DEVICE_PLUGIN))
+        aws.backings[NAME] = Backing(behind.endpoint, behind.ca, nodes_of(behind))
         yield
         behind.settled()
         assert files.refused == []
@@ -41,14 +46,15 @@ def real_cluster(amazon):
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize(("gpus", "machines"), [(0, ()), (1, ("instance_type=g4dn.xlarge",))])
 def test_the_notebooks_run_on_eks_from_the_first_to_the_last_and_leave_nothing(
-    amazon_with_images, state_home, tmp_path
+    gpus, machines, aws_that_builds, state_home, tmp_path
 ):
-    amazon = amazon_with_images
-    amazon.clock.run(SPEED)
+    aws = aws_that_builds
+    aws.clock.run(SPEED)
     words = ["--provider", "eks", "--cluster", NAME, "--nodes", str(NODES)]
-    words += [word for each in OPTIONS for word in ("--option", each)]
-    run_course(tmp_path, real_cluster(amazon), *words)
-    assert amazon.left() == []
+    words += [word for each in OPTIONS + machines for word in ("--option", each)]
+    run_course(tmp_path, real_cluster(aws, gpus=gpus), *words)
+    assert aws.left() == []
     if list(tmp_path.glob("03_*.ipynb")):
         assert "sha256:" in said(tmp_path, "03", "image = kit.build_image(")

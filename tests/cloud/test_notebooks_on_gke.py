@@ -1,18 +1,17 @@
 """The course on the provider gke, unchanged: the fake Google Cloud hands out a real cluster, and it trains.
 
-Simulated time runs by itself here, fast: what takes ten minutes at Google takes seconds. With an engine and
-a registry on this machine, the image of notebook 03 is pushed to that; without, Cloud Build makes it.
+Simulated time runs by itself here, fast: what takes ten minutes at Google takes seconds. Cloud Build makes
+the trainer image before the first notebook.
 """
 
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 import pytest
 
 from ..unit.container_registry import PASSWORD
 from .backing_cluster import BackingCluster
 from .google.nodes import nodes_of
-from .notebook_runs import SECONDS, registry_or_none, run_course, said
+from .notebook_runs import SECONDS, hide_engines, run_course, said
 from .shared_files import SharedFiles
 
 NAME, NODES, SPEED = "course", 4, 60
@@ -30,19 +29,18 @@ def why_not(parameters):
 
 
 @pytest.fixture
-def google_with_images(google, tmp_path_factory, monkeypatch):
-    """Return the fake, whose Artifact Registry is a real registry where something can be pushed to it."""
+def google_that_builds(google, tmp_path_factory, monkeypatch):
+    """Return the fake, on a machine without an engine that builds images."""
     monkeypatch.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", google.identities.add(PASSWORD))
-    with registry_or_none(tmp_path_factory.mktemp("images"), monkeypatch) as address:
-        google.registry(address, f"oauth2accesstoken:{PASSWORD}")
-        yield google
+    hide_engines(tmp_path_factory.mktemp("images"), monkeypatch)
+    return google
 
 
 @contextmanager
-def real_cluster(google, files):
-    """Have a real cluster behind the one that is made."""
+def real_cluster(google, files, *, gpus):
+    """Have a real cluster behind the one that is made, whose machines declare GPUs."""
     with (
-        BackingCluster(google.token_webhook, nodes=NODES + 1) as behind,
+        BackingCluster(google.token_webhook, nodes=NODES + 1, options=("--gpus", str(gpus))) as behind,
         SharedFiles(behind.kubeconfig, files, driver=DRIVER, check=why_not) as driver,
     ):
         google.backing(behind.endpoint, behind.ca, nodes_of(behind))
@@ -54,16 +52,16 @@ def real_cluster(google, files):
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize(("gpus", "machines"), [(0, ()), (1, ("accelerator=nvidia-tesla-t4",))])
 def test_the_notebooks_run_on_gke_from_the_first_to_the_last_and_leave_nothing(
-    google_with_images, state_home, tmp_path
+    gpus, machines, google_that_builds, state_home, tmp_path
 ):
-    google = google_with_images
-    google.clock.begin_at(datetime.now(UTC))
+    google = google_that_builds
     google.clock.run(SPEED)
     (files := tmp_path / "filestore").mkdir()
     words = ["--provider", "gke", "--cluster", NAME, "--nodes", str(NODES)]
-    words += [word for each in OPTIONS for word in ("--option", each)]
-    run_course(tmp_path, real_cluster(google, files), *words)
+    words += [word for each in OPTIONS + machines for word in ("--option", each)]
+    run_course(tmp_path, real_cluster(google, files, gpus=gpus), *words)
     assert google.left() == []
     assert list(files.iterdir()) == [], "Kubernetes gave no volume back"
     if list(tmp_path.glob("03_*.ipynb")):

@@ -1,308 +1,335 @@
-"""EKS: clusters, which take their time, and the rules of who comes before whom.
+"""EKS: clusters and what is in them, as plain data in the shapes of the API, in time and with issues.
 
-What is in a cluster is in `eks_nodes` (node groups) and `eks_parts` (add-ons, access, pod identity).
+Every kind has the same four operations; `KINDS` says what is different. Stacks create through the same API.
 """
 
+import base64
 import json
+import re
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moto.core.exceptions import ServiceException
+from moto.core.base_backend import BackendDict, BaseBackend
 from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 
-from .calls import Refused
-from .eks_nodes import NodeGroups
-from .eks_parts import Parts
-from .eks_store import Cluster, eks_backends, page, region
-from .identities import ACCOUNT, principal
+from .faults import ACCOUNT, Refused, principal
 from .wire import Question
 
 if TYPE_CHECKING:
-    from .server import FakeAmazon
+    from .server import FakeAws
 
-VERSIONS = {
-    "1.33": "EXTENDED_SUPPORT",
-    "1.34": "STANDARD_SUPPORT",
-    "1.35": "STANDARD_SUPPORT",
-    "1.36": "STANDARD_SUPPORT",
-}
-DEFAULT_VERSION = "1.35"
-ADMIN = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
-NOWHERE = "https://{id}.gr7.{region}.eks.amazonaws.com"
+VERSIONS = ("1.36", "1.35", "1.34", "1.33")
+MASTERS = "AmazonEKSClusterAdminPolicy"
+ADDONS = (
+    "vpc-cni",
+    "kube-proxy",
+    "eks-pod-identity-agent",
+)  # active without a node, which the others wait for
+BUSY = ("CREATING", "UPDATING", "DELETING")
 
 
-class Eks(NodeGroups, Parts):
-    """The service. A method for each operation, by its name in Python; `tables` lists them."""
+class Kind(NamedTuple):
+    """A kind of things: its words in operations and answers; how long it takes to come and to go."""
 
-    def __init__(self, amazon: "FakeAmazon") -> None:
-        self.amazon = amazon
-        self.clock, self.waits = amazon.clock, amazon.waits
+    noun: str
+    member: str
+    key: str
+    many: str
+    arn: str
+    seconds: tuple[float, float] = (0, 0)
 
-    def cluster(self, question: Question, *, active: bool = False) -> Cluster:
-        """Return the cluster that a call is about.
 
-        Raises:
-            AwsError: There is none, or it is not active though it has to be.
-        """
-        parameters = question.parameters
-        name = parameters.get("clusterName") or parameters["name"]
-        found = region(question.region).clusters.get(name)
-        if found is None or found.hidden > 0:
-            if found is not None:
-                found.hidden -= 1
-            raise Refused(
-                "ResourceNotFoundException", f"No cluster found for name: {name}.", clusterName=name
-            )
-        if active and found.status != "ACTIVE":
-            words = f"Cluster '{name}' is not in ACTIVE status"
-            raise Refused("InvalidRequestException", words, clusterName=name)
-        return found
+_EVERY = (
+    Kind("Cluster", "cluster", "name", "clusters", "arn", (540, 150)),
+    Kind("Nodegroup", "nodegroup", "nodegroupName", "nodegroups", "nodegroupArn", (150, 240)),
+    Kind("Addon", "addon", "addonName", "addons", "addonArn", (30, 20)),
+    Kind("AccessEntry", "accessEntry", "principalArn", "accessEntries", "accessEntryArn"),
+    Kind("PodIdentityAssociation", "association", "associationId", "associations", "associationArn"),
+)
+KINDS = {each.noun: each for each in _EVERY}
 
-    def create_cluster(self, question: Question) -> dict[str, Any]:
+
+class EksBackend(BaseBackend):
+    """The things of a region by (cluster, noun, name)."""
+
+    def __init__(self, region_name: str, account_id: str) -> None:
+        super().__init__(region_name, account_id)
+        self.things: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+
+eks_backends = BackendDict(EksBackend, "eks")
+
+
+class Eks:
+    """The service."""
+
+    def __init__(self, aws: "FakeAws") -> None:
+        self.aws, self.clock = aws, aws.clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Let nothing fail."""
+        self.broken: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def answer(self, question: Question) -> dict[str, Any]:
+        """Answer a call."""
+        special = getattr(self, re.sub(r"(?<!^)(?=[A-Z])", "_", question.operation).lower(), None)
+        if special is not None:
+            return special(question)
+        verb, noun = re.match(r"([A-Z][a-z]+)(.*)", question.operation).groups()
+        kind = KINDS.get(noun.replace("Entries", "Entry").removesuffix("s") if verb == "List" else noun)
+        if kind is None or verb not in ("Create", "Describe", "List", "Delete"):
+            raise Refused("InternalFailure", f"this fake has no eks:{question.operation}", status=501)
+        return getattr(self, f"_{verb.lower()}")(question, kind)
+
+    def _create(self, question: Question, kind: Kind) -> dict[str, Any]:
+        given, things = question.parameters, _things(question)
+        name = given.get(kind.key) or f"a-{secrets.token_hex(8)}"
+        cluster = name if kind.noun == "Cluster" else given["clusterName"]
+        if (cluster, kind.noun, name) in things:
+            there = things[cluster, kind.noun, name]
+            if there["_token"] == given.get("clientRequestToken"):
+                return {kind.member: shown(there)}
+            raise Refused("ResourceInUseException", f"{kind.noun} already exists with name: {name}")
+        if kind.noun != "Cluster" and self._find(question, "Cluster")["status"] not in ("ACTIVE", "UPDATING"):
+            raise Refused("InvalidRequestException", f"Cluster '{cluster}' is not in ACTIVE status")
+        members = question.model.output_shape.members[kind.member].members
+        made = {key: value for key, value in given.items() if key in members}
+        last = cluster if kind.noun == "Cluster" else f"{cluster}/{secrets.token_hex(8)}"
+        made[kind.key], made["createdAt"] = name, self.clock.date()
+        made[kind.arn] = f"arn:aws:eks:{question.region}:{ACCOUNT}:{kind.noun.lower()}/{last}"
+        made |= {"status": "CREATING", "health": {"issues": []}, "tags": given.get("tags") or {}}
+        made["_token"] = given.get("clientRequestToken")
+        getattr(self, f"_new_{kind.member.lower()}")(question, made)
+        things[cluster, kind.noun, name] = made
+        if kind.seconds[0]:
+            self.clock.after(kind.seconds[0], lambda: self._created(question, kind, made))
+        return {kind.member: shown(made)}
+
+    def _describe(self, question: Question, kind: Kind) -> dict[str, Any]:
+        return {kind.member: shown(self._find(question, kind.noun))}
+
+    def _list(self, question: Question, kind: Kind) -> dict[str, Any]:
         given = question.parameters
-        name = given["name"]
-        clusters = region(question.region).clusters
-        if name in clusters:
-            raise Refused(
-                "ResourceInUseException", f"Cluster already exists with name: {name}", clusterName=name
-            )
-        version = given.get("version") or DEFAULT_VERSION
-        if version not in VERSIONS:
+        whole = kind.noun == "PodIdentityAssociation"
+        if kind.noun != "Cluster":
+            self._find(question, "Cluster")
+        wanted = {key: given[key] for key in ("clusterName", "namespace", "serviceAccount") if key in given}
+        rows = []
+        for (_, noun, name), each in sorted(_things(question).items()):
+            if noun == kind.noun and wanted.items() <= each.items():
+                rows.append(shown(each) if whole else name)
+        part, token = page(rows, given, self.aws.page_size)
+        return {kind.many: part, "nextToken": token}
+
+    def _delete(self, question: Question, kind: Kind) -> dict[str, Any]:
+        found, things = self._find(question, kind.noun), _things(question)
+        cluster = found["name"] if kind.noun == "Cluster" else found["clusterName"]
+        key = (cluster, kind.noun, found[kind.key])
+        if kind.noun == "Cluster" and any(each[:2] == (cluster, "Nodegroup") for each in things):
+            raise Refused("ResourceInUseException", "Cluster has nodegroups attached", clusterName=cluster)
+        if kind.seconds[1] and found["status"] in BUSY:
+            words = f"{kind.noun} cannot be deleted while its status is {found['status']}"
+            raise Refused("ResourceInUseException", words, clusterName=cluster)
+        found["status"] = "DELETING"
+        self.clock.after(kind.seconds[1], lambda: self._gone(question, key, found))
+        return {kind.member: shown(found)}
+
+    # What is special of a kind
+
+    def _new_cluster(self, question: Question, made: dict[str, Any]) -> None:
+        name, vpc, ec2 = made["name"], made["resourcesVpcConfig"], ec2_backends[ACCOUNT][question.region]
+        if made.setdefault("version", VERSIONS[1]) not in VERSIONS:
             raise Refused("InvalidParameterException", "unsupported Kubernetes version", clusterName=name)
-        self.check_role(given["roleArn"], "eks.amazonaws.com", name)
-        vpc = self._network(question, name)
-        identity = secrets.token_hex(16).upper()
-        arn = f"arn:aws:eks:{question.region}:{ACCOUNT}:cluster/{name}"
-        access = {"authenticationMode": "CONFIG_MAP", "bootstrapClusterCreatorAdminPermissions": True}
-        access |= given.get("accessConfig") or {}
-        data = {
-            "name": name,
-            "arn": arn,
-            "createdAt": self.clock.date(),
-            "version": version,
-            "roleArn": given["roleArn"],
-            "resourcesVpcConfig": vpc,
-            "kubernetesNetworkConfig": {"serviceIpv4Cidr": "172.20.0.0/16", "ipFamily": "ipv4"},
-            "logging": given.get("logging") or {"clusterLogging": []},
-            "identity": {
-                "oidc": {"issuer": f"https://oidc.eks.{question.region}.amazonaws.com/id/{identity}"}
-            },
-            "status": "CREATING",
-            "certificateAuthority": {},
-            "platformVersion": "eks.7",
-            "tags": dict(given.get("tags") or {}),
-            "health": {"issues": []},
-            "accessConfig": access,
-            "upgradePolicy": given.get("upgradePolicy") or {"supportType": "EXTENDED"},
-            "deletionProtection": given.get("deletionProtection", False),
-        }
-        made = clusters[name] = Cluster(data, hidden=self.amazon.services.lags.get("eks:CreateCluster", 0))
-        self._reach(question, made)
-        if access["bootstrapClusterCreatorAdminPermissions"]:
-            self.add_entry(made, question, principal(self.amazon.identities.arn(question.key)), policy=ADMIN)
-        if given.get("bootstrapSelfManagedAddons", True):
-            made.data["_self_managed"] = True
-        self.clock.after(self.waits["cluster"], lambda: self._up(question, made, identity))
-        return {"cluster": shown(made.data)}
+        self._check_role(made["roleArn"], "eks.amazonaws.com")
+        subnets = [ec2.get_subnet(each) for each in vpc.get("subnetIds") or []]
+        if len({each.availability_zone for each in subnets}) < 2:
+            words = "Subnets specified must be in at least two different AZs"
+            raise Refused("InvalidParameterException", words, clusterName=name)
+        tags = {f"kubernetes.io/cluster/{name}": "owned", "aws:eks:cluster-name": name}
+        called = f"eks-cluster-sg-{name}-{secrets.randbelow(10**9)}"
+        group = ec2.create_security_group(called, "EKS created security group", subnets[0].vpc_id, tags=tags)
+        vpc |= {"vpcId": subnets[0].vpc_id, "clusterSecurityGroupId": group.id}
+        made["_cards"] = [self._card(question, each, group.id, "Amazon EKS", tags) for each in subnets]
+        made |= {"certificateAuthority": {}, "platformVersion": "eks.7", "_id": secrets.token_hex(16)}
 
-    def catch_up(self) -> None:
-        """Let the clusters that were made be seen."""
-        for backend in eks_backends[ACCOUNT].values():
-            for each in backend.clusters.values():
-                each.hidden = 0
+    def _new_nodegroup(self, question: Question, made: dict[str, Any]) -> None:
+        self._check_role(made["nodeRole"], "ec2.amazonaws.com")
+        _check_scaling(made["scalingConfig"])
+        made |= {"version": self._find(question, "Cluster")["version"], "_cards": []}
 
-    def describe_cluster(self, question: Question) -> dict[str, Any]:
-        return {"cluster": shown(self.cluster(question).data)}
+    def _new_addon(self, question: Question, made: dict[str, Any]) -> None:
+        made["podIdentityAssociations"] = []
+        for each in question.parameters.get("podIdentityAssociations") or []:
+            self._check_role(each["roleArn"], "pods.eks.amazonaws.com")
 
-    def list_clusters(self, question: Question) -> dict[str, Any]:
-        names = []
-        for name, each in sorted(region(question.region).clusters.items()):
-            if each.hidden > 0:
-                each.hidden -= 1
-            else:
-                names.append(name)
-        part, token = page(names, question.parameters, self.amazon.page_size)
-        return {"clusters": part, "nextToken": token}
+    def _new_accessentry(self, question: Question, made: dict[str, Any]) -> None:
+        arn = made["principalArn"]
+        if principal(arn) != arn or ":iam::" not in arn:
+            raise Refused("InvalidParameterException", "The principalArn parameter format is not valid")
+        made |= {"username": made.get("username") or arn, "type": made.get("type") or "STANDARD"}
+        made |= {"kubernetesGroups": made.get("kubernetesGroups") or [], "_policies": {}}
 
-    def delete_cluster(self, question: Question) -> dict[str, Any]:
-        found = self.cluster(question)
-        about = {"clusterName": found.name}
-        if found.nodegroups:
-            first = next(iter(found.nodegroups))
-            raise Refused(
-                "ResourceInUseException", "Cluster has nodegroups attached", nodegroupName=first, **about
-            )
-        if found.data.get("deletionProtection"):
-            words = "Cannot delete a cluster that has deletion protection enabled"
-            raise Refused("InvalidRequestException", words, **about)
-        if found.status not in ("ACTIVE", "FAILED"):
-            words = f"Cannot delete cluster {found.name}: it currently has an update in progress"
-            raise Refused("ResourceInUseException", words, **about)
-        found.data["status"] = "DELETING"
-        self.clock.after(self.waits["cluster gone"], lambda: self._gone(question.region, found))
-        return {"cluster": shown(found.data)}
+    def _new_association(self, question: Question, made: dict[str, Any]) -> None:
+        self._check_role(made["roleArn"], "pods.eks.amazonaws.com")
+        whose = {key: made[key] for key in ("clusterName", "namespace", "serviceAccount")}
+        if any(whose.items() <= each.items() for each in _things(question).values()):
+            raise Refused("ResourceInUseException", "Association already exists")
 
-    def update_cluster_config(self, question: Question) -> dict[str, Any]:
-        found = self.cluster(question)
-        if found.status != "ACTIVE":
-            words = f"Cannot update cluster {found.name} while its status is {found.status}"
-            raise Refused("ResourceInUseException", words, clusterName=found.name)
-        given = question.parameters
-        for name in ("resourcesVpcConfig", "accessConfig"):
-            found.data[name] |= given.get(name) or {}
-        for name in ("logging", "deletionProtection", "upgradePolicy"):
-            if name in given:
-                found.data[name] = given[name]
-        found.data["status"] = "UPDATING"
-        return {"update": self.update(found, "ConfigUpdate", "cluster update", found.data)}
+    def _created(self, question: Question, kind: Kind, made: dict[str, Any], waited: float = 0) -> None:
+        if made["status"] != "CREATING":
+            return
+        issue = self.broken.pop((kind.noun, made[kind.key]), None)
+        if kind.noun == "Addon" and made["addonName"] not in ADDONS and not self._nodes(question, made):
+            if waited < 900 and issue is None:
+                self.clock.after(30, lambda: self._created(question, kind, made, waited + 30))
+                return
+            words = "The add-on is unhealthy because it doesn't have the desired number of replicas."
+            issue = issue or {"code": "InsufficientNumberOfReplicas", "message": words}
+        made["status"] = "CREATE_FAILED" if issue else "ACTIVE"
+        if issue is not None:
+            made["health"]["issues"] = [{"resourceIds": [made[kind.arn]], **issue}]
+        elif kind.noun == "Cluster":
+            backing = self.aws.backings.get(made["name"])
+            nowhere = f"https://{made['_id']}.gr7.{question.region}.eks.amazonaws.com"
+            made["endpoint"] = backing.endpoint if backing else nowhere
+            made["certificateAuthority"] = {"data": backing.ca if backing else "Tm8gY2x1c3Rlci4="}
+        elif kind.noun == "Nodegroup":
+            self._place(question, made)
 
-    def describe_update(self, question: Question) -> dict[str, Any]:
-        found = self.cluster(question).updates.get(question.parameters["updateId"])
-        if found is None:
-            raise Refused(
-                "ResourceNotFoundException", f"No update found for ID: {question.parameters['updateId']}"
-            )
-        return {"update": found}
+    def _gone(self, question: Question, key: tuple[str, str, str], found: dict[str, Any]) -> None:
+        cluster, noun, _ = key
+        ec2, things = ec2_backends[ACCOUNT][question.region], _things(question)
+        for each in found.get("_cards", ()):
+            ec2.enis.pop(each, None)
+        things.pop(key, None)
+        if noun == "Cluster":
+            for other in [each for each in things if each[0] == cluster]:
+                del things[other]
+            group, vpc = (found["resourcesVpcConfig"][each] for each in ("clusterSecurityGroupId", "vpcId"))
+            if not any(group in [each.id for each in eni.group_set] for eni in ec2.enis.values()):
+                ec2.groups[vpc].pop(group, None)
+        elif noun == "Nodegroup":
+            self._tell("gone", found, 0)
 
-    def describe_cluster_versions(self, question: Question) -> dict[str, Any]:
-        asked = question.parameters.get("clusterVersions")
-        rows = [
-            {
-                "clusterVersion": version,
-                "clusterType": "eks",
-                "defaultPlatformVersion": "eks.7",
-                "defaultVersion": version == DEFAULT_VERSION,
-                "status": support.lower().replace("_", "-"),
-                "versionStatus": support,
-                "kubernetesPatchVersion": f"{version}.1",
-            }
-            for version, support in reversed(VERSIONS.items())
-            if not asked or version in asked
+    def _nodes(self, question: Question, made: dict[str, Any]) -> bool:
+        groups = [
+            each for key, each in _things(question).items() if key[:2] == (made["clusterName"], "Nodegroup")
         ]
-        part, token = page(rows, question.parameters, self.amazon.page_size)
-        return {"clusterVersions": part, "nextToken": token}
+        return any(each["_cards"] for each in groups)
 
-    def tag_resource(self, question: Question) -> dict[str, Any]:
-        given = question.parameters
-        region(question.region).tag_resource(given["resourceArn"], given["tags"])
-        return {}
+    def _place(self, question: Question, found: dict[str, Any]) -> None:
+        """Have as many nodes as are wanted: to the network each is an interface."""
+        ec2, there, wanted = ec2_backends[ACCOUNT][question.region], found["_cards"], found["scalingConfig"]
+        while len(there) > wanted["desiredSize"]:
+            ec2.enis.pop(there.pop(), None)
+        cluster = _things(question)[found["clusterName"], "Cluster", found["clusterName"]]
+        group = cluster["resourcesVpcConfig"]["clusterSecurityGroupId"]
+        while len(there) < wanted["desiredSize"]:
+            subnet = ec2.get_subnet(found["subnets"][len(there) % len(found["subnets"])])
+            tags = {"cluster.k8s.amazonaws.com/name": found["clusterName"]}
+            there.append(self._card(question, subnet, group, "", tags))
+        self._tell("nodes", found, len(there))
 
-    def untag_resource(self, question: Question) -> dict[str, Any]:
-        given = question.parameters
-        region(question.region).untag_resource(given["resourceArn"], given["tagKeys"])
-        return {}
+    def _tell(self, event: str, found: dict[str, Any], count: int) -> None:
+        backing = self.aws.backings.get(found["clusterName"])
+        if backing is not None and backing.on_nodes is not None:
+            backing.on_nodes(event, found, count)
 
-    def list_tags_for_resource(self, question: Question) -> dict[str, Any]:
-        return {"tags": region(question.region).by_arn(question.parameters["resourceArn"]).get("tags", {})}
+    # Other operations
 
-    def update(self, cluster: Cluster, kind: str, wait: str, thing: dict[str, Any]) -> dict[str, Any]:
-        """Begin an update of a thing that is ACTIVE again when it is over; return it."""
-        made = {
-            "id": secrets.token_hex(16),
-            "status": "InProgress",
-            "type": kind,
-            "params": [],
-            "createdAt": self.clock.date(),
-            "errors": [],
-        }
-        cluster.updates[made["id"]] = made
+    def update_nodegroup_config(self, question: Question) -> dict[str, Any]:
+        found = self._find(question, "Nodegroup")
+        if found["status"] != "ACTIVE":
+            words = "Nodegroup cannot be updated as it is currently not in Active State"
+            raise Refused("ResourceInUseException", words, clusterName=found["clusterName"])
+        scaling = found["scalingConfig"] | question.parameters["scalingConfig"]
+        _check_scaling(scaling)
+        found["scalingConfig"] = scaling
+        return self._update(found, 60, lambda: self._place(question, found))
+
+    def _update(self, found: dict[str, Any], seconds: float, then: Callable = lambda: None) -> dict[str, Any]:
+        found["status"] = "UPDATING"
 
         def done() -> None:
-            made["status"] = "Successful"
-            if thing["status"] == "UPDATING":
-                thing["status"] = "ACTIVE"
+            if found["status"] == "UPDATING":
+                found["status"] = "ACTIVE"
+                then()
 
-        self.clock.after(self.waits[wait], done)
-        return made
+        self.clock.after(seconds, done)
+        return {"update": {"id": secrets.token_hex(16), "status": "InProgress", "type": "ConfigUpdate"}}
 
-    def check_role(self, arn: str, service: str, cluster: str) -> None:
-        """Refuse a role that is not there, not there *yet*, or that the service may not assume."""
-        role = next((each for each in iam_backends[ACCOUNT]["aws"].roles.values() if each.arn == arn), None)
-        unseen = role is not None and self.amazon.services.unseen("iam:CreateRole", arn)
-        if role is None or unseen or service not in json.dumps(role.assume_role_policy_document):
-            words = (
-                f"Role with arn: {arn}, could not be assumed because it does not exist or the trusted entity "
-                "is not correct"
-            )
-            if service == "ec2.amazonaws.com":
-                words = (
-                    "Following required service principals [ec2.amazonaws.com] were not found in the trust "
-                    f"relationships of nodeRole {arn}"
-                )
-            raise Refused("InvalidParameterException", words, clusterName=cluster)
+    def associate_access_policy(self, question: Question) -> dict[str, Any]:
+        found, given = self._find(question, "AccessEntry"), question.parameters
+        made = {"policyArn": given["policyArn"], "accessScope": given["accessScope"]}
+        found["_policies"][given["policyArn"]] = made
+        return {"associatedAccessPolicy": made}
 
-    def subnets(self, question: Question, ids: list[str], cluster: str) -> list[Any]:
-        """Return moto's subnets of these ids."""
-        ec2 = ec2_backends[ACCOUNT][question.region]
-        try:
-            return [ec2.get_subnet(each) for each in ids]
-        except ServiceException as error:
-            words = f"The subnet ID '{ids[0]}' does not exist (Service: Ec2, Status Code: 400)"
-            raise Refused("InvalidParameterException", words, clusterName=cluster) from error
+    def list_associated_access_policies(self, question: Question) -> dict[str, Any]:
+        return {"associatedAccessPolicies": list(self._find(question, "AccessEntry")["_policies"].values())}
 
-    def interface(self, question: Question, subnet: Any, group: str, description: str, tags: dict) -> str:
-        """Make a network interface, as services do in a user's network; return its id."""
+    def describe_cluster_versions(self, question: Question) -> dict[str, Any]:
+        rows = [{"clusterVersion": each, "defaultVersion": each == VERSIONS[1]} for each in VERSIONS[:-1]]
+        return {"clusterVersions": [each | {"versionStatus": "STANDARD_SUPPORT"} for each in rows]}
+
+    def tag_resource(self, question: Question) -> dict[str, Any]:
+        for each in _things(question).values():
+            if question.parameters["resourceArn"] in each.values():
+                each["tags"] |= question.parameters["tags"]
+        return {}
+
+    # Helpers
+
+    def _find(self, question: Question, noun: str) -> dict[str, Any]:
+        given, kind = question.parameters, KINDS[noun]
+        cluster = given.get("clusterName") or given["name"]
+        key = (cluster, noun, cluster if noun == "Cluster" else given[kind.key])
+        if key not in _things(question):
+            words = f"No {noun.lower()} found for name: {key[2]}."
+            raise Refused("ResourceNotFoundException", words, status=404, clusterName=cluster)
+        return _things(question)[key]
+
+    def _check_role(self, arn: str, service: str) -> None:
+        if not trusted(arn, service):
+            raise Refused("InvalidParameterException", f"Role with arn: {arn}, could not be assumed")
+
+    def _card(self, question: Question, subnet: Any, group: str, description: str, tags: dict) -> str:
         ec2 = ec2_backends[ACCOUNT][question.region]
         made = ec2.create_network_interface(subnet, [], group_ids=[group], description=description, tags=tags)
         made.requester_managed, made.status = True, "in-use"
         return made.id
 
-    def remove_interfaces(self, where: str, ids: list[str]) -> None:
-        """Delete such interfaces."""
-        for each in ids:
-            ec2_backends[ACCOUNT][where].enis.pop(each, None)
 
-    def _network(self, question: Question, name: str) -> dict[str, Any]:
-        given = question.parameters["resourcesVpcConfig"]
-        subnets = self.subnets(question, given.get("subnetIds") or [], name)
-        if len({each.availability_zone for each in subnets}) < 2:
-            words = "Subnets specified must be in at least two different AZs"
-            raise Refused("InvalidParameterException", words, clusterName=name)
-        return {
-            "subnetIds": [each.id for each in subnets],
-            "securityGroupIds": given.get("securityGroupIds") or [],
-            "vpcId": subnets[0].vpc_id,
-            "endpointPublicAccess": given.get("endpointPublicAccess", True),
-            "endpointPrivateAccess": given.get("endpointPrivateAccess", False),
-            "publicAccessCidrs": given.get("publicAccessCidrs") or ["0.0.0.0/0"],
-        }
+def role(arn: str) -> Any:
+    """Return moto's role of an ARN; None if there is none."""
+    return next((each for each in iam_backends[ACCOUNT]["aws"].roles.values() if each.arn == arn), None)
 
-    def _reach(self, question: Question, made: Cluster) -> None:
-        """Make the group and the interfaces by which the control plane is in the user's network."""
-        config, name = made.data["resourcesVpcConfig"], made.name
-        ec2 = ec2_backends[ACCOUNT][question.region]
-        words = "EKS created security group applied to ENI that is attached to EKS Control Plane master nodes"
-        tags = {f"kubernetes.io/cluster/{name}": "owned", "aws:eks:cluster-name": name}
-        called = f"eks-cluster-sg-{name}-{secrets.randbelow(10**9)}"
-        group = ec2.create_security_group(called, words, config["vpcId"], tags={**tags, "Name": called})
-        config["clusterSecurityGroupId"] = group.id
-        made.interfaces[""] = [
-            self.interface(question, ec2.get_subnet(each), group.id, f"Amazon EKS {name}", tags)
-            for each in config["subnetIds"][:2]
-        ]
 
-    def _up(self, question: Question, made: Cluster, identity: str) -> None:
-        backing = self.amazon.backings.get(made.name)
-        if backing is None:
-            made.data["endpoint"] = NOWHERE.format(id=identity, region=question.region)
-            made.data["certificateAuthority"] = {"data": "Tm8gY2x1c3RlciBzdGFuZHMgYmVoaW5kIHRoaXMu"}
-        else:
-            made.data["endpoint"] = backing.endpoint
-            made.data["certificateAuthority"] = {"data": backing.ca}
-        issue = self.amazon.services.failures.pop(("cluster", made.name), None)
-        made.data["status"] = "FAILED" if issue else "ACTIVE"
-        made.data["health"]["issues"] = [issue] if issue else []
+def trusted(arn: str, service: str) -> bool:
+    """Return whether a role exists and a service may take it."""
+    found = role(arn)
+    return found is not None and service in json.dumps(found.assume_role_policy_document)
 
-    def _gone(self, where: str, found: Cluster) -> None:
-        self.remove_interfaces(where, found.interfaces.pop("", []))
-        group = found.data["resourcesVpcConfig"]["clusterSecurityGroupId"]
-        ec2 = ec2_backends[ACCOUNT][where]
-        if not any(group in [each.id for each in eni.group_set] for eni in ec2.enis.values()):
-            ec2.groups[found.data["resourcesVpcConfig"]["vpcId"]].pop(group, None)
-        region(where).clusters.pop(found.name, None)
+
+def page(items: list[Any], given: dict[str, Any], most: int | None) -> tuple[list[Any], str | None]:
+    """Return the part of a list that was asked for, and the token of the next one."""
+    start = int(base64.b64decode(given.get("nextToken") or given.get("NextToken") or "MA==").decode())
+    end = start + (most or 100)
+    return items[start:end], base64.b64encode(str(end).encode()).decode() if end < len(items) else None
 
 
 def shown(data: dict[str, Any]) -> dict[str, Any]:
     """Return what the API shows of a thing."""
     return {key: value for key, value in data.items() if not key.startswith("_")}
+
+
+def _things(question: Question) -> dict[tuple[str, str, str], dict[str, Any]]:
+    return eks_backends[ACCOUNT][question.region].things
+
+
+def _check_scaling(scaling: dict[str, int]) -> None:
+    if not scaling["minSize"] <= scaling["desiredSize"] <= scaling["maxSize"]:
+        words = f"desired capacity {scaling['desiredSize']} must be between minSize and maxSize"
+        raise Refused("InvalidParameterException", words)

@@ -1,168 +1,100 @@
-"""What goes wrong on purpose: errors, cut connections, missing rights, credentials and clocks, by call.
+"""Calls, and what goes wrong with them on purpose: errors, connections that are cut, missing rights.
 
 A rule names actions by a pattern (``eks:CreateCluster``, ``ec2:Describe*``, ``*``) and counts the calls that
 match it, from when the rule was made.
 """
 
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Any
 
-from .calls import Call, Refused
+from moto.core.exceptions import ServiceException
 
-AGE = timedelta(minutes=5)  # Amazon's: an older signature, or one from the future, is refused
-MESSAGES = {
-    "ThrottlingException": "Rate exceeded",
-    "Throttling": "Rate exceeded",
-    "TooManyRequestsException": "Rate exceeded",
-    "RequestLimitExceeded": "Request limit exceeded.",
-    "InternalError": "An internal error has occurred",
-    "InternalFailure": "The request processing has failed because of an unknown error, exception or failure.",
-    "ServerException": "Internal server error.",
-    "ServiceUnavailable": "Service is unable to handle request.",
-    "InsufficientInstanceCapacity": (
-        "We currently do not have sufficient capacity in the Availability Zone you requested. Our system "
-        "will be working on provisioning additional capacity."
-    ),
-}
+ACCOUNT = "123456789012"
+INSTRUCTOR = f"arn:aws:iam::{ACCOUNT}:user/instructor"
+MESSAGES = {"Throttling": "Rate exceeded", "ServiceUnavailable": "Service is unable to handle request."}
+
+
+class Refused(ServiceException):
+    """What a service answers in place of a result; ``details`` are the other members of the error's shape."""
+
+    def __init__(self, code: str, message: str, *, status: int | None = None, **details: Any) -> None:
+        super().__init__(code, message)
+        self.status = status
+        for name, value in details.items():
+            setattr(self, name, value)
+
+
+@dataclass
+class Call:
+    """One request: its action as IAM writes it; its outcome is ``ok``, the error's code, or a cut."""
+
+    action: str
+    service: str
+    operation: str
+    region: str
+    parameters: dict[str, Any]
+    when: float
+    key: str
+    outcome: str = field(default="")
+
+    @property
+    def reads(self) -> bool:
+        """Whether it changes nothing."""
+        return self.operation.startswith(("Describe", "List", "Get", "Head", "BatchGet", "Simulate"))
 
 
 @dataclass
 class Rule:
-    """One thing that goes wrong, the nth to the (nth + times - 1)th time that an action is called."""
+    """One thing that goes wrong, the nth to the (nth + times - 1)th time that an action is called.
+
+    Attributes:
+        error: The code of the service's answer; empty for a connection that is cut.
+        after: Whether it takes effect all the same.
+        inside: Whether it meets what stacks and schedules do, rather than what comes over HTTP.
+    """
 
     pattern: str
     nth: int
-    times: int | None
+    error: str = ""
+    times: int | None = 1
+    message: str | None = None
+    after: bool = False
+    inside: bool = False
     seen: int = 0
 
-    def applies(self, call: Call) -> bool:
-        """Return whether it is now; counts the call."""
-        if not fnmatchcase(call.action, self.pattern):
+    def applies(self, action: str, *, inside: bool = False) -> bool:
+        """Return whether it does now; counts the call."""
+        if inside is not self.inside or not fnmatchcase(action, self.pattern):
             return False
         self.seen += 1
         return self.seen >= self.nth and (self.times is None or self.seen < self.nth + self.times)
 
-
-@dataclass
-class Failure(Rule):
-    """The service answers with an error; after it has done what was asked, if ``after``."""
-
-    error: str = ""
-    message: str | None = None
-    after: bool = False
-
     def refusal(self) -> Refused:
         """Return the error."""
-        return Refused(
-            self.error, self.message or MESSAGES.get(self.error, f"{self.error}, as the test says")
-        )
-
-
-@dataclass
-class Cut(Rule):
-    """The connection ends without an answer, before or after the call took effect."""
-
-    when: str = "before"
+        words = MESSAGES.get(self.error, f"{self.error}, as the test says")
+        return Refused(self.error, self.message or words)
 
 
 class Faults:
-    """All rules of a fake."""
+    """All rules of a fake, and whose the access keys are."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Let everything work."""
+        """Let everything be as it should; every key is the instructor's."""
         self.rules: list[Rule] = []
-        self.denied: dict[str, bool] = {}
-        self.expired: set[str] = set()
-        self.invalid: set[str] = set()
-        self.regions: set[str] = set()
-        self.skew = timedelta()
-        self.offline = False
+        self.denied: dict[str, bool] = {}  # by pattern of actions, for IAM's simulation: explicitly?
+        self.identities: dict[str, str] = {}  # ARN by access key
+        self.secrets: dict[str, str] = {}
 
-    def before(self, call: Call, signed: datetime | None, identity: str) -> None:
-        """Raise what a service says before it looks at the request itself.
-
-        Raises:
-            AwsError: The credentials, the clock, a right.
-        """
-        if call.region in self.regions:
-            raise _invalid(call)
-        if call.key in self.invalid:
-            raise _invalid(call)
-        if call.key in self.expired or "*" in self.expired:
-            raise _expired(call)
-        if signed is not None:
-            now = datetime.now(UTC) + self.skew
-            if abs(now - signed) > AGE:
-                raise _skewed(call, signed, now)
-        for pattern, explicit in self.denied.items():
-            if fnmatchcase(call.action, pattern):
-                raise _denied(call, identity, explicit)
+    def arn(self, key: str) -> str:
+        """Return whose a key is, as STS gives it."""
+        return self.identities.get(key, INSTRUCTOR)
 
 
-def _style(call: Call) -> str:
-    """Return which family of services this is of; each has its own words for the same refusals."""
-    if call.service in ("ec2", "s3"):
-        return call.service
-    return "query" if call.service in ("iam", "sts", "elb", "elbv2", "autoscaling") else "json"
-
-
-def _invalid(call: Call) -> Refused:
-    words = "The security token included in the request is invalid."
-    if call.service == "ec2":
-        words = "AWS was not able to validate the provided access credentials"
-        return Refused("AuthFailure", words)
-    if call.service == "s3":
-        return Refused(
-            "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."
-        )
-    code = "InvalidClientTokenId" if _style(call) == "query" else "UnrecognizedClientException"
-    return Refused(code, words, status=403)
-
-
-def _expired(call: Call) -> Refused:
-    words = "The security token included in the request is expired"
-    style = _style(call)
-    if style == "ec2":
-        return Refused("RequestExpired", "Request has expired.")
-    if style == "s3":
-        return Refused("ExpiredToken", "The provided token has expired.", status=400)
-    return Refused("ExpiredToken" if style == "query" else "ExpiredTokenException", words, status=403)
-
-
-def _skewed(call: Call, signed: datetime, now: datetime) -> Refused:
-    style = _style(call)
-    if style == "ec2":
-        return Refused("RequestExpired", "Request has expired.")
-    if style == "s3":
-        words = "The difference between the request time and the current time is too large."
-        return Refused("RequestTimeTooSkewed", words)
-    said, here, first, last = (f"{each:%Y%m%dT%H%M%SZ}" for each in (signed, now, now - AGE, now + AGE))
-    if signed < now:
-        words = f"Signature expired: {said} is now earlier than {first} ({here} - 5 min.)"
-    else:
-        words = f"Signature not yet current: {said} is still later than {last} ({here} + 5 min.)"
-    code = "SignatureDoesNotMatch" if style == "query" else "InvalidSignatureException"
-    return Refused(code, words)
-
-
-def _denied(call: Call, identity: str, explicit: bool) -> Refused:
-    why = (
-        "with an explicit deny in an identity-based policy"
-        if explicit
-        else f"because no identity-based policy allows the {call.action} action"
-    )
-    on = (
-        ""
-        if call.reads
-        else f" on resource: arn:aws:{call.action.split(':')[0]}:{call.region}:123456789012:*"
-    )
-    words = f"User: {identity} is not authorized to perform: {call.action}{on} {why}"
-    style = _style(call)
-    if style == "ec2":
-        start = "You are not authorized to perform this operation. "
-        return Refused("UnauthorizedOperation", start + words)
-    return Refused("AccessDeniedException" if style == "json" else "AccessDenied", words)
+def principal(arn: str) -> str:
+    """Return the IAM ARN behind STS's: of a session, its role; EKS's access entries name these."""
+    head, found, rest = arn.partition(":assumed-role/")
+    return f"{head.replace(':sts:', ':iam:')}:role/{rest.split('/')[0]}" if found else arn

@@ -7,14 +7,14 @@ from moto.efs.models import efs_backends
 
 from ..backing_cluster import BackingCluster
 from ..shared_files import SharedFiles
-from .identities import ACCOUNT
+from .faults import ACCOUNT
 
 if TYPE_CHECKING:
-    from .server import FakeAmazon
+    from .server import FakeAws
 
 
 def nodes_of(backing: BackingCluster) -> Callable[[str, dict[str, Any], int], None]:
-    """Return what `FakeAmazon.backing` wants to be told of node groups."""
+    """Return what `FakeAws.backing` wants to be told of node groups."""
 
     def told(event: str, group: dict[str, Any], count: int) -> None:
         labels = {
@@ -24,12 +24,12 @@ def nodes_of(backing: BackingCluster) -> Callable[[str, dict[str, Any], int], No
             "topology.kubernetes.io/region": group["nodegroupArn"].split(":")[3],
             **group["labels"],
         }
-        backing.set(group["nodegroupName"], count, labels, tuple(group["taints"]))
+        backing.set(group["nodegroupName"], count, labels, tuple(group.get("taints") or ()))
 
     return told
 
 
-def files_of(amazon: "FakeAmazon", backing: BackingCluster, *, region: str) -> SharedFiles:
+def files_of(aws: "FakeAws", backing: BackingCluster, *, region: str) -> SharedFiles:
     """Return the driver of EFS: it makes volumes for classes whose file system can be mounted."""
 
     def check(parameters: Mapping[str, str]) -> str:

@@ -1,16 +1,41 @@
 """What exists in the account, in all services and regions: for "nothing is left".
 
-What every account has is not counted: the default network of each region, Amazon's own policies, the default
-groups.
+What every account has is not counted: the default network of each region, Amazon's own policies.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from moto.core.base_backend import BackendDict
 
-from .identities import ACCOUNT
+from .faults import ACCOUNT
+
+# Of each of moto's backends, its collections, by the word for what is in them.
+KEPT = {
+    "EFSBackend": {"file-system": "file_systems_by_id", "mount-target": "mount_targets_by_id"},
+    "S3Backend": {"bucket": "buckets"},
+    "ECRBackend": {"repository": "repositories"},
+    "LogsBackend": {"log-group": "groups"},
+    "ELBBackend": {"load-balancer": "load_balancers"},
+    "ELBv2Backend": {"load-balancer": "load_balancers", "target-group": "target_groups"},
+    "CodeBuildBackend": {"project": "codebuild_projects"},
+    "IAMBackend": {"role": "roles", "instance-profile": "instance_profiles"},
+    "EventBridgeSchedulerBackend": {"schedule-group": "schedule_groups"},
+    "EC2Backend": {
+        "vpc": "vpcs",
+        "internet-gateway": "internet_gateways",
+        "natgateway": "nat_gateways",
+        "elastic-ip": "addresses",
+        "network-interface": "enis",
+        "volume": "volumes",
+        "launch-template": "launch_templates",
+        "vpc-endpoint": "vpc_end_points",
+        "subnet": "subnets",
+        "security-group": "groups",
+        "route-table": "route_tables",
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -21,132 +46,43 @@ class Left:
     kind: str
     id: str
     region: str
-    tags: dict[str, str] = field(default_factory=dict, compare=False, hash=False)
 
     def __str__(self) -> str:
         return f"{self.service} {self.kind} {self.id} ({self.region})"
 
 
-def everything() -> list[Left]:
-    """Return all that exists."""
-    found: list[Left] = []
+def everything() -> Iterator[Left]:
+    """Give all that exists."""
     for services in list(BackendDict._instances):
-        if ACCOUNT not in services:
-            continue
-        for region, backend in list(services[ACCOUNT].items()):
-            look = LOOKS.get(backend.__class__.__name__)
-            if look is not None:
-                found.extend(look(backend, region))
-    return sorted(found, key=str)
+        for region, backend in list(services[ACCOUNT].items()) if ACCOUNT in services else ():
+            name = type(backend).__name__
+            if name == "EksBackend":
+                for cluster, noun, thing in backend.things:
+                    yield Left("eks", noun.lower(), f"{cluster}/{thing}", region)
+            for kind, collection in KEPT.get(name, {}).items():
+                yield from _each(backend, name.removesuffix("Backend").lower(), region, kind, collection)
 
 
-def _eks(backend: Any, region: str) -> Iterator[Left]:
-    for cluster in backend.clusters.values():
-        for kind, arn, data in cluster.things():
-            yield Left("eks", kind.removeprefix("eks:"), arn, region, dict(data.get("tags", {})))
+def _each(backend: Any, service: str, region: str, kind: str, collection: str) -> Iterator[Left]:
+    found = getattr(backend, collection)
+    for key, each in list(found.items()) if isinstance(found, dict) else [(None, each) for each in found]:
+        for thing in each.values() if collection in ("subnets", "groups") and service == "ec2" else (each,):
+            name = getattr(thing, "allocation_id", None) or getattr(thing, "id", None) or key
+            if not _everybodys(backend, kind, thing):
+                yield Left(service, kind, name if service == "ec2" else getattr(thing, "name", key), region)
 
 
-def _ec2(backend: Any, region: str) -> Iterator[Left]:
-    mine = {each.id for each in backend.vpcs.values() if not _yes(each.is_default)}
-    things: list[tuple[str, Any]] = [("vpc", each) for each in backend.vpcs.values() if each.id in mine]
-    things += [
-        ("subnet", each) for zone in backend.subnets.values() for each in zone.values() if each.vpc_id in mine
-    ]
-    things += [
-        ("security-group", each)
-        for vpc, groups in backend.groups.items()
-        for each in groups.values()
-        if each.name != "default" and (vpc in mine or each.name != "default")
-    ]
-    things += [
-        ("internet-gateway", each)
-        for each in backend.internet_gateways.values()
-        if not each.vpc or each.vpc.id in mine
-    ]
-    things += [
-        ("route-table", each)
-        for each in backend.route_tables.values()
-        if each.vpc_id in mine and not each.main_association_id
-    ]
-    things += [("natgateway", each) for each in backend.nat_gateways.values() if each.state != "deleted"]
-    things += [("elastic-ip", each) for each in backend.addresses]
-    things += [("network-interface", each) for each in backend.enis.values()]
-    things += [("volume", each) for each in backend.volumes.values()]
-    things += [("key-pair", each) for each in backend.key_pairs.values()]
-    things += [("launch-template", each) for each in backend.launch_templates.values()]
-    things += [("vpc-endpoint", each) for each in backend.vpc_end_points.values() if each.state != "deleted"]
-    things += [
-        ("instance", each)
-        for reservation in backend.reservations.values()
-        for each in reservation.instances
-        if each._state.name != "terminated"
-    ]
-    for kind, each in things:
-        name = getattr(each, "id", None) or getattr(each, "allocation_id", None) or each.name
-        yield Left("ec2", kind, name, region, dict(backend.tags.get(name, {})))
-
-
-def _iam(backend: Any, region: str) -> Iterator[Left]:
-    for each in backend.roles.values():
-        yield Left("iam", "role", each.name, region, _pairs(each.tags))
-    for each in backend.managed_policies.values():
-        if f"::{ACCOUNT}:" in each.arn:
-            yield Left("iam", "policy", each.arn, region, _pairs(each.tags))
-    for each in backend.instance_profiles.values():
-        yield Left("iam", "instance-profile", each.name, region)
-    for arn in backend.open_id_providers:
-        yield Left("iam", "oidc-provider", arn, region)
-
-
-def _efs(backend: Any, region: str) -> Iterator[Left]:
-    for name in backend.file_systems_by_id:
-        tags = {each["Key"]: each["Value"] for each in backend.list_tags_for_resource(name)}
-        yield Left("efs", "file-system", name, region, tags)
-    for name in backend.mount_targets_by_id:
-        yield Left("efs", "mount-target", name, region)
-    for name in backend.access_points:
-        yield Left("efs", "access-point", name, region)
-
-
-def _scheduler(backend: Any, region: str) -> Iterator[Left]:
-    for group in backend.schedule_groups.values():
-        if group.name != "default":
-            tags = backend.tagger.get_tag_dict_for_resource(group.arn)
-            yield Left("scheduler", "schedule-group", group.name, region, tags)
-        for name in group.schedules:
-            yield Left("scheduler", "schedule", f"{group.name}/{name}", region)
-
-
-def _named(service: str, kind: str, collection: str) -> Any:
-    def look(backend: Any, region: str) -> Iterator[Left]:
-        found = getattr(backend, collection)
-        for name in found:
-            yield Left(service, kind, str(name), region)
-
-    return look
-
-
-LOOKS = {
-    "EksBackend": _eks,
-    "EC2Backend": _ec2,
-    "IAMBackend": _iam,
-    "EFSBackend": _efs,
-    "EventBridgeSchedulerBackend": _scheduler,
-    "S3Backend": _named("s3", "bucket", "buckets"),
-    "ECRBackend": _named("ecr", "repository", "repositories"),
-    "LogsBackend": _named("logs", "log-group", "groups"),
-    "ELBBackend": _named("elb", "load-balancer", "load_balancers"),
-    "ELBv2Backend": _named("elbv2", "load-balancer", "load_balancers"),
-    "CodeBuildBackend": _named("codebuild", "project", "codebuild_projects"),
-    "CloudFormationBackend": _named("cloudformation", "stack", "stacks"),
-}
-
-
-def _pairs(tags: Any) -> dict[str, str]:
-    if isinstance(tags, dict):
-        return {key: each["Value"] if isinstance(each, dict) else each for key, each in tags.items()}
-    return {each["Key"]: each["Value"] for each in tags or []}
-
-
-def _yes(value: Any) -> bool:
-    return str(value).lower() == "true"
+def _everybodys(backend: Any, kind: str, thing: Any) -> bool:
+    """Return whether an account has it without having asked for it, or it is gone and only remembered."""
+    if getattr(thing, "state", "") == "deleted" or "default" in (getattr(thing, "name", ""), kind):
+        return True
+    if kind == "route-table" and thing.main_association_id:
+        return True
+    vpc = (
+        thing
+        if kind == "vpc"
+        else backend.vpcs.get(thing.vpc_id)
+        if kind in ("subnet", "route-table")
+        else None
+    )
+    return vpc is not None and str(vpc.is_default).lower() == "true"

@@ -16,75 +16,56 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from ..tokens import BadToken, User
-from .calls import Refused
-from .eks_store import Cluster, eks_backends
-from .identities import ACCOUNT, principal
+from .eks import MASTERS, eks_backends
+from .faults import ACCOUNT, Refused, principal
 
 if TYPE_CHECKING:
-    from .server import FakeAmazon
+    from .server import FakeAws
 
-PREFIX, HEADER = "k8s-aws-v1.", "x-k8s-aws-id"
-AGE = timedelta(minutes=15)
-KNOWN = {"Action", "Version", "X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires"}
-KNOWN |= {"X-Amz-Security-Token", "X-Amz-Signature", "X-Amz-SignedHeaders"}
-MASTERS = "AmazonEKSClusterAdminPolicy"
+PREFIX, HEADER, AGE = "k8s-aws-v1.", "x-k8s-aws-id", timedelta(minutes=15)
+KNOWN = {"Action", "Version", *(f"X-Amz-{each}" for each in ("Algorithm", "Credential", "Date", "Expires"))}
+KNOWN |= {f"X-Amz-{each}" for each in ("Security-Token", "Signature", "SignedHeaders")}
 
 
-def judge(amazon: "FakeAmazon", cluster: str, token: str) -> User:
-    """Return whose a token is, and what they are in the cluster.
-
-    Raises:
-        BadToken: It is nobody's, or nobody's in this cluster.
-    """
-    found = next((each.clusters[cluster] for each in _regions() if cluster in each.clusters), None)
-    if found is None:
-        raise BadToken(f"there is no cluster {cluster}")
-    url = _url(amazon, token)
-    request = urllib.request.Request(url, headers={HEADER: cluster, "Accept": "application/json"})
+def judge(aws: "FakeAws", cluster: str, token: str) -> User:
+    """Return whose a token is, and what they are in the cluster; `BadToken` if they are nobody there."""
+    things: dict[Any, dict[str, Any]] = {}
+    for backend in eks_backends[ACCOUNT].values():
+        things |= backend.things
+    request = urllib.request.Request(_url(aws, token), headers={HEADER: cluster})
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
-            said = answer.read().decode()
+            arn = answer.read().decode().split("<Arn>")[1].split("</Arn>")[0]
     except (urllib.error.URLError, OSError) as error:
         raise BadToken(f"STS refuses the token: {error}") from error
-    return _user(found, said.split("<Arn>")[1].split("</Arn>")[0])
+    entry = things.get((cluster, "AccessEntry", principal(arn)))
+    if entry is None:
+        raise BadToken(f"{arn} has no access entry in cluster {cluster}")
+    names = [each.split("/")[-1] for each in entry["_policies"]]
+    groups = ["system:masters" if each == MASTERS else f"eks:{each}" for each in names]
+    return User(entry["username"], (*entry["kubernetesGroups"], *groups), extra={"arn": [arn]})
 
 
-def check_signature(amazon: "FakeAmazon", environ: dict[str, Any]) -> None:
-    """Refuse a presigned request whose signature is not that of its key; of unknown keys nothing is known.
-
-    Raises:
-        AwsError: In STS's words.
-    """
+def check_signature(aws: "FakeAws", environ: dict[str, Any]) -> None:
+    """Refuse a presigned request whose signature is not that of its key; of unknown keys nothing is known."""
     given = dict(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
-    if "X-Amz-Signature" not in given:
-        return
-    key = given["X-Amz-Credential"].split("/")[0]
-    secret = amazon.identities.secret(key)
-    signed = datetime.strptime(given["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    if abs(datetime.now(UTC) + amazon.faults.skew - signed) > AGE:
-        raise Refused("SignatureDoesNotMatch", "Signature expired", status=403)
+    secret = aws.faults.secrets.get(given.get("X-Amz-Credential", "").split("/")[0])
     if secret is None:
         return
     signature = given.pop("X-Amz-Signature")
-    request = AWSRequest("GET", f"{amazon.endpoint}/", params=given)
+    request = AWSRequest("GET", f"{aws.endpoint}/", params=given)
     for name in given["X-Amz-SignedHeaders"].split(";"):
         if name != "host":
             request.headers[name] = environ.get(f"HTTP_{name.upper().replace('-', '_')}", "")
     request.context["timestamp"] = given["X-Amz-Date"]
-    auth = SigV4QueryAuth(Credentials(key, secret), "sts", given["X-Amz-Credential"].split("/")[2])
-    words = auth.string_to_sign(request, auth.canonical_request(request))
-    if auth.signature(words, request) != signature:
-        said = "The request signature we calculated does not match the signature you provided."
-        raise Refused("SignatureDoesNotMatch", said, status=403)
+    key, _, region, *_ = given["X-Amz-Credential"].split("/")
+    auth = SigV4QueryAuth(Credentials(key, secret), "sts", region)
+    if auth.signature(auth.string_to_sign(request, auth.canonical_request(request)), request) != signature:
+        words = "The request signature we calculated does not match the signature you provided."
+        raise Refused("SignatureDoesNotMatch", words, status=403)
 
 
-def _regions() -> list[Any]:
-    return list(eks_backends[ACCOUNT].values()) if ACCOUNT in eks_backends else []
-
-
-def _url(amazon: "FakeAmazon", token: str) -> str:
-    if not token.startswith(PREFIX):
-        raise BadToken("not a token of EKS")
+def _url(aws: "FakeAws", token: str) -> str:
     text = token.removeprefix(PREFIX)
     try:
         url = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
@@ -93,24 +74,10 @@ def _url(amazon: "FakeAmazon", token: str) -> str:
         headers = given["X-Amz-SignedHeaders"][0].split(";")
     except (ValueError, KeyError) as error:
         raise BadToken("the token holds no presigned URL") from error
-    if there.netloc != urlsplit(amazon.endpoint).netloc or there.path not in ("", "/"):
+    if there.netloc != urlsplit(aws.endpoint).netloc or there.path not in ("", "/"):
         raise BadToken(f"the token is for {there.netloc}{there.path}, which is not STS")
-    if set(given) - KNOWN or given.get("Action") != ["GetCallerIdentity"]:
-        raise BadToken("the token asks STS for something else than who its owner is")
-    if HEADER not in headers:
-        raise BadToken("the name of the cluster is not signed")
-    if datetime.now(UTC) - signed > AGE:
-        raise BadToken("the token has expired")
+    if set(given) - KNOWN or given.get("Action") != ["GetCallerIdentity"] or HEADER not in headers:
+        raise BadToken("the token asks something else than who its owner is, or for no cluster")
+    if datetime.now(UTC) - signed > AGE or not token.startswith(PREFIX):
+        raise BadToken("the token has expired, or is none")
     return url
-
-
-def _user(cluster: Cluster, arn: str) -> User:
-    entry = cluster.entries.get(principal(arn))
-    if entry is None:
-        raise BadToken(f"{arn} has no access entry in cluster {cluster.name}")
-    groups = list(entry["kubernetesGroups"])
-    for policy in cluster.policies.get(entry["principalArn"], {}):
-        name = policy.split("/")[-1]
-        groups.append("system:masters" if name == MASTERS else f"eks:{name}")
-    name = entry["username"].replace("{{SessionName}}", arn.split("/")[-1])
-    return User(name, tuple(groups), extra={"arn": [arn]})

@@ -1,76 +1,42 @@
-"""The errors of Google's APIs, as they go over gRPC and as they go over HTTP.
+"""The errors of Google's APIs, over gRPC and over HTTP.
 
 Both have a code of google.rpc.Code, words, and details: ErrorInfo with a reason, and Help with a link
-(https://cloud.google.com/apis/design/errors). The two constructors at the end are those errors whose details
-a client reads.
+(https://google.aip.dev/193). Compute Engine and Cloud Storage have their own, older form.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import grpc
-from google.protobuf import any_pb2
+from google.api_core.exceptions import from_grpc_status
+from google.protobuf import json_format
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-DOMAIN = "googleapis.com"
-# https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto
-HTTP = {
-    "CANCELLED": 499,
-    "UNKNOWN": 500,
-    "INVALID_ARGUMENT": 400,
-    "DEADLINE_EXCEEDED": 504,
-    "NOT_FOUND": 404,
-    "ALREADY_EXISTS": 409,
-    "PERMISSION_DENIED": 403,
-    "RESOURCE_EXHAUSTED": 429,
-    "FAILED_PRECONDITION": 400,
-    "ABORTED": 409,
-    "OUT_OF_RANGE": 400,
-    "UNIMPLEMENTED": 501,
-    "INTERNAL": 500,
-    "UNAVAILABLE": 503,
-    "DATA_LOSS": 500,
-    "UNAUTHENTICATED": 401,
-}
-# What the older APIs (compute, storage) call it in `errors`.
-_OLD_REASONS = {
-    "NOT_FOUND": "notFound",
-    "ALREADY_EXISTS": "alreadyExists",
-    "PERMISSION_DENIED": "forbidden",
-    "UNAUTHENTICATED": "authError",
-    "RESOURCE_EXHAUSTED": "rateLimitExceeded",
-    "INVALID_ARGUMENT": "badRequest",
-    "FAILED_PRECONDITION": "failedPrecondition",
-    "UNAVAILABLE": "backendError",
-    "INTERNAL": "backendError",
-}
+# What Compute Engine and Cloud Storage call a code
+_OLD_REASONS = {"NOT_FOUND": "notFound", "ALREADY_EXISTS": "alreadyExists", "PERMISSION_DENIED": "forbidden"}
+_OLD_REASONS |= {"RESOURCE_EXHAUSTED": "rateLimitExceeded", "UNAVAILABLE": "backendError"}
 
 
 @dataclass
 class ApiError(Exception):
-    """An answer that says no.
-
-    Attributes:
-        code: The name of a google.rpc.Code: ``NOT_FOUND``.
-        message: Its words.
-        reason: Of its ErrorInfo; without one it has no details.
-        metadata: Of its ErrorInfo.
-        help: A link, with its description.
-    """
+    """A request that is refused, with the name of a google.rpc.Code, and the parts of its details."""
 
     code: str
     message: str
     reason: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    help: tuple[str, str] | None = None
+    link: str = ""
 
     def status(self) -> status_pb2.Status:
-        """Return it as a google.rpc.Status."""
+        """Convert it to a google.rpc.Status."""
         found = status_pb2.Status(code=code_pb2.Code.Value(self.code), message=self.message)
-        for detail in self._details():
-            packed = any_pb2.Any()
-            packed.Pack(detail)
-            found.details.append(packed)
+        if self.reason:
+            metadata = dict(self.metadata)
+            info = error_details_pb2.ErrorInfo(reason=self.reason, domain="googleapis.com", metadata=metadata)
+            found.details.add().Pack(info)
+        if self.link:
+            link = error_details_pb2.Help.Link(description="Google developers console", url=self.link)
+            found.details.add().Pack(error_details_pb2.Help(links=[link]))
         return found
 
     def abort(self, context: grpc.ServicerContext) -> None:
@@ -78,50 +44,18 @@ class ApiError(Exception):
         context.set_trailing_metadata((("grpc-status-details-bin", self.status().SerializeToString()),))
         context.abort(grpc.StatusCode[self.code], self.message)
 
-    def json(self) -> tuple[int, dict]:
-        """Return the status and the body of an HTTP answer."""
-        number = HTTP[self.code]
-        error = {
-            "code": number,
-            "message": self.message,
-            "status": self.code,
-            "errors": [
-                {
-                    "message": self.message,
-                    "domain": "global",
-                    "reason": _OLD_REASONS.get(self.code, "unknown"),
-                }
-            ],
-        }
-        if self.reason:
-            error["details"] = [
-                {
-                    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                    "reason": self.reason,
-                    "domain": DOMAIN,
-                    "metadata": dict(self.metadata),
-                }
-            ]
-        if self.help:
-            text, url = self.help
-            error.setdefault("details", []).append(
-                {
-                    "@type": "type.googleapis.com/google.rpc.Help",
-                    "links": [{"description": text, "url": url}],
-                }
-            )
+    def http(self, service: str) -> tuple[int, dict]:
+        """Convert it to the status and body of an HTTP answer."""
+        number = from_grpc_status(grpc.StatusCode[self.code], self.message).code
+        error: dict = {"code": number, "message": self.message}
+        if service in ("compute", "storage"):
+            reason = _OLD_REASONS.get(self.code, "badRequest")
+            error["errors"] = [{"message": self.message, "domain": "global", "reason": reason}]
+        else:
+            error["status"] = self.code
+        if details := json_format.MessageToDict(self.status()).get("details"):
+            error["details"] = details
         return number, {"error": error}
-
-    def _details(self) -> list:
-        found = []
-        if self.reason:
-            found.append(
-                error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=dict(self.metadata))
-            )
-        if self.help:
-            link = error_details_pb2.Help.Link(description=self.help[0], url=self.help[1])
-            found.append(error_details_pb2.Help(links=[link]))
-        return found
 
 
 class LineCut(Exception):
@@ -130,13 +64,7 @@ class LineCut(Exception):
 
 @dataclass(frozen=True)
 class OperationFailure:
-    """How an operation ends that the API has taken.
-
-    Attributes:
-        code: Of google.rpc.Code: ``RESOURCE_EXHAUSTED``.
-        message: What the operation's error says.
-        condition: A `StatusCondition.Code` of google-cloud-container: ``GCE_STOCKOUT``.
-    """
+    """The end of an operation that was begun: a google.rpc.Code, words, and a `StatusCondition.Code`."""
 
     code: str
     message: str
@@ -144,42 +72,31 @@ class OperationFailure:
 
 
 def service_disabled(service: str, title: str, project: str) -> ApiError:
-    """Return what an API says that the project has not enabled."""
+    """Build the error for an API that a project has not enabled."""
     host = f"{service}.googleapis.com"
     link = f"https://console.developers.google.com/apis/api/{host}/overview?project={project}"
-    return ApiError(
-        "PERMISSION_DENIED",
-        f"{title} has not been used in project {project} before or it is disabled. "
-        f"Enable it by visiting {link} then retry. If you enabled this API recently, wait a few minutes for "
-        "the action to propagate to our systems and retry.",
-        reason="SERVICE_DISABLED",
-        metadata={
-            "service": host,
-            "consumer": f"projects/{project}",
-            "serviceTitle": title,
-            "activationUrl": link,
-        },
-        help=("Google developers console API activation", link),
+    words = (
+        f"{title} has not been used in project {project} before or it is disabled. Enable it by visiting "
+        f"{link} then retry. If you enabled this API recently, wait a few minutes for the action to "
+        "propagate to our systems and retry."
     )
+    metadata = {"service": host, "consumer": f"projects/{project}", "serviceTitle": title}
+    return ApiError("PERMISSION_DENIED", words, "SERVICE_DISABLED", metadata, link)
 
 
 def permission_denied(permission: str, resource: str) -> ApiError:
-    """Return what an API says to somebody who may not do this."""
-    return ApiError(
-        "PERMISSION_DENIED",
-        f'Required "{permission}" permission(s) for "{resource}".',
-        reason="IAM_PERMISSION_DENIED",
-        metadata={"permission": permission, "resource": resource},
-    )
+    """Build the error for a missing permission."""
+    words = f'Required "{permission}" permission(s) for "{resource}".'
+    metadata = {"permission": permission, "resource": resource}
+    return ApiError("PERMISSION_DENIED", words, "IAM_PERMISSION_DENIED", metadata)
 
 
-def stockout(zone: str, *, project: str = "trainyard-test", wanted: int = 1) -> OperationFailure:
-    """Return how the creation of nodes ends in a zone that has none left."""
-    return OperationFailure(
-        "RESOURCE_EXHAUSTED",
-        f"Google Compute Engine: Not all instances running in IGM after 35m. Expected {wanted}, running 0, "
-        f"transitioning {wanted}. Current errors: [GCE_STOCKOUT]: Instance creation failed: The zone "
+def stockout(zone: str, *, project: str = "trainyard-test") -> OperationFailure:
+    """Build the end of an operation in a zone that has no machines left."""
+    words = (
+        "Google Compute Engine: Not all instances running in IGM after 35m. Expected 1, running 0, "
+        "transitioning 1. Current errors: [GCE_STOCKOUT]: Instance creation failed: The zone "
         f"'projects/{project}/zones/{zone}' does not have enough resources available to fulfill the request. "
-        "Try a different zone, or try again later.",
-        condition="GCE_STOCKOUT",
+        "Try a different zone, or try again later."
     )
+    return OperationFailure("RESOURCE_EXHAUSTED", words, "GCE_STOCKOUT")

@@ -1,61 +1,29 @@
-"""What the discovery documents say of an API: its methods, their parameters, the shape of their messages.
+"""The APIs by their discovery documents, which google-api-python-client brings.
 
-The documents are those that google-api-python-client brings. A request that does not fit is refused as
-Google's servers do it: an unknown field, a wrong type, a required parameter that is missing.
+A request that does not fit is refused as Google's servers do it: an unknown field, a wrong type or value, a
+required parameter that is missing.
 """
 
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
+import jsonschema
 from googleapiclient import discovery_cache
 
 from .api_errors import ApiError
 
-VERSIONS = {
-    "artifactregistry": ("v1",),
-    "cloudbilling": ("v1",),
-    "cloudbuild": ("v1",),
-    "cloudresourcemanager": ("v1", "v3"),
-    "cloudscheduler": ("v1",),
-    "compute": ("v1",),
-    "container": ("v1",),
-    "file": ("v1",),
-    "iam": ("v1",),
-    "logging": ("v2",),
-    "serviceusage": ("v1",),
-    "storage": ("v1",),
-}
-_TYPES = {
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "object": dict,
-    "array": list,
-}
+VERSIONS = {"cloudresourcemanager": "v3"}  # of the others: v1
 
 
 @dataclass(frozen=True)
 class Route:
-    """A method of an API.
-
-    Attributes:
-        id: ``compute.zones.list``.
-        version: ``v1``.
-        verb: Of HTTP.
-        pattern: What its path matches, from the version on.
-        parameters: Those of the method and of all methods, by name.
-        request: The name of its body's schema; empty if it has none.
-        response: The name of its answer's schema.
-    """
+    """A method of an API: ``compute.zones.list``; ``request`` and ``response`` name schemas, or are empty."""
 
     id: str
-    version: str
     verb: str
     pattern: re.Pattern
     parameters: Mapping[str, dict]
@@ -65,133 +33,94 @@ class Route:
 
 
 class Api:
-    """A version of an API."""
+    """An API."""
 
     def __init__(self, document: dict) -> None:
-        self.title = document["title"]
-        self.schemas = document["schemas"]
+        self.title, self.schemas = document["title"], document["schemas"]
+        self._strict = {"schemas": {name: _strict(each) for name, each in self.schemas.items()}}
         base = document["servicePath"]
-        # The version is part of the service's path (compute, storage), or of each method's
-        self.prefix = base.split("/", 1)[1] if "/" in base else ""
+        prefix = base.split("/", 1)[1] if "/" in base else ""  # the version is there, or in each path
         common = document.get("parameters", {})
         self.routes: dict[tuple[str, int], list[Route]] = {}
         for method in _methods(document):
-            path = self.prefix + method.get("flatPath", method["path"])
-            route = Route(
-                method["id"],
-                document["version"],
-                method["httpMethod"],
-                _pattern(path),
-                {**common, **method.get("parameters", {})},
-                method.get("request", {}).get("$ref", ""),
-                method.get("response", {}).get("$ref", ""),
-                self,
-            )
+            path = prefix + method.get("flatPath", method["path"])
+            bodies = (method.get(each, {}).get("$ref", "") for each in ("request", "response"))
+            parameters = {**common, **method.get("parameters", {})}
+            route = Route(method["id"], method["httpMethod"], _pattern(path), parameters, *bodies, self)
             self.routes.setdefault((route.verb, path.count("/")), []).append(route)
-        for routes in self.routes.values():  # those with more that is literal first
-            routes.sort(key=lambda each: each.pattern.pattern.count("(?P"))
+        for routes in self.routes.values():  # those with more literal words first
+            routes.sort(key=lambda each: each.pattern.groups)
 
-    def check(self, schema: str, body: object, where: str = "") -> None:
-        """Refuse a message that is not of its schema.
-
-        Raises:
-            ApiError: It has a field that the schema has not, or a value of another type.
-        """
-        self._check({"$ref": schema}, body, where)
-
-    def _check(self, schema: dict, value: object, where: str) -> None:
-        schema = self.schemas[schema["$ref"]] if "$ref" in schema else schema
-        kind = schema.get("type", "any")
-        if value is None or kind == "any":
-            return
-        number = kind == "string" and schema.get("format") in ("int64", "uint64") and isinstance(value, int)
-        fits = isinstance(value, _TYPES[kind]) and (not isinstance(value, bool) or kind == "boolean")
-        if not fits and not number:
-            raise _invalid(f"Invalid value at '{where}' ({_proto(schema)}), {json.dumps(value)}")
-        if "enum" in schema and isinstance(value, str) and value not in schema["enum"]:
-            raise _invalid(f"Invalid value at '{where}' ({_proto(schema)}), {json.dumps(value)}")
-        if kind == "array":
-            for position, each in enumerate(value):
-                self._check(schema["items"], each, f"{where}[{position}]")
-        elif kind == "object":
-            self._check_fields(schema, value, where)
-
-    def _check_fields(self, schema: dict, value: dict, where: str) -> None:
-        known, others = schema.get("properties", {}), schema.get("additionalProperties")
-        for key, each in value.items():
-            within = f"{where}.{key}" if where else key
-            if key in known:
-                self._check(known[key], each, within)
-            elif others is not None:
-                self._check(others, each, within)
-            elif known:
-                place = f" at '{where}'" if where else ""
-                raise _invalid(
-                    f'Invalid JSON payload received. Unknown name "{key}"{place}: Cannot find field.'
-                )
+    def check(self, schema: str, body: dict, code: str = "INVALID_ARGUMENT") -> None:
+        """Refuse a message that is not of its schema, for an unknown field or a value of another type."""
+        validator = jsonschema.Draft4Validator({**self._strict, "$ref": f"#/schemas/{schema}"})
+        for error in validator.iter_errors(body):
+            where = ".".join(str(each) for each in error.absolute_path)
+            words = f"Invalid JSON payload received. Invalid value at '{where}': {error.message}"
+            raise ApiError(code, words)
 
 
 @functools.cache
-def api(service: str, version: str) -> Api:
-    """Return a version of an API, read once."""
+def api(service: str) -> Api:
+    """Read an API's document."""
     folder = Path(discovery_cache.__file__).parent / "documents"
-    return Api(json.loads((folder / f"{service}.{version}.json").read_text(encoding="utf-8")))
+    file = folder / f"{service}.{VERSIONS.get(service, 'v1')}.json"
+    return Api(json.loads(file.read_text(encoding="utf-8")))
 
 
-def find(service: str, verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
-    """Return the method of a path such as ``v1/projects/p/zones``, and what stands in the path's braces."""
-    for version in VERSIONS.get(service, ()):
-        if not path.startswith(f"{version}/"):
-            continue
-        for route in api(service, version).routes.get((verb, path.count("/")), ()):
-            if match := route.pattern.fullmatch(path):
-                return route, {key: unquote(value) for key, value in match.groupdict().items()}
-    return None
+def find(service: str, verb: str, path: str) -> Route:
+    """Find the method of a path such as ``v1/projects/p/zones``.
+
+    Raises:
+        ApiError: There is none.
+    """
+    for route in api(service).routes.get((verb, path.count("/")), ()):
+        if route.pattern.fullmatch(path):
+            return route
+    raise ApiError("NOT_FOUND", f"The requested URL /{path} was not found on this server.")
 
 
-def check_query(route: Route, query: Mapping[str, list[str]], found: Mapping[str, str]) -> None:
+def check_query(route: Route, query: Mapping[str, list[str]]) -> None:
     """Refuse parameters that the method does not have, and the lack of one that it needs.
 
     Raises:
         ApiError: That is so.
     """
-    for key in query:
-        if key not in route.parameters:
-            raise _invalid(
-                f'Invalid JSON payload received. Unknown name "{key}": Cannot bind query parameter. '
-                f"Field '{key}' could not be found in request message."
-            )
-    for key, each in route.parameters.items():
+    known = route.parameters
+    wrong = [f'Unknown name "{each}": Cannot bind query parameter.' for each in query if each not in known]
+    for key, each in known.items():
         if each.get("required") and each["location"] == "query" and key not in query:
-            raise _invalid(f"Required parameter is missing: {key}")
-        if "enum" in each and any(value not in each["enum"] for value in query.get(key, ())):
-            raise _invalid(f"Invalid value at '{key}': {query[key][0]}")
+            wrong.append(f"Required parameter is missing: {key}")
+        if "enum" in each and not set(query.get(key, ())) <= set(each["enum"]):
+            wrong.append(f"Invalid value at '{key}': {query[key][0]}")
+    if wrong:
+        raise ApiError("INVALID_ARGUMENT", wrong[0])
 
 
-def _methods(node: dict):
+def _strict(schema: dict) -> dict:
+    """Convert a schema of a discovery document to one of JSON Schema that refuses unknown fields."""
+    if "$ref" in schema:
+        return {"$ref": f"#/schemas/{schema['$ref']}"}
+    found = {key: schema[key] for key in ("type", "enum") if key in schema and schema[key] != "any"}
+    if schema.get("format") in ("int64", "uint64"):
+        found["type"] = ["string", "integer"]
+    if "items" in schema:
+        found["items"] = _strict(schema["items"])
+    if "properties" in schema:
+        found["properties"] = {name: _strict(each) for name, each in schema["properties"].items()}
+    if schema.get("type") == "object":
+        others = schema.get("additionalProperties")
+        found["additionalProperties"] = _strict(others) if others else "properties" not in schema
+    return found
+
+
+def _methods(node: dict) -> Iterator[dict]:
     yield from node.get("methods", {}).values()
     for each in node.get("resources", {}).values():
         yield from _methods(each)
 
 
 def _pattern(path: str) -> re.Pattern:
-    seen: set[str] = set()
-
-    def group(match: re.Match) -> str:
-        name = re.sub(r"\W", "_", match[1].lstrip("+"))
-        while name in seen:
-            name += "_"
-        seen.add(name)
-        return f"(?P<{name}>(?:[^/:]|(?<=sha256):)+)"  # after any other colon comes a verb
-
     pieces = re.split(r"(\{[^}]*\})", path)
-    made = [re.sub(r"\{(.*)\}", group, each) if each[:1] == "{" else re.escape(each) for each in pieces]
-    return re.compile("".join(made))
-
-
-def _proto(schema: dict) -> str:
-    return "TYPE_" + schema.get("format", schema["type"]).upper()
-
-
-def _invalid(message: str) -> ApiError:
-    return ApiError("INVALID_ARGUMENT", message)
+    value = "((?:[^/:]|(?<=sha256):)+)"  # after any other colon comes a verb
+    return re.compile("".join(value if each[:1] == "{" else re.escape(each) for each in pieces))

@@ -1,32 +1,38 @@
-"""Node pools of a cluster that a real one stands behind: its machines, labelled as GKE does it."""
+"""What a real cluster behind the fake's takes from it: the machines of node pools, and the valid tokens.
+
+Google's tokens are opaque, so a fake has a list. Who may do all in the project may do all in its clusters;
+others have the rights that the cluster gives them
+(https://cloud.google.com/kubernetes-engine/docs/how-to/role-based-access-control).
+"""
 
 from collections.abc import Callable
 
 from google.cloud.container_v1 import types
 
 from ..backing_cluster import BackingCluster
-from .quotas import region_of
+from ..tokens import BadToken, User, review
 
 GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"}
+OWNER = "owner@example.com"
 
 
 def nodes_of(backing: BackingCluster) -> Callable[[types.NodePool, int], None]:
-    """Return what `FakeGoogle.backing` wants to be told of node pools."""
+    """Build what `FakeGoogle.backing` calls with each node pool and its number of machines."""
 
     def told(pool: types.NodePool, count: int) -> None:
-        backing.set(pool.name, count, labels_of(pool), taints_of(pool))
+        taints = (GPU_TAINT,) if pool.config.accelerators else ()  # as GKE has them on nodes with GPUs
+        backing.set(pool.name, count, _labels(pool), taints)
 
     return told
 
 
-def labels_of(pool: types.NodePool) -> dict[str, str]:
-    """Return the labels of a pool's nodes."""
+def _labels(pool: types.NodePool) -> dict[str, str]:
     zone = pool.locations[0]
     labels = {
         "cloud.google.com/gke-nodepool": pool.name,
-        "cloud.google.com/machine-family": pool.config.machine_type.split("-")[0],
+        "cloud.google.com/machine-family": pool.config.machine_type.partition("-")[0],
         "node.kubernetes.io/instance-type": pool.config.machine_type,
-        "topology.kubernetes.io/region": region_of(zone),
+        "topology.kubernetes.io/region": zone.rpartition("-")[0],
         "topology.kubernetes.io/zone": zone,
         **pool.config.labels,
     }
@@ -37,9 +43,23 @@ def labels_of(pool: types.NodePool) -> dict[str, str]:
     return labels
 
 
-def taints_of(pool: types.NodePool) -> tuple[dict[str, str], ...]:
-    """Return the taints of a pool's nodes: GKE adds one to those with GPUs."""
-    taints = [
-        {"key": each.key, "value": each.value, "effect": each.effect.name} for each in pool.config.taints
-    ]
-    return (*taints, *([GPU_TAINT] if pool.config.accelerators else []))
+class Identities:
+    """The valid tokens."""
+
+    def __init__(self) -> None:
+        self._users: dict[str, User] = {}
+
+    def add(self, token: str, email: str = OWNER, *, admin: bool = True) -> str:
+        """Make a token somebody's, and return it."""
+        groups = ("system:masters",) if admin else ()
+        self._users[token] = User(email, groups, extra={"iam.gke.io/user-assertion": [email]})
+        return token
+
+    def answer(self, asked: bytes) -> bytes:
+        """Answer an API server's TokenReview."""
+        return review(asked, self._judge)
+
+    def _judge(self, token: str) -> User:
+        if token not in self._users:
+            raise BadToken("the token is not one of Google's")
+        return self._users[token]

@@ -1,35 +1,24 @@
 """Cloud Scheduler: jobs that call Google's APIs when the simulated clock gets there, as a service account.
 
 The call is made inside the fake and answered as any other: by the account's rights, the state of the cluster,
-the faults. Retries are those of the job's retryConfig. Targets other than Google's APIs are not reached.
+the faults. Retries are those of the job's retryConfig.
 """
 
-import base64
-import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from google.rpc import code_pb2
 
-from . import cron
+from . import iam
 from .api_errors import ApiError, LineCut
-from .operations import timestamp
-from .rest import Request, Rest
+from .rest import Request, Rest, timestamp
 from .store import Thing
 
 
 @dataclass(frozen=True)
 class Fired:
-    """An attempt of a job.
-
-    Attributes:
-        job: Its path.
-        at: When.
-        call: Verb and address.
-        status: The name of a google.rpc.Code: ``OK``.
-        words: What was answered, if that was no.
-    """
+    """An attempt of a job: when, verb and address, the name of a google.rpc.Code, and an error's words."""
 
     job: str
     at: datetime
@@ -38,124 +27,104 @@ class Fired:
     words: str = ""
 
 
-class Scheduler:
-    """The jobs of all projects.
+def next_after(schedule: str, after: datetime) -> datetime:
+    """Find when a schedule of cron is due: a minute; hours, days and months as ``9``, ``4-23`` or ``*``."""
+    words = schedule.split()
+    try:
+        when = after.replace(minute=int(words[0]), second=0, microsecond=0)
+        hours, days, months = map(_values, words[1:4])
+    except ValueError as error:
+        raise ApiError("INVALID_ARGUMENT", f"Schedule is invalid: {schedule!r}") from error
+    for _ in range(24 * 367):
+        if when > after and when.hour in hours and when.day in days and when.month in months:
+            return when
+        when += timedelta(hours=1)
+    raise ApiError("INVALID_ARGUMENT", f"Schedule is invalid: {schedule!r}")
 
-    Attributes:
-        fired: Every attempt so far.
-    """
+
+def _values(word: str) -> range:
+    first, _, last = ("0-31" if word == "*" else word).partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+class Scheduler:
+    """The jobs, and every attempt so far."""
 
     def __init__(self, rest: Rest) -> None:
         self.rest = rest
         self.fired: list[Fired] = []
-        self._due: dict[str, int] = {}  # a job's present plan: earlier ones are void
-        self.specials = {
-            f"cloudscheduler.projects.locations.jobs.{verb}": getattr(self, f"_{verb}")
-            for verb in ("create", "patch", "pause", "resume", "run")
+        rest.specials |= {
+            "cloudscheduler.projects.locations.jobs.create": self._create,
+            "cloudscheduler.projects.locations.jobs.patch": self._patch,
         }
 
     def _create(self, _, request: Request) -> dict:
-        name = request.body.get("name", "").rsplit("/", 1)[-1]
-        if request.body.get("name") and not request.body["name"].startswith(f"{request.path}/"):
+        if not self.rest.store.has("cloudscheduler", place := request.path.removesuffix("/jobs")):
+            raise ApiError("INVALID_ARGUMENT", f"Location '{place}' is not a valid location.")
+        name = request.body.get("name", "")
+        if not name.startswith(f"{request.path}/"):
             raise ApiError("INVALID_ARGUMENT", f"Job name must be within {request.path}.")
         self._check(request.body)
-        made = self.rest.create(request, name, {"timeZone": "Etc/UTC", "state": "ENABLED", **request.body})
-        for key in ("createTime", "updateTime"):
-            made.pop(key)
-        made["userUpdateTime"] = timestamp(self.rest.world.clock.now)
+        body = {"timeZone": "Etc/UTC", "state": "ENABLED", **request.body}
+        made = self.rest.create(request, name.rpartition("/")[2], body)
         self._plan(self.rest.store.get("cloudscheduler", made["name"]))
         return made
 
     def _patch(self, _, request: Request) -> dict:
-        self._check({**self.rest.store.get("cloudscheduler", request.path).body, **request.body})
+        thing = self.rest.store.get("cloudscheduler", request.path)
+        self._check({**thing.body, **request.body})
         self.rest._patch(request)
-        return self._plan(self.rest.store.get("cloudscheduler", request.path)).body
-
-    def _pause(self, _, request: Request) -> dict:
-        return self._switch(request, "PAUSED")
-
-    def _resume(self, _, request: Request) -> dict:
-        return self._switch(request, "ENABLED")
-
-    def _run(self, _, request: Request) -> dict:
-        thing = self._job(request)
-        self.rest.world.clock.after(0, lambda: self._attempt(thing, 0))
+        self._plan(thing)
         return thing.body
 
-    def _job(self, request: Request) -> Thing:
-        return self.rest.store.get("cloudscheduler", request.path.partition(":")[0])
-
-    def _switch(self, request: Request, state: str) -> dict:
-        thing = self._job(request)
-        thing.body["state"] = state
-        return self._plan(thing).body
-
     def _check(self, body: dict) -> None:
-        if "httpTarget" not in body:
-            raise ApiError("INVALID_ARGUMENT", "The fake has jobs with an httpTarget only.")
-        try:
-            cron.next_after(
-                body.get("schedule", ""), self.rest.world.clock.now, body.get("timeZone", "Etc/UTC")
+        target = body.get("httpTarget", {})
+        at_google = urlsplit(target.get("uri", "")).netloc.endswith(".googleapis.com")
+        if not at_google or target.get("body") or body.get("timeZone", "Etc/UTC") != "Etc/UTC":
+            raise ApiError(
+                "UNIMPLEMENTED", "The fake has jobs that call Google's APIs, without a body, in UTC."
             )
-        except (ValueError, KeyError) as error:
-            raise ApiError("INVALID_ARGUMENT", f"Schedule or time zone is invalid: {error}") from error
+        iam.check_act_as(self.rest, target.get("oauthToken", {}).get("serviceAccountEmail", ""))
+        next_after(body.get("schedule", ""), self.rest.world.clock.date())
 
-    def _plan(self, thing: Thing) -> Thing:
+    def _plan(self, thing: Thing) -> None:
         """Let a job happen when it is due next, and no earlier plan of it."""
-        plan = self._due[thing.path] = self._due.get(thing.path, 0) + 1
-        thing.body.pop("scheduleTime", None)
-        if thing.body["state"] == "ENABLED":
-            now, zone = self.rest.world.clock.now, thing.body["timeZone"]
-            when = cron.next_after(thing.body["schedule"], now, zone)
-            thing.body["scheduleTime"] = timestamp(when)
-            self.rest.world.clock.at(when, lambda: self._happen(thing, plan))
-        return thing
+        when = next_after(thing.body["schedule"], self.rest.world.clock.date())
+        due = thing.body["scheduleTime"] = timestamp(when)
 
-    def _happen(self, thing: Thing, plan: int) -> None:
-        if self._due[thing.path] == plan and self._is_there(thing):
-            self._attempt(thing, 0)
-            self._plan(thing)
+        def happen() -> None:
+            if thing.body["scheduleTime"] == due and self._exists(thing):
+                self._attempt(thing, 0)
+                self._plan(thing)
 
-    def _is_there(self, thing: Thing) -> bool:
-        has = self.rest.store.has("cloudscheduler", thing.path)
-        return has and self.rest.store.get("cloudscheduler", thing.path) is thing
+        self.rest.world.clock.after(when.timestamp() - self.rest.world.clock.now() + 0.001, happen)
+
+    def _exists(self, thing: Thing) -> bool:
+        return any(each is thing for each in self.rest.store.every("cloudscheduler"))
 
     def _attempt(self, thing: Thing, attempt: int) -> None:
-        if not self._is_there(thing):
+        if not self._exists(thing):
             return
-        target, now = thing.body["httpTarget"], self.rest.world.clock.now
-        call = f"{target.get('httpMethod', 'POST')} {target['uri']}"
+        target, now = thing.body["httpTarget"], self.rest.world.clock.date()
+        call, status, words = f"{target['httpMethod']} {target['uri']}", "OK", ""
         try:
             self._call(target)
         except ApiError as error:
-            fired = Fired(thing.path, now, call, error.code, error.message)
+            status, words = error.code, error.message
         except LineCut:
-            fired = Fired(thing.path, now, call, "UNAVAILABLE", "URL_UNREACHABLE")
-        else:
-            fired = Fired(thing.path, now, call, "OK")
-        self.fired.append(fired)
-        thing.body["lastAttemptTime"] = timestamp(now)
-        thing.body["status"] = {"code": code_pb2.Code.Value(fired.status), "message": fired.words}
+            status, words = "UNAVAILABLE", "URL_UNREACHABLE"
+        self.fired.append(Fired(thing.path, now, call, status, words))
+        thing.body["status"] = {"code": code_pb2.Code.Value(status), "message": words}
         retry = thing.body.get("retryConfig", {})
-        if fired.status != "OK" and attempt < retry.get("retryCount", 0):
-            wait = _seconds(retry, "minBackoffDuration", 5) * 2 ** min(attempt, retry.get("maxDoublings", 5))
-            wait = min(wait, _seconds(retry, "maxBackoffDuration", 3600))
-            when = now + timedelta(seconds=wait)
-            self.rest.world.clock.at(when, lambda: self._attempt(thing, attempt + 1))
+        if status != "OK" and attempt < retry.get("retryCount", 0):
+            least, most = (float(retry[f"{each}BackoffDuration"].rstrip("s")) for each in ("min", "max"))
+            wait = min(least * 2 ** min(attempt, retry.get("maxDoublings", 5)), most)
+            self.rest.world.clock.after(wait, lambda: self._attempt(thing, attempt + 1))
 
     def _call(self, target: dict) -> None:
         url = urlsplit(target["uri"])
-        service, _, domain = (url.hostname or "").partition(".")
-        if domain != "googleapis.com":
-            raise ApiError("UNAVAILABLE", f"URL_UNREACHABLE: {target['uri']}")
-        account = target.get("oauthToken", {}).get("serviceAccountEmail", "")
-        project = account.partition("@")[2].partition(".")[0]
-        if not self.rest.store.has("iam", f"projects/{project}/serviceAccounts/{account}"):
+        account = target["oauthToken"]["serviceAccountEmail"]
+        if not iam.knows(self.rest, account):
             raise ApiError("UNAUTHENTICATED", "Request had invalid authentication credentials.")
-        body = json.loads(base64.b64decode(target["body"])) if target.get("body") else None
-        verb, path = target.get("httpMethod", "POST"), url.path.lstrip("/")
-        self.rest.handle(service, verb, path, parse_qs(url.query), body, by=account)
-
-
-def _seconds(retry: dict, key: str, usual: float) -> float:
-    return float(str(retry.get(key, usual)).removesuffix("s"))
+        service, path = url.netloc.partition(".")[0], url.path.lstrip("/")
+        self.rest.handle(service, target["httpMethod"], path, {}, None, by=account)

@@ -1,41 +1,27 @@
-"""Cloud Storage: buckets, whose names are the world's, and small objects in them."""
+"""Cloud Storage: buckets, whose names are global, and small objects in them."""
 
 import base64
 import email
 import hashlib
 import json
+from collections.abc import Mapping
 
 from .api_errors import ApiError
-from .operations import timestamp
-from .rest import Request, Rest
+from .rest import Request, Rest, timestamp
+from .store import check_labels
 
 MEDIA = "__media__"  # where an object's content is kept
 
 
 def insert_bucket(rest: Rest, request: Request) -> dict:
-    """Make a bucket."""
+    """Create a bucket."""
     name = request.body.get("name", "")
-    if rest.store.has("storage", f"b/{name}"):
-        raise ApiError(
-            "ALREADY_EXISTS",
-            "The requested bucket name is not available. The bucket namespace is shared by all users of the "
-            "system. Please select a different name and try again.",
-        )
-    project = rest.world.project(request.query["project"])
-    now = timestamp(rest.world.clock.now)
-    body = {
-        "kind": "storage#bucket",
-        "id": name,
-        "location": "US",
-        "storageClass": "STANDARD",
-        **request.body,
-        "projectNumber": str(project.number),
-        "timeCreated": now,
-        "updated": now,
-        "metageneration": "1",
-        "etag": "CAE=",
-        "selfLink": f"https://www.googleapis.com/storage/v1/b/{name}",
-    }
+    if rest.store.exists("storage", f"b/{name}"):
+        raise ApiError("ALREADY_EXISTS", "The requested bucket name is not available. Please select another.")
+    check_labels(request.body.get("labels") or {}, "labels")
+    number = str(rest.world.project(request.first("project")).number)
+    body = {**request.body, "id": name, "projectNumber": number, "metageneration": "1", "etag": "CAE="}
+    body["timeCreated"] = timestamp(rest.world.clock.date())
     return rest.store.put("storage", f"b/{name}", body).body
 
 
@@ -49,49 +35,47 @@ def delete_bucket(rest: Rest, request: Request) -> dict:
 
 
 def list_objects(rest: Rest, request: Request) -> dict:
-    """Return the objects of a bucket, or those that begin with a prefix."""
+    """List the objects of a bucket, or those that begin with a prefix."""
     rest.store.get("storage", request.path.removesuffix("/o"))
-    prefix = request.query.get("prefix", "")
     found = [_shown(each.body) for each in rest.store.children("storage", request.path)]
-    found = sorted((each for each in found if each["name"].startswith(prefix)), key=lambda each: each["name"])
-    return {"kind": "storage#objects", **rest.listed(request, found, "items")}
+    found = [each for each in found if each["name"].startswith(request.first("prefix"))]
+    return rest.listed(request, sorted(found, key=lambda each: each["name"]), "items")
 
 
 def get_object(rest: Rest, request: Request) -> dict | bytes:
-    """Return what is known of an object, or with ``alt=media`` its content."""
+    """An object's metadata, or with ``alt=media`` its content."""
     body = rest.store.get("storage", request.path).body
-    return body[MEDIA] if request.query.get("alt") == "media" else _shown(body)
+    return body[MEDIA] if request.first("alt") == "media" else _shown(body)
 
 
 def upload(rest: Rest, path: str, query: dict, content_type: str, raw: bytes) -> dict:
     """Take an upload in one request: ``uploadType`` media or multipart."""
-    bucket = path.split("/")[1]
-    metadata: dict = {}
-    if query["uploadType"][0] == "multipart":
+    bucket, kind, metadata = path.split("/")[1], query["uploadType"][0], {}
+    if kind == "multipart":
         parts = email.message_from_bytes(f"Content-Type: {content_type}\r\n\r\n".encode() + raw).get_payload()
         metadata, raw = json.loads(parts[0].get_payload()), parts[1].get_payload(decode=True)
-    elif query["uploadType"][0] != "media":
+    elif kind != "media":
         raise ApiError("UNIMPLEMENTED", "The fake takes uploads in one request only.")
     name = metadata.get("name") or query["name"][0]
 
     def act() -> dict:
         rest.store.get("storage", f"b/{bucket}")
-        body = {
-            **metadata,
-            "kind": "storage#object",
-            "name": name,
-            "bucket": bucket,
-            "size": str(len(raw)),
-            "generation": str(len(rest.world.calls)),
-            "md5Hash": base64.b64encode(hashlib.md5(raw).digest()).decode(),
-            "timeCreated": timestamp(rest.world.clock.now),
-            MEDIA: raw,
-        }
-        quoted = name.replace("%", "%25").replace("/", "%2F")
-        rest.store.put("storage", f"b/{bucket}/o/{quoted}", body)
-        return _shown(body)
+        return _shown(put(rest, bucket, name, raw, metadata))
 
     return rest.world.serve("storage.objects.insert", f"b/{bucket}/o/{name}", act, title="Cloud Storage API")
+
+
+def put(rest: Rest, bucket: str, name: str, raw: bytes, metadata: Mapping = {}) -> dict:
+    """Write an object."""
+    digest = base64.b64encode(hashlib.md5(raw).digest()).decode()
+    body = {**metadata, "name": name, "bucket": bucket, "size": str(len(raw)), "md5Hash": digest, MEDIA: raw}
+    body |= {"generation": str(len(rest.world.calls)), "timeCreated": timestamp(rest.world.clock.date())}
+    return rest.store.put("storage", object_path(bucket, name), body).body
+
+
+def object_path(bucket: str, name: str) -> str:
+    """The path of an object in the store."""
+    return f"b/{bucket}/o/{name.replace('%', '%25').replace('/', '%2F')}"
 
 
 def _shown(body: dict) -> dict:

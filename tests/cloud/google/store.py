@@ -1,177 +1,106 @@
-"""The things of all HTTP services: by their path, in the order they were made; and their operations.
+"""The resources of all HTTP services, by service and path, in the order of their creation."""
 
-Every Google API has collections of resources with the same few methods, so one store serves all. What a
-service does besides is in `specials`.
-"""
-
-import copy
-import uuid
-from collections.abc import Callable
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
-from google.rpc import code_pb2
+from ..simulated_clock import SimulatedClock
+from .api_errors import ApiError
 
-from .api_errors import ApiError, OperationFailure
-from .operations import timestamp
-from .world import World
+_KEY, _VALUE = re.compile(r"[a-z][-_a-z0-9]{0,62}"), re.compile(r"[-_a-z0-9]{0,63}")
 
 
 @dataclass
 class Thing:
-    """A resource.
+    """A resource: its path without the version, and its body as the API shows it, from ``seen_at`` on.
 
-    Attributes:
-        service: Of which API.
-        path: Where it is, from the version on: ``projects/p/zones/z/disks/d``.
-        body: As the API shows it.
-        given: Whether every project has it from the beginning.
-        going: Whether it is being deleted.
+    What is ``given`` is no one's: a new project has it, or it is a record. The last of the policies counts.
     """
 
     service: str
     path: str
     body: dict
     given: bool = False
-    going: bool = False
-    policy: dict = field(default_factory=lambda: {"version": 1, "etag": "BwAAAAAAAAA="})
+    seen_at: datetime | None = None
+    policies: list[tuple[datetime | None, dict]] = field(
+        default_factory=lambda: [(None, {"version": 1, "etag": "BwAAAAAAAAA="})]
+    )
+
+    @property
+    def policy(self) -> dict:
+        """Its IAM policy."""
+        return self.policies[-1][1]
+
+    def policy_at(self, when: datetime) -> dict:
+        """The IAM policy at a moment: bindings take a while to count."""
+        return [policy for since, policy in self.policies if since is None or since <= when][-1]
 
 
 class Store:
-    """What there is."""
+    """What exists."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, clock: SimulatedClock) -> None:
+        self._clock = clock
         self._things: dict[tuple[str, str], Thing] = {}
 
     def put(self, service: str, path: str, body: dict, *, given: bool = False) -> Thing:
-        """Put a thing there, in place of one that may be there."""
+        """Put a resource there, in place of one that may be there."""
         thing = self._things[(service, path)] = Thing(service, path, body, given)
         return thing
 
     def get(self, service: str, path: str) -> Thing:
-        """Return a thing.
-
-        Raises:
-            ApiError: There is none.
-        """
-        if (service, path) not in self._things:
-            raise _not_found(service, path)
+        """Find a resource that the API shows."""
+        if not self.has(service, path):
+            raise ApiError("NOT_FOUND", f"The resource '{path}' was not found")
         return self._things[(service, path)]
 
     def has(self, service: str, path: str) -> bool:
-        """Return whether there is such a thing."""
+        """Check whether the API shows such a resource."""
+        return self.exists(service, path) and self._seen(self._things[(service, path)])
+
+    def exists(self, service: str, path: str) -> bool:
+        """Check whether there is such a resource, shown or not."""
         return (service, path) in self._things
 
-    def drop(self, service: str, path: str) -> None:
-        """Forget a thing, with all that is in it."""
-        for key in [key for key in self._things if key[0] == service]:
-            if key[1] == path or key[1].startswith(f"{path}/"):
-                del self._things[key]
+    def drop(self, service: str, path: str) -> dict:
+        """Forget a resource, with all in it; returns an empty answer."""
+        for of, other in list(self._things):
+            if of == service and f"{other}/".startswith(f"{path}/"):
+                del self._things[(of, other)]
+        return {}
 
     def children(self, service: str, collection: str) -> list[Thing]:
-        """Return the things of a collection; ``-`` in its path stands for every name."""
+        """List the resources of a collection; ``-`` in its path stands for every name."""
         words = collection.split("/")
         return [
             thing
-            for (of, path), thing in self._things.items()
-            if of == service
-            and len(found := path.split("/")) == len(words) + 1
+            for thing in self.every(service)
+            if len(found := thing.path.split("/")) == len(words) + 1
             and all(word in ("-", other) for word, other in zip(words, found, strict=False))
+            and self._seen(thing)
         ]
 
-    def every(self, service: str | None = None) -> list[Thing]:
-        """Return all things, or those of a service."""
-        return [each for each in self._things.values() if service in (None, each.service)]
+    def every(self, service: str = "") -> list[Thing]:
+        """List all resources, or those of a service."""
+        return [each for each in self._things.values() if service in ("", each.service)]
 
     def left(self) -> list[str]:
-        """Return the paths of the things that somebody made; operations are none."""
-        return [
-            f"{each.service}.googleapis.com/{each.path}"
-            for each in self._things.values()
-            if not each.given and "/operations/" not in f"/{each.path}"
-        ]
+        """List what somebody created, with the lines of the project's policy."""
+        found = [f"{each.service}.googleapis.com/{each.path}" for each in self.every() if not each.given]
+        for thing in self.every("cloudresourcemanager"):
+            for binding in thing.policy.get("bindings", ()):
+                found += [f"{thing.path} policy: {binding['role']} {each}" for each in binding["members"]]
+        return found
 
-    # Operations
-
-    def begin(
-        self,
-        service: str,
-        place: str,
-        *,
-        seconds: float,
-        target: str,
-        verb: str,
-        failure: OperationFailure | None = None,
-        done: Callable[[], dict] = dict,
-        failed: Callable[[OperationFailure], None] = lambda failure: None,
-    ) -> dict:
-        """Begin an operation at a place (``projects/p/locations/l``), and return it as it is shown.
-
-        Args:
-            seconds: Until its end; 0 ends it at once.
-            failure: How it ends, if it is to fail.
-            done: Called at a good end; returns the operation's response.
-            failed: Called at a bad one.
-        """
-        clock = self._world.clock
-        now = timestamp(clock.now)
-        name = f"operation-{int(clock.now.timestamp() * 1000)}-{uuid.uuid4().hex[:8]}"
-        path = f"{place}/operations/{name}" if place else f"operations/{name}"
-        if service == "compute":
-            link = "https://www.googleapis.com/compute/v1/"
-            body = {
-                "kind": "compute#operation",
-                "id": str(uuid.uuid4().int % 10**18),
-                "name": name,
-                "operationType": verb,
-                "targetLink": link + target,
-                "selfLink": link + path,
-                "status": "RUNNING",
-                "progress": 0,
-                "insertTime": now,
-                "startTime": now,
-                **_zone(path),
-            }
-        else:
-            metadata = {"createTime": now, "target": target, "verb": verb, "apiVersion": "v1"}
-            body = {"name": path, "metadata": metadata, "done": False}
-        self.put(service, path, body)
-
-        def finish() -> None:
-            if service == "compute":
-                body.update(status="DONE", progress=100, endTime=timestamp(clock.now))
-            else:
-                body["done"] = True
-                body["metadata"]["endTime"] = timestamp(clock.now)
-            if failure is None:
-                answer = done()
-                if service != "compute":
-                    body["response"] = answer
-                return
-            failed(failure)
-            if service == "compute":
-                number, _ = ApiError(failure.code, failure.message).json()
-                error = {"code": failure.condition, "message": failure.message}
-                body.update(error={"errors": [error]}, httpErrorStatusCode=number)
-            else:
-                body["error"] = {"code": code_pb2.Code.Value(failure.code), "message": failure.message}
-
-        if seconds:
-            clock.after(seconds, finish)
-        else:
-            finish()
-        return copy.deepcopy(body)
+    def _seen(self, thing: Thing) -> bool:
+        return thing.seen_at is None or thing.seen_at <= self._clock.date()
 
 
-def _zone(path: str) -> dict[str, str]:
-    words = path.split("/")
-    link = "https://www.googleapis.com/compute/v1/" + "/".join(words[:4])
-    return {words[2][:-1]: link} if words[2] in ("zones", "regions") else {}
-
-
-def _not_found(service: str, path: str) -> ApiError:
-    if service == "compute":
-        return ApiError("NOT_FOUND", f"The resource '{path}' was not found")
-    if service == "storage":
-        return ApiError("NOT_FOUND", "The specified bucket does not exist.")
-    return ApiError("NOT_FOUND", f"Resource '{path}' was not found")
+def check_labels(labels: Mapping[str, str], field: str) -> None:
+    """Refuse what is no label: https://cloud.google.com/compute/docs/labeling-resources#requirements."""
+    wrong = [each for each in labels if not _KEY.fullmatch(each)]
+    wrong += [each for each in labels.values() if not _VALUE.fullmatch(each)]
+    if wrong or len(labels) > 64:
+        said = f"{wrong[0]!r} violates format constraints." if wrong else "There are more than 64 labels."
+        raise ApiError("INVALID_ARGUMENT", f"Invalid value for field '{field}': {said}")

@@ -1,1 +1,0 @@
-"""Bring cloud resources up, or take them down, in the order of their dependencies."""

@@ -1,0 +1,216 @@
+"""CloudFormation's API: what it refuses, and what it shows of stacks. A method for each operation."""
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from . import templates
+from .eks import page, trusted
+from .faults import ACCOUNT, Refused
+from .stacks import IN_PROGRESS, Stack, Wanted
+from .templates import invalid
+from .wire import Question
+
+if TYPE_CHECKING:
+    from .server import FakeAws
+
+NO_CHANGES = "The submitted information didn't contain changes."
+DO_NOTHING = (
+    "This stack cannot be updated from [CREATE_FAILED] state because it contains [on-failure: DO_NOTHING]. "
+    "Please use disable-rollback option instead during stack creation."
+)
+NON_TERMINAL = (
+    "This stack is currently in a non-terminal [{}] state. To update the stack from this state, please use "
+    "the disable-rollback parameter with update-stack API."
+)
+
+
+class CloudFormation:
+    """The service."""
+
+    def __init__(self, aws: "FakeAws") -> None:
+        self.aws, self.clock = aws, aws.clock
+        self.stacks: list[Stack] = []
+
+    def create_stack(self, question: Question) -> dict[str, Any]:
+        given, name = question.parameters, question.parameters["StackName"]
+        token = given.get("ClientRequestToken", "")
+        for each in self._alive(question.region):
+            if each.name == name:
+                if token and each.tokens.get(token) == "CREATE":
+                    return {"StackId": each.id}
+                raise Refused("AlreadyExistsException", f"Stack [{name}] already exists", status=400)
+        if "OnFailure" in given and "DisableRollback" in given:
+            raise invalid("You can specify either DisableRollback or OnFailure, but not both.")
+        identity = f"arn:aws:cloudformation:{question.region}:{ACCOUNT}:stack/{name}/{uuid.uuid4()}"
+        made = Stack(self, identity, name, question.region, self._wanted(given))
+        made.kept = bool(given.get("DisableRollback")) or given.get("OnFailure") == "DO_NOTHING"
+        made.on_failure = given.get("OnFailure") or "ROLLBACK"
+        templates.order(made.scope())
+        self.stacks.append(made)
+        made.begin("CREATE", token)
+        return {"StackId": identity}
+
+    def update_stack(self, question: Question) -> dict[str, Any]:
+        stack, given = self._find(question), question.parameters
+        self._updatable(stack, given)
+        wanted = self._wanted(given, stack)
+        if not stack.changes(wanted):
+            raise invalid("No updates are to be performed.")
+        self._apply(stack, wanted, given)
+        return {"StackId": stack.id}
+
+    def create_change_set(self, question: Question) -> dict[str, Any]:
+        stack, given = self._find(question), question.parameters
+        self._updatable(stack, {"DisableRollback": True})
+        wanted, name = self._wanted(given, stack), given["ChangeSetName"]
+        identity = stack.id.replace(":stack/", ":changeSet/").replace(stack.name, name, 1)
+        rows = []
+        for action, resource, kind in stack.changes(wanted):
+            change = {"Action": action, "LogicalResourceId": resource, "ResourceType": f"AWS::{kind}"}
+            rows.append({"Type": "Resource", "ResourceChange": change})
+        made = {"ChangeSetId": identity, "ChangeSetName": name, "StackId": stack.id, "StackName": stack.name}
+        made |= {"Status": "CREATE_PENDING", "ExecutionStatus": "UNAVAILABLE", "Changes": rows, "_": wanted}
+        stack.change_sets[name] = made
+        good = {"Status": "CREATE_COMPLETE", "ExecutionStatus": "AVAILABLE"}
+        bad = {"Status": "FAILED", "StatusReason": NO_CHANGES}
+        self.clock.after(5, lambda: made.update(good if rows else bad))
+        return {"Id": identity, "StackId": stack.id}
+
+    def describe_change_set(self, question: Question) -> dict[str, Any]:
+        _, found = self._change_set(question)
+        return {key: value for key, value in found.items() if key != "_"}
+
+    def delete_change_set(self, question: Question) -> dict[str, Any]:
+        stack, found = self._change_set(question)
+        del stack.change_sets[found["ChangeSetName"]]
+        return {}
+
+    def execute_change_set(self, question: Question) -> dict[str, Any]:
+        stack, found = self._change_set(question)
+        if found["ExecutionStatus"] != "AVAILABLE":
+            words = f"ChangeSet [{found['ChangeSetId']}] cannot be executed in its current status"
+            raise Refused("InvalidChangeSetStatus", words, status=400)
+        self._updatable(stack, question.parameters)
+        stack.change_sets.clear()  # the others are outdated
+        self._apply(stack, found["_"], question.parameters)
+        return {}
+
+    def delete_stack(self, question: Question) -> dict[str, Any]:
+        given = question.parameters
+        stack = self._look(question)
+        if stack is None or stack.status in ("DELETE_IN_PROGRESS", "DELETE_COMPLETE"):
+            return {}
+        if stack.status.endswith(IN_PROGRESS) and not stack.status.startswith("CREATE_"):
+            raise invalid(f"Stack [{stack.id}] cannot be deleted while in status {stack.status}")
+        stack.wanted.role = given.get("RoleARN") or stack.wanted.role
+        self._check_role(stack.wanted.role)
+        former = stack.status
+        stack.begin("DELETE", given.get("ClientRequestToken", ""))
+        exported = {each["ExportName"] for each in stack.outputs if "ExportName" in each}
+        for other in self._alive(stack.region):
+            if used := sorted(exported & other.imports):
+                words = f"Export {used[0]} cannot be deleted as it is in use by {other.name}"
+                stack.run += 1
+                self.clock.after(5, lambda words=words: stack.set(former, words))
+                break
+        return {}
+
+    def describe_stacks(self, question: Question) -> dict[str, Any]:
+        given = question.parameters
+        found = [self._find(question)] if given.get("StackName") else self._alive(question.region)
+        return self._paged("Stacks", [_shown(each) for each in found], given)
+
+    def describe_stack_events(self, question: Question) -> dict[str, Any]:
+        return self._paged("StackEvents", self._find(question).events[::-1], question.parameters)
+
+    def list_stack_resources(self, question: Question) -> dict[str, Any]:
+        rows = []
+        for each in self._find(question).resources.values():
+            row = {"LogicalResourceId": each.name, "PhysicalResourceId": each.physical}
+            row |= {"ResourceType": f"AWS::{each.kind}", "ResourceStatus": each.status}
+            rows.append(row | {"LastUpdatedTimestamp": each.updated, "ResourceStatusReason": each.reason})
+        return self._paged("StackResourceSummaries", rows, question.parameters)
+
+    def list_exports(self, question: Question) -> dict[str, Any]:
+        return {"Exports": []}
+
+    def get_template(self, question: Question) -> dict[str, Any]:
+        return {"TemplateBody": self._find(question).wanted.text}
+
+    def exported(self, region: str, name: str) -> str:
+        """Return what a stack exports."""
+        for stack in self._alive(region):
+            for each in stack.outputs:
+                if each.get("ExportName") == name:
+                    return each["OutputValue"]
+        raise invalid(f"No export named {name} found.")
+
+    def _paged(self, key: str, rows: list[dict], given: dict[str, Any]) -> dict[str, Any]:
+        part, token = page(rows, given, self.aws.page_size)
+        return {key: part, "NextToken": token} if token else {key: part}
+
+    def _wanted(self, given: dict[str, Any], stack: Stack | None = None) -> Wanted:
+        """Return what a request asks for; an update keeps what it does not give."""
+        former = stack.wanted if stack else Wanted()
+        text = former.text if given.get("UsePreviousTemplate") else given.get("TemplateBody", "")
+        template, values = templates.parse(text), {}
+        for each in given.get("Parameters") or []:
+            key = each["ParameterKey"]
+            values[key] = (
+                former.values[key] if each.get("UsePreviousValue") else each.get("ParameterValue", "")
+            )
+        tags = {each["Key"]: each["Value"] for each in given["Tags"]} if "Tags" in given else former.tags
+        roles = [each for each in template["Resources"].values() if each["Type"].startswith("AWS::IAM::")]
+        if roles and "CAPABILITY_NAMED_IAM" not in (given.get("Capabilities") or ()):
+            words = "Requires capabilities : [CAPABILITY_NAMED_IAM]"
+            raise Refused("InsufficientCapabilitiesException", words, status=400)
+        role = given.get("RoleARN") or former.role
+        self._check_role(role)
+        return Wanted(text, template, templates.parameters(template, values), tags, role)
+
+    def _apply(self, stack: Stack, wanted: Wanted, given: dict[str, Any]) -> None:
+        stack.wanted, stack.kept = wanted, bool(given.get("DisableRollback"))
+        stack.begin("UPDATE", given.get("ClientRequestToken", ""))
+
+    def _updatable(self, stack: Stack, given: dict[str, Any]) -> None:
+        if stack.status == "CREATE_FAILED" and stack.on_failure == "DO_NOTHING":
+            raise invalid(DO_NOTHING)
+        if stack.status in ("CREATE_FAILED", "UPDATE_FAILED") and not given.get("DisableRollback"):
+            raise invalid(NON_TERMINAL.format(stack.status))
+        if stack.status not in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "CREATE_FAILED", "UPDATE_FAILED"):
+            raise invalid(f"Stack:{stack.id} is in {stack.status} state and can not be updated.")
+
+    def _check_role(self, arn: str) -> None:
+        if arn and not (trusted(arn, "cloudformation.amazonaws.com") and self.aws.usable(arn)):
+            raise invalid(f"Role {arn} is invalid or cannot be assumed")
+
+    def _alive(self, region: str) -> list[Stack]:
+        return [each for each in self.stacks if each.region == region and not each.ended]
+
+    def _look(self, question: Question) -> Stack | None:
+        name, alive = question.parameters["StackName"], self._alive(question.region)
+        return next(
+            (each for each in self.stacks if each.id == name or each.name == name and each in alive), None
+        )
+
+    def _find(self, question: Question) -> Stack:
+        found = self._look(question)
+        if found is None:
+            raise invalid(f"Stack with id {question.parameters['StackName']} does not exist")
+        return found
+
+    def _change_set(self, question: Question) -> tuple[Stack, dict[str, Any]]:
+        name, stack = question.parameters["ChangeSetName"], self._find(question)
+        if name not in stack.change_sets:
+            raise Refused("ChangeSetNotFound", f"ChangeSet [{name}] does not exist", status=404)
+        return stack, stack.change_sets[name]
+
+
+def _shown(stack: Stack) -> dict[str, Any]:
+    wanted = stack.wanted
+    given = [{"ParameterKey": key, "ParameterValue": each} for key, each in wanted.values.items()]
+    tags = [{"Key": key, "Value": value} for key, value in wanted.tags.items()]
+    found = {"StackId": stack.id, "StackName": stack.name, "Parameters": given, "Tags": tags}
+    found |= {"CreationTime": stack.created, "StackStatus": stack.status, "StackStatusReason": stack.reason}
+    found |= {"DisableRollback": stack.kept, "Outputs": stack.outputs}
+    return found | ({"RoleARN": wanted.role} if wanted.role else {})

@@ -1,0 +1,84 @@
+"""Processes that create and delete a cluster at the fake Google, and may die at any request.
+
+No Kubernetes is behind it: what is done inside a cluster is in `test_gke_cluster`.
+"""
+
+import random
+import time
+from collections.abc import Callable
+
+from clouds import cluster as shared
+from clouds.gke.cluster import GkeCluster
+from clouds.gke.session import GcpSession
+from kitlib.clusters.base import Shape
+
+from .crash_injection import ProcessLife
+from .google.api_errors import ApiError, OperationFailure
+from .google.fake import PROJECT, FakeGoogle
+
+NAME, ZONE = "lab", "us-central1-c"
+OPTIONS = {"project": PROJECT, "zone": ZONE, "accelerator": "nvidia-tesla-t4", "confirm": True}
+READS = ("get", "list", "test", "aggregated", "batchGet")
+MAKES = ("container.CreateCluster", "container.CreateNodePool", "compute.networks.insert")
+
+
+class GkeProcesses:
+    """A user whose processes may die; the present one counts its requests.
+
+    Args:
+        google: The cloud.
+        patch: ``monkeypatch.setattr``.
+    """
+
+    def __init__(self, google: FakeGoogle, patch: Callable) -> None:
+        self.google, self.life = google, ProcessLife()
+        attempt, processes = GcpSession._attempt, self
+
+        def counted(session: GcpSession, call: Callable, about: str):
+            def act():
+                number = processes.life.begin(about)
+                try:
+                    return call()
+                finally:
+                    processes.life.end(number)
+
+            return attempt(session, act, about)
+
+        patch(GcpSession, "_attempt", counted)
+        patch(time, "sleep", lambda seconds: None)  # between two attempts at one request
+        patch(GkeCluster, "clock", google.clock)
+        patch(GkeCluster, "_install_addons", lambda cluster, plan: None)
+        patch(shared, "release", lambda kube, about: None)
+
+    def create(self, life: ProcessLife | None = None, *, name: str = NAME, **options: object) -> GkeCluster:
+        """Create a cluster with two T4, in a process with this life."""
+        self.life = life or ProcessLife()
+        return GkeCluster.create(name, Shape(2, options=OPTIONS | options))
+
+    def delete(self, life: ProcessLife | None = None, *, name: str = NAME) -> None:
+        """Delete a cluster from another machine, which knows its project alone."""
+        self.life = life or ProcessLife()
+        GkeCluster.delete_at(GcpSession(PROJECT), name)
+
+    def trouble(self, choose: random.Random) -> None:
+        """Let something go wrong at one of the next requests, until `clear_faults`."""
+        nth, when = choose.randint(1, 120), choose.choice(["before", "after"])
+        code = choose.choice(["UNAVAILABLE", "RESOURCE_EXHAUSTED", "INTERNAL", "PERMISSION_DENIED"])
+        times, refusal = choose.choice([1, 5]), ApiError(code, "as the test says")
+        failure = OperationFailure("RESOURCE_EXHAUSTED", "there are no such GPUs", "GCE_STOCKOUT")
+        choose.choice(
+            [
+                lambda: self.google.fail("*", nth, refusal, times=times),
+                lambda: self.google.fail(choose.choice(MAKES), 1, failure, times=times),
+                lambda: self.google.fail("container.Delete*", 1, failure),
+                lambda: self.google.cut(nth, when),
+                lambda: self.google.clock.after(
+                    choose.randint(1, 900), lambda: self.google.container.maintain(900)
+                ),
+            ]
+        )()
+
+
+def changes(request: str) -> bool:
+    """Whether a request, as sessions name it, changes something."""
+    return not request.partition(": ")[2].partition(" ")[0].rpartition(".")[2].startswith(READS)

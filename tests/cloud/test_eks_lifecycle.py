@@ -1,0 +1,270 @@
+"""An EKS cluster at the fake AWS: created, found, scaled, extended, ended, deleted, by AWS's own clients."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import boto3
+import pytest
+
+import clouds.eks
+from clouds import resources
+from clouds.eks.cluster import EksCluster
+from clouds.eks.session import AwsSession
+from clouds.spec import Machines
+from kitlib.clusters import plugins
+from kitlib.errors import BadInput, ClusterNotFound, KitError, ProviderFailed
+
+from .aws.network import plant
+from .eks_processes import NAME, REGION, STOCKOUT, EksProcesses
+
+# What stays when a cluster has ended by itself costs nothing by the hour.
+FREE = {"role", "schedule-group", "bucket"}
+HOUR = 3600
+
+
+@pytest.fixture
+def user(aws, state_home, monkeypatch):
+    monkeypatch.setitem(plugins.PROVIDERS, "eks", "clouds.eks.cluster:EksCluster")
+    monkeypatch.delenv("TRAINYARD_BUDGET", raising=False)
+    return EksProcesses(aws, monkeypatch.setattr)
+
+
+def kinds(aws):
+    return {each.kind for each in aws.left()}
+
+
+def train():
+    return boto3.client("eks").describe_nodegroup(clusterName=NAME, nodegroupName="train")["nodegroup"]
+
+
+def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(aws, user):
+    lab = user.create(hours=4)
+    assert lab.status["state"] == "active" and lab.status["region"] == REGION
+    assert timedelta(hours=3.9) < lab.status["expires"] - datetime.now(UTC) < timedelta(hours=4.1)
+    assert lab._describe().machines == Machines("m5.xlarge", 2)
+    assert lab.bucket == "s3://trainyard-123456789012-us-west-2-lab"
+    there = {each["kind"] for each in lab.resources()}
+    assert {"AWS::EKS::Cluster", "AWS::EKS::Nodegroup", "AWS::EFS::FileSystem", "AWS::IAM::Role"} <= there
+    asked = user.changes()
+    assert asked.index("scheduler:CreateSchedule") < asked.index("cloudformation:CreateStack")
+    assert {each.partition(":")[0] for each in asked} == {"iam", "scheduler", "cloudformation"}
+    before = aws.left()
+    user.create()
+    assert aws.left() == before and user.changes().count("cloudformation:CreateStack") == 3
+    assert EksCluster.find(NAME, region=REGION).status == lab.status
+    user.delete()
+    assert aws.left() == []
+    assert EksCluster.find(NAME, region=REGION) is None
+    with pytest.raises(ClusterNotFound):
+        lab.extend(4, confirm=True)
+
+
+def test_nodes_are_scaled_to_none_and_up_again_and_machines_never_change(aws, user, monkeypatch):
+    lab = user.create()
+    monkeypatch.setattr(EksCluster, "nodes", lambda cluster: None)
+    for nodes in (0, 3):
+        lab.scale(nodes, confirm=True)
+        aws.clock.sleep(300)
+        assert train()["scalingConfig"]["desiredSize"] == nodes == lab._describe().machines.count
+    with pytest.raises(BadInput, match="other machines"):
+        user.create(instance_type="g4dn.xlarge")
+    with pytest.raises(BadInput, match="budget"):
+        lab.scale(20, confirm=True, budget=5)
+    with pytest.raises(BadInput, match="budget"):
+        user.create(name="other", budget=2)
+
+
+def test_at_its_end_all_that_costs_by_the_hour_goes_by_itself(aws, user):
+    user.create(hours=2, private=True)
+    aws.clock.sleep(1.4 * HOUR)
+    assert "nodegroup" in kinds(aws) and not aws.schedules.fired
+    aws.clock.sleep(2 * HOUR)
+    assert kinds(aws) <= FREE
+    assert {each.action for each in aws.schedules.fired} == {"cloudformation:DeleteStack"}
+    user.delete()
+    assert aws.left() == []
+
+
+def test_extending_moves_the_end_and_its_tags(aws, user):
+    lab = user.create(hours=2)
+    lab.extend(6, confirm=True)
+    assert timedelta(hours=5.9) < lab.status["expires"] - datetime.now(UTC) < timedelta(hours=6.1)
+    tags = boto3.client("eks").describe_cluster(name=NAME)["cluster"]["tags"]
+    assert tags["trainyard:expires"] == f"{lab.status['expires']:%Y%m%dT%H%M%SZ}"
+    aws.clock.sleep(4 * HOUR)
+    assert "nodegroup" in kinds(aws)
+    aws.clock.sleep(4 * HOUR)
+    assert kinds(aws) <= FREE
+
+
+def test_nodes_that_fail_leave_the_control_plane_and_the_next_call_replaces_them(aws, user):
+    aws.break_("Nodegroup", "train", "NodeCreationFailure", "Instances failed to join the kubernetes cluster")
+    with pytest.raises(ProviderFailed, match="Instances failed to join the kubernetes cluster"):
+        user.create()
+    made = boto3.client("eks").describe_cluster(name=NAME)["cluster"]
+    lab = user.create()
+    assert boto3.client("eks").describe_cluster(name=NAME)["cluster"]["createdAt"] == made["createdAt"]
+    assert train()["status"] == "ACTIVE"
+    user.delete()
+    assert aws.left() == [] and lab.status["state"] == "absent"
+
+
+def test_where_a_zone_has_no_machines_the_other_is_tried_if_the_user_agrees(aws, user, monkeypatch):
+    aws.break_("Nodegroup", "train", *STOCKOUT)
+    user.create()
+    (subnet,) = boto3.client("ec2").describe_subnets(SubnetIds=train()["subnets"])["Subnets"]
+    assert subnet["AvailabilityZone"] == "us-west-2b"
+    user.delete()
+    aws.break_("Nodegroup", "train", *STOCKOUT)
+    monkeypatch.setattr("clouds.confirmation.confirm_cost", lambda *_, **__: None)
+    with pytest.raises(ProviderFailed, match="sufficient m5.xlarge capacity") as told:
+        user.create(confirm=False)
+    assert "us-west-2b" in told.value.fix
+    user.delete()
+    assert aws.left() == []
+
+
+@pytest.mark.parametrize(
+    ("action", "error", "words"),
+    [
+        ("ec2:CreateVpc", "VpcLimitExceeded", "The maximum number of VPCs has been reached."),
+        ("iam:CreateRole", "AccessDenied", "is not authorized to perform: iam:CreateRole"),
+        ("eks:CreateCluster", "UnsupportedAvailabilityZoneException", "does not currently have sufficient"),
+    ],
+)
+def test_what_the_cloud_refuses_is_told_in_its_words_and_the_same_call_goes_on(
+    aws, user, action, error, words
+):
+    aws.fail(action, error=error, message=words, inside=True)
+    with pytest.raises(KitError, match=words):
+        user.create()
+    user.create()
+    user.delete()
+    assert aws.left() == []
+
+
+def test_throttling_and_lost_connections_are_passed_over(aws, user):
+    for nth in range(1, 60, 6):
+        aws.fail("*", nth, "Throttling")
+    aws.cut(20)
+    aws.cut(45, "after")
+    user.create()
+    user.delete()
+    assert aws.left() == []
+
+
+def test_what_kubernetes_and_guardduty_left_goes_with_the_cluster_and_what_is_others_stays(aws, user):
+    other = foreign_network()
+    lab = user.create()
+    outputs = lab._stack().outputs
+    for kind in ("load balancer", "classic load balancer", "volume", "network interface", "GuardDuty"):
+        plant(boto3.client, kind, vpc=outputs["Vpc"], subnet=outputs["SubnetOne"], cluster=NAME)
+    boto3.client("s3").put_object(Bucket=outputs["Bucket"], Key="model.pt", Body=b"it")
+    listed = " ".join(each["what"] for each in lab.resources())
+    assert all(
+        each in listed for each in ("load balancer", "endpoint", "volume of a claim", "security group")
+    )
+    user.delete()
+    assert {each.id for each in aws.left()} == other
+
+
+def foreign_network():
+    """Have somebody else's network, role and bucket, with names like the kit's; return their ids."""
+    ec2, iam = boto3.client("ec2"), boto3.client("iam")
+    vpc = ec2.create_vpc(CidrBlock="10.42.0.0/16")["Vpc"]["VpcId"]
+    subnets = []
+    for number, zone in enumerate("ab"):
+        block, where = f"10.42.{number}.0/24", f"{REGION}{zone}"
+        made = ec2.create_subnet(VpcId=vpc, CidrBlock=block, AvailabilityZone=where)["Subnet"]["SubnetId"]
+        ec2.modify_subnet_attribute(SubnetId=made, MapPublicIpOnLaunch={"Value": True})
+        subnets.append(made)
+    iam.create_role(RoleName="trainyard-lab", Path="/trainyard/", AssumeRolePolicyDocument="{}")
+    boto3.client("s3").create_bucket(
+        Bucket="trainyard-lab", CreateBucketConfiguration={"LocationConstraint": REGION}
+    )
+    return {vpc, *subnets, "trainyard-lab"}
+
+
+def test_an_existing_network_is_used_and_stays(aws, user):
+    there = foreign_network()
+    vpc, *subnets = sorted(there - {"trainyard-lab"}, key=lambda each: not each.startswith("vpc"))
+    gateway = boto3.client("ec2").create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    boto3.client("ec2").attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
+    user.create(vpc=vpc, subnets=subnets)
+    assert set(train()["subnets"]) <= set(subnets)
+    plant(boto3.client, "load balancer", vpc=vpc, subnet=subnets[0], cluster="somebody-elses")
+    others = {
+        each.id
+        for each in aws.left()
+        if each.kind in ("load-balancer", "security-group", "network-interface")
+    }
+    user.delete()
+    assert {each.id for each in aws.left()} - others == there | {gateway}
+
+
+@pytest.mark.parametrize("what", ["stack", "role", "schedule group"])
+def test_what_has_the_name_and_is_not_the_kits_is_refused_and_stays(aws, user, what):
+    if what == "stack":
+        body = "Resources: {Log: {Type: AWS::Logs::LogGroup, Properties: {LogGroupName: it}}}"
+        boto3.client("cloudformation").create_stack(StackName="trainyard-lab", TemplateBody=body)
+    elif what == "role":
+        name = "trainyard-lab-us-west-2-expiry"
+        boto3.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument="{}")
+    else:
+        boto3.client("scheduler").create_schedule_group(Name="trainyard-lab")
+    aws.clock.sleep(60)
+    before = aws.left()
+    with pytest.raises(KitError, match="not the kit's"):
+        user.create()
+    user.delete()
+    assert aws.left() == before
+
+
+def test_a_cluster_that_an_administrator_deployed_without_the_kit_is_found_and_deleted(aws, user):
+    stacks, folder = boto3.client("cloudformation"), Path(clouds.eks.__file__).parent
+    tags = [{"Key": "trainyard:kit", "Value": "true"}, {"Key": "trainyard:cluster", "Value": NAME}]
+    cluster = {"ClusterName": NAME, "AdminArn": "arn:aws:iam::123456789012:user/ada"}
+    cluster |= {"ZoneOne": f"{REGION}a", "ZoneTwo": f"{REGION}b"}
+    pool = {"ClusterName": NAME, "Pool": "train", "InstanceTypes": "m5.xlarge", "Nodes": "2", "MaxNodes": "2"}
+    for name, template, given in (
+        ("trainyard-lab", "cluster", cluster),
+        ("trainyard-lab-train", "nodes", pool),
+    ):
+        parameters = [{"ParameterKey": key, "ParameterValue": each} for key, each in given.items()]
+        body, how = (folder / f"{template}.yaml").read_text(), {"Capabilities": ["CAPABILITY_NAMED_IAM"]}
+        stacks.create_stack(StackName=name, TemplateBody=body, Parameters=parameters, Tags=tags, **how)
+        aws.clock.sleep(2000)
+    lab = EksCluster.find(NAME, region=REGION)
+    assert lab.status["state"] == "active" and lab.status["expires"] is None
+    assert lab._describe().machines == Machines("m5.xlarge", 2)
+    with pytest.raises(BadInput, match="without the kit"):
+        lab.extend(4, confirm=True)
+    user.delete()
+    assert aws.left() == []
+
+
+def test_what_somebody_deleted_by_hand_does_not_keep_the_rest(aws, user):
+    user.create()
+    eks, iam, role = boto3.client("eks"), boto3.client("iam"), "trainyard-lab-us-west-2-stack"
+    for pool in ("system", "train"):
+        eks.delete_nodegroup(clusterName=NAME, nodegroupName=pool)
+    aws.clock.sleep(HOUR)
+    eks.delete_cluster(name=NAME)
+    aws.clock.sleep(HOUR)
+    iam.delete_role_policy(RoleName=role, PolicyName="trainyard")
+    iam.delete_role(RoleName=role)  # with which CloudFormation acts
+    user.delete()
+    assert aws.left() == []
+
+
+def test_all_clusters_of_a_region_are_listed_priced_and_deleted_from_any_machine(aws, user):
+    user.create()
+    user.create(name="other")
+    found = resources.list_resources("eks")
+    assert {each["cluster"] for each in found} == {NAME, "other"}
+    costs = EksCluster.running_costs(AwsSession(REGION))
+    assert len(costs) == 2 and all(0.4 < each.an_hour < 1 for each in costs)
+    assert resources.delete_resources("eks", clusters="other", dry_run=False).rows == []
+    assert {each["cluster"] for each in resources.list_resources("eks")} == {NAME}
+    assert resources.delete_resources("eks", dry_run=False, confirm=True).rows == []
+    assert aws.left() == []

@@ -1,0 +1,174 @@
+"""AWS's own resource schemas, and a linter of IAM policies, judge the templates of EKS clusters."""
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from cfnlint import api
+from cfnlint.decode.cfn_yaml import loads
+from click.testing import CliRunner
+
+from kitlib.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "clouds" / "eks"
+TEMPLATES = ("cluster.yaml", "nodes.yaml")
+REGIONS = ["us-east-1", "us-west-2", "eu-central-1", "ap-southeast-2", "sa-east-1", "us-gov-west-1"]
+
+
+def text(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def lint(template: str) -> list[str]:
+    return [f"{each.rule.id} {each.message}" for each in api.lint(template, regions=REGIONS)]
+
+
+@pytest.fixture(scope="module")
+def parliament():
+    """The linter; it finds a file of its own by a module that setuptools no longer brings."""
+
+    def filename(package: str, name: str) -> str:
+        return str(Path(importlib.util.find_spec(package).origin).with_name(name))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "pkg_resources", SimpleNamespace(resource_filename=filename))
+        import parliament
+
+        yield parliament
+
+
+def tool():
+    spec = importlib.util.spec_from_file_location("iam_policy", ROOT / "tools" / "iam_policy.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_is_clean_by_the_schemas_of_several_regions(name):
+    assert lint(text(name)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad", "said"),
+    [
+        (
+            "cluster.yaml",
+            "PublicAccessCidrs: !Ref",
+            "PublicAccesCidrs: !Ref",
+            "'PublicAccesCidrs' was unexpected",
+        ),
+        (
+            "nodes.yaml",
+            "AmiType: !Ref AmiType",
+            "AmiType: AL2023_x86_NVIDIA",
+            "'AL2023_x86_NVIDIA' is not one of",
+        ),
+        (
+            "nodes.yaml",
+            "[AL2023_x86_64_STANDARD,",
+            "[AL2023_STANDARD, AL2023_x86_64_STANDARD,",
+            "'AmiType'} is not one of",
+        ),
+        ("cluster.yaml", "SupportType: STANDARD", "SupportType: USUAL", "'USUAL' is not one of"),
+        (
+            "cluster.yaml",
+            "SourceSecurityGroupId: !GetAtt Cluster.ClusterSecurityGroupId",
+            "SourceSecurityGroupId: !GetAtt Cluster.SecurityGroup",
+            "SecurityGroup",
+        ),
+        ("cluster.yaml", "DependsOn: Log\n", "DependsOn: Logs\n", "'Logs' is not one of"),
+    ],
+)
+def test_the_schemas_refuse_what_is_misspelt(name, good, bad, said):
+    assert text(name).count(good) == 1
+    assert said in "\n".join(lint(text(name).replace(good, bad)))
+
+
+def test_each_template_fits_in_one_request():
+    assert all(len(text(name).encode()) < 51_200 for name in TEMPLATES)
+
+
+def test_what_nodes_import_the_cluster_exports():
+    exported = set(re.findall(r'Export: \{Name: !Sub "(trainyard-\S+?)"', text("cluster.yaml")))
+    imported = set(re.findall(r'!ImportValue \{"Fn::Sub": "(\S+?)"', text("nodes.yaml")))
+    assert imported == exported
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_terminal_prints_a_template(name):
+    said = CliRunner().invoke(main, ["cluster", "template", "eks", name.removesuffix(".yaml")])
+    assert said.exit_code == 0 and said.output == text(name)
+
+
+def documents(parsed: object):
+    """Find the permission policies in a template; what takes a role has none of its own resources."""
+    if isinstance(parsed, dict):
+        for key, value in parsed.items():
+            if key == "PolicyDocument":
+                yield value
+            else:
+                yield from documents(value)
+    elif isinstance(parsed, list):
+        for each in parsed:
+            yield from documents(each)
+
+
+def plain(value: object) -> object:
+    """Replace references of CloudFormation by ARNs of the right form."""
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "Fn::GetAtt" in value:
+        name = value["Fn::GetAtt"][0]
+        logs = "arn:aws:logs:us-east-1:123456789012:log-group:/aws/eks/lab/cluster:*"
+        return {"Bucket": "arn:aws:s3:::trainyard-lab", "Log": logs}[name]
+    if "Fn::Sub" in value:
+        words = value["Fn::Sub"].replace("${Bucket.Arn}", "arn:aws:s3:::trainyard-lab")
+        parts = {"Partition": "aws", "Region": "us-east-1", "AccountId": "123456789012"}
+        words = re.sub(r"\$\{AWS::(\w+)\}", lambda match: parts[match[1]], words)
+        return words.replace("${ClusterName}", "lab")
+    return {key: plain(each) for key, each in value.items()}
+
+
+def test_a_linter_of_policies_finds_nothing_in_the_templates(parliament):
+    found = [plain(each) for name in TEMPLATES for each in documents(loads(text(name)))]
+    assert len(found) == 2
+    for each in found:
+        assert [str(one) for one in parliament.analyze_policy_string(json.dumps(each)).findings] == []
+
+
+@pytest.mark.parametrize("whose", ["stack", "user"])
+def test_a_linter_of_policies_finds_only_actions_that_are_newer_than_itself(parliament, whose):
+    policy = json.loads(text("policy.json"))[whose]
+    found = parliament.analyze_policy_string(json.dumps(policy)).findings
+    other = [each for each in found if each.issue not in {"UNKNOWN_ACTION", "RESOURCE_STAR"}]
+    assert [str(each) for each in other] == []
+
+
+def test_the_linter_finds_a_misspelt_action_and_a_resource_that_does_not_fit(parliament):
+    def issues(action: str, resource: str) -> set[str]:
+        statement = {"Effect": "Allow", "Action": [action], "Resource": resource}
+        wrong = {"Version": "2012-10-17", "Statement": [statement]}
+        return {each.issue for each in parliament.analyze_policy_string(json.dumps(wrong)).findings}
+
+    assert "UNKNOWN_ACTION" in issues("s3:GetObjekt", "*")
+    assert "RESOURCE_MISMATCH" in issues("s3:GetObject", "arn:aws:s3:::trainyard-lab")
+
+
+def test_the_policies_are_those_that_the_schemas_and_the_driver_ask_for():
+    for path, wanted in tool().written().items():
+        assert path.read_text(encoding="utf-8") == wanted, f"{path.name}: run tools/iam_policy.py"
+
+
+def test_a_mount_target_needs_network_interfaces_and_the_policy_has_them():
+    """The schema leaves them out, and so did a policy that was written by hand."""
+    (_, rest) = json.loads(text("policy.json"))["stack"]["Statement"]
+    wanted = {"elasticfilesystem:CreateMountTarget", "ec2:CreateNetworkInterface", "ec2:RunInstances"}
+    assert wanted <= set(rest["Action"])

@@ -1,0 +1,354 @@
+"""A GKE cluster at the fake Google: created, found, scaled, extended, deleted, by Google's own clients."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud.storage import Client
+
+from clouds import resources
+from clouds.gke.client_errors import ErrorReason, GcpError
+from clouds.gke.cluster import GkeCluster
+from clouds.gke.session import GcpSession
+from kitlib.clusters.base import Shape
+from kitlib.errors import BadInput, ClusterNotFound, KitError, PreflightFailed, ProviderFailed
+
+from .gke_lifecycle import NAME, OPTIONS, ZONE, GkeProcesses
+from .google.api_errors import ApiError, stockout
+from .google.fake import PROJECT
+
+PLACE = f"projects/{PROJECT}/locations/{ZONE}"
+# Nothing before these costs; accounts, roles and schedules are free.
+COSTS = ("networks", "subnetworks", "routers", "buckets", "repositories", "CreateCluster", "CreateNodePool")
+
+
+@pytest.fixture
+def user(google, clock, state_home, monkeypatch):
+    monkeypatch.delenv("TRAINYARD_BUDGET", raising=False)
+    return GkeProcesses(google, monkeypatch.setattr)
+
+
+def described(name=NAME):
+    return GcpSession(PROJECT).container("get_cluster", name=f"{PLACE}/clusters/{name}")
+
+
+def training(name=NAME):
+    return next(each for each in described(name).node_pools if each.name == "training")
+
+
+def end_of(lab):
+    return lab._describe().tags.expires
+
+
+def pass_until(google, when):
+    google.clock.sleep((when - google.clock.date()).total_seconds())
+
+
+def clusters_left(google):
+    return [each for each in google.left() if "/clusters/" in each]
+
+
+def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(google, user):
+    lab = user.create(hours=4)
+    assert lab.status["state"] == "running" and lab.status["zone"] == ZONE
+    assert timedelta(hours=3.9) < end_of(lab) - datetime.now(UTC) < timedelta(hours=4.1)
+    made, pool = described(), training()
+    assert made.release_channel.channel.name == "REGULAR"
+    assert made.workload_identity_config.workload_pool == f"{PROJECT}.svc.id.goog"
+    assert made.network_config.datapath_provider.name == "ADVANCED_DATAPATH"  # it enforces NetworkPolicies
+    addons = made.addons_config
+    assert addons.gcp_filestore_csi_driver_config.enabled and addons.gcs_fuse_csi_driver_config.enabled
+    (gpu,) = pool.config.accelerators
+    assert (gpu.accelerator_type, gpu.accelerator_count) == ("nvidia-tesla-t4", 1)
+    assert (pool.autoscaling.min_node_count, pool.autoscaling.max_node_count) == (0, 2)
+    assert all("nodes" in each.config.service_account for each in made.node_pools)
+    assert {"cluster", "network", "bucket", "repository"} <= {each["what"] for each in lab.resources()}
+    asked = len(google.calls)
+    lab.delete()
+    assert google.left() == []
+    lab.delete()  # once more is fine
+    assert GkeCluster.find(NAME, project=PROJECT) is None
+    with pytest.raises(ClusterNotFound, match="no such cluster"):
+        lab.extend(4, confirm=True)
+    assert asked < 150 and not lab.resources().rows
+
+
+def test_the_schedules_that_end_it_are_there_before_anything_that_costs(google, user):
+    user.create()
+    changed = [each for each in google.calls if each.changes]
+    ends = [each.number for each in changed if each.method.endswith("jobs.create")]
+    rights = [each.number for each in changed if each.method.endswith("projects.setIamPolicy")]
+    costs = [each.number for each in changed if set(each.method.split(".")) & set(COSTS)]
+    assert len(ends) == 2 and len(costs) >= 6
+    assert rights[0] < min(costs) and max(ends) < min(costs)
+
+
+def test_a_second_creation_changes_nothing_and_keeps_the_end(google, user):
+    end = end_of(user.create(hours=4))
+    count = len(google.calls)
+    again = user.create(hours=8)
+    assert not [each for each in google.calls[count:] if each.changes]
+    assert end_of(again) == end
+    with pytest.raises(BadInput, match="other machines|spot=False"):
+        user.create(spot=True)
+    with pytest.raises(BadInput, match=ZONE):
+        user.create(zone="us-central1-a")
+
+
+def test_its_end_comes_without_the_laptop_and_what_still_bills_is_listed(google, user):
+    lab = user.create(hours=4)
+    pass_until(google, end_of(lab) + timedelta(hours=1))
+    assert clusters_left(google) == []
+    assert {each.status for each in google.scheduler.fired} == {"OK"}
+    left = {each.name: each.costs for each in GkeCluster.find_resources(GcpSession(PROJECT), NAME)}
+    assert left["bucket"] and left["repository"]
+    user.delete()
+    assert google.left() == []
+
+
+def test_an_end_that_meets_an_upgrade_is_tried_again(google, user):
+    lab = user.create(hours=4)
+    pass_until(google, end_of(lab) - timedelta(minutes=1))
+    busy = ApiError("FAILED_PRECONDITION", "Operation op-1 is currently upgrading cluster lab.")
+    google.fail("container.Delete*", 1, busy, times=3)
+    pass_until(google, end_of(lab) + timedelta(hours=3))
+    assert clusters_left(google) == []
+    assert [each.status for each in google.scheduler.fired].count("FAILED_PRECONDITION") == 3
+
+
+def test_extending_moves_the_schedules_the_rights_the_labels_and_the_exclusion(google, user):
+    lab = user.create(hours=4)
+    before = end_of(lab)
+    with pytest.raises(BadInput, match="agreed to"):
+        lab.extend(8)
+    assert "ends at" in str(lab.extend(8, confirm=True))
+    assert end_of(lab) - before > timedelta(hours=3.9)
+    assert "ends at" in str(lab.extend(6))  # sooner than that: nobody has to agree
+    pass_until(google, before + timedelta(hours=1))
+    assert clusters_left(google), "the old end is past"
+    google.container.maintain(900)
+    assert lab.status["state"] == "running", "no upgrade before the end"
+    pass_until(google, end_of(lab) + timedelta(hours=1))
+    assert clusters_left(google) == []
+
+
+def test_a_schedule_that_repeats_next_year_does_not_delete_next_years_cluster(google, user):
+    end = end_of(user.create(hours=4))
+    jobs = [each for each in google.rest.store.every("cloudscheduler") if "/jobs/" in each.path]
+    assert len(jobs) == 2
+    pass_until(google, end.replace(year=end.year + 1) - timedelta(days=1))
+    body = {"name": NAME, "initial_node_count": 1}
+    GcpSession(PROJECT).container("create_cluster", parent=PLACE, cluster=body)
+    pass_until(google, end.replace(year=end.year + 1) + timedelta(days=1))
+    assert clusters_left(google), [each for each in google.scheduler.fired if each.at.year > end.year]
+
+
+def test_the_training_nodes_get_another_number_down_to_none(google, user, monkeypatch):
+    monkeypatch.setattr(GkeCluster, "nodes", lambda self: None)
+    lab = user.create()
+    with pytest.raises(BadInput, match="agreed to"):
+        lab.scale(4)
+    for nodes in (4, 0, 1):
+        lab.scale(nodes, confirm=True)
+        pool = training()
+
+        assert google.container.sizes[pool.self_link] == nodes
+        assert pool.autoscaling.max_node_count == nodes and lab._describe().machines.count == nodes
+    user.delete()
+    assert google.left() == []
+
+
+def test_private_nodes_get_a_router_and_a_network_that_is_given_stays(google, user):
+    user.create(private=True, allowed_cidrs=["203.0.113.0/24"])
+    made = described()
+    assert made.network_config.default_enable_private_nodes
+    ranges = made.control_plane_endpoints_config.ip_endpoints_config.authorized_networks_config.cidr_blocks
+    assert [each.cidr_block for each in ranges] == ["203.0.113.0/24"]
+    assert any("/routers/trainyard-lab" in each for each in google.left())
+    user.delete()
+    assert google.left() == []
+    user.create(network="default", subnetwork="default")
+    assert described().network.endswith("default")
+    assert not any("/networks/" in each for each in google.left())
+    user.delete()
+    assert google.left() == [] and google.rest.store.has(
+        "compute", f"projects/{PROJECT}/global/networks/default"
+    )
+
+
+def test_a_stockout_is_told_with_the_next_zone_which_is_taken_if_agreed(google, user):
+    google.fail("container.CreateNodePool", 1, stockout(ZONE))
+    user.create()
+    assert training().locations == ["us-central1-a"]
+    user.delete()
+    google.fail("container.CreateNodePool", 1, stockout(ZONE), times=9)
+    with pytest.raises(GcpError, match="not have enough resources|none of these") as caught:
+        user.create()
+    assert caught.value.why is ErrorReason.STOCKOUT
+    google.clear_faults()
+    assert user.create()._describe().machines.count == 2
+    user.delete()
+    assert google.left() == []
+
+
+@pytest.mark.parametrize("method", ["container.CreateCluster", "container.CreateNodePool"])
+def test_what_the_cloud_gave_up_on_is_replaced_by_the_same_call(google, user, method):
+    failure = stockout(ZONE)
+    google.fail(method, 1, failure, times=9)
+    with pytest.raises(GcpError):
+        user.create()
+    google.clear_faults()
+    user.create()
+    assert described().status.name == "RUNNING"
+    assert {each.status.name for each in described().node_pools} == {"RUNNING"}
+
+
+def test_what_is_somebody_elses_is_refused_and_left_alone(google, user):
+    session = GcpSession(PROJECT, ZONE)
+    session.container("create_cluster", parent=PLACE, cluster={"name": NAME, "initial_node_count": 1})
+    network = {"name": "trainyard-lab", "autoCreateSubnetworks": False}
+    session.rest("compute", "networks.insert", project=PROJECT, body=network)
+    google.clock.sleep(300)
+    before = google.left()
+    with pytest.raises(PreflightFailed, match="not the kit's"):
+        user.create()
+    user.delete()
+    assert google.left() == before
+
+
+def test_labels_that_somebody_wrote_name_nothing_that_is_the_kits(google, user):
+    session = GcpSession(PROJECT, ZONE)
+    labels = {"trainyard-kit": "true", "trainyard-cluster": NAME, "trainyard-zone": "-us-central1-c"}
+    for name in (NAME, "--all"):
+        body = {"name": f"of-somebody{name}", "labels": labels | {"trainyard-cluster": name}}
+        session.rest("storage", "buckets.insert", project=PROJECT, body=body)
+    words = "trainyard-kit=true trainyard-cluster=--flag trainyard-zone=../x"
+    network = {"name": "evil", "description": words, "autoCreateSubnetworks": False}
+    session.rest("compute", "networks.insert", project=PROJECT, body=network)
+    before = google.left()
+    assert GkeCluster.find_resources(GcpSession(PROJECT)) == []
+    user.delete()
+    assert google.left() == before
+
+
+def test_another_cluster_of_the_kit_stays_when_one_is_deleted(google, user):
+    user.create()
+    user.create(name="lab2")
+    alone = {each for each in google.left() if "lab2" in each}
+    user.delete()
+    assert set(google.left()) == alone
+    user.delete(name="lab2")
+    assert google.left() == []
+
+
+def test_all_is_listed_and_deleted_from_another_machine(google, user, monkeypatch, tmp_path):
+    user.create()
+    google.clock.sleep(60)
+    described()
+    GcpSession(PROJECT).container("delete_cluster", name=f"{PLACE}/clusters/{NAME}")  # by hand
+    google.clock.sleep(300)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # where nobody knows the zone
+    table = resources.list_resources("gke", project=PROJECT)
+    assert {each["cluster"] for each in table} == {NAME}
+    found = {each["what"] for each in table}
+    assert {"network", "subnet", "bucket", "repository", "end of the cluster", "account expiry"} <= found
+    assert resources.delete_resources("gke", project=PROJECT, dry_run=False).rows == []
+    assert google.left() == [] and not resources.list_resources("gke", project=PROJECT).rows
+
+
+def test_what_cannot_be_deleted_is_named_with_the_right_that_is_missing(google, user):
+    user.create()
+    google.deny("compute.networks.delete")
+    with pytest.raises(ProviderFailed, match=r"compute\.networks\.delete"):
+        user.delete()
+    left = {each.name for each in GkeCluster.find_resources(GcpSession(PROJECT), NAME)}
+    assert "network" in left and "cluster" not in left
+    google.project.denied.clear()
+    user.delete()
+    assert google.left() == []
+
+
+def test_what_kubernetes_left_and_the_buckets_objects_go_too(google, user):
+    lab = user.create()
+    leave_behind(google)
+    options = {"api_endpoint": google.url}
+    bucket = Client(PROJECT, AnonymousCredentials(), client_options=options).bucket(lab.bucket[5:])
+    for index in range(3):
+        bucket.blob(f"models/{index}").upload_from_string("weights")
+    found = {each.name: each.costs for each in GkeCluster.find_resources(GcpSession(PROJECT), NAME)}
+    service = ("a" + "0123456789abcdef" * 2)[:32]
+    for name in (f"forwarding rule {service}", "disk pvc-1", "file system pvc-2"):
+        assert found[name], "it costs"
+    assert "disk pvc-not-the-kits" not in found
+    user.delete()
+    assert [each.rpartition("/")[2] for each in google.left()] == ["pvc-not-the-kits"]
+
+
+def leave_behind(google):
+    """Create what Kubernetes would leave: a load balancer's parts, a disk, a file system."""
+    session, service = GcpSession(PROJECT, ZONE), ("a" + "0123456789abcdef" * 2)[:32]
+    network, labels = f"projects/{PROJECT}/global/networks/trainyard-lab", {"trainyard-kit": "true"}
+    region, zone = {"project": PROJECT, "region": "us-central1"}, {"project": PROJECT, "zone": ZONE}
+    labels["trainyard-cluster"] = NAME
+    target = f"projects/{PROJECT}/regions/us-central1/targetPools/{service}"
+    for collection, body, where in (
+        ("firewalls", {"name": f"k8s-fw-{service}", "network": network}, {"project": PROJECT}),
+        ("targetPools", {"name": service}, region),
+        ("forwardingRules", {"name": service, "target": target}, region),
+        ("disks", {"name": "pvc-1", "sizeGb": "10", "labels": labels}, zone),
+        ("disks", {"name": "pvc-not-the-kits", "sizeGb": "10"}, zone),
+    ):
+        session.rest("compute", f"{collection}.insert", body=body, **where)
+    share = {"tier": "BASIC_HDD", "fileShares": [{"name": "vol1", "capacityGb": "1024"}], "labels": labels}
+    given = {"parent": PLACE, "instanceId": "pvc-2", "body": share}
+    session.rest("file", "projects.locations.instances.create", **given)
+    google.clock.sleep(300)
+
+
+def test_two_people_at_once_create_one_cluster(google, user):
+    errors = []
+
+    def work():
+        try:
+            GkeCluster.create(NAME, Shape(2, options=OPTIONS))
+        except KitError as error:
+            errors.append(error)
+
+    people = [threading.Thread(target=work) for _ in range(2)]
+    for each in people:
+        each.start()
+    for each in people:
+        each.join(120)
+    assert not errors
+    assert len([each for each in clusters_left(google) if each.endswith(f"clusters/{NAME}")]) == 1
+    assert {each.status.name for each in described().node_pools} == {"RUNNING"}
+    user.delete()
+    assert google.left() == []
+
+
+def test_a_network_that_is_lost_in_the_middle_is_named_and_the_same_call_continues(google, user):
+    google.cut(50, "after")
+    with pytest.raises(GcpError) as caught:
+        user.create()
+    assert caught.value.why in (ErrorReason.NETWORK, ErrorReason.FAULT)
+    google.clear_faults()
+    assert user.create()._describe().state == "running"
+
+
+def test_a_budget_counts_all_clusters_until_their_ends(google, user, monkeypatch):
+    lab = user.create(hours=4, budget=20)
+    (cost,) = GkeCluster.running_costs(GcpSession(PROJECT))
+    assert 3.9 < cost.hours < 4.1
+    assert {each.what: each.count for each in cost.prices}["GPU nvidia-tesla-t4"] == 2
+    before, end = google.left(), end_of(lab)
+    with pytest.raises(BadInput, match=r"beside \d+\.\d+ for what is there already"):
+        user.create(name="other", zone="us-central1-a", budget=cost.total * 1.5)
+    monkeypatch.setenv("TRAINYARD_BUDGET", str(cost.total * 1.5))
+    with pytest.raises(BadInput, match="above the budget"):
+        lab.scale(8, confirm=True)
+    with pytest.raises(BadInput, match="above the budget"):
+        lab.extend(24, confirm=True)
+    assert google.left() == before and end_of(lab) == end
+    rows = resources.costs([resources.Place(GkeCluster, GcpSession(PROJECT))], budget=6).rows
+    assert rows[-2][0] == "together" and rows[-1][2] == "6.00"

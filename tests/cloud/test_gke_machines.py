@@ -1,0 +1,98 @@
+"""Machines that a cluster at Google Cloud can have: refused with the reason before Google is asked."""
+
+import pytest
+
+from clouds.gke.cluster import GkeCluster
+from clouds.gke.machines import choose, disk_type
+from kitlib.clusters.base import Shape
+from kitlib.errors import BadInput
+
+ZONE = {"zone": "us-central1-c", "project": "p"}
+
+
+def chosen(**asked):
+    given = dict.fromkeys(("machine_type", "accelerator", "gpus", "spot")) | asked
+    return choose(nodes=2, disk_gb=100, **given)
+
+
+@pytest.mark.parametrize(
+    ("machine", "disk"),
+    [
+        ("c4-standard-8", "hyperdisk-balanced"),
+        ("n4-highmem-4", "hyperdisk-balanced"),
+        ("a3-ultragpu-8g", "hyperdisk-balanced"),
+        ("a4-highgpu-8g", "hyperdisk-balanced"),
+        ("a3-highgpu-8g", "pd-balanced"),
+        ("c3-standard-8", "pd-balanced"),
+        ("g2-standard-8", "pd-balanced"),
+        ("n1-standard-4", "pd-balanced"),
+    ],
+)
+def test_a_boot_disk_is_of_a_type_that_the_machine_family_takes(machine, disk):
+    assert disk_type(machine) == disk
+
+
+@pytest.mark.parametrize(
+    "kind", ["nvidia-tesla-k80", "nvidia-tesla-p4", "nvidia-tesla-p100", "nvidia-tesla-v100"]
+)
+def test_gpus_older_than_turing_are_refused_with_the_reason(kind):
+    with pytest.raises(BadInput, match=r"older than Turing.*CUDA 13") as caught:
+        chosen(accelerator=kind)
+    assert "nvidia-tesla-t4" in caught.value.fix
+
+
+@pytest.mark.parametrize("machine", ["t2a-standard-4", "c4a-standard-8", "n4a-standard-4", "a4x-highgpu-4g"])
+def test_arm_machines_are_refused_because_the_images_are_for_amd64(machine):
+    with pytest.raises(BadInput, match="amd64"):
+        chosen(machine_type=machine)
+
+
+def test_a_machine_with_one_h100_is_taken_as_spot_only():
+    with pytest.raises(BadInput, match="spot only") as caught:
+        chosen(accelerator="nvidia-h100-80gb")
+    assert "spot=True" in caught.value.fix
+    assert chosen(accelerator="nvidia-h100-80gb", spot=True).type == "a3-highgpu-1g"
+
+
+@pytest.mark.parametrize(
+    ("asked", "machine", "gpus"),
+    [
+        ({}, "e2-standard-4", 0),
+        ({"accelerator": "nvidia-tesla-t4"}, "n1-standard-4", 1),
+        ({"accelerator": "nvidia-l4"}, "g2-standard-8", 1),
+        ({"accelerator": "nvidia-l4", "gpus": 2, "machine_type": "g2-standard-24"}, "g2-standard-24", 2),
+    ],
+)
+def test_what_is_not_named_is_chosen(asked, machine, gpus):
+    machines = chosen(**asked)
+    assert (machines.type, machines.gpus, machines.count) == (machine, gpus, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"zone": None}, "no zone is named"),
+        ({"region": "us-central1"}, "no option region"),
+        ({"hours": 0}, "hours are a number"),
+        ({"disk_gb": 5}, "disk_gb"),
+        ({"admins": ["ada@example.org"]}, "by an address"),
+        ({"admins": "user:ada@example.org"}, "admins are a list"),
+        ({"subnetwork": "mine"}, "its network is not named"),
+        ({"allowed_cidrs": ["203.0.113.0/33"]}, "203.0.113.0/33"),
+        ({"allowed_cidrs": "everywhere"}, "everywhere"),
+        ({"labels": {"Team": "vision"}}, "a-z"),
+        ({"labels": {"trainyard-kit": "true"}}, "the kit's"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_google_is_asked(google, state_home, options, words):
+    with pytest.raises(BadInput, match=words):
+        GkeCluster.create("unheard-of", Shape(2, options=ZONE | options))
+    assert google.calls == []
+
+
+def test_a_name_that_begins_with_a_digit_and_gpus_of_no_kind_are_refused(google, state_home):
+    with pytest.raises(BadInput, match="begins with a letter"):
+        GkeCluster.create("1lab", Shape(2, options=ZONE))
+    with pytest.raises(BadInput, match="no kind of GPU"):
+        GkeCluster.create("lab", Shape(2, gpus=1, options=ZONE))
+    assert google.calls == []
