@@ -7,8 +7,9 @@
     >>> run.plot()
     >>> cluster.delete()
 
-These are all the names that notebooks need. ``kit.list_resources``, ``kit.delete_resources`` and
-``kit.workshop`` belong to the packages ``clouds`` and ``workshop``, which are loaded when first used.
+These are all the names that notebooks need. ``kit.check``, ``kit.list_resources``,
+``kit.delete_resources`` and ``kit.workshop`` belong to the packages ``exercises``, ``clouds`` and
+``workshop``, which are loaded when first used.
 """
 
 from kitlib.clusters import (
@@ -28,6 +29,7 @@ from kitlib.errors import ClusterNotFound, KitError, RunFailed
 from kitlib.jobs import ElasticJob, IndexedJob, ParameterServer, PyTorchJob, TorchElastic, TrainJob, launch
 from kitlib.operators import install, uninstall
 from kitlib.runs.run import Run
+from kitlib.runs.speed_up import speed_up
 from kitlib.storage import Volume
 
 __version__ = "0.1.0"
@@ -46,6 +48,7 @@ __all__ = [
     "TrainJob",
     "Volume",
     "build_image",
+    "check",
     "clean_up",
     "connect",
     "create_cluster",
@@ -59,6 +62,7 @@ __all__ = [
     "list_resources",
     "preflight",
     "prepare_dataset",
+    "speed_up",
     "uninstall",
     "upload_image_folder",
     "workshop",

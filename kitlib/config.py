@@ -12,7 +12,8 @@ from pathlib import Path
 from kitlib.errors import BadInput
 
 DEFAULT_CLUSTER = "trainyard"
-DEFAULT_IMAGE = "pytorch/pytorch:2.15.0"  # the local cluster runs its own Python environment in its stead
+# PyTorch's official image; the local cluster runs its own Python environment in its stead.
+DEFAULT_IMAGE = "pytorch/pytorch:2.15.0-cuda13.2-cudnn9-runtime"
 EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent  # of the packages: the checkout, or site-packages
@@ -25,7 +26,7 @@ class Settings:
     """Settings from environment variables.
 
     Attributes:
-        image: Image of the training container (``TRAINYARD_IMAGE``).
+        image: Image of the training container (``TRAINYARD_IMAGE``); empty leaves it to the cluster.
         pull_secret: Secret with which nodes pull that image (``TRAINYARD_PULL_SECRET``); None for a public
             image, or one that the nodes' own identity may pull.
         workshop: Label of all objects, to tell users of a shared cluster apart (``TRAINYARD_WORKSHOP``).
@@ -67,7 +68,7 @@ def read(environment: dict[str, str] | None = None) -> Settings:
             fix="set it to a number, such as 24, or unset it",
         ) from error
     return Settings(
-        image=env.get("TRAINYARD_IMAGE") or DEFAULT_IMAGE,
+        image=env.get("TRAINYARD_IMAGE") or "",
         workshop=env.get("TRAINYARD_WORKSHOP") or "self-paced",
         lifetime=lifetime,
         storage_class=env.get("TRAINYARD_STORAGE_CLASS") or None,

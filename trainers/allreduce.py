@@ -67,6 +67,8 @@ def choose_device() -> tuple[torch.device, str]:
         torch.cuda.set_device(index)
         identity = str(torch.cuda.get_device_properties(index).uuid)
         mine += int.from_bytes(hashlib.sha256(identity.encode()).digest()[:7])
+    elif "TRAINYARD_GPUS" in os.environ:
+        print("this pod has GPUs, but torch finds no CUDA device: training on CPU, by gloo", flush=True)
     everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
     owners = {each.item() for each in everyone}

@@ -61,6 +61,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=0, help="training images to use; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
+    parser.add_argument("--simulated-ms-per-image", type=float, default=0, help="an accelerator's; 0: none")
     for name in ("bf16", "channels-last", "compile"):
         asked = {"action": argparse.BooleanOptionalAction, "default": True, "help": "where the device has it"}
         parser.add_argument(f"--{name}", **asked)
@@ -88,6 +89,8 @@ def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
         index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
         torch.cuda.set_device(index)
         mine = str(torch.cuda.get_device_properties(index).uuid)
+    elif "TRAINYARD_GPUS" in os.environ:
+        print("this pod has GPUs, but torch finds no CUDA device: training on CPU, by gloo", flush=True)
     everyone: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     device = torch.device("cuda", torch.cuda.current_device()) if mine else torch.device("cpu")
@@ -276,6 +279,22 @@ def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: i
     emit("epoch", epoch=epoch, steps=len(batches), loss=mean, seconds=round(seconds, 4), images_per_s=rate)
 
 
+def memory_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Count the bytes that this rank holds of parameters, gradients and optimizer state."""
+
+    def count(tensors) -> int:
+        return sum(each.numel() * each.element_size() for each in tensors)
+
+    parameters = list(network.parameters())
+    state = [part for each in optimizer.state.values() for part in each.values() if torch.is_tensor(part)]
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    return {
+        "parameters_bytes": count(parameters),
+        "gradients_bytes": count(gradients),
+        "optimizer_bytes": count(state),
+    }
+
+
 def share_statistics(network: nn.Module) -> None:
     """Average the batch normalisation statistics over the ranks, so that all have the same model."""
     for buffer in network.buffers():
@@ -335,6 +354,11 @@ def main(argv: list[str] | None = None) -> None:
     network = make_model(settings.model, len(about["classes"])).to(device)
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
     model = DistributedDataParallel(network, process_group=group, forward_sync_buffers=False)
+    if settings.simulated_ms_per_image:
+        import simulated_accelerator  # lies beside this file
+
+        simulated_accelerator.simulate(model, settings.simulated_ms_per_image)
+        emit("simulated_accelerator", ms_per_image=settings.simulated_ms_per_image)
     compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
     model = torch.compile(model) if compiled else model
     low = settings.bf16 and has_bf16(device)
@@ -358,6 +382,7 @@ def main(argv: list[str] | None = None) -> None:
         batches = torch.tensor(list(sampler)).split(settings.batch_size)
         with_it = {"settings": settings, "epoch": epoch, "dice": dice, "cast": cast}
         train_epoch(model, batches, train, optimizer, schedule, **with_it)
+    emit("memory", **memory_of(network, optimizer))
     share_statistics(network)
     result = evaluate(network, *test)
     if dist.get_rank() == 0:  # one writer: two would corrupt the file

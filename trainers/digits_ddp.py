@@ -46,6 +46,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.004)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=5, help="steps between two `step` events")
+    parser.add_argument("--simulated-ms-per-image", type=float, default=0, help="an accelerator's; 0: none")
     return parser.parse_args(argv)
 
 
@@ -67,6 +68,8 @@ def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
         index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
         torch.cuda.set_device(index)
         mine = str(torch.cuda.get_device_properties(index).uuid)
+    elif "TRAINYARD_GPUS" in os.environ:
+        print("this pod has GPUs, but torch finds no CUDA device: training on CPU, by gloo", flush=True)
     everyone: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     device = torch.device("cuda", torch.cuda.current_device()) if mine else torch.device("cpu")
@@ -214,7 +217,7 @@ def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, sho
         )
 
 
-def introduce(train, test, *, steps: int, network, device, group, about: dict) -> None:
+def introduce(train, test, *, steps: int, batch_size: int, network, device, group, about: dict) -> None:
     """Log this rank's configuration."""
     emit(
         "start",
@@ -223,6 +226,7 @@ def introduce(train, test, *, steps: int, network, device, group, about: dict) -
         train_images=len(train),
         test_images=len(test),
         steps=steps,
+        batch_size=batch_size,
         device=str(device),
         backend=dist.get_backend(group),
         host=socket.gethostname(),
@@ -251,10 +255,16 @@ def main(argv: list[str] | None = None) -> None:
 
     network = make_model(train.tensors[0].shape[-1]).to(device)
     model = DistributedDataParallel(network, process_group=group)
+    if settings.simulated_ms_per_image:
+        import simulated_accelerator  # lies beside this file
+
+        simulated_accelerator.simulate(model, settings.simulated_ms_per_image)
+        emit("simulated_accelerator", ms_per_image=settings.simulated_ms_per_image)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
-    introduce(train, test, steps=steps, network=network, device=device, group=group, about=about)
+    with_it = {"network": network, "device": device, "group": group, "about": about}
+    introduce(train, test, steps=steps, batch_size=share, **with_it)
 
     for epoch in range(settings.epochs):
         sampler.set_epoch(epoch)  # otherwise every epoch has the same order

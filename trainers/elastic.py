@@ -436,6 +436,8 @@ def _is_about_a_peer(error: RuntimeError) -> bool:
 def choose_device() -> torch.device:
     """Return the device of this process: a GPU if there is one, assigned in turn if there are several."""
     if not torch.cuda.is_available():
+        if "TRAINYARD_GPUS" in os.environ:
+            print("this pod has GPUs, but torch finds no CUDA device: training on CPU, by gloo", flush=True)
         return torch.device("cpu")
     index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
     torch.cuda.set_device(index)

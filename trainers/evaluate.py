@@ -15,6 +15,7 @@ and the wrong predictions with the highest confidence, with pictures. One proces
 import argparse
 import base64
 import json
+import os
 import pickle
 import struct
 import sys
@@ -279,6 +280,8 @@ def main(argv: list[str] | None = None) -> None:
     began = time.perf_counter()
     settings = parse_settings(argv)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu" and "TRAINYARD_GPUS" in os.environ:
+        print("this pod has GPUs, but torch finds no CUDA device: running on the CPU", flush=True)
     network, saved = load(settings.model_file, device)
     about = describe(settings.data_dir)
     if about["classes"] != saved["classes"]:

@@ -59,6 +59,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=2000, help="training images to use; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
+    parser.add_argument("--simulated-ms-per-image", type=float, default=0, help="an accelerator's; 0: none")
     for name in ("bf16", "channels-last", "compile"):
         asked = {"action": argparse.BooleanOptionalAction, "default": True, "help": "where the device has it"}
         parser.add_argument(f"--{name}", **asked)
@@ -86,6 +87,8 @@ def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
         index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
         torch.cuda.set_device(index)
         mine = str(torch.cuda.get_device_properties(index).uuid)
+    elif "TRAINYARD_GPUS" in os.environ:
+        print("this pod has GPUs, but torch finds no CUDA device: training on CPU, by gloo", flush=True)
     everyone: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     device = torch.device("cuda", torch.cuda.current_device()) if mine else torch.device("cpu")
@@ -307,6 +310,11 @@ def main(argv: list[str] | None = None) -> None:
     network = make_model(settings.model, len(about["classes"])).to(device)
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
     model = DistributedDataParallel(network, process_group=group, forward_sync_buffers=False)
+    if settings.simulated_ms_per_image:
+        import simulated_accelerator  # lies beside this file
+
+        simulated_accelerator.simulate(model, settings.simulated_ms_per_image)
+        emit("simulated_accelerator", ms_per_image=settings.simulated_ms_per_image)
     compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
     model = torch.compile(model) if compiled else model
     low = settings.bf16 and has_bf16(device)

@@ -1,11 +1,13 @@
 """Attendees who share a cluster: each has a namespace, a quota, and a kubeconfig for that namespace alone.
 
-Their rights are in ``manifests/attendee``. Each is a ServiceAccount, because that works with every provider;
-its token comes from the TokenRequest API, expires, and is stored in the kubeconfig alone. A person who has
-the kubeconfig needs no more than ``kit.connect("ada", kubeconfig="ada.kubeconfig")``. The handout is one file
-with the kubeconfigs of all, for the instructor: whoever has a kubeconfig acts as that attendee.
+Their rights are in ``manifests/attendee``: roles, quotas, the Pod Security level, an admission policy. Each
+is a ServiceAccount, because that works with every provider; its token comes from the TokenRequest API,
+expires, and is stored in the kubeconfig alone. A person who has the kubeconfig needs no more than
+``kit.connect("ada", kubeconfig="ada.kubeconfig")``. The handout is one file with the kubeconfigs of all, for
+the instructor: whoever has a kubeconfig acts as that attendee.
 """
 
+import json
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,8 +16,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import IO
-
-import yaml
 
 from kitlib import config
 from kitlib.display.tables import Table, age
@@ -30,6 +30,7 @@ from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 LABEL = "trainyard/attendee"
 ACCOUNT = "attendee"
 LONGEST_NAME = 40
+ENDED_PODS = 10  # how many times as many pods may be kept after their end
 LEAST_HOURS, MOST_HOURS = 1 / 6, 24 * 14  # Kubernetes gives no token for less than ten minutes
 COLUMNS = ("attendee", "namespace", "pods", "cpu", "memory", "kubeconfig", "expires", "age")
 PAGE = """\
@@ -88,6 +89,7 @@ class Quota:
             "requests.cpu": str(self.cpu),
             "requests.memory": str(self.memory),
             "pods": str(self.pods),
+            "count/pods": str(ENDED_PODS * self.pods),
             "requests.nvidia.com/gpu": str(self.gpus),
         }
 
@@ -117,8 +119,30 @@ def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
     token, until = kube.token(ACCOUNT, namespace=namespace, seconds=int(lifetime.total_seconds()))
     path = kubeconfig(kube.cluster, name)
     with _private_file(path, "w") as file:
-        yaml.safe_dump(kube.kubeconfig_for(token, user=name, namespace=namespace), file)
+        # JSON is YAML, and says what is text: in YAML, attendee 08 would be a number to kubectl.
+        json.dump(kube.kubeconfig_for(token, user=name, namespace=namespace), file, indent=2)
     return Attendee(name, namespace, path, until)
+
+
+def apply_policy(kube: Kube) -> None:
+    """Refuse what RBAC and quotas let pass in attendees' namespaces; idempotent.
+
+    Raises:
+        Rejected: This user may not create admission policies, or the cluster is older than Kubernetes 1.30.
+    """
+    for item in _policy():
+        kube.apply(manifests.merge(item, {"metadata": {"labels": {names.KIT: "true"}}}))
+
+
+def delete_policy(kube: Kube) -> None:
+    """Delete what `apply_policy` created; idempotent."""
+    for item in _policy():
+        kube.delete(item["kind"], item["metadata"]["name"])
+
+
+def _policy() -> list[Object]:
+    files = sorted(config.manifests("attendee", "policy").glob("*.yaml"))
+    return [item for file in files for item in manifests.read(file)]
 
 
 def table(kube: Kube) -> Table:
@@ -213,7 +237,7 @@ def _for(item: Object, namespace: str, *, labels: dict[str, str], quota: Quota) 
     item["metadata"]["namespace"] = namespace
     if item["kind"] == "RoleBinding":
         item["subjects"][0]["namespace"] = namespace
-    if item["kind"] == "ResourceQuota":
+    if item["kind"] == "ResourceQuota" and item["metadata"]["name"] == ACCOUNT:
         item["spec"]["hard"] |= quota.hard()
     return item
 

@@ -172,7 +172,7 @@ def network(on: Cluster) -> tuple[str, str]:
 def place_of_notebooks(on: Cluster, jupyter: Jupyter | None) -> tuple[str, str]:
     """Describe where attendees' notebooks run, and how they are reached."""
     if jupyter is not None:
-        way = f"https://{jupyter.host}/NAME/" if jupyter.host else "kubectl port-forward"
+        way = f"https://NAME.{jupyter.host}/" if jupyter.host else "kubectl port-forward"
         return "a pod for each", f"behind a token, by {way}: start.txt in the handout says how"
     if isinstance(on, LocalCluster):
         return "on this machine", "a local cluster is reached from 127.0.0.1 alone: a JupyterHub here will do"

@@ -17,7 +17,7 @@ QUOTA = (
     click.option("--hours", default=12.0, show_default=True, help="How long the kubeconfigs work."),
     click.option("--jupyter", is_flag=True, help="Run a JupyterLab in a pod for each."),
     click.option("--image", help="Of JupyterLab, with the kit in /kit; a local cluster needs none."),
-    click.option("--host", help="Leads to the cluster's Ingress, for JupyterLab."),
+    click.option("--host", help="Names below it lead to the cluster's Ingress; NAME.HOST is a JupyterLab."),
 )
 FOLDER = Path("reports", "rehearsal")
 

@@ -1,12 +1,15 @@
 """JupyterLab in a pod of their namespace, behind a token, for attendees who have no machine of their own.
 
 They reach it by ``kubectl port-forward``, which needs no more than their kubeconfig, or through an Ingress
-where the cluster has a controller for it. TLS ends at the controller, with its default certificate: a private
-key in each namespace could be read by its attendee. Pods of a local cluster have the kit and its Python;
-other clusters need an image with the course's environment and a clone of the kit in ``/kit``.
+where the cluster has a controller for it. There each JupyterLab has a host name of its own, and so an origin:
+under one name, a page of one attendee could act as another in that one's browser. TLS ends at the controller,
+with its default certificate: a private key in each namespace could be read by its attendee. Pods of a local
+cluster have the kit and its Python; other clusters need an image with the course's environment and a clone of
+the kit in ``/kit``.
 """
 
 import base64
+import json
 import os
 import secrets
 from dataclasses import dataclass
@@ -34,7 +37,8 @@ class Jupyter:
 
     Attributes:
         image: With the course's environment, and a clone of the kit in ``/kit``; a local cluster needs none.
-        host: DNS name of the cluster's Ingress controller; without it, kubectl forwards a port.
+        host: DNS name below which all names lead to the cluster's Ingress controller: ``ada.HOST`` is the
+            JupyterLab of ada. Without it, kubectl forwards a port.
     """
 
     image: str | None = None
@@ -61,33 +65,31 @@ class Jupyter:
         secret, _, deployment = every[:3]
         secret["stringData"] = {
             "token": token_of(kube) or secrets.token_urlsafe(24),
-            "kubeconfig": yaml.safe_dump(_inside(kube, attendee)),
+            "kubeconfig": json.dumps(_inside(kube, attendee), indent=2),
         }
-        env = {"BASE": self.base(attendee)} | ({} if self.image else _local())
+        env = {} if self.image else _local()
         container = {
             "name": NAME,
-            "image": self.image or settings.read().image,
+            "image": self.image or settings.read().image or settings.DEFAULT_IMAGE,
             "env": [{"name": key, "value": value} for key, value in env.items()],
-            "readinessProbe": {"httpGet": {"path": f"{self.base(attendee)}api"}},
         }
         spec = {"containers": [container], "tolerations": list(settings.read().tolerations) or None}
         every[2] = merge(deployment, {"spec": {"template": {"spec": spec}}})
         if self.host:
             (rule,) = every[3]["spec"]["rules"]
-            rule["host"] = self.host
-            rule["http"]["paths"][0]["path"] = self.base(attendee).rstrip("/")
-            every[3]["spec"]["tls"] = [{"hosts": [self.host]}]
+            rule["host"] = self.host_of(attendee)
+            every[3]["spec"]["tls"] = [{"hosts": [rule["host"]]}]
         return every
 
-    def base(self, attendee: Attendee) -> str:
-        """The base URL of an attendee's JupyterLab, with a trailing slash."""
-        return f"/{attendee.name}/" if self.host else "/"
+    def host_of(self, attendee: Attendee) -> str:
+        """The DNS name of an attendee's JupyterLab."""
+        return f"{attendee.name}.{self.host}"
 
     def lines(self, kube: Kube, attendee: Attendee) -> str:
         """Instructions for an attendee to open it."""
         query = f"lab?token={token_of(kube)}"
         if self.host:
-            return f"\nYour JupyterLab: https://{self.host}{self.base(attendee)}{query}\n"
+            return f"\nYour JupyterLab: https://{self.host_of(attendee)}/{query}\n"
         return (
             "\nYour JupyterLab runs on the cluster. In a terminal, with kubectl:\n\n"
             f"    kubectl --kubeconfig kubeconfig port-forward service/{NAME} {PORT}\n\n"

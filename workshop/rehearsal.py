@@ -66,7 +66,7 @@ def rehearse(
             seen = capacity.survey(on, people, limits)
             found += ["; ".join(capacity.ensure(on, seen)), seen is not None and seen.enough]
         with _step(rows, "images on the nodes", line) as found:
-            found.append(pull(on, dict.fromkeys([config.read().image, *images])))
+            found.append(pull(on, dict.fromkeys([on.trainer_image(), *images])))
         if wanted:
             with _step(rows, "data for all", line) as found:
                 found.append(staging.stage(on, wanted).said)

@@ -74,9 +74,9 @@ def create(
         quota: ``cpu="1"``, ``memory="4Gi"``, ``pods=20``, ``gpus=0`` of each.
 
     Raises:
-        BadInput: A name or a quantity cannot be used; nothing was made.
+        BadInput: A name or a quantity cannot be used, or the cluster lacks an image; nothing was made.
         NotConfirmed: The price of the nodes was not agreed to; nothing was made.
-        Rejected: This user may not make namespaces.
+        Rejected: This user may not make namespaces or admission policies.
 
     Example:
         >>> kit.workshop.create(attendees=30, datasets=["mnist"], cluster="workshop")
@@ -85,6 +85,7 @@ def create(
     on = connect(cluster) if isinstance(cluster, str) else cluster
     if jupyter is not None:
         jupyter.check(on)
+    on.trainer_image()  # else every attendee's first job would fail
     found = capacity.survey(on, len(people), each_may)
     said = capacity.ensure(on, found, scale=scale, confirm=confirm)
     wanted = datasets if isinstance(datasets, Mapping) else {each: {} for each in datasets}
@@ -189,6 +190,7 @@ def delete(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
     _at_once(lambda name: _remove(on, name), every, title="workshop", said="left")
     attendees.delete_volumes(kube)  # of those whose namespace was gone before
     staging.delete(on)
+    attendees.delete_policy(on.kube)
     attendees.handout(on.name).unlink(missing_ok=True)
     return attendees.table(kube)
 
@@ -232,6 +234,8 @@ def _add_all(
     staged: Staged | None,
     jupyter: Jupyter | None,
 ) -> list[Attendee]:
+    attendees.apply_policy(on.kube)
+
     def make(name: str) -> Attendee:
         made = attendees.create(on.kube, name, quota=quota, hours=hours)
         on.grant_pod_access(made.namespace)

@@ -16,7 +16,7 @@ from kitlib.cli.run import launch, run
 from kitlib.cli.volume import volume
 from kitlib.clusters import machine, plugins
 from kitlib.display.tables import printable
-from kitlib.errors import KitError
+from kitlib.errors import BadInput, KitError
 
 NAME = click.argument("name", default=config.DEFAULT_CLUSTER)
 
@@ -131,6 +131,36 @@ def delete(name: str, provider: str | None, option: tuple[str, ...]) -> None:
         click.echo(f"there is no cluster {name}; kit resources list says what is left at clouds", err=True)
     else:
         found.delete()
+
+
+@cluster.command()
+@click.argument("provider", type=click.Choice(sorted(plugins.TEMPLATES)))
+@click.argument("part", type=click.Choice(["cluster", "nodes"]), default="cluster")
+def template(provider: str, part: str) -> None:
+    """Print the CloudFormation template of a cluster, or of its nodes, to read or to deploy."""
+    click.echo(plugins.load(plugins.TEMPLATES[provider])(part), nl=False)
+
+
+@cluster.command()
+@click.argument("nodes", type=int)
+@CLUSTER
+@click.option("--provider", help="Whose; by default any that this machine used for this name.")
+@click.option("--yes", "confirm", is_flag=True, help="Agree to the price of more nodes.")
+@click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")
+@OPTION
+def scale(nodes: int, cluster: str, provider: str | None, option: tuple[str, ...], **money) -> None:
+    """Change the number of training nodes of a cluster at a cloud to NODES; 0 costs nothing for them.
+
+    What more nodes cost is shown, and asked for.
+    """
+    found = clusters.connect(cluster, provider=provider, **options_of(option))
+    if not hasattr(found, "scale"):
+        raise BadInput(
+            f"the nodes of a cluster of the provider {found.provider} cannot be scaled",
+            about=f'cluster "{cluster}"',
+            fix="create it with other nodes: kit cluster create --nodes N --recreate",
+        )
+    click.echo(found.scale(nodes, **money))
 
 
 @main.group()

@@ -128,7 +128,7 @@ def delete_run(name: str, cluster: str) -> None:
 @click.option("--nodes", default=4, show_default=True, help="How many pods.")
 @click.option("--cpu", help="Cores of each pod.")
 @click.option("--memory", help="Memory of each pod.")
-@click.option("--gpus", default=0, help="GPUs of each pod.")
+@click.option("--gpus", type=int, help="GPUs of each pod; by default one where nodes have any.")
 @click.option("--name", help="Of the run; by default the trainer's and a suffix.")
 @click.option("--dry-run", is_flag=True, help="Print the manifest and launch nothing.")
 @OUTPUT

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from kitlib import config
-from kitlib.clusters import nodes
+from kitlib.clusters import nodes, trainer_image
 from kitlib.clusters.checks import Report, ok
 from kitlib.clusters.image_registry import Registry
 from kitlib.clusters.kubectl import run_kubectl
@@ -151,15 +151,39 @@ class Cluster(AbstractContextManager, ABC):
         """Folder of an operator's own manifests, if the provider runs that program without an image."""
         return None
 
+    def trainer_image(self) -> str:
+        """Find the image of the cluster's training pods.
+
+        It is ``TRAINYARD_IMAGE``, or the one that `build_image` built for the cluster, or PyTorch's official
+        one, which has no packages but torch's; a cluster with a registry of its own has to have one built.
+
+        Raises:
+            BadInput: None was built.
+        """
+        image = config.read().image or trainer_image.recall(self.kube)
+        if image is None and self.registry is not None:
+            raise BadInput(
+                "no image for training pods was built for this cluster",
+                about=f'cluster "{self.name}"',
+                fix="kit.build_image(cluster=cluster) builds it, once, as notebook 03 does; or set "
+                "TRAINYARD_IMAGE, or a job's image=",
+            )
+        return image or config.DEFAULT_IMAGE
+
     def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
         """Fields of a pod's spec that the provider's nodes need: a selector, a toleration.
 
-        `launch` merges them into each training pod; ``job.on(cluster).manifest()`` shows them.
+        `launch` merges them into each training pod; ``job.on(cluster).manifest()`` shows them. Pods with GPUs
+        tolerate the taint ``nvidia.com/gpu`` on every provider.
 
         Args:
             gpus: How many the pod has.
         """
         return {}
+
+    def training_gpus(self) -> tuple[int, ...]:
+        """GPUs of each training node, also of those that do not exist until a pod needs them."""
+        return ()
 
     def pod_annotations(self, mounted: Iterable[str]) -> Mapping[str, str]:
         """Annotations that the provider needs on a pod that mounts these PersistentVolumeClaims."""
@@ -283,7 +307,7 @@ class Cluster(AbstractContextManager, ABC):
             >>> cluster.allowed()
             TO           TAKES              ALLOWED  NOTEBOOKS   THE ROLE THAT WOULD ALLOW IT
             launch runs  create jobs.batch  yes      all         -
-            see nodes    list nodes         NO       01, 09, 11  kubectl create clusterrole list-nodes …
+            see nodes    list nodes         NO       01, 10, 12  kubectl create clusterrole list-nodes …
         """
         return rbac.table(self.kube)
 

@@ -1,13 +1,15 @@
-"""The report of a preflight: checks made before a cluster is created, each with its result and how to fix it.
+"""A preflight: checks made before a cluster is created, each with its result and how to fix it.
 
 All failures are reported together. The checks themselves are each provider's own.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kitlib.display.progress import progress
 from kitlib.display.tables import Table
-from kitlib.errors import PreflightFailed
+from kitlib.errors import KitError, PreflightFailed
 
 
 class Level(StrEnum):
@@ -88,3 +90,58 @@ class Report:
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
+
+
+def warn(name: str, words: str, fix: str) -> Check:
+    """Build a check whose finding may cause a failure."""
+    return Check(name, Level.WARN, words, fix)
+
+
+def failed(name: str, words: str, fix: str) -> Check:
+    """Build a check that failed."""
+    return Check(name, Level.FAILED, words, fix)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A check to run.
+
+    Attributes:
+        ask: Runs it; returns one result or several.
+        needed: Whether an error that it raises is a failure; otherwise it is a warning.
+        stops: After its failure the other checks cannot run, as without credentials.
+    """
+
+    name: str
+    ask: Callable[[], Check | Iterable[Check]]
+    needed: bool = True
+    stops: bool = False
+
+
+def run(probes: Iterable[Probe], *, about: str) -> Report:
+    """Run all checks, one after the other; nothing is raised for what is wrong."""
+    checks: list[Check] = []
+    with progress(f"preflight of {about}") as line:
+        for probe in probes:
+            line.update(probe.name)
+            found = _ask(probe)
+            checks += found
+            if probe.stops and any(each.level is Level.FAILED for each in found):
+                break
+        bad = sum(each.level is Level.FAILED for each in checks)
+        line.done(f"{len(checks)} checks, {bad} failed")
+    return Report(about, tuple(checks))
+
+
+def _ask(probe: Probe) -> list[Check]:
+    checks: list[Check] = []
+    try:
+        found = probe.ask()
+        for each in [found] if isinstance(found, Check) else found:
+            checks.append(each)  # one may be found before the next raises
+    except KitError as error:
+        if probe.needed:
+            checks.append(failed(probe.name, error.what, error.fix))
+        else:
+            checks.append(warn(probe.name, f"it could not be looked at: {error.what}", error.fix))
+    return checks

@@ -12,7 +12,6 @@ from kitlib import config
 from kitlib.clusters import cleanup
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.kubectl import find_kubectl
-from kitlib.clusters.nodes import GPU
 from kitlib.clusters.plugins import ON_CONNECT, is_installed, load
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
 from kitlib.k8s import names
@@ -142,7 +141,7 @@ class ExistingCluster(Cluster):
         choice = _memory(self.name).with_suffix(".context")
         choice.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         aside = choice.with_suffix(f".{secrets.token_hex(4)}")  # threads of one kernel ask at the same moment
-        aside.write_text(yaml.safe_dump(self._choice()), encoding="utf-8")
+        aside.write_text(json.dumps(self._choice(), indent=2), encoding="utf-8")
         aside.replace(choice)
         return ["env", f"KUBECONFIG={choice}{os.pathsep}{self._kubeconfig.absolute()}", *found]
 
@@ -153,10 +152,6 @@ class ExistingCluster(Cluster):
         there = next(each["context"] for each in given["contexts"] if each["name"] == name)
         chosen = {"name": name, "context": there | {"namespace": self.kube.namespace}}
         return {"apiVersion": "v1", "kind": "Config", "contexts": [chosen], "current-context": name}
-
-    def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
-        """The toleration for nodes with GPUs that are tainted, as those of EKS and GKE are."""
-        return {"tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]} if gpus else {}
 
     def delete(self) -> None:
         """Delete what the kit created in it, and forget it; the cluster itself stays."""

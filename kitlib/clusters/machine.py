@@ -109,6 +109,11 @@ def doctor() -> Table:
         ),
         _namespaces(found["namespaces"]),
         _mode(found["mode"]),
+        *(
+            [_pod_users(found["pod_users"]), _filter(found["seccomp"])]
+            if found["mode"] == "namespaces"
+            else []
+        ),
     ]
     return Table(("what", "found", "note"), rows)
 
@@ -121,6 +126,21 @@ def _namespaces(found: dict) -> tuple[str, str, str]:
             "pods are separated" + (", without root" if found["user_namespace"] else ""),
         )
     return "namespaces", f"refused: {found['reason']}", found["fix"]
+
+
+def _pod_users(found: dict) -> tuple[str, str, str]:
+    if found["size"] == 1:
+        return "pods' users", "yours", "root of a container is you, without privileges"
+    if not found["idmap"]:
+        ids = f"{found['size']} ids from {found['first']}"
+        return "pods' users", ids, "all pods share them: this file system has no idmapped mounts"
+    return "pods' users", f"{found['count']} ranges of {found['size']} ids from {found['first']}", "one a pod"
+
+
+def _filter(found: bool) -> tuple[str, str, str]:
+    if found:
+        return "system calls", "filtered", "as by Docker's default profile"
+    return "system calls", "not filtered", "install libseccomp (Debian, Ubuntu: apt-get install libseccomp2)"
 
 
 def _mode(mode: str) -> tuple[str, str, str]:

@@ -1,6 +1,7 @@
 """The parts of Trainyard that kitlib loads by name when they are first used, and never imports itself.
 
-``clouds`` and ``workshop`` need extras of the distribution, which somebody who stays local does not install.
+``clouds`` and ``workshop`` need extras of the distribution, which somebody who stays local does not install;
+``exercises`` belongs to the notebooks.
 Each entry is an import string, ``package.module:attribute``; an attribute of "" is the module itself.
 """
 
@@ -13,19 +14,23 @@ from kitlib.errors import ProviderFailed
 PROVIDERS = {
     "local": "kitlib.clusters.local:LocalCluster",
     "existing": "kitlib.clusters.existing:ExistingCluster",
-    "eks": "clouds.aws.eks:EksCluster",
-    "gke": "clouds.google.gke:GkeCluster",
+    "eks": "clouds.eks.cluster:EksCluster",
+    "gke": "clouds.gke.cluster:GkeCluster",
 }
+# Reads a template by which a provider creates clusters.
+TEMPLATES = {"eks": "clouds.eks.stacks:template"}
 # Names of `kit`, as in kit.workshop.
 API = {
-    "delete_resources": "clouds.inventory:delete_resources",
-    "list_resources": "clouds.inventory:list_resources",
+    "check": "exercises:check",
+    "delete_resources": "clouds.resources:delete_resources",
+    "list_resources": "clouds.resources:list_resources",
     "workshop": "workshop:",
 }
 # Commands of `kit` in a terminal.
 COMMANDS = {
     "attendee": "workshop.cli:attendee",
     "extend": "clouds.cli:extend",
+    "record": "clouds.cli:record_command",
     "reset": "workshop.cli:reset",
     "resources": "clouds.cli:resources",
     "workshop": "workshop.cli:workshop",
@@ -50,7 +55,7 @@ def load(name: str):
         raise ProviderFailed(
             f"the Python package {error.name} is not installed",
             about=name.rstrip(":"),
-            fix=f"pip install 'trainyard[{package}]'",
+            fix="make setup" if package == "exercises" else f"pip install 'trainyard[{package}]'",
         ) from error
     return getattr(loaded, attribute) if attribute else loaded
 

@@ -8,18 +8,19 @@ password passes through here.
 
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.clusters.image_registry import BuildRequest, Registry
+from kitlib.clusters.trainer_image import TRAINER, remember
 from kitlib.container_images import engines
 from kitlib.container_images.build_context import BuildContext
 from kitlib.container_images.engines import missing as engine_missing
 from kitlib.display.progress import progress
-from kitlib.errors import BadInput, NoContainerEngine
+from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
 from kitlib.k8s.quantities import format_bytes
 
 
@@ -54,7 +55,7 @@ class ContainerImage:
 
 
 def build_image(
-    name: str,
+    name: str = TRAINER,
     *,
     tag: str | None = None,
     dockerfile: str | Path = "images/trainer/Dockerfile",
@@ -64,14 +65,16 @@ def build_image(
 ) -> ContainerImage:
     """Build an image, and push it if there is a registry.
 
+    The trainer image of a cluster is remembered there, with its digest: jobs that name no image have it.
+
     Args:
-        name: Without registry and tag: ``trainyard/trainer``.
+        name: Without registry and tag; by default that of the trainer image.
         tag: Its version; ``latest`` is none. By default made of the content: what has not changed is not
             built again.
         dockerfile: As seen from here or from the repository's root, which is then what it can copy from.
         registry: Host and path, such as ``us-central1-docker.pkg.dev/PROJECT/REPOSITORY``.
-        cluster: Instead of a registry: that of the cloud it is in. The repository is made here, and deleted
-            with the cluster; without an engine here, the cloud builds.
+        cluster: For whose pods it is. Without ``registry``, the registry is that of the cloud it is in: the
+            repository is made here, and deleted with the cluster; without an engine here, the cloud builds.
         arguments: Values of the Dockerfile's ``ARG``.
 
     Raises:
@@ -82,7 +85,7 @@ def build_image(
     Example:
         >>> build_image("trainyard/trainer", tag="0.1.0", registry="127.0.0.1:5000").reference
         '127.0.0.1:5000/trainyard/trainer@sha256:…'
-        >>> build_image("trainyard/trainer", cluster=cluster)
+        >>> build_image(cluster=cluster)
     """
     if tag in ("", "latest"):
         raise BadInput(
@@ -95,14 +98,23 @@ def build_image(
     context = BuildContext(folder, file, dict(arguments or {}))
     home = cluster.registry if cluster is not None and not registry else None
     if home is not None:
-        return _at_a_cloud(name, tag or context.tag, context, home)
-    full = "/".join(filter(None, (registry.rstrip("/"), f"{name}:{tag or context.tag}")))
+        image = _at_a_cloud(name, tag or context.tag, context, home)
+    else:
+        full = "/".join(filter(None, (registry.rstrip("/"), f"{name}:{tag or context.tag}")))
+        image = _here(full, context, push=bool(registry))
+    if cluster is not None and name == TRAINER and (home is not None or registry):
+        remember(cluster.kube, image.reference)
+    return image
+
+
+def _here(full: str, context: BuildContext, *, push: bool) -> ContainerImage:
+    """Build an image with this machine's engine, and push it or not."""
     engine = engines.find()
     if engine is None:
         fix = "start Docker or Podman here, or have the cloud of a cluster build it: cluster=…"
-        raise NoContainerEngine(engine_missing(), about=f"image {name}", fix=fix)
+        raise NoContainerEngine(engine_missing(), about=f"image {full}", fix=fix)
     built = engine.build(full, context)
-    pushed, digest = engine.push(full) if registry else (0.0, "")
+    pushed, digest = engine.push(full) if push else (0.0, "")
     return _described(engine, full, built, pushed, digest)
 
 
@@ -120,11 +132,27 @@ def _at_a_cloud(name: str, tag: str, context: BuildContext, home: Registry) -> C
     with progress(f"image {full}") as line, tempfile.TemporaryDirectory(prefix="trainyard-build-") as aside:
         line.update("sending what it is built from")
         archive = context.archive(Path(aside, "context.zip"))
-        home.build(BuildRequest(full, archive, context.within, dict(context.arguments)), report=line.update)
+        _have_built(home, BuildRequest(full, archive, context.within, dict(context.arguments)), line.update)
         line.done("built and pushed")
     there = home.stored(name, tag)
     size, digest = (there.bytes, there.digest) if there else (0, "")
     return ContainerImage(full, size, 0, time.monotonic() - began, 0.0, digest)
+
+
+def _have_built(home: Registry, order: BuildRequest, report: Callable[[str], None]) -> None:
+    """Have the cloud build; a base that Docker Hub refuses comes from PyTorch's own registry.
+
+    Docker Hub limits anonymous pulls by address, and the machines of a cloud's builder share theirs.
+    https://docs.docker.com/docker-hub/usage/
+    """
+    try:
+        home.build(order, report=report)
+    except CommandFailed as error:
+        if "toomanyrequests" not in error.what or "BASE" in order.arguments:
+            raise
+        report("Docker Hub allows no more pulls now: again, with the base from ghcr.io")
+        elsewhere = order.arguments | {"BASE": f"ghcr.io/{config.DEFAULT_IMAGE}"}
+        home.build(replace(order, arguments=elsewhere), report=report)
 
 
 def _described(engine: engines.Engine, full: str, built: float, pushed: float, digest: str) -> ContainerImage:

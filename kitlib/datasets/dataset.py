@@ -17,7 +17,8 @@ from kitlib import config
 from kitlib.datasets import image_folder
 from kitlib.display.progress import Progress, progress
 from kitlib.errors import BadInput, DatasetFailed, FileMissing
-from kitlib.jobs.base import Job, launch
+from kitlib.jobs.base import Job
+from kitlib.jobs.launcher import launch
 from kitlib.k8s import manifests, names
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count
@@ -163,10 +164,11 @@ class DatasetJob(Job):
         own = {"metadata": {"name": self.name, "labels": self.labels}}
         (program,) = manifests.read(config.manifests("dataset", "configmap.yaml"))
         (job,) = manifests.read(config.manifests("dataset", "job.yaml"))
+        (container,) = job["spec"]["template"]["spec"]["containers"]
         folder = config.DATA / "datasets"
         program["data"] = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.py"))}
         pod = {
-            "containers": [merge(job["spec"]["template"]["spec"]["containers"][0], self._container())],
+            "containers": [merge(container, self._container(container["env"]))],
             "volumes": [
                 {"name": "program", "configMap": {"name": self.name}},
                 {"name": "volume", "persistentVolumeClaim": {"claimName": self.claims[0]}},
@@ -178,13 +180,13 @@ class DatasetJob(Job):
         template = {"metadata": meta, "spec": pod}
         return [merge(program, own), merge(merge(job, own), {"spec": {"template": template}})]
 
-    def _container(self) -> Object:
+    def _container(self, env: list[Object]) -> Object:
         more = [] if self.limit is None else [f"--limit={self.limit}"]
         more += ["--records"] if self.records else []
         return {
-            "image": self.settings.image,
+            "image": self.image,
             "args": [self.dataset, f"--root={self.root}", f"--source={SOURCES[self.synthetic]}", *more],
-            "env": [{"name": key, "value": value} for key, value in self.environment.items()],
+            "env": [*env, *({"name": key, "value": value} for key, value in self.environment.items())],
         }
 
 

@@ -97,7 +97,7 @@ def time_key(time: str) -> str:
 def _find_in(lines: Sequence[Line], prefix: str) -> list[Traceback]:
     named = re.search(r"\[rank(\d+)\]", prefix)
     rank = int(named[1]) if named else None
-    found, index = [], 0
+    lines, found, index = _joined(lines), [], 0
     while index < len(lines):
         if lines[index].text.rstrip() != _HEAD:
             index += 1
@@ -109,6 +109,17 @@ def _find_in(lines: Sequence[Line], prefix: str) -> list[Traceback]:
         thread = start > 0 and lines[start - 1].text.startswith(_THREAD)
         found.append(Traceback(lines[start].time, text, rank, thread))
     return found
+
+
+def _joined(lines: Sequence[Line]) -> list[Line]:
+    """Have each head directly before its first frame: torchrun mixes a process's two streams."""
+    made = list(lines)
+    for index, line in enumerate(made):
+        if line.text.rstrip() == _HEAD:
+            near = range(index + 1, min(index + 6, len(made)))
+            frame = next((each for each in near if made[each].text.startswith("  ")), index + 1)
+            made[index:frame] = [*made[index + 1 : frame], line]
+    return made
 
 
 def _end(lines: Sequence[Line], head: int) -> int:

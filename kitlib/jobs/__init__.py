@@ -1,8 +1,9 @@
 """Jobs of all kinds, one module each, and `launch`."""
 
-from kitlib.jobs.base import Job, TrainingJob, launch
+from kitlib.jobs.base import Job, TrainingJob
 from kitlib.jobs.elastic_job import ElasticJob
 from kitlib.jobs.indexed_job import IndexedJob
+from kitlib.jobs.launcher import launch
 from kitlib.jobs.parameter_server import ParameterServer
 from kitlib.jobs.pytorch_job import PyTorchJob
 from kitlib.jobs.torch_elastic import TorchElastic

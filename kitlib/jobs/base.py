@@ -7,30 +7,27 @@ how the ranks find each other, is in the modules beside this one.
 import copy
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
 
 from kitlib import config
-from kitlib.clusters import Cluster, connect
-from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExists
-from kitlib.jobs.sources import Remote, flags, remote, sources
+from kitlib.clusters import Cluster
+from kitlib.clusters.nodes import GPU
+from kitlib.errors import BadInput
+from kitlib.jobs import functions
+from kitlib.jobs.resources import GPU_COUNT, GPU_TOLERATION, NO_GPUS, NodeResources
+from kitlib.jobs.sources import Remote, check_size, data_of, flags, remote, sources, volume_of
 from kitlib.k8s import manifests, names
-from kitlib.k8s.api_errors import launch_rejected
-from kitlib.k8s.client import Kube
-from kitlib.k8s.job_kinds import KINDS
 from kitlib.k8s.manifests import Manifest, Object, merge, title
-from kitlib.k8s.priority import ensure_priority_class
 from kitlib.k8s.quantities import check_count, check_quantity, parse_quantity
-from kitlib.runs.run import Run
-from kitlib.runs.status import find_main
 
 MAX_NODES, MAX_PROCESSES, MAX_GPUS = 1000, 256, 16
-GPU = "nvidia.com/gpu"
 FOLDER = "/trainyard/trainer"
 FETCH = config.DATA / "trainers" / "fetch_trainer.py"
 SOURCE_VOLUME = "/trainyard/source"
+WORKSPACE = "/workspace"  # the working directory
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # torch reads the second first
 RESERVED_PATHS = ("/trainyard", "/workspace", "/dev")
 
@@ -42,10 +39,11 @@ class Job(ABC):
     last; all carry the kit's labels. Nothing in the cluster changes before `launch`, which checks that
     ``claims`` (PersistentVolumeClaims) and ``secrets`` exist and creates those ``priorities``
     (PriorityClasses) that the kit defines. ``additions`` is what a provider adds to the pods' spec,
-    ``annotations`` what it wants on them.
+    ``annotations`` what it wants on them. The image of the ``settings`` is empty where the cluster decides.
     """
 
     name: str
+    settings: config.Settings
     patches: tuple[Mapping, ...] = ()
     additions: Mapping = MappingProxyType({})
     annotations: Mapping = MappingProxyType({})
@@ -56,6 +54,11 @@ class Job(ABC):
     @abstractmethod
     def build(self) -> list[Object]:
         """Build the objects, before patches."""
+
+    @property
+    def image(self) -> str:
+        """The image of its pods; before `on`, PyTorch's official one where none was given."""
+        return self.settings.image or config.DEFAULT_IMAGE
 
     @property
     def objects(self) -> list[Object]:
@@ -109,114 +112,23 @@ class Job(ABC):
         return other
 
     def on(self, cluster: Cluster) -> "Job":
-        """Copy the job as `launch` sends it to a cluster: with what the provider's nodes require of pods.
+        """Copy the job as `launch` sends it to a cluster: with its image and what its nodes have and require.
+
+        Raises:
+            BadInput: The cluster is at a cloud, and no image was built for it.
 
         Example:
             >>> job.on(cluster).manifest("Job")
         """
         other = copy.copy(self)
-        other.additions = cluster.pod_additions(gpus=getattr(self, "gpus", 0))
+        other.additions = cluster.pod_additions()
         other.annotations = cluster.pod_annotations(self.claims)
+        if not self.settings.image:
+            other.settings = dataclasses.replace(self.settings, image=cluster.trainer_image())
         return other
 
     def __repr__(self) -> str:
         return f'{type(self).__name__} "{self.name}": {", ".join(title(each) for each in self.objects)}'
-
-
-def launch(job: Job, *, cluster: Cluster | str = config.DEFAULT_CLUSTER, replace: bool = False) -> Run:
-    """Create a job's objects in a cluster and return the run.
-
-    Args:
-        job: The job.
-        cluster: The cluster, or its name.
-        replace: Delete an earlier run of this name first, and wait until its pods are gone.
-
-    Raises:
-        RunExists: A run of this name exists, and ``replace`` is not given.
-        LaunchRejected: The API server rejected an object; nothing was left behind.
-
-    Example:
-        >>> run = launch(IndexedJob("trainers/digits_ddp.py", nodes=4))
-        >>> run.wait()
-    """
-    if not isinstance(job, Job):
-        example = 'kit.launch(kit.IndexedJob("trainers/digits_ddp.py"))'
-        raise BadInput("this is no job", about=repr(job), fix=example)
-    cluster = connect(cluster) if isinstance(cluster, str) else cluster
-    kube, job = cluster.kube, job.on(cluster)
-    objects = job.objects
-    main = objects[-1]
-    run = Run(kube, job.name, kind=main["kind"], cluster=cluster)
-    if replace:
-        Run(kube, job.name).delete()
-    elif find_main(kube, job.name) is not None:
-        raise RunExists(
-            "a run of this name exists",
-            about=run.about,
-            fix="kit.launch(job, replace=True) deletes it first; or give this one another name=",
-        )
-    _check_claims_and_secrets(kube, job, about=run.about)
-    for each in job.priorities:
-        ensure_priority_class(kube, each)
-    try:
-        for dry_run in (True, False):  # all are checked before the first is created
-            for index, each in enumerate(objects):
-                document = index
-                _create(kube, each, job.name, main=each is main, dry_run=dry_run)
-    except Rejected as error:
-        run.delete()
-        raise _launch_error(error, job, objects, document, cluster=kube.cluster) from error
-    except (KitError, KeyboardInterrupt):
-        run.delete()
-        raise
-    return run
-
-
-def _launch_error(
-    error: Rejected, job: Job, objects: Sequence[Object], document: int, *, cluster: str
-) -> LaunchRejected:
-    main = objects[-1]
-    operator = KINDS[main["kind"]].operator
-    install = f'kit.install("{operator}", cluster="{cluster}")'
-    if objects[document] is main and error.status == 404:
-        what = f"the cluster has no kind {main['kind']} in {main['apiVersion']}"
-        return LaunchRejected(what, about=f'{title(main)} in cluster "{cluster}"', fix=f"{install} brings it")
-    fix = "fix what is named, in job.patch(…) or in the arguments; job.manifest() shows it all"
-    if operator and "failed calling webhook" in error.what:
-        fix = f"its operator does not answer: {install} repairs it"
-    return launch_rejected(error, job.manifest(), document=document, fix=fix)
-
-
-def _create(kube: Kube, item: Object, run: str, *, main: bool, dry_run: bool) -> None:
-    """Create an object; one that is not the main object may replace what an earlier run left behind."""
-    old = None if main else kube.find(item["kind"], item["metadata"]["name"])
-    if old is not None:
-        if (old["metadata"].get("labels") or {}).get(names.RUN) != run:
-            about = f'{title(old)} in cluster "{kube.cluster}"'
-            raise RunExists(
-                "something else has the name of this run", about=about, fix="give it another name="
-            )
-        if dry_run:
-            return
-        kube.delete(item["kind"], item["metadata"]["name"])
-    kube.create(item, dry_run=dry_run)
-
-
-def _check_claims_and_secrets(kube: Kube, job: Job, *, about: str) -> None:
-    """Raise BadInput for a missing volume or Secret: pods would wait for it forever."""
-    for claim in job.claims:
-        if kube.find("PersistentVolumeClaim", claim) is None:
-            fix = f'cluster.create_volume("{claim}"); cluster.volumes() lists the existing ones'
-            raise BadInput(f'there is no volume "{claim}"', about=about, fix=fix)
-    for secret in job.secrets:
-        if kube.find("Secret", secret) is None:
-            raise BadInput(
-                f'there is no Secret "{secret}"',
-                about=about,
-                fix=f"kubectl create secret generic {secret} --from-literal=AWS_ACCESS_KEY_ID=…\n"
-                f"or, for an image: kubectl create secret docker-registry {secret} --docker-server=… "
-                "--docker-username=… --docker-password=…",
-            )
 
 
 class TrainingJob(Job):
@@ -224,21 +136,27 @@ class TrainingJob(Job):
 
     Args:
         trainer: Path of a Python file, relative to here or to the root of the repository. It is put into a
-            ConfigMap, with the modules beside it that it imports; torchrun starts it. Or a URL from which
-            pods fetch it: ``s3://bucket/code/main.py``, ``gs://…``, ``volume://shared/code/main.py``.
+            ConfigMap, with the modules and packages beside it that it imports; torchrun starts it. Or a URL
+            from which pods fetch it: ``s3://bucket/code/main.py``, ``gs://…``,
+            ``volume://shared/code/main.py``. Or a function, whose source is sent: it imports what it uses.
         nodes: Number of pods, each on a node of its own as far as there are nodes.
-        processes_per_node: Processes that torchrun starts in each pod; by default one for each GPU, or one.
-        args: Flags of the trainer: ``{"epochs": 3, "amp": True}`` or ``["--epochs=3", "--amp"]``.
+        processes_per_node: Processes that torchrun starts in each pod; by default one, or ``gpus``.
+        args: Flags of the trainer: ``{"epochs": 3, "amp": True}`` or ``["--epochs=3", "--amp"]``; of a
+            function its arguments by name.
+        files: Files and folders beside the trainer that it reads; in the pods they are beside it, and in the
+            working directory.
+        workspace: A volume, or its name, for the working directory, which is its folder ``runs/<name>``. So
+            what the trainer writes to relative paths is kept; by default it is deleted with the pods.
         volumes: Mount paths and volumes: ``{"/data": cluster.volume("shared")}``, or a volume's name.
-        cpu: Cores of each pod, such as 0.5 or "500m"; by default no request, and a limit of one core for each
-            process.
+        cpu: Cores of each pod, such as 0.5 or "500m"; by default its share of a node's cores is the limit.
+            Pods with GPUs have no limit.
         memory: Memory of each pod, such as "2Gi"; by default not limited.
-        gpus: GPUs of each pod.
+        gpus: GPUs of each pod; by default one for each process where nodes have enough, as `on` finds out.
         priority: The pods' PriorityClass: pods of ``high`` preempt those of ``low``. These two are created if
             they are missing; by default the pods have the cluster's default.
         source_secret: A Secret with the environment variables needed to fetch a trainer, if that is not the
             pods' own identity: ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_ENDPOINT_URL`` …
-        image: Of the pods, with torch in it; by default ``TRAINYARD_IMAGE``, or PyTorch's official one.
+        image: Of the pods, with torch in it; by default ``TRAINYARD_IMAGE``, or the cluster's own.
         pull_secret: The Secret by which nodes may pull it; by default ``TRAINYARD_PULL_SECRET``, or none.
         name: Name of the run; by default made from the trainer's, and unique.
 
@@ -247,38 +165,40 @@ class TrainingJob(Job):
     """
 
     folder: ClassVar[str]  # of manifests/
+    node_resources = NodeResources()
 
     def __init__(
         self,
-        trainer: str | Path,
+        trainer: str | Path | Callable,
         *,
         nodes: int = 4,
         processes_per_node: int | None = None,
         args: Mapping | Sequence = (),
+        files: Sequence[str | Path] = (),
+        workspace: object = None,
         volumes: Mapping[str, object] | None = None,
         cpu: str | float | None = None,
         memory: str | None = None,
-        gpus: int = 0,
+        gpus: int | None = None,
         priority: str | None = None,
         source_secret: str | None = None,
         image: str | None = None,
         pull_secret: str | None = None,
         name: str | None = None,
     ) -> None:
-        self.remote = remote(trainer, source_secret)
-        self.trainer = Path(self.remote.name) if self.remote else config.find(trainer)
-        self.sources = sources(FETCH if self.remote else self.trainer)
+        self._read_trainer(trainer, args, files, source_secret)
         self.nodes = check_count(nodes, what="nodes", least=1, most=MAX_NODES)
-        self.args = flags(args)
         self.volumes = _claims(volumes or {})
         source = (self.remote.claim,) if self.remote and self.remote.claim else ()
-        self.claims = tuple(dict.fromkeys([*self.volumes.values(), *source]))
+        self.workspace = None if workspace is None else _claims({"/w": workspace})["/w"]
+        own = (self.workspace,) if self.workspace else ()
+        self.claims = tuple(dict.fromkeys([*self.volumes.values(), *own, *source]))
         self.cpu = check_quantity(cpu, what="cpu", example="0.5")
         self.memory = check_quantity(memory, what="memory", example='"2Gi"')
-        self.gpus = check_count(gpus, what="gpus", least=0, most=MAX_GPUS)
+        self.gpus = None if gpus is None else check_count(gpus, what="gpus", least=0, most=MAX_GPUS)
         if priority is not None:
             self.priorities = (names.validate_name(priority, kind="priority class"),)
-        processes = max(1, self.gpus) if processes_per_node is None else processes_per_node
+        processes = max(1, self.gpus or 0) if processes_per_node is None else processes_per_node
         self.processes_per_node = check_count(
             processes, what="processes_per_node", least=1, most=MAX_PROCESSES
         )
@@ -295,6 +215,43 @@ class TrainingJob(Job):
         self.secrets = tuple(filter(None, needed))
         self.labels = names.labels(run=self.name, workshop=given.workshop, lifetime=given.lifetime)
 
+    def _read_trainer(
+        self, trainer: object, args: Mapping | Sequence, files: Sequence[str | Path], secret: str | None
+    ) -> None:
+        """Read the program, or a function as one: its sources, its arguments, or where pods fetch it."""
+        self.function = trainer if callable(trainer) else None
+        self.remote = None if self.function else remote(trainer, secret)
+        self.files = tuple(files)
+        if self.files and (self.function or self.remote):
+            fix = "put them on a volume, or beside a program that is a file here"
+            raise BadInput("files lie beside a trainer that is a file", about=f"files={files!r}", fix=fix)
+        if self.function:
+            text = functions.program(self.function, args)
+            self.trainer, self.args = Path(f"{self.function.__name__}.py"), []
+            self.sources = check_size({self.trainer.name: text}, about=f"function {self.trainer.stem}")
+            return
+        self.args = flags(args)
+        self.trainer = Path(self.remote.name) if self.remote else config.find(trainer)
+        self.sources = sources(FETCH if self.remote else self.trainer, files=self.files)
+
+    @property
+    def _workers(self) -> int:
+        """The number of pods that train."""
+        return self.nodes
+
+    @property
+    def _pods(self) -> int:
+        """The number of pods that share the nodes."""
+        return self._workers
+
+    def on(self, cluster: Cluster) -> "TrainingJob":
+        other = super().on(cluster)
+        other.node_resources = NodeResources.read(cluster, self.settings.tolerations)
+        if self.gpus is None:
+            other.gpus = other.node_resources.gpus_of_each(self._workers, processes=self.processes_per_node)
+        other.additions = cluster.pod_additions(gpus=other.gpus)
+        return other
+
     @abstractmethod
     def _main(self) -> Object:
         """Build the object that makes the pods, before patches."""
@@ -310,7 +267,7 @@ class TrainingJob(Job):
 
     def _config_map(self) -> Object:
         """Build the ConfigMap with the trainer and the modules beside it that it imports."""
-        return self._read("configmap", folder="trainer") | {"data": self.sources}
+        return self._read("configmap", folder="trainer") | data_of(self.sources)
 
     def _pod_template(self, template: Object, **container: object) -> Object:
         """Fill in a manifest's pod template.
@@ -320,12 +277,13 @@ class TrainingJob(Job):
             container: More fields of the container.
         """
         (base,) = template["spec"]["containers"]
+        self._drop_workspace(template["spec"])
         spread = copy.deepcopy(template["spec"]["topologySpreadConstraints"])
         for each in spread:  # whatever the label, its value is the run
             labels = each["labelSelector"]["matchLabels"]
             labels.update(dict.fromkeys(labels, self.name))
         filled = {
-            "image": self.settings.image,
+            "image": self.image,
             "command": [*base["command"][:-1], self._path],
             "args": self.args,
             "env": [*base.get("env", []), *self._environment],
@@ -344,6 +302,11 @@ class TrainingJob(Job):
         pod = merge(template, {"metadata": meta, "spec": spec})
         return merge(pod, {"spec": self._fetching(self.remote, base["name"])}) if self.remote else pod
 
+    def _drop_workspace(self, spec: Object) -> None:
+        """Remove a manifest's own workspace if a volume replaces it: their fields may not be merged."""
+        if self.workspace:
+            spec["volumes"] = [each for each in spec["volumes"] if each["name"] != "workspace"]
+
     def _fetching(self, source: Remote, container: str) -> Object:
         """Build what a pod needs to fetch its trainer before its container starts."""
         spec = self._read("fetch", folder="trainer")["spec"]
@@ -353,7 +316,7 @@ class TrainingJob(Job):
             mounts = [*mounts, {"name": "source", "mountPath": SOURCE_VOLUME, "readOnly": True}]
             volumes = [*volumes, {"name": "source", "persistentVolumeClaim": {"claimName": source.claim}}]
         filled = {
-            "image": self.settings.image,
+            "image": self.image,
             "command": [*init["command"][:2], source.url, *init["command"][3:]],
             "volumeMounts": mounts,
             "envFrom": [{"secretRef": {"name": source.secret}}] if source.secret else None,
@@ -369,25 +332,34 @@ class TrainingJob(Job):
 
     @property
     def _resources(self) -> Object:
-        """Requests and limits of each pod."""
-        given = {"cpu": self.cpu, "memory": self.memory, GPU: str(self.gpus) if self.gpus else None}
+        """Requests and limits of each pod that trains."""
+        return self._resources_of(self.cpu, self.memory, gpus=self.gpus or 0)
+
+    def _resources_of(self, cpu: str | None, memory: str | None, *, gpus: int = 0) -> Object:
+        """Requests and limits of a pod; with GPUs its CPU is not limited."""
+        given = {"cpu": cpu, "memory": memory, GPU: str(gpus) if gpus else None}
         requests = {key: value for key, value in given.items() if value is not None}
-        return {"requests": requests, "limits": {"cpu": str(self.processes_per_node)} | requests}
+        limit = self.node_resources.cpu_limit(self._pods, processes=self.processes_per_node)
+        limits = {"cpu": limit} | requests
+        if gpus:
+            del limits["cpu"]
+        return {"requests": requests, "limits": limits}
 
     @property
     def _environment(self) -> list[Object]:
-        """Threads of each process where processes share a pod: together the pod's number of cores."""
+        """Variables of each pod that trains: its GPUs, and the threads of processes that share its cores."""
+        if self.gpus:
+            return [{"name": GPU_COUNT, "value": str(self.gpus)}]
         if self.processes_per_node == 1:
-            return []
+            return [NO_GPUS]
         cores = parse_quantity(self._resources["limits"]["cpu"])
         threads = str(max(1, int(cores / self.processes_per_node)))
-        return [{"name": name, "value": threads} for name in THREADS]
+        return [NO_GPUS, *({"name": name, "value": threads} for name in THREADS)]
 
     @property
     def _tolerations(self) -> list[Object]:
         """Tolerations of the taints of GPU nodes on GKE and EKS, and of those in the settings."""
-        gpu = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
-        return [*([gpu] if self.gpus else []), *self.settings.tolerations]
+        return [*([GPU_TOLERATION] if self.gpus else []), *self.settings.tolerations]
 
     def _pod_additions(self) -> Object:
         """Merge the tolerations with what the provider adds to the pods' spec."""
@@ -401,12 +373,22 @@ class TrainingJob(Job):
             {"name": f"volume-{index}", "persistentVolumeClaim": {"claimName": claim}}
             for index, claim in enumerate(self.volumes.values())
         ]
-        return [{"name": "trainer", "configMap": {"name": self.name}}, *claimed]
+        source = volume_of(self.sources, name=self.name)
+        kept = {"name": "workspace", "persistentVolumeClaim": {"claimName": self.workspace}}
+        files = (source | {"name": f"file-{index}"} for index, _ in enumerate(self.files))
+        return [source, *claimed, *([kept] if self.workspace else []), *files]
 
     @property
     def _mounts(self) -> list[Object]:
-        """The containers' mounts of the requested volumes."""
-        return [{"name": f"volume-{index}", "mountPath": path} for index, path in enumerate(self.volumes)]
+        """The containers' mounts of the requested volumes, and of the files in the working directory."""
+        claimed = [{"name": f"volume-{index}", "mountPath": path} for index, path in enumerate(self.volumes)]
+        kept = {"name": "workspace", "mountPath": WORKSPACE, "subPath": f"runs/{self.name}"}
+        paths = (Path(each).as_posix() for each in self.files)
+        files = (
+            {"name": f"file-{index}", "mountPath": f"{WORKSPACE}/{path}", "subPath": path, "readOnly": True}
+            for index, path in enumerate(paths)
+        )
+        return [*claimed, *([kept] if self.workspace else []), *files]
 
 
 def _claims(volumes: Mapping[str, object]) -> dict[str, str]:

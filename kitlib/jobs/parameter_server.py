@@ -10,9 +10,11 @@ import copy
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from kitlib import config
+from kitlib.clusters import Cluster
 from kitlib.errors import BadInput
 from kitlib.jobs.base import TrainingJob
 from kitlib.k8s import job_kinds, names
@@ -49,9 +51,10 @@ class ParameterServer(TrainingJob):
         args: More flags of ``parameter_server.master``, such as ``{"max_staleness": 8, "lr": 0.1}``.
         model_file: The trained model, on a volume; by default ``/data/models/<name>.pt``.
         volumes: Mount paths and volumes; by default the dataset's volume at ``/data``.
+        gpus: GPUs of each worker, as for `TrainingJob`; master and servers have none.
         resources: By role, ``{"worker": {"cpu": 0.5, "memory": "512Mi"}}``; roles are master, ps, worker.
         priority: PriorityClasses by role: ``{"worker": "low", "master": "high", "ps": "high"}``.
-        image: Of all pods; by default ``TRAINYARD_IMAGE``, or PyTorch's official one.
+        image: Of all pods; by default ``TRAINYARD_IMAGE``, or the cluster's own.
         pull_secret: The Secret by which nodes may pull it.
         name: Of the run; by default made from the trainer's, and unique.
 
@@ -65,6 +68,7 @@ class ParameterServer(TrainingJob):
     """
 
     folder = "parameter-server"
+    additions_without_gpus: Mapping = MappingProxyType({})
 
     def __init__(
         self,
@@ -81,6 +85,7 @@ class ParameterServer(TrainingJob):
         args: Mapping = (),
         model_file: str | None = None,
         volumes: Mapping[str, object] | None = None,
+        gpus: int | None = None,
         resources: Mapping[str, Mapping] | None = None,
         priority: Mapping[str, str] | None = None,
         image: str | None = None,
@@ -93,7 +98,15 @@ class ParameterServer(TrainingJob):
         if volumes is None and self.dataset is not None:
             volumes = {str(PurePosixPath(data.path).parent): data.volume}
         super().__init__(
-            trainer, nodes=1, volumes=volumes, args=args, image=image, pull_secret=pull_secret, name=name
+            trainer,
+            nodes=1,
+            processes_per_node=1,
+            volumes=volumes,
+            args=args,
+            gpus=gpus,
+            image=image,
+            pull_secret=pull_secret,
+            name=name,
         )
         _check_functions(self.trainer)
         self.data = data if isinstance(data, str) else data.path
@@ -130,6 +143,26 @@ class ParameterServer(TrainingJob):
                 fix='volumes={"/data": volume}, and a path below /data',
             )
         return max(holding, key=len)
+
+    @property
+    def _workers(self) -> int:
+        return self.workers
+
+    @property
+    def _pods(self) -> int:
+        return self.workers + self.servers + 1
+
+    def on(self, cluster: Cluster) -> "ParameterServer":
+        other = super().on(cluster)
+        other.additions_without_gpus = cluster.pod_additions()
+        return other
+
+    @property
+    def _without_gpus(self) -> Object:
+        """What the provider adds to the spec of the master and the servers."""
+        added = self.additions_without_gpus
+        tolerations = [*self.settings.tolerations, *added.get("tolerations", [])]
+        return {**added, "tolerations": tolerations or None}
 
     def build(self) -> list[Object]:
         """Build the programs, the pods' templates, the master's account, role and Service, and its Job."""
@@ -190,13 +223,17 @@ class ParameterServer(TrainingJob):
     def _pod(self, role: str, template: Object) -> Object:
         (there,) = template["spec"]["containers"]
         own = {"elasticdl-job-name": self.name, "elasticdl-replica-type": role}
+        trains = role == "worker"
         address = f"{self._object_name('-master')}:50001"
+        asked = self.role_resources.get(role) or {}
+        gpus = (self.gpus or 0) if trains else 0
         container = merge(
             there,
             {
-                "image": self.settings.image,
+                "image": self.image,
+                "env": [*there["env"], *(self._environment if trains else [])],
                 "volumeMounts": [*there["volumeMounts"], *self._mounts],
-                "resources": self.role_resources.get(role) or {},
+                "resources": self._resources_of(asked.get("cpu"), asked.get("memory"), gpus=gpus),
             },
         )
         if role != "master":
@@ -211,7 +248,7 @@ class ParameterServer(TrainingJob):
             "volumes": [*mapped, *claimed],
             "priorityClassName": self.classes.get(role),
             "imagePullSecrets": self.settings.pull_secrets,
-            **self._pod_additions(),
+            **(self._pod_additions() if trains else self._without_gpus),
         }
         meta = {"labels": {**self.labels, **own, names.ROLE: role}}
         if self.annotations:
@@ -266,9 +303,8 @@ def _by_role(given: Mapping | None, *, what: str, check: Callable[[object, str],
 def _resources(given: object, fix: str) -> Object:
     if not isinstance(given, Mapping) or not set(given) <= {"cpu", "memory"}:
         raise BadInput("a role's resources are cpu and memory", about=repr(given), fix=fix)
-    checked = {
+    return {
         what: check_quantity(value, what=what, example={"cpu": "0.5", "memory": '"512Mi"'}[what])
         for what, value in given.items()
         if value is not None
     }
-    return {"requests": checked, "limits": checked}

@@ -1,17 +1,20 @@
 """A trainer's source, its imports and its flags: as a ConfigMap carries them, or the URL to fetch it from.
 
-Python puts a script's folder first on its path, in the pods as here, so a trainer may import what is beside
-it. Packages (folders) are not carried. ``trainers/fetch_trainer.py`` does the fetching, in the pods.
+Python puts a script's folder first on its path, in the pods as here, so a trainer may import the modules and
+packages beside it. ``trainers/fetch_trainer.py`` does the fetching, in the pods; a function's source is in
+`functions`.
 """
 
 import ast
+import base64
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from kitlib.errors import BadInput
 from kitlib.k8s import names
+from kitlib.k8s.manifests import Object
 
 CONFIG_MAP_BYTES = 1024 * 1024 - 4096  # etcd's limit, less what the object itself needs
 _URL = re.compile(r"([a-z0-9]+)://([^/]*)/(.*)")
@@ -77,35 +80,109 @@ def remote(trainer: object, secret: str | None) -> Remote | None:
     return Remote(scheme, place, key, secret or "")
 
 
-def sources(*files: Path, offered: Collection[Path] = ()) -> dict[str, str]:
-    """Read these files and all that they import from beside them, by file name.
+Sources = dict[str, str | bytes]  # by path, relative to the trainer's folder
+
+
+def sources(*programs: Path, offered: Collection[Path] = (), files: Iterable[str | Path] = ()) -> Sources:
+    """Read these programs, and all that they import from beside them, by their path below their folder.
 
     Args:
-        files: The trainer, and other programs that it needs.
+        programs: The trainer, and other programs that it needs.
         offered: Modules that may be imported from anywhere.
+        files: Files and folders that the first program reads, relative to its folder.
 
     Raises:
         BadInput: One cannot be read or is no Python, or together they are too large for a ConfigMap.
     """
-    found: dict[str, str] = {}
-    waiting = list(files)
+    found: Sources = {}
+    waiting = [(path, path.parent) for path in programs]
     while waiting:
-        path = waiting.pop(0)
-        if path.name in found:
+        path, root = waiting.pop(0)
+        name = path.relative_to(root).as_posix()
+        if name in found:
             continue
-        found[path.name], tree = _read(path)
+        found[name], tree = _read(path)
         for module in _imports(tree):
-            places = (path.with_name(f"{module}.py"), *(each for each in offered if each.stem == module))
-            waiting += [each for each in places if each.is_file()][:1]
-    size = sum(len(source.encode()) for source in found.values())
-    if size > CONFIG_MAP_BYTES:
-        others = f" with {', '.join(list(found)[1:])}" if len(found) > 1 else ""
+            places = (root / f"{module}.py", *(each for each in offered if each.stem == module))
+            file = next((each for each in places if each.is_file()), None)
+            package = [] if file else sorted((root / module).rglob("*.py"))
+            waiting += [(file, file.parent)] if file else [(each, root) for each in package]
+    for path in _listed(programs[0], files):
+        found[path.relative_to(programs[0].parent).as_posix()] = _content(path)
+    return check_size(found, about=f"trainer {programs[0]}")
+
+
+def check_size(found: Sources, *, about: str) -> Sources:
+    """Return the sources if a ConfigMap can carry them.
+
+    Raises:
+        BadInput: They are too large.
+    """
+    sizes = {name: len(each.encode() if isinstance(each, str) else each) for name, each in found.items()}
+    if sum(sizes.values()) > CONFIG_MAP_BYTES:
+        largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
         raise BadInput(
-            f"the trainer has {size:,} bytes{others}, and a ConfigMap carries at most {CONFIG_MAP_BYTES:,}",
-            about=f"trainer {files[0]}",
-            fix="keep data out of the source; put it on a volume or into an image",
+            f"the trainer and its files have {sum(sizes.values()):,} bytes, and a ConfigMap carries at most "
+            f"{CONFIG_MAP_BYTES:,}; the largest: " + ", ".join(f"{each} {sizes[each]:,}" for each in largest),
+            about=about,
+            fix='put data on a volume: volume.upload("data"), and volumes={"/data": volume} for the job; '
+            "or all of it into an image",
         )
     return found
+
+
+def data_of(found: Sources) -> Object:
+    """Build the ``data`` and ``binaryData`` of the ConfigMap that carries them."""
+    text = {_key(name): each for name, each in found.items() if isinstance(each, str)}
+    binary = {
+        _key(name): base64.b64encode(each).decode() for name, each in found.items() if _key(name) not in text
+    }
+    return {"data": text} | ({"binaryData": binary} if binary else {})
+
+
+def volume_of(found: Sources, *, name: str) -> Object:
+    """Build the pods' volume with the files at their paths, from the ConfigMap of that name."""
+    items = [{"key": _key(path), "path": path} for path in found]
+    nested = any(each["key"] != each["path"] for each in items)
+    return {"name": "trainer", "configMap": {"name": name} | ({"items": items} if nested else {})}
+
+
+def _key(path: str) -> str:
+    """Turn a path into a key of a ConfigMap, which has no slashes."""
+    return re.sub(r"[^-._a-zA-Z0-9]", "_", path.replace("/", "..")).lstrip(".") or "_"
+
+
+def _listed(program: Path, files: Iterable[str | Path]) -> Iterator[Path]:
+    """Yield the files that are named, and those in the folders that are named."""
+    if isinstance(files, str):
+        raise BadInput("files is a list", about=f"files={files!r}", fix=f"files=[{files!r}]")
+    for each in files:
+        path = (program.parent / Path(each).expanduser()).resolve()
+        if not path.exists() or not path.is_relative_to(program.parent) or path == program.parent:
+            raise BadInput(
+                "there is no such file or folder beside the trainer",
+                about=f"{each}, looked for in {program.parent}",
+                fix="name files and folders below the trainer's, or put them on a volume",
+            )
+        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        yield from (file for file in inside if file.is_file() and "__pycache__" not in file.parts)
+
+
+def _content(path: Path) -> str | bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        fix = "name files that you can read"
+        raise BadInput(f"a file cannot be read: {error.strerror}", about=str(path), fix=fix) from error
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content
+
+
+def imports(source: str) -> set[str]:
+    """List the top-level modules that a program imports."""
+    return set(_imports(ast.parse(source)))
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:

@@ -5,6 +5,7 @@ the pods when workers change is in ``trainers/elastic_launch.py`` and ``trainers
 """
 
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.errors import BadInput
 from kitlib.jobs.base import FOLDER, MAX_NODES, TrainingJob
-from kitlib.jobs.sources import sources
+from kitlib.jobs.sources import imports, sources
 from kitlib.k8s import job_kinds, names
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count
@@ -41,7 +42,7 @@ class ElasticTrainingJob(TrainingJob):
 
     def __init__(
         self,
-        trainer: str | Path,
+        trainer: str | Path | Callable,
         *,
         nodes: int = 4,
         min_nodes: int | None = None,
@@ -57,8 +58,14 @@ class ElasticTrainingJob(TrainingJob):
             offered = [config.find(each) for each in OFFERED]
             if self.remote:  # its imports are not known yet
                 self.sources |= sources(config.find(LAUNCHER), *offered)
+            elif self.function:
+                wanted = imports(self.sources[self.trainer.name])
+                self.sources |= sources(
+                    config.find(LAUNCHER), *(each for each in offered if each.stem in wanted)
+                )
             else:
-                self.sources = sources(self.trainer, config.find(LAUNCHER), offered=offered)
+                launcher = config.find(LAUNCHER)
+                self.sources = sources(self.trainer, launcher, offered=offered, files=self.files)
 
     def _new_id(self) -> str:
         """Choose a rendezvous id that no earlier run has had: a store keeps the state of older ones."""
@@ -101,7 +108,7 @@ class ElasticTrainingJob(TrainingJob):
         name = f"{self.name}-store"
         spec = {"hostname": name, "subdomain": self.name, "tolerations": self.settings.tolerations or None}
         if rendezvous == "c10d":
-            spec["containers"] = [{"name": "store", "image": self.settings.image}]
+            spec["containers"] = [{"name": "store", "image": self.image}]
             spec["imagePullSecrets"] = self.settings.pull_secrets
         pod = self._read(f"store-{rendezvous}", folder="torch-elastic")
         return [
@@ -149,7 +156,7 @@ class TorchElastic(ElasticTrainingJob):
 
     def __init__(
         self,
-        trainer: str | Path,
+        trainer: str | Path | Callable,
         *,
         nodes: int = 4,
         min_nodes: int = 1,

@@ -49,6 +49,7 @@ class TrainJob(TrainingJob):
             raise self._cannot("annotate its pods, as a volume of GCS FUSE needs it", about, fix)
         item = self._read("trainjob")
         (pods,) = item["spec"]["podSpecOverrides"]
+        self._drop_workspace(pods)
         (container,) = pods["containers"]
         mounts = [*container["volumeMounts"], *self._mounts]
         overrides = {
@@ -60,7 +61,7 @@ class TrainJob(TrainingJob):
         trainer = {
             "numNodes": self.nodes,
             "numProcPerNode": self.processes_per_node,
-            "image": self.settings.image,
+            "image": self.image,
             "command": [*item["spec"]["trainer"]["command"][:-1], self._path],
             "args": self.args,
             "env": [*item["spec"]["trainer"]["env"], *self._environment],

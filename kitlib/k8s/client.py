@@ -40,6 +40,8 @@ API_VERSIONS = {
     "NetworkPolicy": "networking.k8s.io/v1",
     "StorageClass": "storage.k8s.io/v1",
     "PriorityClass": "scheduling.k8s.io/v1",
+    "ValidatingAdmissionPolicy": "admissionregistration.k8s.io/v1",
+    "ValidatingAdmissionPolicyBinding": "admissionregistration.k8s.io/v1",
     "EndpointSlice": "discovery.k8s.io/v1",
     "NodeMetrics": "metrics.k8s.io/v1beta1",
     "PodMetrics": "metrics.k8s.io/v1beta1",
@@ -256,6 +258,7 @@ class Kube:
         """
         from kubernetes import client
         from kubernetes.stream import stream
+        from websocket import WebSocketException
 
         about = f'a command in pod "{pod}"'
         try:
@@ -278,8 +281,13 @@ class Kube:
             if refused is None:
                 raise self._explain(words or str(error)) from error
             raise rejected(int(refused[1]), refused[2].encode(), about=self._place(about)) from error
+        except (WebSocketException, OSError) as error:
+            raise self._explain(words_of(error)) from error
         ended = not channel.is_open()
-        status = channel.returncode if ended else None  # asked first: reading the output discards it
+        try:
+            status = channel.returncode if ended else None  # asked first: reading the output discards it
+        except TypeError as error:  # it looks into a status that never came
+            raise self._explain("the connection ended before the command") from error
         written = channel.read_all()
         if status != 0:
             raise CommandFailed(

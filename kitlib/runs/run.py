@@ -10,23 +10,23 @@ from typing import Any
 
 from kitlib.display.progress import Progress, progress
 from kitlib.display.tables import Table, Text
+from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError, RunFailed, RunNotFound, WaitTimeout
 from kitlib.k8s import job_kinds, logs, names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.events import events_table
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot
-from kitlib.metrics import events as metrics
-from kitlib.metrics.events import Event
 from kitlib.runs.control import KILLED, PAUSED, RunControl
 from kitlib.runs.logs import Log, LogCache, LogStream, failure
+from kitlib.runs.reports import Reports
 from kitlib.runs.status import DELETED, FAILED, RunObjects, RunStatus
 from kitlib.runs.timeline import RunTimeline, read_timeline
 
 SETTLE_SECONDS = 5  # for the watch of the pods to bring the reason of a failure
 
 
-class Run:
+class Run(Reports):
     """A launched job.
 
     Args:
@@ -107,29 +107,8 @@ class Run:
         note = "" if any(written.values()) else f"(no output yet. {self.status})"
         return Log(logs.merge(written), only=rank, note=note)
 
-    def metrics(self, event: str | None = None):
-        """Read the trainer's reports, a row a JSON line, as a pandas DataFrame.
-
-        Args:
-            event: Only lines of this kind: ``step``, ``epoch``, ``eval`` …
-
-        Returns:
-            Columns event, time, rank, world_size, and those of the trainer: ``loss``, ``accuracy`` …
-        """
-        import pandas  # half a second, and seldom needed
-
-        columns = ["event", "time", "rank", "world_size"]
-        frame = pandas.DataFrame(metrics.rows(self._reported(), event))
-        return frame if len(frame) else pandas.DataFrame(columns=columns)
-
-    def plot(self):
-        """Draw the loss by rank."""
-        from kitlib.widgets.plots import plot_loss  # matplotlib takes half a second
-
-        return plot_loss(self._reported(), title=self.name)
-
-    def _reported(self) -> list[Event]:
-        return list(metrics.parse(line.text for lines in self.log_cache.lines().values() for line in lines))
+    def _logs(self) -> dict[int | str, list[Line]]:
+        return self.log_cache.lines()
 
     def timeline(self) -> RunTimeline:
         """Build its timeline: each change of its workers, and the steps and the time that it cost.

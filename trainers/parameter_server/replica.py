@@ -1,5 +1,6 @@
 """A worker's copy of the user's model: loads parameters and computes gradients, both as flat tensors."""
 
+import os
 from types import ModuleType
 
 import torch
@@ -24,6 +25,8 @@ class Replica:
     def __init__(self, module: ModuleType, settings: JobSettings) -> None:
         self._user, self._path = module, settings.trainer
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if self._device.type == "cpu" and "TRAINYARD_GPUS" in os.environ:
+            print("this pod has GPUs, but torch finds no CUDA device: running on the CPU", flush=True)
         try:
             self._model = module.model().to(self._device)
         except Exception as error:

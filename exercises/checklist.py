@@ -1,0 +1,196 @@
+"""Checks of an exercise in their order, and the table of what they found.
+
+A check is a function that returns if what was written is right and raises `NotYet` with one sentence if it is
+not. An exception of any other kind came out of the learner's code, and is shown with the line that raised it.
+"""
+
+import ast
+import linecache
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from kitlib.display.tables import Table
+from kitlib.errors import KitError
+
+CELL = "<your cell>"
+RIGHT, NOT_YET, NOT_CHECKED = "✓", "not yet", "–"
+
+
+class NotYet(Exception):
+    """Something is not right yet; the text is one sentence that says what to do."""
+
+
+@dataclass(frozen=True)
+class ExerciseCheck:
+    """One named check.
+
+    Attributes:
+        name: What is right if it passes: ``each picture comes once``.
+        function: Takes what was written, by name.
+        essential: Whether the checks after it make no sense if it fails.
+        last: Whether it is made only if all before it have passed.
+    """
+
+    name: str
+    function: Callable[..., None]
+    essential: bool = False
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found; ``right`` is None if the check was not made."""
+
+    name: str
+    right: bool | None
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Checklist:
+    """The rows of an exercise; true if all are right.
+
+    Example:
+        >>> bool(Checklist((Finding("it has a length", True), Finding("it ends", False, "count to 9"))))
+        False
+    """
+
+    rows: tuple[Finding, ...]
+
+    def __bool__(self) -> bool:
+        return all(row.right for row in self.rows)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.rows)
+
+    def table(self) -> Table:
+        """Tabulate the rows: mark, check, what to do."""
+        marks = {True: RIGHT, False: NOT_YET, None: NOT_CHECKED}
+        rows = [(marks[row.right], row.name, row.advice or " ") for row in self.rows]
+        return Table(("result", "check", "what to do"), rows)
+
+    def summary(self) -> str:
+        """Count what is right."""
+        right = sum(bool(row.right) for row in self.rows)
+        return f"{right} of {len(self.rows)} are right" + (
+            "." if self else "; go on with the first that is not."
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.table()!r}\n{self.summary()}"
+
+    def _repr_html_(self) -> str:
+        return f"{self.table()._repr_html_()}<p>{self.summary()}</p>"
+
+
+class Exercise:
+    """What a learner passes to ``kit.check``, and the checks of it.
+
+    Args:
+        takes: The names of what was written.
+        seconds: For an exercise whose answer is a function or a class: its checks run in a process of their
+            own, which may compute for so many seconds. 0 for data, which are judged in this process.
+    """
+
+    def __init__(self, *takes: str, seconds: float = 0) -> None:
+        self.takes, self.seconds = takes, seconds
+        self.checks: list[ExerciseCheck] = []
+
+    def check(self, name: str, *, essential: bool = False, last: bool = False) -> Callable:
+        """Add a function to the checks, as a decorator."""
+
+        def add(function: Callable[..., None]) -> Callable[..., None]:
+            self.checks.append(ExerciseCheck(name, function, essential, last))
+            return function
+
+        return add
+
+    def rows(self, written: Mapping[str, object]) -> Iterator[Finding]:
+        """Make the checks in this process, one after the other."""
+        found: list[Finding] = []
+        stopped = False
+        for check in self.checks:
+            if stopped or (check.last and not all(row.right for row in found)):
+                row = Finding(check.name, None, "" if stopped else "is made when the others are right")
+            else:
+                row = _make(check, written)
+                stopped = check.essential and not row.right
+            found.append(row)
+            yield row
+
+
+def _make(check: ExerciseCheck, written: Mapping[str, object]) -> Finding:
+    try:
+        check.function(**written)
+    except NotYet as reason:
+        return Finding(check.name, False, str(reason))
+    except NotImplementedError as error:
+        return Finding(
+            check.name, False, f"it is not written yet: {error}" if str(error) else "it is not written yet"
+        )
+    except KitError as error:
+        return Finding(check.name, False, f"{error.what}; try: {error.fix}")
+    except Exception as error:  # noqa: BLE001 whatever the learner's code raises
+        return Finding(check.name, False, explain(error))
+    return Finding(check.name, True)
+
+
+def explain(error: BaseException) -> str:
+    """Describe an exception in a line: its type, its words, and the line of the cell that raised it."""
+    words = traceback.format_exception_only(error)[-1].strip()
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"{words} (line {error.lineno})"
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == CELL]
+    if not frames:
+        return f"it raises {words}"
+    line = linecache.getline(CELL, frames[-1].lineno).strip()
+    return f"it raises {words}, in line {frames[-1].lineno}: {line}"
+
+
+def field(written: object, path: str) -> object:
+    """Look up a field of a manifest: ``spec.template.spec.containers.0.image``.
+
+    Raises:
+        NotYet: A part of the path is missing, or is of another kind.
+    """
+    found = written
+    for number, part in enumerate(steps := path.split(".")):
+        at = ".".join(steps[:number]) or "the manifest"
+        try:
+            found = found[int(part)] if isinstance(found, list) else _mapping(found, at)[part]
+        except (KeyError, IndexError, ValueError):
+            raise NotYet(f"{at} has no {part}") from None
+    return found
+
+
+def _mapping(found: object, at: str) -> Mapping:
+    if not isinstance(found, Mapping):
+        raise NotYet(f"{at} is {describe(found)}, and should be a dict")
+    return found
+
+
+def describe(found: object) -> str:
+    """Name a value briefly: ``None``, ``'TODO'``, ``a list of 3``."""
+    if isinstance(found, list | tuple | dict | set) and found:
+        return f"a {type(found).__name__} of {len(found)}"
+    text = repr(found)
+    return text if len(text) <= 60 else f"{type(found).__name__} {text[:50]} …"
+
+
+def definitions(cell: str) -> ast.Module:
+    """Keep the definitions of a cell: imports, functions, classes, constants; drop what does something."""
+    tree = ast.parse(cell, CELL)
+    kept = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
+    tree.body = [each for each in tree.body if isinstance(each, kept) or _constant(each)]
+    return tree
+
+
+def _constant(statement: ast.stmt) -> bool:
+    if not isinstance(statement, ast.Assign):
+        return False
+    try:
+        ast.literal_eval(statement.value)
+    except ValueError:
+        return False
+    return True

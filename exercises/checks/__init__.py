@@ -1,0 +1,1 @@
+"""One exercise a module: its checks and their data. ``exercises.EXERCISES`` has the notebooks' numbers."""

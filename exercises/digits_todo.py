@@ -1,0 +1,230 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["numpy>=2.4", "scikit-learn>=1.9", "torch>=2.15"]
+# ///
+"""Classify handwritten digits with one process. Four TODOs in ``main`` make it a program for several.
+
+    python my_digits.py
+    torchrun --nproc-per-node 2 my_digits.py     # trains one model, once the TODOs are done
+
+Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``.
+"""
+
+import argparse
+import gzip
+import importlib.util
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist  # noqa: F401 the TODOs need it, and the next two
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel  # noqa: F401
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset  # noqa: F401
+
+# Settings ---------------------------------------------------------------------------------------------------
+
+
+def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
+    """Parse the flags; the defaults reach 97% on the digits in a few seconds."""
+    parser = argparse.ArgumentParser(description="Train a digit classifier.")
+    parser.add_argument("--dataset", choices=["digits", "mnist"], default="digits")
+    parser.add_argument("--data-dir", type=Path, default=Path("data/mnist"), help="where MNIST is")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=64, help="images a step")
+    parser.add_argument("--lr", type=float, default=0.004)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--log-every", type=int, default=5, help="steps between two `step` events")
+    return parser.parse_args(argv)
+
+
+def emit(event: str, **fields: object) -> None:
+    """Write one event as a single line and flush it: the notebook reads it from the pod's log."""
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    line = {"event": event, "time": time.time(), "rank": rank, "world_size": world_size}
+    sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+# Data -------------------------------------------------------------------------------------------------------
+
+
+def read_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Return the 1,797 images of 8 x 8 pixels that come with scikit-learn, and their labels.
+
+    They are read from the file: importing scikit-learn takes longer than the first epoch.
+    """
+    package = importlib.util.find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise SystemExit("the digits come with scikit-learn, which is missing here: pip install scikit-learn")
+    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
+        table = np.loadtxt(file, delimiter=",", dtype=np.float32)
+    return table[:, :-1].reshape(-1, 8, 8) / 16, table[:, -1].astype(np.int64)
+
+
+def describe(folder: Path) -> dict:
+    """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
+    try:
+        return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
+        raise SystemExit(
+            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        ) from error
+
+
+def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
+    """Read MNIST's training and test images, averaged to 14 x 14 pixels, with their labels.
+
+    IDX files have four bytes, the last of which is the number of dimensions, then the dimensions, then bytes.
+    """
+
+    def read(name: str) -> np.ndarray:
+        path = folder / "MNIST" / "raw" / name
+        try:
+            content = path.read_bytes()
+            shape = np.frombuffer(content, ">i4", content[3], offset=4)
+            return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+        except (OSError, ValueError, IndexError) as error:
+            raise SystemExit(f"{path} cannot be read ({error}); prepare the data set anew") from error
+
+    sets = []
+    for part in ("train", "t10k"):
+        pixels = read(f"{part}-images-idx3-ubyte").astype(np.float32) / 255
+        small = pixels.reshape(-1, 1, 14, 2, 14, 2).mean(axis=(3, 5))
+        labels = read(f"{part}-labels-idx1-ubyte").astype(np.int64)
+        sets.append(TensorDataset(torch.from_numpy(small), torch.from_numpy(labels)))
+    return sets[0], sets[1]
+
+
+def split(images: np.ndarray, labels: np.ndarray, seed: int) -> tuple[TensorDataset, TensorDataset]:
+    """Split into a training and a test set (a fifth)."""
+    order = np.random.default_rng(seed).permutation(len(images))
+    x, y = torch.from_numpy(images[order]).unsqueeze(1).contiguous(), torch.from_numpy(labels[order])
+    test = len(x) // 5 + 1
+    return TensorDataset(x[test:], y[test:]), TensorDataset(x[:test], y[:test])
+
+
+# Model ------------------------------------------------------------------------------------------------------
+
+
+def make_model(side: int) -> nn.Module:
+    """Return a small convolutional network for images of ``side`` x ``side`` pixels."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * (side // 2) ** 2, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+
+
+# Loop -------------------------------------------------------------------------------------------------------
+
+
+def train_epoch(model, loader, optimizer, schedule, *, epoch: int, every: int, device) -> None:
+    """Take one step for each batch."""
+    model.train()
+    began, seen, total = time.perf_counter(), 0, 0.0
+    for index, (images, labels) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        seen, total = seen + len(images), total + loss.item() * len(images)
+        step = epoch * len(loader) + index
+        if step % every == 0:
+            rate = seen / (time.perf_counter() - began)
+            emit("step", step=step, epoch=epoch, loss=round(loss.item(), 5), images_per_s=round(rate, 1))
+    seconds = time.perf_counter() - began
+    emit(
+        "epoch",
+        epoch=epoch,
+        loss=round(total / seen, 5),
+        seconds=round(seconds, 4),
+        images_per_s=round(seen / seconds, 1),
+    )
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, show: int = 16) -> None:
+    """Count correct predictions on the test set, and report them with a few of its images."""
+    model.eval()
+    images, labels = (part.to(device) for part in test.tensors)
+    answers = torch.cat([model(part) for part in images.split(1024)])
+    loss = nn.functional.cross_entropy(answers, labels)
+    correct = int((answers.argmax(1) == labels).sum())
+    pixels = (images[:show].squeeze(1) * 15).round().int().tolist()
+    sample = [
+        {"pixels": p, "label": t, "prediction": a}
+        for p, t, a in zip(pixels, labels.tolist(), answers.argmax(1).tolist(), strict=False)
+    ]
+    emit(
+        "eval",
+        accuracy=round(correct / len(labels), 5),
+        loss=round(loss.item(), 5),
+        correct=correct,
+        images=len(labels),
+        sample=sample,
+    )
+
+
+def introduce(train, test, *, steps: int, network, device, about: dict) -> None:
+    """Log the configuration."""
+    emit(
+        "start",
+        dataset=about["name"],
+        synthetic=about["synthetic"],
+        train_images=len(train),
+        test_images=len(test),
+        steps=steps,
+        device=str(device),
+        host=socket.gethostname(),
+        threads=torch.get_num_threads(),
+        parameters=sum(parameter.numel() for parameter in network.parameters()),
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Read, train, evaluate."""
+    began = time.perf_counter()
+    settings = parse_settings(argv)
+    # TODO 1: join the process group of all ranks, by gloo; torchrun has set its variables
+    device = torch.device("cpu")
+    torch.manual_seed(settings.seed)
+
+    if settings.dataset == "digits":
+        about = {"name": "digits", "synthetic": False}
+        train, test = split(*read_digits(), settings.seed)
+    else:
+        about = describe(settings.data_dir)
+        train, test = read_mnist(settings.data_dir)
+    # TODO 2: a sampler that gives this rank its share of the images, and this rank's part of the batch size
+    loader = DataLoader(train, batch_size=settings.batch_size, shuffle=True)
+
+    model = make_model(train.tensors[0].shape[-1]).to(device)
+    # TODO 3: wrap the model, so that the backward pass averages the gradients over the ranks
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
+    steps = settings.epochs * len(loader)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
+    introduce(train, test, steps=steps, network=model, device=device, about=about)
+
+    for epoch in range(settings.epochs):
+        # TODO 4: tell the sampler which epoch this is
+        train_epoch(model, loader, optimizer, schedule, epoch=epoch, every=settings.log_every, device=device)
+    evaluate(model, test, device)
+    emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
+
+
+if __name__ == "__main__":
+    main()

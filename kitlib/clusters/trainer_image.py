@@ -1,0 +1,51 @@
+"""The trainer image that was built for a cluster, remembered on the cluster itself, in a ConfigMap.
+
+So every job of every user has it, from any machine. It is built and pushed by `kitlib.container_images`.
+"""
+
+import re
+
+from kitlib import config
+from kitlib.errors import Rejected
+from kitlib.k8s import manifests, names
+from kitlib.k8s.client import Kube
+from kitlib.k8s.manifests import merge
+
+TRAINER = "trainyard/trainer"  # the image's name in every registry
+FOLDER = "trainer-image"  # of manifests/
+# The tags of https://hub.docker.com/r/pytorch/pytorch/tags, and an image there with another one.
+HUB_TAGS = r"latest|\d+\.\d+(?:\.\d+)?-cuda\d+(?:\.\d+)?-cudnn\d+-(?:runtime|devel)"
+MISSING = re.compile(rf"(?:(?:index\.)?docker\.io/)?pytorch/pytorch:(?!(?:{HUB_TAGS})$)([^@]+)")
+
+
+def missing_tag(image: str) -> str:
+    """Explain that Docker Hub has no such tag of PyTorch's official image; empty if it has, or may have."""
+    wrong = MISSING.fullmatch(image)
+    if wrong is None:
+        return ""
+    example = config.DEFAULT_IMAGE.rpartition(":")[2]
+    return f'Docker Hub has no tag "{wrong[1]}" of pytorch/pytorch; one that it has is "{example}"'
+
+
+def remember(kube: Kube, image: str) -> None:
+    """Write the image's reference to the cluster, where all its users may read it."""
+    now = config.read()
+    labels = names.labels(workshop=now.workshop, lifetime=now.lifetime)
+    del labels[names.EXPIRES]  # it stays as long as the cluster
+    for each in ("role", "rolebinding", "configmap"):
+        (item,) = manifests.read(config.manifests(FOLDER, f"{each}.yaml"))
+        own = {"data": {"image": image}} if each == "configmap" else {}
+        kube.apply(merge(item, {"metadata": {"labels": labels}} | own))
+
+
+def recall(kube: Kube) -> str | None:
+    """Read the image's reference from the cluster; None if none is remembered."""
+    (item,) = manifests.read(config.manifests(FOLDER, "configmap.yaml"))
+    meta = item["metadata"]
+    try:
+        found = kube.within(meta["namespace"]).find("ConfigMap", meta["name"])
+    except Rejected as error:
+        if error.status != 403:  # without an image there is no role that allows it
+            raise
+        return None
+    return found["data"]["image"] if found else None

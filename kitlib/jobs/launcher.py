@@ -1,0 +1,171 @@
+"""`launch`: check a job's objects against a cluster, then create them all, or none."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kitlib import config
+from kitlib.clusters import Cluster, connect
+from kitlib.clusters.trainer_image import missing_tag
+from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExists
+from kitlib.jobs import functions
+from kitlib.jobs.base import MAX_PROCESSES, Job
+from kitlib.jobs.indexed_job import IndexedJob
+from kitlib.jobs.sources import flags
+from kitlib.k8s import names
+from kitlib.k8s.api_errors import launch_rejected
+from kitlib.k8s.client import Kube
+from kitlib.k8s.job_kinds import KINDS
+from kitlib.k8s.manifests import Object, title
+from kitlib.k8s.priority import ensure_priority_class
+from kitlib.k8s.quantities import check_count
+from kitlib.runs.local_run import LocalRun
+from kitlib.runs.run import Run
+from kitlib.runs.status import find_main
+
+log = logging.getLogger(__name__)
+
+
+def launch(
+    job: Job | str | Path | Callable,
+    *,
+    cluster: Cluster | str = config.DEFAULT_CLUSTER,
+    replace: bool = False,
+    **options: Any,
+) -> Run | LocalRun | Any:
+    """Create a job's objects in a cluster and return the run.
+
+    A program or a function is launched as an `IndexedJob`. With ``nodes=0`` it needs no cluster: it runs on
+    this machine, in as many processes as ``processes_per_node`` says. A function without that number is
+    called in this process.
+
+    Args:
+        job: The job; or the path of a program, or a function, with the arguments of an `IndexedJob`.
+        cluster: The cluster, or its name.
+        replace: Delete an earlier run of this name first, and wait until its pods are gone.
+        options: Arguments of an `IndexedJob`: ``nodes=4, args={"epochs": 2}``.
+
+    Returns:
+        The run; of a function that is called in this process what it returns.
+
+    Raises:
+        BadInput: The cluster is at a cloud, and no image was built for it; or an argument is invalid.
+        RunExists: A run of this name exists, and ``replace`` is not given.
+        LaunchRejected: The API server rejected an object; nothing was left behind.
+
+    Example:
+        >>> run = launch("train.py", nodes=4)
+        >>> run.wait()
+        >>> launch(train, nodes=4, args={"epochs": 2})
+    """
+    if not isinstance(job, Job):
+        if not (isinstance(job, str | Path) or callable(job)):
+            example = 'kit.launch("train.py", nodes=4), or kit.launch(kit.IndexedJob("train.py"))'
+            raise BadInput("this is no job, no program and no function", about=repr(job), fix=example)
+        if options.get("nodes") == 0:
+            return launch_here(job, **options)
+        job, options = IndexedJob(job, **options), {}
+    if options:
+        about, fix = f"{job!r}, {', '.join(options)}", "give them to the job: kit.IndexedJob(…, nodes=4)"
+        raise BadInput("a job has its arguments already", about=about, fix=fix)
+    cluster = connect(cluster) if isinstance(cluster, str) else cluster
+    kube, job = cluster.kube, job.on(cluster)
+    objects = job.objects
+    main = objects[-1]
+    run = Run(kube, job.name, kind=main["kind"], cluster=cluster)
+    if replace:
+        Run(kube, job.name).delete()
+    elif find_main(kube, job.name) is not None:
+        raise RunExists(
+            "a run of this name exists",
+            about=run.about,
+            fix="kit.launch(job, replace=True) deletes it first; or give this one another name=",
+        )
+    _check_claims_and_secrets(kube, job, about=run.about)
+    if missing := missing_tag(job.image):
+        log.warning("%s: %s", run.about, missing)
+    for each in job.priorities:
+        ensure_priority_class(kube, each)
+    try:
+        for dry_run in (True, False):  # all are checked before the first is created
+            for index, each in enumerate(objects):
+                document = index
+                _create(kube, each, job.name, main=each is main, dry_run=dry_run)
+    except Rejected as error:
+        run.delete()
+        raise _launch_error(error, job, objects, document, cluster=kube.cluster) from error
+    except (KitError, KeyboardInterrupt):
+        run.delete()
+        raise
+    return run
+
+
+def launch_here(
+    program: str | Path | Callable,
+    *,
+    nodes: int = 0,
+    processes_per_node: int | None = None,
+    args: Mapping | Sequence = (),
+    name: str | None = None,
+) -> LocalRun | Any:
+    """Run a program or a function on this machine, in processes of torchrun; or a function in this one."""
+    if callable(program):
+        if processes_per_node is None:
+            given = functions.arguments(program, args)
+            with functions.alone():
+                return program(**given)
+        path = Path(f"{program.__name__}.py")
+        sources, words = {path.name: functions.program(program, args)}, []
+    else:
+        path, sources, words = config.find(program), None, flags(args)
+    processes = 1 if processes_per_node is None else processes_per_node
+    check_count(processes, what="processes_per_node", least=1, most=MAX_PROCESSES)
+    return LocalRun(name or path.stem, path, words, processes=processes, sources=sources)
+
+
+def _launch_error(
+    error: Rejected, job: Job, objects: Sequence[Object], document: int, *, cluster: str
+) -> LaunchRejected:
+    main = objects[-1]
+    operator = KINDS[main["kind"]].operator
+    install = f'kit.install("{operator}", cluster="{cluster}")'
+    if objects[document] is main and error.status == 404:
+        what = f"the cluster has no kind {main['kind']} in {main['apiVersion']}"
+        return LaunchRejected(what, about=f'{title(main)} in cluster "{cluster}"', fix=f"{install} brings it")
+    fix = "fix what is named, in job.patch(…) or in the arguments; job.manifest() shows it all"
+    if operator and "failed calling webhook" in error.what:
+        fix = f"its operator does not answer: {install} repairs it"
+    return launch_rejected(error, job.manifest(), document=document, fix=fix)
+
+
+def _create(kube: Kube, item: Object, run: str, *, main: bool, dry_run: bool) -> None:
+    """Create an object; one that is not the main object may replace what an earlier run left behind."""
+    old = None if main else kube.find(item["kind"], item["metadata"]["name"])
+    if old is not None:
+        if (old["metadata"].get("labels") or {}).get(names.RUN) != run:
+            about = f'{title(old)} in cluster "{kube.cluster}"'
+            raise RunExists(
+                "something else has the name of this run", about=about, fix="give it another name="
+            )
+        if dry_run:
+            return
+        kube.delete(item["kind"], item["metadata"]["name"])
+    kube.create(item, dry_run=dry_run)
+
+
+def _check_claims_and_secrets(kube: Kube, job: Job, *, about: str) -> None:
+    """Raise BadInput for a missing volume or Secret: pods would wait for it forever."""
+    for claim in job.claims:
+        if kube.find("PersistentVolumeClaim", claim) is None:
+            fix = f'cluster.create_volume("{claim}"); cluster.volumes() lists the existing ones'
+            raise BadInput(f'there is no volume "{claim}"', about=about, fix=fix)
+    for secret in job.secrets:
+        if kube.find("Secret", secret) is None:
+            raise BadInput(
+                f'there is no Secret "{secret}"',
+                about=about,
+                fix=f"kubectl create secret generic {secret} --from-literal=AWS_ACCESS_KEY_ID=…\n"
+                f"or, for an image: kubectl create secret docker-registry {secret} --docker-server=… "
+                "--docker-username=… --docker-password=…",
+            )

@@ -1,0 +1,120 @@
+"""CPUs and GPUs of a job's pods: what the job does not say is taken from the nodes of the cluster.
+
+A pod with GPUs has no CPU limit, which would starve its data loader. A pod without GPUs sees none: images
+with CUDA ask the NVIDIA container runtime for all GPUs of a node, unless NVIDIA_VISIBLE_DEVICES is ``void``.
+https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
+"""
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kitlib.clusters import Cluster
+from kitlib.clusters.nodes import GPU, is_ready, list_nodes
+from kitlib.errors import Rejected
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.quantities import parse_quantity
+
+NO_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+GPU_COUNT = "TRAINYARD_GPUS"  # with it a trainer can say that torch sees fewer GPUs than its pod requested
+NOT_READY = "node.kubernetes.io/not-ready"
+GPU_TOLERATION = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NodeResources:
+    """Allocatable resources of the nodes on which pods of a job may run.
+
+    Attributes:
+        cores: Of each node for pods without GPUs.
+        gpu_nodes: GPUs of each node for pods with GPUs.
+    """
+
+    cores: tuple[float, ...] = ()
+    gpu_nodes: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, cluster: Cluster, tolerations: Sequence[Mapping] = ()) -> "NodeResources":
+        """Read the nodes; where a user may not list them, the GPUs of the namespace's quota.
+
+        GPUs of a cloud's nodes that are not there, or not ready yet, count.
+
+        Args:
+            cluster: The cluster.
+            tolerations: Of all pods, by the settings.
+        """
+        every = _allowed(lambda: list_nodes(cluster.kube))
+        if every is None:
+            quotas = _allowed(lambda: cluster.kube.get_all("ResourceQuota")) or ()
+            hard = (each["spec"].get("hard") or {} for each in quotas)
+            return cls(gpu_nodes=tuple(int(each.get(f"requests.{GPU}", 0)) for each in hard))
+        usable = [each for each in every if is_ready(each) and not each["spec"].get("unschedulable")]
+        cpu_nodes = (each for each in usable if _tolerated(each, tolerations))
+        gpu_nodes = (each for each in usable if _tolerated(each, [*tolerations, GPU_TOLERATION]))
+        gpus = tuple(int(_allocatable(each, GPU)) for each in gpu_nodes)
+        cores = tuple(_allocatable(each, "cpu") for each in cpu_nodes)
+        return cls(cores, max(gpus, cluster.training_gpus(), key=sum))
+
+    def gpus_of_each(self, pods: int, *, processes: int = 1) -> int:
+        """Choose the GPUs of each of so many pods: one for each process, if there are enough; else fewer.
+
+        Example:
+            >>> NodeResources(gpu_nodes=(1, 1)).gpus_of_each(2)
+            1
+        """
+        for gpus in range(processes, 0, -1):
+            if sum(there // gpus for there in self.gpu_nodes) >= pods:
+                return gpus
+        if total := sum(self.gpu_nodes):
+            log.warning("%s pods train without GPUs: the nodes have %s; gpus=1 waits for more", pods, total)
+        return 0
+
+    def cpu_limit(self, pods: int, *, processes: int = 1) -> str:
+        """Compute the CPU limit of each of so many pods: a node's cores, divided by the pods on it.
+
+        It is at least one core for each process, which is also the limit where the nodes are not known.
+
+        Example:
+            >>> NodeResources(cores=(3.92, 3.92)).cpu_limit(4)
+            '1960m'
+        """
+        if not self.cores:
+            return str(processes)
+        share = max(self.cores) / math.ceil(pods / len(self.cores))
+        return f"{int(1000 * share)}m" if share > processes else str(processes)
+
+
+def _allowed(read: Callable[[], list[Object]]) -> list[Object] | None:
+    """Read objects; None where this user may not."""
+    try:
+        return read()
+    except Rejected as error:
+        if error.status != 403:
+            raise
+        return None
+
+
+def _allocatable(node: Object, what: str) -> float:
+    return parse_quantity(((node.get("status") or {}).get("allocatable") or {}).get(what, "0"))
+
+
+def _tolerated(node: Object, tolerations: Sequence[Mapping]) -> bool:
+    """Whether pods with these tolerations are scheduled on a node.
+
+    A node that has just become Ready keeps the taint of one that is not for a moment.
+    """
+    every = node["spec"].get("taints") or []
+    taints = [each for each in every if each["effect"] != "PreferNoSchedule" and each["key"] != NOT_READY]
+    return all(any(_matches(each, taint) for each in tolerations) for taint in taints)
+
+
+def _matches(toleration: Mapping, taint: Mapping) -> bool:
+    """Whether a toleration matches a taint, as ``core/v1`` defines it."""
+    return (
+        toleration.get("key", taint["key"]) == taint["key"]
+        and toleration.get("effect", taint["effect"]) == taint["effect"]
+        and (toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", ""))
+    )

@@ -1,0 +1,130 @@
+"""Speed-up of runs that differ in their number of workers: the time of a step, and what it consists of. Pure.
+
+A step's time is the median, which a few slow steps do not move. With a simulated accelerator, the computing
+time of a rank's batch is known. What the smallest run takes beyond it is not divided among workers (Amdahl,
+1967); what a larger run takes beyond both is the network's share.
+"""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from kitlib.display.tables import Table
+from kitlib.errors import BadInput
+from kitlib.metrics.events import Event, is_number
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A run's median step.
+
+    Attributes:
+        workers: The world size.
+        batch_size: Images of one rank in a step.
+        seconds: From one step to the next.
+        computing: Seconds that a simulated accelerator takes for ``batch_size`` images; None without one.
+        device: Of rank 0: ``cpu``, ``cuda:0``.
+    """
+
+    workers: int
+    batch_size: int
+    seconds: float
+    computing: float | None = None
+    device: str = "cpu"
+
+    @property
+    def images_per_s(self) -> float:
+        """Of all ranks together."""
+        return self.workers * self.batch_size / self.seconds
+
+
+def step_time(events: Iterable[Event], *, run: str) -> StepTime:
+    """Measure a run's steps by the ``step`` events of rank 0; pauses between epochs do not count.
+
+    Raises:
+        BadInput: It logged no two steps of an epoch, or not how many images its ranks take in a step.
+    """
+    own = [each for each in events if each.rank == 0]
+    steps = sorted((each for each in own if each.event == "step"), key=lambda each: each.time)
+    gaps = [
+        (after.time - before.time) / (after.fields["step"] - before.fields["step"])
+        for before, after in pairwise(steps)
+        if after.fields.get("epoch") == before.fields.get("epoch")
+    ]
+    start = next((each for each in own if each.event == "start"), None)
+    batch_size = start.fields.get("batch_size") if start else None
+    if not gaps or not is_number(batch_size):
+        raise BadInput(
+            "a step's time cannot be measured",
+            about=f"run {run}: {len(steps)} steps logged by rank 0, images of a rank in a step: {batch_size}",
+            fix="train for longer, or log every step: --log-every=1; `start` events need a batch_size",
+        )
+    rates = [each.fields["ms_per_image"] for each in own if each.event == "simulated_accelerator"]
+    computing = rates[0] * batch_size / 1000 if rates else None
+    device = str(start.fields.get("device", "cpu"))
+    return StepTime(start.world_size, batch_size, statistics.median(gaps), computing, device)
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Speed-up and efficiency of several runs relative to the smallest.
+
+    Attributes:
+        times: A run's median step each, by rising number of workers.
+    """
+
+    times: tuple[StepTime, ...]
+
+    @property
+    def simulated(self) -> bool:
+        """True if every run had a simulated accelerator."""
+        return all(each.computing is not None for each in self.times)
+
+    @property
+    def first(self) -> StepTime:
+        """The smallest run, to which the others are compared."""
+        return self.times[0]
+
+    @property
+    def not_divided(self) -> float:
+        """Seconds of a step that more workers do not shorten."""
+        return max(0.0, self.first.seconds - (self.first.computing or 0.0))
+
+    def speed_up(self, time: StepTime) -> float:
+        """Divide a run's images per second by those of the smallest."""
+        return time.images_per_s / self.first.images_per_s
+
+    def efficiency(self, time: StepTime) -> float:
+        """Divide the speed-up by what that many workers could reach; 1 is ideal."""
+        return self.speed_up(time) * self.first.workers / time.workers
+
+    def amdahl(self, time: StepTime) -> float:
+        """Predict the efficiency without a network: only computing is divided."""
+        step = (time.computing or 0.0) + self.not_divided
+        return time.batch_size / step / (self.first.batch_size / self.first.seconds)
+
+    def network(self, time: StepTime) -> float:
+        """Return the seconds of a step that are left: exchanging gradients, and waiting for each other."""
+        return max(0.0, time.seconds - (time.computing or 0.0) - self.not_divided)
+
+    def table(self) -> Table:
+        """Tabulate it, a row for each run."""
+        columns = ("workers", "images a worker", "ms a step", "images/s", "speed-up", "efficiency %")
+        if self.simulated:
+            columns += ("computing ms", "not divided ms", "network ms", "efficiency % by Amdahl")
+        return Table(columns, [self._row(each) for each in self.times])
+
+    def _row(self, time: StepTime) -> tuple:
+        row = (time.workers, time.batch_size, round(time.seconds * 1e3, 1), round(time.images_per_s, 1))
+        row += (round(self.speed_up(time), 2), round(100 * self.efficiency(time)))
+        if self.simulated:
+            parts = (time.computing, self.not_divided, self.network(time))
+            row += (*(round(part * 1e3, 1) for part in parts), round(100 * self.amdahl(time)))
+        return row
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()

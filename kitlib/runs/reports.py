@@ -1,0 +1,62 @@
+"""What a run's program reported, as a table and as a picture: from its log, or from TensorBoard's files."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kitlib.display.tracebacks import Line
+from kitlib.metrics import events
+from kitlib.metrics.events import Event
+from kitlib.metrics.tensorboard import read_tensorboard
+from kitlib.metrics.text import parse_text
+
+
+class Reports(ABC):
+    """The numbers of a run: on a cluster, or in processes of this machine."""
+
+    name: str
+
+    @abstractmethod
+    def _logs(self) -> Mapping[int | str, Sequence[Line]]:
+        """Read the lines of each rank."""
+
+    def metrics(
+        self, event: str | None = None, *, pattern: str | None = None, tensorboard: str | Path | None = None
+    ):
+        """Read what the program reported, as a pandas DataFrame: a row a JSON line, or a line that matches.
+
+        Args:
+            event: Only lines of this kind: ``step``, ``epoch``, ``eval`` …
+            pattern: A regular expression with named groups, for a program that prints no JSON; each line
+                that matches is a ``step``. By default, of such a program, numbers after the word loss.
+            tensorboard: A folder here with event files of TensorBoard, to read instead.
+
+        Returns:
+            Columns event, time, rank, world_size, and those of the program: ``loss``, ``accuracy`` …
+
+        Raises:
+            BadInput: The pattern is no regular expression, or the folder has no event files.
+
+        Example:
+            >>> run.metrics(pattern=r"epoch (?P<epoch>\\d+): top-1 (?P<accuracy>[\\d.]+)")
+        """
+        import pandas  # half a second, and seldom needed
+
+        columns = ["event", "time", "rank", "world_size"]
+        frame = pandas.DataFrame(events.rows(self.reports(pattern=pattern, tensorboard=tensorboard), event))
+        return frame if len(frame) else pandas.DataFrame(columns=columns)
+
+    def plot(self, *, pattern: str | None = None, tensorboard: str | Path | None = None):
+        """Draw the loss by rank.
+
+        Args:
+            pattern: As for :meth:`metrics`, with a group ``loss``: ``r"loss[=: ]+(?P<loss>\\S+)"``.
+            tensorboard: As for :meth:`metrics`; the tag with the word loss is drawn.
+        """
+        from kitlib.widgets.plots import plot_loss  # matplotlib takes half a second
+
+        return plot_loss(self.reports(pattern=pattern, tensorboard=tensorboard), title=self.name)
+
+    def reports(self, *, pattern: str | None = None, tensorboard: str | Path | None = None) -> list[Event]:
+        """Parse what the program reported, of all ranks; the arguments are those of :meth:`metrics`."""
+        return read_tensorboard(tensorboard) if tensorboard else parse_text(self._logs(), pattern)

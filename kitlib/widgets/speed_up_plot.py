@@ -1,0 +1,66 @@
+"""Speed-up of runs as a static plot: what a step's time consists of, and the efficiency beside it."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kitlib.metrics.speed_up import StepTimes
+from kitlib.widgets.plots import THEME, Picture, tidy
+
+LOOKS = (  # label, colour, hatching: told apart without colours as well
+    ("computing (simulated)", THEME.lines[0], None),
+    ("not divided", THEME.lines[7], "...."),
+    ("network and waiting", THEME.lines[1], "////"),
+)
+
+
+def plot_speed_up(speed_up: StepTimes) -> Picture:
+    """Plot the parts of a step in milliseconds, and the efficiency in percent, by number of workers."""
+    figure = Figure(figsize=(9, 3.4), layout="constrained", facecolor=THEME.ground)
+    parts, curve = figure.subplots(1, 2)
+    names = [str(each.workers) for each in speed_up.times]
+    _draw_parts(parts, speed_up, names)
+    _draw_efficiency(curve, speed_up, names)
+    kind = "simulated accelerator" if speed_up.simulated else speed_up.first.device
+    for axes, title in ((parts, f"A step, {kind}"), (curve, "Efficiency")):
+        axes.set_title(title, loc="left", color=THEME.text)
+        axes.set_xlabel("workers")
+        tidy(axes)
+    reached = (f"{speed_up.speed_up(each):.2f} with {each.workers}" for each in speed_up.times)
+    return Picture(figure, f"Speed-up, {kind}: {', '.join(reached)}")
+
+
+def _draw_parts(axes: Axes, speed_up: StepTimes, names: Sequence[str]) -> None:
+    if not speed_up.simulated:
+        axes.bar(names, [each.seconds * 1e3 for each in speed_up.times], color=THEME.lines[0], width=0.6)
+    else:
+        times = speed_up.times
+        parts = ([each.computing for each in times], [speed_up.not_divided] * len(times))
+        parts = (*parts, [speed_up.network(each) for each in times])
+        below = [0.0] * len(times)
+        for (label, colour, hatch), seconds in zip(LOOKS, parts, strict=True):
+            heights = [each * 1e3 for each in seconds]
+            look = {"color": colour, "hatch": hatch, "edgecolor": THEME.ground, "width": 0.6}
+            axes.bar(names, heights, bottom=below, label=label, **look)
+            below = [base + height for base, height in zip(below, heights, strict=True)]
+        axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3)
+    axes.set_ylabel("ms")
+
+
+def _draw_efficiency(axes: Axes, speed_up: StepTimes, names: Sequence[str]) -> None:
+    measured = [100 * speed_up.efficiency(each) for each in speed_up.times]
+    axes.plot(names, [100] * len(names), color=THEME.text, linestyle=":", label="ideal")
+    if speed_up.simulated:
+        predicted = [100 * speed_up.amdahl(each) for each in speed_up.times]
+        axes.plot(names, predicted, color=THEME.lines[1], linestyle="--", marker="s", label="by Amdahl's law")
+        axes.fill_between(
+            names, measured, predicted, color=THEME.lines[1], alpha=0.2, label="network's share"
+        )
+    axes.plot(names, measured, color=THEME.lines[0], marker="o", label="measured")
+    for name, percent, time in zip(names, measured, speed_up.times, strict=True):
+        speed = f"×{speed_up.speed_up(time):.2f}"
+        axes.annotate(speed, (name, percent), (0, -14), textcoords="offset points", ha="center", fontsize=9)
+    axes.set(ylabel="%", ylim=(0, 115))
+    axes.margins(x=0.15)
+    axes.legend(frameon=False, fontsize=8, loc="lower left")
