@@ -44,7 +44,7 @@ RUN_OPTIONS += $(call option,KUBECONFIG,--kubeconfig) $(call option,CONTEXT,--co
 endif
 
 .PHONY: help bundle setup run lab browser lint test test-quick test-slow test-all test-each test-plain test-clouds \
-	test-clouds-slow test-courses soak-elastic bench wheel pins clean
+	test-clouds-slow test-courses soak-elastic soak fuzz bench site slides diagrams wheel pins clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,11 +96,32 @@ test-clouds-slow:
 test-courses: setup  ## the whole course on each simulated cloud, or on those whose files COURSES names
 	$(PYTEST) -m slow -s $(COURSES)
 
+soak: setup  ## disturb a cluster of thirty attendees for an hour; HOURS=, SEED=N does the same again; CREATE=200 clusters
+	$(BIN)/python tools/soak_cluster.py $(call option,HOURS,--hours) $(call option,SEED,--seed) $(call option,CREATE,--create)
+
+fuzz: setup  ## fuzz what takes bytes from pods and users; TARGET= of tests/fuzz, by default all; SECONDS= each, by default 60
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --target build/fuzz atheris
+	PYTHONPATH=build/fuzz nice -n 19 $(BIN)/python -m tests.fuzz $(or $(SECONDS),60) $(TARGET)
+
 soak-elastic: setup  ## disturb an elastic run for ten minutes, at random; SEED=N does the same again
 	$(BIN)/python tools/soak_elastic.py $(if $(SEED),--seed $(SEED))
 
 bench: setup  ## measure this kit beside its peers, in one run
 	$(BIN)/python -m bench
+
+site: setup  ## build the web site of README, executed notebooks and docs in build/site; `make run` executes them
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python build/site-environment
+	VIRTUAL_ENV=build/site-environment $(BIN)/uv pip install --quiet -c constraints.txt myst-nb sphinx sphinx-book-theme
+	build/site-environment/bin/python tools/build_site.py
+
+slides:  ## make build/slides.html of docs/slides.md; needs Node.js
+	npm install --silent --no-save --no-package-lock --prefix build @marp-team/marp-cli@4.5.1
+	mkdir -p build/images && cp docs/images/*.svg build/images/
+	build/node_modules/.bin/marp docs/slides.md --output build/slides.html
+
+diagrams:  ## render docs/diagrams as pictures; needs Node.js
+	npm install --silent --no-save --no-package-lock --prefix build @terrastruct/d2@0.1.33
+	cp tools/diagrams.mjs build/ && node build/diagrams.mjs
 
 wheel: setup  ## make the control plane a Python package for machines without Go, in dist/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[compiler]"

@@ -5,11 +5,12 @@ A checkout has them beside the packages; `kitlib.config.DATA` finds either. All 
 
 from setuptools import find_packages, setup
 
+PACKAGES = ("kitlib*", "clouds*", "workshop*", "exercises*", "localkube*")
 FOLDERS = {
     f"kitlib.data.{name}": name for name in ("datasets", "images", "manifests", "operators", "trainers")
 }
 
 setup(
-    packages=[*find_packages(include=["kitlib*", "clouds*", "workshop*", "localkube*"]), *FOLDERS],
+    packages=[*find_packages(include=PACKAGES), *FOLDERS],
     package_dir=FOLDERS,
 )

@@ -48,6 +48,9 @@ def _create(options: argparse.Namespace) -> dict[str, Any]:
         mode=options.mode,
         container_log_max_size=memory_bytes(options.container_log_max_size),
         container_log_max_files=options.container_log_max_files,
+        pod_pids_limit=options.pod_pids_limit,
+        eviction_hard=options.eviction_hard,
+        eviction_pressure_transition_period=options.eviction_pressure_transition_period,
         token_webhook=options.token_webhook,
     )
     return lifecycle.create(
@@ -95,8 +98,9 @@ def _cache(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _doctor(options: argparse.Namespace) -> dict[str, Any]:
     from localkube import host
+    from localkube.cluster.seccomp import compile_filter
 
-    return host.inspect_host().as_dict()
+    return host.inspect_host().as_dict() | {"seccomp": bool(compile_filter())}
 
 
 def _kubectl(options: argparse.Namespace) -> list[str]:
@@ -185,6 +189,21 @@ def _add_create(verbs: Any) -> None:
     create.add_argument("--port", type=int, default=0, help="of the API on 127.0.0.1")
     create.add_argument("--container-log-max-size", default="10Mi", metavar="SIZE")
     create.add_argument("--container-log-max-files", type=int, default=5, metavar="NUMBER")
+    create.add_argument(
+        "--pod-pids-limit", type=int, default=4096, metavar="NUMBER", help="processes and threads of a pod"
+    )
+    create.add_argument(
+        "--eviction-hard",
+        metavar="THRESHOLDS",
+        help="as a kubelet's: memory.available<100Mi,nodefs.available<10%%; empty for none",
+    )
+    create.add_argument(
+        "--eviction-pressure-transition-period",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="for which a node reports pressure after it has passed",
+    )
     create.add_argument(
         "--token-webhook",
         metavar="URL",

@@ -26,7 +26,7 @@ PATCHES = {
 }
 # The whole object is not worth writing when nobody reads it.
 BRIEF = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-CONNECTIONS = 12
+CONNECTIONS, REQUEST_SECONDS, REPLACEMENT_SECONDS = 12, 30, 60.0
 # Names of simulated nodes begin so.
 SIMULATED_PREFIX = "simulated-"
 WATCH_LINE = 16 * 1024 * 1024
@@ -68,20 +68,42 @@ class Api:
     ) -> None:
         self.server = server.rstrip("/")
         self._connections = connections
+        self._certificate = cert_file, key_file
         self._tls = ssl.create_default_context(cafile=str(ca_file))
-        self._tls.load_cert_chain(str(cert_file), str(key_file))
+        self._tls.load_cert_chain(*self._certificate)
         self._session: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
+        self._watches: set[aiohttp.ClientResponse | None] = set()
 
     async def __aenter__(self) -> "Api":
-        # Few connections: under load a new one, with its handshake, costs more than waiting for an old one.
-        self._session = self._open(connections=self._connections, total=30, buffer=2**18)
-        self._streams = self._open(connections=0, total=None, buffer=WATCH_LINE)
+        self._open_sessions()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self._session.close()
         await self._streams.close()
+
+    async def follow_renewals(self) -> None:
+        """Take each renewed certificate into use, for ever: the API server refuses one that has expired."""
+        async for _ in replacements(self._certificate[0]):
+            try:
+                self._tls.load_cert_chain(*self._certificate)
+            except OSError as error:
+                log.warning("the renewed certificate cannot be used: %s", error)
+                continue
+            former, watches = (self._session, self._streams), set(self._watches)
+            self._open_sessions()
+            await asyncio.sleep(REQUEST_SECONDS)  # until what was asked before is answered
+            for answer in watches & self._watches:  # a session's end alone would not wake them
+                answer.content.set_exception(aiohttp.ClientConnectionError("the certificate was renewed"))
+            for session in former:
+                await session.close()
+            log.info("the certificate was renewed")
+
+    def _open_sessions(self) -> None:
+        # Few connections: under load a new one, with its handshake, costs more than waiting for an old one.
+        self._session = self._open(connections=self._connections, total=REQUEST_SECONDS, buffer=2**18)
+        self._streams = self._open(connections=0, total=None, buffer=WATCH_LINE)
 
     def _open(self, *, connections: int, total: float | None, buffer: int) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -155,10 +177,12 @@ class Api:
         Raises:
             ApiError: It ended otherwise than by its own timeout.
         """
+        answer = None
         try:
             async with self._streams.get(self.server + path, params=params) as answer:
                 if answer.status >= 400:
                     raise _error(answer.status, await answer.read())
+                self._watches.add(answer)
                 async for line in answer.content:
                     if line.startswith(b'{"type":"ERROR"'):
                         status = json.loads(line)["object"]
@@ -166,6 +190,20 @@ class Api:
                     yield line
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ApiError(0, "Unreachable", f"watch {path}: {error or type(error).__name__}") from error
+        finally:
+            self._watches.discard(answer)
+
+
+async def replacements(path: Path, *, period: float = REPLACEMENT_SECONDS) -> AsyncIterator[None]:
+    """Yield each time when a file was replaced by another, at most ``period`` seconds later."""
+    seen = path.stat().st_mtime_ns
+    while True:
+        await asyncio.sleep(period)
+        with contextlib.suppress(FileNotFoundError):
+            now = path.stat().st_mtime_ns
+            if now != seen:
+                seen = now
+                yield
 
 
 class NodeApi(Api):
@@ -303,7 +341,10 @@ class Informer:
             change = "MODIFIED" if before else "ADDED"
             self.store[key] = item
         for callback in self._callbacks:
-            callback(change, item, before)
+            try:
+                callback(change, item, before)
+            except Exception:  # one strange object must not end the watch of all others
+                log.exception("%s %s of %s was not taken in", change, "/".join(key), self._path)
 
 
 def is_on_simulated_node(line: bytes) -> bool:

@@ -10,6 +10,8 @@ from localkube.host import HostInfo
 from localkube.kubelet.logs.container_log import LogLimits
 from localkube.kubelet.nodes.node import NodeSettings
 from localkube.kubelet.quantity import parse
+from localkube.kubelet.resources.cgroups import PIDS_LIMIT
+from localkube.kubelet.resources.pressure import TRANSITION_SECONDS, parse_thresholds
 
 MOST_NODES = 100
 MODES = ("auto", "namespaces", "plain")
@@ -31,6 +33,10 @@ class ClusterSpec:
         mode: ``namespaces``, ``plain``, or ``auto``: namespaces where the machine allows them.
         container_log_max_size: Bytes after which a container's log goes on in a new file.
         container_log_max_files: How many files of a container's log are kept.
+        pod_pids_limit: Processes and threads of a pod, where control groups can be written; 0 for any number.
+        eviction_hard: Thresholds as a kubelet's: ``memory.available<100Mi,nodefs.available<10%``; empty for
+            none, None for those of ``kubelet.resources.pressure``.
+        eviction_pressure_transition_period: Seconds for which a node reports pressure after it has passed.
         token_webhook: ``http://127.0.0.1:PORT/PATH``: a server on this machine that is asked, by TokenReview,
             whose a bearer token is that the cluster did not issue.
     """
@@ -45,6 +51,9 @@ class ClusterSpec:
     mode: str = "auto"
     container_log_max_size: int = LogLimits.bytes
     container_log_max_files: int = LogLimits.files
+    pod_pids_limit: int = PIDS_LIMIT
+    eviction_hard: str | None = None
+    eviction_pressure_transition_period: float = TRANSITION_SECONDS
     token_webhook: str | None = None
 
     def __post_init__(self) -> None:
@@ -64,6 +73,18 @@ class ClusterSpec:
                 "a container's log has at least 2 files, of at least one byte",
                 about=f"{self.container_log_max_files} files of {self.container_log_max_size} bytes",
                 fix="correct --container-log-max-size and --container-log-max-files",
+            )
+        try:
+            parse_thresholds(self.eviction_hard or "")
+        except ValueError as error:
+            raise LocalClusterError(
+                str(error), about=self.eviction_hard or "", fix="correct --eviction-hard, or leave it out"
+            ) from error
+        if self.pod_pids_limit < 0 or self.eviction_pressure_transition_period < 0:
+            raise LocalClusterError(
+                "a limit of processes and a period are not negative",
+                about=f"{self.pod_pids_limit} processes, {self.eviction_pressure_transition_period} s",
+                fix="correct --pod-pids-limit and --eviction-pressure-transition-period",
             )
         if self.gpus is not None and not 0 <= self.gpus <= 64:
             raise LocalClusterError(

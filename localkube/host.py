@@ -11,8 +11,15 @@ from typing import Any
 from localkube.errors import LocalClusterError
 from localkube.paths import state_dir
 from localkube.runtime import syscalls
+from localkube.runtime.container_spec import LinuxIdMapping
+from localkube.runtime.namespaces import new_user_namespace
 
 CAP_SYS_ADMIN = 21
+RANGE = 65536
+# For the pods of root, where /etc/subuid has none: between systemd's ranges for containers and for foreign
+# files (https://systemd.io/UIDS-GIDS/), and below 2**31, which some programs cannot count to.
+OWN_RANGES = (0x70000000, (0x7FFE0000 - 0x70000000) // RANGE)
+FEWEST_RANGES = 256
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -36,6 +43,24 @@ class Namespaces:
 
 
 @dataclass(frozen=True)
+class IdRanges:
+    """Ranges of users and groups for pods; by default the user's own alone.
+
+    Attributes:
+        first: The first id of the first range.
+        size: Ids in a range.
+        count: Ranges; with a single one, all pods share it.
+        idmap: Files are shifted into a pod's range when they are mounted; without that, volumes belong to
+            the single range.
+    """
+
+    first: int = 0
+    size: int = 1
+    count: int = 1
+    idmap: bool = False
+
+
+@dataclass(frozen=True)
 class HostInfo:
     """The machine's properties; ``memory`` and ``disk_free`` in bytes."""
 
@@ -47,6 +72,7 @@ class HostInfo:
     disk_path: str
     gpus: tuple[Gpu, ...]
     namespaces: Namespaces
+    pod_users: IdRanges
 
     @property
     def mode(self) -> str:
@@ -71,6 +97,7 @@ def inspect_host() -> HostInfo:
         disk_path=str(place),
         gpus=gpus(),
         namespaces=namespaces(),
+        pod_users=pod_users(place),
     )
 
 
@@ -127,6 +154,42 @@ def namespaces() -> Namespaces:
     if not problem:
         return Namespaces(True, user)
     return Namespaces(False, user, problem, remedy())
+
+
+def pod_users(place: Path) -> IdRanges:
+    """Find the ids for pods, and whether files below ``place`` can be shifted into their ranges.
+
+    Root's subordinate ids in /etc/subuid and /etc/subgid are taken if there are enough of them.
+    """
+    if platform.system() != "Linux" or not _is_administrator():
+        return IdRanges()
+    first, count = _subordinate_ids() or OWN_RANGES
+    mapping = LinuxIdMapping(0, first, RANGE)
+    try:
+        made = new_user_namespace(mapping)
+    except OSError:
+        # Root of a container that has no such ids: it is not the machine's root, and its pods have its id.
+        return IdRanges()
+    source = os.open(place, os.O_PATH | os.O_CLOEXEC)
+    try:
+        os.close(syscalls.open_idmapped_tree(source, made))
+    except OSError:
+        return IdRanges(first, RANGE)
+    finally:
+        os.close(source)
+        os.close(made)
+    return IdRanges(first, RANGE, count, idmap=True)
+
+
+def _subordinate_ids() -> tuple[int, int] | None:
+    """Return the first of root's subordinate ids, and how many ranges they are; None if too few."""
+    found = []
+    for path in ("/etc/subuid", "/etc/subgid"):
+        lines = Path(path).read_text().splitlines() if os.path.exists(path) else []
+        fields = (line.split(":") for line in lines)
+        found.append({(int(start), int(size)) for name, start, size in fields if name in ("root", "0")})
+    both = max(found[0] & found[1], key=lambda each: each[1], default=(0, 0))
+    return (both[0], both[1] // RANGE) if both[1] >= FEWEST_RANGES * RANGE else None
 
 
 def _is_administrator() -> bool:

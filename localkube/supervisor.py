@@ -8,19 +8,24 @@ kernel ends the runtime with it.
 import asyncio
 import contextlib
 import fcntl
+import functools
+import itertools
 import json
 import logging
 import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from localkube.controlplane.disk_reserve import DiskReserve
 from localkube.host import start_time
+from localkube.network import accepting
 from localkube.network.relay import carry
 from localkube.paths import write_private
 from localkube.runtime import plain, syscalls
@@ -32,9 +37,13 @@ log = logging.getLogger(__name__)
 RUNTIME_INIT = Path(__file__).parent / "runtime" / "init.py"
 RESTART_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_SECONDS = 60.0
+API_SERVER, READY_SECONDS = "kube-apiserver", 10.0
 # Some components wait so long for the API server, and end: that is no fault of theirs on a slow machine.
 AT_ONCE_SECONDS = 10.0
 ANSWER_POLL_SECONDS = 0.02
+MOST_TOKEN_REVIEWS = 256
+# Twice a day; they are valid for thirty days more when it is time.
+RENEW_SECONDS = 12 * 3600
 MOST_LOG_BYTES, ROTATE_SECONDS = 10 * 2**20, 60
 
 
@@ -67,6 +76,9 @@ class Supervisor:
         self._processes: dict[str, dict[str, int | None]] = {}
         self._crashes: dict[str, dict[str, int]] = {}
         self._stopping = asyncio.Event()
+        # While it is not set, nobody is let in. A cluster that begins is waited for by who began it.
+        self._api_ready = asyncio.Event()
+        self._api_ready.set()
 
     async def run(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -90,6 +102,8 @@ class Supervisor:
             start_task(self._start_late(), name="late components")
             start_task(self._serve(listener), name="forwarder")
             start_task(rotate_logs(self._root / "logs"), name="logs")
+            start_task(DiskReserve(self._root / "etcd.reserve").keep(), name="disk reserve")
+            start_task(keep_certificates(self._root), name="certificates")
             stop = asyncio.create_task(self._stopping.wait())
             await asyncio.wait([stop, self._client.gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -134,6 +148,17 @@ class Supervisor:
         }
         await self._client.call(component.op, **order)
 
+    async def _start_at_last(self, component: ManagedProcess) -> None:
+        """Start a component as often as it takes: a full disk or a lack of memory passes."""
+        for refusals in itertools.count():
+            try:
+                await self._start(component)
+                return
+            except RuntimeCallError as error:
+                delay = _restart_delay(refusals)
+                log.warning("%s cannot be started: %s; trying again in %s s", component.name, error, delay)
+            await asyncio.sleep(delay)
+
     async def _start_late(self) -> None:
         """Start what needs the API once it responds."""
         while not await self._api_answers():  # noqa: ASYNC110 - a listener's birth cannot be watched
@@ -143,7 +168,7 @@ class Supervisor:
         for component in sorted(late, key=lambda component: component.delay):
             await asyncio.sleep(answered + component.delay - asyncio.get_running_loop().time())
             if not self._stopping.is_set():
-                await self._start(component)
+                await self._start_at_last(component)
 
     async def _api_answers(self) -> bool:
         """Check whether the API server serves, not only listens, by a plain-text request that it refuses."""
@@ -159,11 +184,35 @@ class Supervisor:
             except OSError:
                 return False
 
+    async def _let_in_when_ready(self) -> None:
+        """Let clients in once the API server is ready: before, it forbids what its caches do not have yet."""
+        tls = ssl.create_default_context(cafile=str(self._root / "pki" / "ca.crt"))
+        while not await self._api_is_ready(tls):  # noqa: ASYNC110 - readiness cannot be watched
+            await asyncio.sleep(ANSWER_POLL_SECONDS)
+        self._api_ready.set()
+
+    async def _api_is_ready(self, tls: ssl.SSLContext) -> bool:
+        try:
+            inside = await self._connect(ready=False)
+            reader, writer = await asyncio.open_connection(sock=inside, ssl=tls, server_hostname="localhost")
+        except (OSError, RuntimeCallError):
+            return False
+        try:
+            writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
+            return b" 200 " in await asyncio.wait_for(reader.readline(), READY_SECONDS)
+        except OSError:  # a timeout is one
+            return False
+        finally:
+            writer.close()
+
     def _exited(self, entry: dict[str, Any]) -> None:
         name = entry["id"].rsplit(".", 1)[0]
         component = self._components.get(name)
         if entry["owner"] == "component" and component and not self._stopping.is_set():
             start_task(self._restart(component, entry), name=f"restart {name}")
+            if name == API_SERVER:
+                self._api_ready.clear()
+                start_task(self._let_in_when_ready(), name="readiness")
 
     async def _restart(self, component: ManagedProcess, entry: dict[str, Any]) -> None:
         code = os.waitstatus_to_exitcode(entry["status"])
@@ -172,13 +221,13 @@ class Supervisor:
             self._record_crash(component.name, code)
         if lived > STEADY_SECONDS:
             component.crashes = 0
-        delay = RESTART_DELAYS[min(component.crashes, len(RESTART_DELAYS) - 1)]
+        delay = _restart_delay(component.crashes)
         component.crashes += 1
         log.warning("%s ended with %s; starting it again in %s s", component.name, code, delay)
         with contextlib.suppress(RuntimeExited):
             await self._client.call("delete", id=entry["id"])
             await asyncio.sleep(delay)
-            await self._start(component)
+            await self._start_at_last(component)
 
     def _record_crash(self, name: str, code: int) -> None:
         """Record crashes at the start for whoever waits for the cluster."""
@@ -190,33 +239,46 @@ class Supervisor:
     async def _keep_gateway(self) -> None:
         """Run the gateway in the host's network, and restart it."""
         while not self._stopping.is_set():
-            _, descriptors = await self._client.call("open_gateway")
-            gate = descriptors[0]
-            argv = [word.replace("{fd}", str(gate)) for word in self._plan["gateway"]]
-            output = os.open(
-                self._root / "logs" / "gateway.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-            )
-            self._gateway = subprocess.Popen(  # noqa: ASYNC220 - a fork, and no wait
-                argv, pass_fds=[gate], stdin=subprocess.PIPE, stdout=output, stderr=output
-            )
-            self._note("gateway", self._gateway.pid)
-            os.close(gate)
-            os.close(output)
-            code = await asyncio.to_thread(self._gateway.wait)
+            try:
+                _, (gate,) = await self._client.call("open_gateway")
+                self._start_gateway(gate)
+                ended = f"ended with {await asyncio.to_thread(self._gateway.wait)}"
+            except (OSError, RuntimeCallError) as error:
+                ended = f"cannot be started: {error}"
             if not self._stopping.is_set():
-                log.warning("the gateway ended with %s; starting it again", code)
+                log.warning("the gateway %s; starting it again", ended)
                 await asyncio.sleep(1)
+
+    def _start_gateway(self, gate: int) -> None:
+        argv = [word.replace("{fd}", str(gate)) for word in self._plan["gateway"]]
+        try:
+            with open(self._root / "logs" / "gateway.log", "ab", opener=_private) as output:
+                self._gateway = subprocess.Popen(
+                    argv, pass_fds=[gate], stdin=subprocess.PIPE, stdout=output, stderr=output
+                )
+        finally:
+            os.close(gate)
+        with contextlib.suppress(OSError):  # a full disk; it ends with this process all the same
+            self._note("gateway", self._gateway.pid)
 
     # The API on the host.
 
     async def _serve(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        listener.setblocking(False)
-        while True:
-            client, _ = await loop.sock_accept(listener)
-            start_task(self._forward(client), name="connection")
+        most = accepting.use_all_descriptors()
+        await accepting.accept(listener, self._forward, most=most, admit=accepting.is_ours)
 
-    async def _connect(self) -> socket.socket:
+    async def _forward(self, client: socket.socket) -> None:
+        try:
+            inside = await self._connect()
+        except (OSError, RuntimeCallError, RuntimeExited):
+            client.close()
+            return
+        await carry(client, inside)
+
+    async def _connect(self, *, ready: bool = True) -> socket.socket:
+        """Connect to the API server, by default only while it is ready."""
+        if ready and not self._api_ready.is_set():
+            raise ConnectionRefusedError
         _, descriptors = await self._client.call("socket")
         inside = socket.socket(fileno=descriptors[0])
         inside.setblocking(False)
@@ -231,13 +293,11 @@ class Supervisor:
 
     async def _let_out(self, inside: list[Any], outside: list[Any]) -> None:
         _, descriptors = await self._client.call("socket")
-        loop, listener = asyncio.get_running_loop(), socket.socket(fileno=descriptors[0])
+        listener = socket.socket(fileno=descriptors[0])
         listener.bind(tuple(inside))
         listener.listen()
-        listener.setblocking(False)
-        while True:
-            client, _ = await loop.sock_accept(listener)
-            start_task(self._lead_out(client, tuple(outside)), name="token review")
+        lead_out = functools.partial(self._lead_out, to=tuple(outside))
+        await accepting.accept(listener, lead_out, most=MOST_TOKEN_REVIEWS)
 
     async def _lead_out(self, client: socket.socket, to: tuple[str, int]) -> None:
         there = socket.socket()
@@ -250,13 +310,22 @@ class Supervisor:
             return
         await carry(client, there)
 
-    async def _forward(self, client: socket.socket) -> None:
+
+def _restart_delay(failures: int) -> float:
+    return RESTART_DELAYS[min(failures, len(RESTART_DELAYS) - 1)]
+
+
+async def keep_certificates(root: Path) -> None:
+    """Renew the certificates before they expire, for ever, in a process that takes its memory with it."""
+    while True:
+        await asyncio.sleep(RENEW_SECONDS)
+        command = [sys.executable, "-m", "localkube.controlplane.renewal", str(root)]
         try:
-            inside = await self._connect()
-        except (OSError, RuntimeCallError, RuntimeExited):
-            client.close()
-            return
-        await carry(client, inside)
+            renewal = await asyncio.create_subprocess_exec(*command, stdin=subprocess.DEVNULL)
+            if code := await renewal.wait():
+                log.warning("certificates cannot be renewed: exit status %s; trying again", code)
+        except OSError as error:
+            log.warning("certificates cannot be renewed: %s; trying again", error)
 
 
 async def rotate_logs(folder: Path) -> None:
@@ -283,10 +352,14 @@ def rotate(folder: Path, *, most: int = MOST_LOG_BYTES) -> None:
 def _copy_end(source: Path, goal: Path, most: int) -> None:
     with (
         source.open("rb") as read,
-        open(goal, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as write,
+        open(goal, "wb", opener=_private) as write,
     ):
         read.seek(-min(most, source.stat().st_size), os.SEEK_END)
         shutil.copyfileobj(read, write)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ The event loop holds tasks weakly, so an unreferenced one may be collected while
 
 import asyncio
 import logging
+import os
 from collections.abc import Coroutine
 from typing import Any
 
@@ -12,11 +13,20 @@ log = logging.getLogger(__name__)
 _running: set[asyncio.Task] = set()
 
 
-def start_task(work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task:
-    """Start a task that logs a failure at once."""
+def start_task(work: Coroutine[Any, Any, Any], *, name: str, critical: bool = False) -> asyncio.Task:
+    """Start a task that logs a failure at once.
+
+    Args:
+        work: The coroutine.
+        name: For the log.
+        critical: This process is of no use without it: a failure ends it at once, as a kill would, and the
+            supervisor starts another one.
+    """
     task = asyncio.create_task(work, name=name)
     _running.add(task)
     task.add_done_callback(_report)
+    if critical:
+        task.add_done_callback(_end_process)
     return task
 
 
@@ -24,3 +34,9 @@ def _report(task: asyncio.Task) -> None:
     _running.discard(task)
     if not task.cancelled() and task.exception():
         log.error("%s failed", task.get_name(), exc_info=task.exception())
+
+
+def _end_process(task: asyncio.Task) -> None:
+    if not task.cancelled() and task.exception():
+        log.critical("nothing works without %s: this process ends, to be started again", task.get_name())
+        os._exit(1)

@@ -14,13 +14,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
+OPTIONAL = ("compiler", "fuzz", "site")
 HEADER = "# Written by tools/pin.py: what the tests ran with. Ranges are in pyproject.toml.\n"
 
 
 def requirements(pyproject: Path = ROOT / "pyproject.toml") -> list[Requirement]:
-    """List what the project and its extras declare, but for ``compiler``, which not all machines install."""
+    """List what the project and its extras declare, but for those of OPTIONAL, which few install."""
     project = tomllib.loads(pyproject.read_text())["project"]
-    extras = [lines for name, lines in project["optional-dependencies"].items() if name != "compiler"]
+    extras = [lines for name, lines in project["optional-dependencies"].items() if name not in OPTIONAL]
     return [Requirement(line) for line in sum(extras, project["dependencies"])]
 
 
@@ -51,12 +52,11 @@ def render(pins: dict[str, str]) -> str:
     return HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
 
 
-def compiler(target: Path, pyproject: Path = ROOT / "pyproject.toml") -> dict[str, str]:
-    """Return the pins of the ``compiler`` extra: as installed, or as they were."""
+def optional(target: Path, pyproject: Path = ROOT / "pyproject.toml") -> dict[str, str]:
+    """Return the pins of the OPTIONAL extras: as installed, or as they were."""
     project = tomllib.loads(pyproject.read_text())["project"]
-    names = {
-        canonicalize_name(Requirement(line).name) for line in project["optional-dependencies"]["compiler"]
-    }
+    extras = project["optional-dependencies"]
+    names = {canonicalize_name(Requirement(line).name) for each in OPTIONAL for line in extras[each]}
     had = dict(line.split("==") for line in target.read_text().splitlines() if not line.startswith("#"))
     installed = {found.name: found.version for found in metadata.distributions() if found.name in names}
     return {name: installed.get(name) or had[name] for name in names}
@@ -69,5 +69,5 @@ if __name__ == "__main__":
             "make clean, then TRAINYARD_TORCH=default make setup pins"
         )
     target = ROOT / "constraints.txt"
-    target.write_text(render(closure(requirements()) | compiler(target)))
+    target.write_text(render(closure(requirements()) | optional(target)))
     sys.stdout.write(f"{target.name}: {len(target.read_text().splitlines()) - 1} pins\n")

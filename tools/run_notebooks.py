@@ -9,7 +9,6 @@ notebook failed. The exit status says what came of it; the parts are in ``smoke`
 """
 
 import argparse
-import json
 import logging
 import os
 import re
@@ -25,6 +24,7 @@ from smoke.stopping import Stopping
 from smoke.timeline import take_setup
 
 from kitlib import config
+from kitlib.cli.options import options_of
 from kitlib.errors import KitError
 from kitlib.k8s import names
 
@@ -57,7 +57,7 @@ def attempt(notebooks: Sequence[Path], outcome: Outcome, *, folder: Path, argume
         plan.Queue(planned, ready=ready),
         outcome,
         folder=folder,
-        parameters=dict(arguments.parameter),
+        parameters=options_of(arguments.parameter),
         environment=_environment(arguments, outcome.run),
     )
     outcome.lanes = len(lanes.lanes)
@@ -77,9 +77,10 @@ def _site(number: int, run: str, arguments: argparse.Namespace, stopping: Stoppi
     nodes = arguments.nodes or NODES
     if arguments.provider == "local":
         name = arguments.cluster if number == 1 else f"{arguments.cluster}-{number}"
-        return clusters.OwnCluster(name, nodes=nodes)
+        return clusters.OwnCluster(name, nodes, options_of(arguments.option))
     if arguments.provider in RENTED:
-        return clusters.RentedCluster(arguments.provider, arguments.cluster, nodes, dict(arguments.option))
+        options, image = options_of(arguments.option), arguments.image or config.read().image
+        return clusters.RentedCluster(arguments.provider, arguments.cluster, nodes, options, image)
     return clusters.BorrowedNamespace(
         run,
         stopping,
@@ -113,8 +114,10 @@ def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--output", type=Path, default=ROOT / "reports")
     add("--provider", choices=("local", "existing", *RENTED), default="local")
     add("--cluster", default=CLUSTER, help="its name, unless it exists; it is deleted at the end")
-    help_text = "eks, gke: of the cluster: region=us-west-2 instance_type=g4dn.xlarge hours=2 confirm=true"
-    add("--option", action="append", default=[], type=_pair, metavar="NAME=VALUE", help=help_text)
+    help_text = (
+        "of its own cluster: region=us-west-2 instance_type=g4dn.xlarge hours=2 confirm=true; local: gpus=1"
+    )
+    add("--option", action="append", default=[], metavar="NAME=VALUE", help=help_text)
     add("--nodes", type=int, help="nodes of its own cluster, and how many pods train; 4, or the notebook's")
     add("--lanes", type=int, help="local: how many notebooks run at once, each lane on a cluster of its own")
     add("--kubeconfig", help="existing: by default $KUBECONFIG, or ~/.kube/config")
@@ -123,7 +126,7 @@ def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--image", help="of the training containers")
     add("--storage-class", help="of the volumes")
     add("--tolerations", help="of the training pods: key=value:Effect …")
-    add("--parameter", action="append", default=[], type=_pair, metavar="NAME=VALUE", help="of the notebooks")
+    add("--parameter", action="append", default=[], metavar="NAME=VALUE", help="of the notebooks")
     add("--time-limit", type=seconds, help="of the whole run: 90, 90s, 30m, 2h")
     for figure, unit in thresholds.FIGURES.items():
         add(f"--min-{figure.replace('_', '-')}", metavar="LEAST", help=f"{unit}: 0.97, or 05=0.97 06=0.5")
@@ -135,6 +138,7 @@ def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
             if (text := getattr(arguments, f"min_{figure}"))
             for each in thresholds.parse(figure, text)
         ]
+        options_of(arguments.option), options_of(arguments.parameter)
         config.read(os.environ | _environment(arguments, "run"))
         arguments.lanes = _lanes(arguments)
     except (ValueError, KitError) as error:
@@ -160,16 +164,6 @@ def seconds(text: str) -> float:
     if not match or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is no length of time: say 90s, 30m or 2h")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def _pair(text: str) -> tuple[str, object]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 def main() -> int:

@@ -151,9 +151,9 @@ class Soak:
                 return self._scale(LEAST + int(each.pick * (MOST - LEAST + 1)))
             case "cut" | "switch off":
                 self._out = self._node(each.pick)
-                (self.cluster.cut if each.what == "cut" else self.cluster.stop_node)(self._out)
+                (self.cluster.isolate if each.what == "cut" else self.cluster.stop_node)(self._out)
             case "heal":
-                self.cluster.heal(self._out)
+                self.cluster.reconnect(self._out)
             case "switch on":
                 self.cluster.start_node(self._out)
                 return f"{self._out}; {self._scale(self.workers)}"  # its workers ended with it

@@ -18,7 +18,7 @@ from kitlib.clusters import Cluster
 PODS = 20
 MEGABYTES, PERCENT = 80, 0.1
 SETTLE_SECONDS, WINDOW_SECONDS, QUICK_SECONDS = 20, 60, 10
-PROGRAMS = ("localkube.kubelet", "runtime/init.py")
+PROGRAMS = ("localkube.kubelet", "runtime/init.py", "runtime/launcher.py")
 
 
 def measure(lab: Lab) -> list[Result]:

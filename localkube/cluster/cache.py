@@ -4,8 +4,6 @@ The cache keeps programs and etcd snapshots of every version. ``clear`` removes 
 this version uses; clusters are removed by ``lifecycle.delete`` alone.
 """
 
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths, cache_dir, unwritable
 from localkube.runtime import preload
+from localkube.runtime.trees import disk_usage, remove_tree
 
 ON_REQUEST = "nobody knows"
 THIS_VERSION = "this version"
@@ -82,22 +81,10 @@ def clear(what: str | None) -> list[CacheEntry]:
     with lock.alone(lambda text: None):  # nobody builds while things go
         for each in going:
             try:
-                shutil.rmtree(each.path)
+                remove_tree(Path(each.path))
             except OSError as error:
                 raise unwritable(Path(each.path), error) from error
     return going
-
-
-def disk_usage(path: Path) -> int:
-    """Sum the disk blocks of a directory; files that vanish meanwhile count nothing."""
-    total = 0
-    for folder, _, files in os.walk(path):
-        for name in files:
-            try:
-                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
-            except FileNotFoundError:
-                continue
-    return total
 
 
 def _cluster(name: str) -> CacheEntry:

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from localkube.lock import Report, lock_path, locked, nobody
 from localkube.network.addresses import choose_octet
 from localkube.paths import ClusterPaths, private_dir, unwritable
 from localkube.runtime import preload
+from localkube.runtime.trees import remove_tree
 
 BRING_BACK = {"stopped": "start", "isolated": "reconnect"}
 
@@ -143,7 +143,8 @@ def _start(
                 supervisor.wait(STOP_SECONDS)
         end_processes(paths)
         if fresh:
-            shutil.rmtree(paths.root, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the cause is raised below
+                remove_tree(paths.root)
         if isinstance(error, OSError):
             raise unwritable(paths.root, error) from error
         raise
@@ -181,8 +182,7 @@ def delete(name: str, *, report: Report = nobody) -> dict[str, Any]:
         existed = paths.root.exists()
         end_processes(paths)
         try:
-            if existed:
-                shutil.rmtree(paths.root)
+            remove_tree(paths.root)
         except OSError as error:
             raise unwritable(paths.root, error) from error
         lock_path(paths).unlink(missing_ok=True)

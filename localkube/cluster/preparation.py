@@ -2,21 +2,27 @@
 
 import json
 import os
+import pwd
+import shutil
+import stat
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from localkube.cluster import seccomp
 from localkube.cluster.discovery import boot_id
 from localkube.config import ClusterSpec
-from localkube.controlplane import certificates, components
+from localkube.controlplane import components, renewal
 from localkube.controlplane.binaries import ControlPlaneBinaries
 from localkube.host import HostInfo
 from localkube.kubelet.nodes.node import NodeSettings
+from localkube.kubelet.resources.pressure import default_thresholds
 from localkube.network.addresses import ClusterNetwork, LoopbackAddresses, moved_ports
-from localkube.paths import ClusterPaths, private_dir, state_dir, write_private
+from localkube.paths import ClusterPaths, cache_dir, private_dir, state_dir, write_private
 
 # Set to "off", containers are held to their limits without control groups, as where there are none.
 CONTROL_GROUPS = "TRAINYARD_CGROUPS"
@@ -25,6 +31,10 @@ DELAYS = {"metrics-server": 3.0, "forkserver": 4.0}
 EGRESS_SOCKET = "egress.sock"
 # On the cluster's loopback; the supervisor relays it to the token webhook on the host.
 TOKEN_WEBHOOK_PORT = 6444
+# What pods need of the kit where its folder is a home, which has more.
+KIT = ("clouds", "datasets", "docs", "images", "kitlib", "localkube", "manifests", "notebooks", "operators")
+KIT = (*KIT, "trainers", "workshop")
+SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/etc/")
 # The kubelet trusts its cluster's authority alone: reading the machine's takes aiohttp a sixth of a second.
 KUBELET_ENVIRONMENT = {"SSL_CERT_FILE": "/dev/null", "SSL_CERT_DIR": "/dev/null", "MALLOC_ARENA_MAX": "1"}
 
@@ -66,21 +76,9 @@ class ClusterFiles:
         # A cluster that starts has all its nodes.
         paths.node_states.unlink(missing_ok=True)
         (paths.root / "stopped").unlink(missing_ok=True)
-        loopback = [self._on_loopback(ClusterNetwork().address)] if self.mode == "plain" else []
-        certificates.issue(
-            paths.pki,
-            node_addresses=[each for node in nodes for each in (node.address, node.external_address) if each],
-            api_names=loopback,
-        )
-        certificates.write_kubeconfig(
-            paths.kubeconfig,
-            server=f"https://127.0.0.1:{self.port}",
-            name=paths.name,
-            pki=paths.pki,
-            user="admin",
-        )
-        write_private(paths.root / "kubelet.json", json.dumps(self._kubelet(nodes), indent=1))
         write_private(paths.root / "plan.json", json.dumps(self._plan(nodes), indent=1))
+        renewal.renew(paths.root)
+        write_private(paths.root / "kubelet.json", json.dumps(self._kubelet(nodes), indent=1))
         write_private(paths.record, json.dumps(self._first_record(nodes), indent=1))
         return nodes
 
@@ -89,6 +87,7 @@ class ClusterFiles:
         paths = self.paths
         return {
             "server": f"https://{self._on_loopback(ClusterNetwork().address)}:6443",
+            "etcd": self._listen_addresses().etcd,
             "pki": str(paths.pki),
             "socket": str(paths.socket),
             "pods": str(paths.pods),
@@ -98,6 +97,10 @@ class ClusterFiles:
             "node_states": str(paths.node_states),
             "simulated": str(paths.simulated),
             "hide": [os.path.realpath(state_dir())],
+            "ids": asdict(self.machine.pod_users),
+            "environment": environment(self.control_plane),
+            "covered": self._covered(),
+            "seccomp": "" if self.mode == "plain" else seccomp.compile_filter(),
             "version": self.control_plane.version,
             "nodes": [asdict(node) for node in nodes],
             "forkserver": self.wanted.warm,
@@ -107,10 +110,24 @@ class ClusterFiles:
             },
             "metrics": self.control_plane.has("metrics-server"),
             "programs": {name: list(argv) for name, argv in self.control_plane.programs.items()},
+            "pod_pids_limit": self.wanted.pod_pids_limit,
+            "eviction_hard": self._eviction_hard(),
+            "eviction_pressure_transition_period": self.wanted.eviction_pressure_transition_period,
             "control_groups": os.environ.get(CONTROL_GROUPS, "") != "off",
             "egress": self.control_plane.has("gateway") and self.mode != "plain",
             "plain": self._plain(),
         }
+
+    def _covered(self) -> list[str]:
+        if self.mode == "plain":
+            return []
+        closed_to = self.machine.pod_users.first
+        return covered(environment(self.control_plane) if closed_to else [])
+
+    def _eviction_hard(self) -> str:
+        if self.wanted.eviction_hard is not None:
+            return self.wanted.eviction_hard
+        return default_thresholds(shutil.disk_usage(self.paths.root).total)
 
     def _on_loopback(self, address: str) -> str:
         """In plain mode, translate a cluster address to its loopback address."""
@@ -138,10 +155,21 @@ class ClusterFiles:
         plain = self.mode == "plain"
         return {
             "runtime": runtime,
+            "certificates": self._certificates(nodes),
             "components": self._components(),
             "gateway": None if plain else _gateway(self.control_plane, ClusterNetwork()),
             "token_webhook": None if plain else self._way_to_token_webhook(),
             "api": [self._on_loopback(ClusterNetwork().address), 6443],
+        }
+
+    def _certificates(self, nodes: list[NodeSettings]) -> dict[str, Any]:
+        """What ``controlplane/renewal.py`` issues again and again."""
+        addresses = [each for node in nodes for each in (node.address, node.external_address) if each]
+        loopback = [self._on_loopback(ClusterNetwork().address)] if self.mode == "plain" else []
+        server = f"https://127.0.0.1:{self.port}"
+        return {
+            "issue": {"node_addresses": addresses, "api_names": loopback},
+            "kubeconfig": {"server": server, "name": self.paths.name, "user": "admin"},
         }
 
     def _token_webhook(self) -> str | None:
@@ -157,13 +185,17 @@ class ClusterFiles:
         there = urlsplit(self.wanted.token_webhook)
         return {"inside": ["127.0.0.1", TOKEN_WEBHOOK_PORT], "outside": [there.hostname, there.port]}
 
+    def _listen_addresses(self) -> components.ListenAddresses:
+        at = components.ListenAddresses(token_webhook=self._token_webhook())
+        if self.mode != "plain":
+            return at
+        own = self._on_loopback(ClusterNetwork().address)
+        return replace(at, api_bind=own, loopback=own, egress=EGRESS_SOCKET)
+
     def _components(self) -> list[dict[str, Any]]:
         """The programs that the supervisor starts."""
         paths, plain, found = self.paths, self.mode == "plain", []
-        own = self._on_loopback(ClusterNetwork().address)
-        at = components.ListenAddresses(token_webhook=self._token_webhook())
-        if plain:
-            at = replace(at, api_bind=own, loopback=own, egress=EGRESS_SOCKET)
+        at = self._listen_addresses()
         for component in components.commands(paths, self.control_plane, addresses=at):
             late = bool(component.starts_after)
             argv, env = list(component.argv), dict(component.env)
@@ -219,6 +251,41 @@ def python_environment() -> dict[str, str]:
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     source = str(Path(__file__).resolve().parents[2])
     return environment | {"PYTHONPATH": source, "PYTHONUNBUFFERED": "1"}
+
+
+def environment(control_plane: ControlPlaneBinaries | None = None) -> list[str]:
+    """List the directories that containers run from: Python, the kit, its cache, the control plane."""
+    programs = control_plane.programs.values() if control_plane else ()
+    wanted = [sys.prefix, sys.base_prefix, cache_dir(), *(os.path.dirname(argv[0]) for argv in programs)]
+    kit = Path(__file__).resolve().parents[2]
+    wanted += [kit / name for name in KIT] if str(kit) in _homes() else [kit]
+    found = {os.path.realpath(place) for place in wanted if os.path.isdir(place)}
+    # Those of the system are there anyway, and so are those within another.
+    others = tuple(f"{place}/" for place in found)
+    return sorted(place for place in found if not place.startswith((*SYSTEM, *others)) and place != "/usr")
+
+
+def covered(environment: Iterable[str]) -> list[str]:
+    """List the directories of which pods see nothing but the environment and their volumes.
+
+    Homes have the sockets of agents and daemons, which read-only mounts do not close; so have LXD's
+    directories.
+
+    Args:
+        environment: Directories of which none above may be closed to others.
+    """
+    closed = {str(place) for path in environment if (place := _closed(Path(path)))}
+    return sorted(place for place in _homes() | closed if os.path.isdir(place))
+
+
+def _homes() -> set[str]:
+    own = (Path.home(), pwd.getpwuid(os.getuid()).pw_dir)
+    return {"/home", "/root", "/var/lib/lxd", "/var/snap/lxd", *map(os.path.realpath, own)} - {"/"}
+
+
+def _closed(path: Path) -> Path | None:
+    """Find the first directory above ``path`` that others may not enter."""
+    return next((place for place in reversed(path.parents) if not place.stat().st_mode & stat.S_IXOTH), None)
 
 
 def _gateway(control_plane: ControlPlaneBinaries, network: ClusterNetwork) -> list[str] | None:

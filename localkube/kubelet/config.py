@@ -5,8 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from localkube.host import IdRanges
 from localkube.kubelet.logs.container_log import LogLimits
 from localkube.kubelet.nodes.node import NodeSettings
+from localkube.kubelet.resources.cgroups import PIDS_LIMIT
+from localkube.kubelet.resources.pressure import TRANSITION_SECONDS
 
 
 @dataclass(frozen=True)
@@ -21,9 +24,18 @@ class PlainSettings:
 
 @dataclass(frozen=True)
 class KubeletConfig:
-    """The kubelet's configuration file, JSON."""
+    """The kubelet's configuration file, JSON.
+
+    Attributes:
+        hide: Directories of the clusters, which no pod may see.
+        ids: The users and groups of pods.
+        environment: Directories of the host that every container sees, read-only, wherever they are.
+        covered: Directories that are empty in containers, but for ``environment`` and volumes.
+        seccomp: The filter of pods' system calls (``LinuxSpec.seccomp``).
+    """
 
     server: str
+    etcd: str
     pki: Path
     socket: Path
     pods: Path
@@ -40,6 +52,13 @@ class KubeletConfig:
     metrics: bool = False
     programs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     control_groups: bool = True
+    ids: IdRanges = IdRanges()
+    environment: tuple[str, ...] = ()
+    covered: tuple[str, ...] = ()
+    seccomp: str = ""
+    pod_pids_limit: int = PIDS_LIMIT
+    eviction_hard: str = ""
+    eviction_pressure_transition_period: float = TRANSITION_SECONDS
     plain: PlainSettings | None = None
     log_limits: LogLimits = LogLimits()
 
@@ -60,5 +79,6 @@ class KubeletConfig:
         return cls(
             **raw
             | places
-            | {"nodes": made, "hide": tuple(raw["hide"]), "plain": plain, "log_limits": log_limits}
+            | {"nodes": made, "plain": plain, "log_limits": log_limits, "ids": IdRanges(**raw["ids"])}
+            | {name: tuple(raw[name]) for name in ("hide", "environment", "covered")}
         )

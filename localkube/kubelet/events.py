@@ -49,34 +49,35 @@ class EventRecorder:
 
     def record(
         self,
-        pod: Mapping[str, Any],
+        item: Mapping[str, Any],
         reason: str,
         message: str,
         *,
         warning: bool = False,
         field: str = "",
     ) -> None:
-        """Queue an Event on a pod, or on the part of it at ``field``."""
-        meta = pod["metadata"]
+        """Queue an Event on a pod or node, or on the part of it at ``field``."""
+        meta = item["metadata"]
+        namespace = meta.get("namespace", "default")
         key = (meta["uid"], reason, message, field)
         now = rfc3339()
         body = {
             "metadata": {
                 "name": f"{meta['name'][:200]}.{time.time_ns():x}{next(self._numbers) % 4096:03x}",
-                "namespace": meta["namespace"],
+                "namespace": namespace,
             },
             "involvedObject": {
-                "kind": "Pod",
+                "kind": item.get("kind", "Pod"),
                 "apiVersion": "v1",
                 "name": meta["name"],
-                "namespace": meta["namespace"],
                 "uid": meta["uid"],
             }
+            | ({"namespace": namespace} if "namespace" in meta else {})
             | ({"fieldPath": field} if field else {}),
             "type": "Warning" if warning else "Normal",
             "reason": reason,
             "message": message[:1024],
-            "source": {"component": "kubelet", "host": pod["spec"].get("nodeName", "")},
+            "source": {"component": "kubelet", "host": (item.get("spec") or {}).get("nodeName", "")},
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,

@@ -24,11 +24,14 @@ from localkube.kubelet.nodes.simulation import MARK, Simulation
 from localkube.kubelet.nodes.virtual_node import NodeStates, VirtualNode
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.plain_mode import PlainPods
+from localkube.kubelet.pods.pod_ids import PodIds
 from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.resources.cgroups import ControlGroups
 from localkube.kubelet.resources.eviction import EvictionManager
 from localkube.kubelet.resources.limits import Limits
+from localkube.kubelet.resources.pressure import Pressure, observe, parse_thresholds
 from localkube.kubelet.resources.stats import StatsProvider
+from localkube.kubelet.volumes.host_path import everywhere
 from localkube.kubelet.volumes.object_cache import ObjectCache, watch_authorities
 from localkube.kubelet.volumes.volume_manager import VolumeManager
 from localkube.network.addresses import LoopbackAddresses, NamespaceAddresses
@@ -66,7 +69,13 @@ class Kubelet:
             await asyncio.gather(*(node.register() for node in reachable))
             bound = Informer(api, "/api/v1/pods", field_selector="spec.nodeName!=", skip_simulated=True)
             pods = self._pods = PodManager(nodes, runtime=runtime, pods=bound)
-            eviction = EvictionManager(config.pods, pods=pods.workers)
+            eviction = EvictionManager(
+                config.pods,
+                pods=pods.workers,
+                pressure=runtime.pressure,
+                limits=runtime.limits,
+                warn=lambda *event: [node.event(*event, warning=True) for node in nodes.values()],
+            )
             stats = StatsProvider(
                 config.nodes, running=pods.running, storage=eviction.used, control_groups=runtime.limits.usage
             )
@@ -85,7 +94,7 @@ class Kubelet:
     async def _run_pods(
         self, bound: Informer, pods: PodManager, faults: NodeFaults, services: NodeServices
     ) -> None:
-        watching = start_task(bound.run(), name="watch pods")
+        watching = start_task(bound.run(), name="watch pods", critical=True)
         await bound.synced.wait()
         await faults.restore()
         await pods.run()
@@ -108,7 +117,7 @@ class Kubelet:
             self._pods.exited(entry)
 
     def _go(self, work: Any, name: str) -> None:
-        self._tasks.append(start_task(work, name=name))
+        self._tasks.append(start_task(work, name=name, critical=True))
 
 
 def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: ObjectCache) -> Runtime:
@@ -116,6 +125,17 @@ def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: Ob
     plain = config.plain
     addresses = LoopbackAddresses(plain.octet, low=plain.low) if plain else NamespaceAddresses()
     allocatable = {node.name: node.allocatable() for node in config.nodes}
+    hide = config.hide
+    if not plain:
+        mounts = Path("/proc/self/mountinfo").read_text()
+        hide = tuple(sorted({place for each in hide for place in everywhere(each, mounts)}))
+    ids = PodIds(config.ids, pods=config.pods)
+    pressure = Pressure(
+        parse_thresholds(config.eviction_hard),
+        transition=config.eviction_pressure_transition_period,
+        observe=lambda: observe(config.pods),
+    )
+    pressure.look()
 
     def kill(identity: str) -> None:
         start_task(client.call("kill", id=identity, signal=9), name=f"out of memory {identity}")
@@ -129,15 +149,20 @@ def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: Ob
             pods=config.pods,
             tmpfs=config.tmpfs,
             claimed=config.volumes.resolve(),
-            private=config.hide,
+            private=hide,
             allocatable=lambda node: allocatable[node],
             objects=objects,
+            ids=ids,
             mount=None if plain else syscalls.mount,
         ),
         logs=LogFiles(config.log_limits),
         executions=Executions(client),
         events=EventRecorder(api),
-        hide=config.hide,
+        hide=hide,
+        ids=ids,
+        environment=config.environment,
+        covered=config.covered,
+        seccomp=config.seccomp,
         forkserver=config.forkserver,
         pods=config.pods,
         tmpfs=config.tmpfs,
@@ -146,8 +171,12 @@ def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: Ob
         version=config.version,
         programs=Programs(config.programs),
         limits=Limits(
-            groups=ControlGroups.claim(config.socket.parent) if config.control_groups else None, kill=kill
+            groups=ControlGroups.claim(config.socket.parent, pids_limit=config.pod_pids_limit)
+            if config.control_groups
+            else None,
+            kill=kill,
         ),
+        pressure=pressure,
         addresses=addresses,
         plain=PlainPods(addresses, Path(plain.preload)) if plain else None,
     )

@@ -5,6 +5,7 @@ import contextlib
 from pathlib import Path
 
 from localkube.api_client import Informer
+from localkube.controlplane.etcd_maintenance import maintain_etcd
 from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.nodes.node import KUBELET_PORT
 from localkube.kubelet.pods.context import Runtime
@@ -68,9 +69,12 @@ class NodeServices:
         if config.plain:
             egress = EgressProxy(Path(config.plain.egress), runtime.addresses)
             await self._stack.enter_async_context(egress)
+        self._go(api.follow_renewals(), "renewals of the kubelet's certificate")
+        self._go(self._server.follow_renewals(), "renewals of the server's certificate")
         self._go(services.run(), "watch services")
         self._go(slices.run(), "watch endpointslices")
         self._go(Provisioner(api, directory=config.volumes).run(), "provisioner")
+        self._go(maintain_etcd(config.etcd, pki=config.pki), "etcd's maintenance")
         self._go(publish_api_server(api, address=network.address, port=6443), "endpoints of kubernetes")
         if config.metrics:
             registered = publish_metrics_server(
@@ -94,4 +98,4 @@ class NodeServices:
         await self._stack.aclose()
 
     def _go(self, work, name: str) -> None:
-        self._tasks.append(start_task(work, name=name))
+        self._tasks.append(start_task(work, name=name, critical=True))

@@ -14,6 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
+from localkube.api_client import replacements
 from localkube.kubelet.logs.container_log import parse_timestamp, timestamp
 from localkube.kubelet.logs.log_reader import LogFiles, LogOptions, read_log
 from localkube.kubelet.pods.pod_manager import PodManager
@@ -49,7 +50,8 @@ class KubeletServer:
         self._files = files
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(client_ca_file))
         self._tls.verify_mode = ssl.CERT_REQUIRED
-        self._tls.load_cert_chain(str(cert_file), str(key_file))
+        self._certificate = cert_file, key_file
+        self._tls.load_cert_chain(*self._certificate)
         app = web.Application(middlewares=[self._only_the_api_server])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
@@ -74,6 +76,14 @@ class KubeletServer:
         site = web.TCPSite(self._runner, host, port, ssl_context=self._tls, reuse_address=True)
         await site.start()
         return self._runner.addresses[-1][1]
+
+    async def follow_renewals(self) -> None:
+        """Serve new connections with each renewed certificate, for ever."""
+        async for _ in replacements(self._certificate[0]):
+            try:
+                self._tls.load_cert_chain(*self._certificate)
+            except OSError as error:
+                log.warning("the renewed certificate cannot be served: %s", error)
 
     @web.middleware
     async def _only_the_api_server(self, request: web.Request, handler: Any) -> web.StreamResponse:

@@ -89,7 +89,7 @@ class DnsServer:
             return
         try:
             question = DNSRecord.parse(query)
-        except DNSError:
+        except (DNSError, ValueError):  # the second for a name that is no text
             if len(query) >= 12 and not query[2] & 0x80:
                 reply(query[:2] + bytes((0x80 | query[2] & 0x79, RCODE.FORMERR)) + bytes(8))
             return

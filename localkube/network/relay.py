@@ -8,9 +8,10 @@ import asyncio
 import errno
 import logging
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterable
+
+from localkube.network.accepting import PAUSE_SECONDS, RESET, reset
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,6 @@ BUFFER = 512 * 1024
 FLOW_SECONDS = 60
 FLOWS = 4096
 LARGEST_DATAGRAM = 65536
-RESET = struct.pack("ii", 1, 0)
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -72,7 +72,7 @@ class TcpListener:
     def _pause(self) -> None:
         """Leave connections in the backlog until descriptors may be free again."""
         self._loop.remove_reader(self._socket)
-        self._loop.call_later(0.5, self._resume)
+        self._loop.call_later(PAUSE_SECONDS, self._resume)
 
     def _resume(self) -> None:
         if self._socket.fileno() >= 0:
@@ -94,12 +94,11 @@ class TcpListener:
                 return
             near.join(far)
             return
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-        client.close()
+        reset(client)
 
 
 async def carry(near: socket.socket, far: socket.socket) -> None:
-    """Relay between two connected sockets, and close them.
+    """Relay between two connected sockets until both have ended.
 
     Protocol callbacks take half the time of a coroutine for each direction; asyncio's transports set
     TCP_NODELAY.
@@ -118,6 +117,7 @@ async def carry(near: socket.socket, far: socket.socket) -> None:
         far.close()
         return
     one.join(other)
+    await asyncio.wait([one.gone, other.gone])
 
 
 class _Half(asyncio.Protocol):
@@ -125,6 +125,7 @@ class _Half(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
+        self.gone = asyncio.get_running_loop().create_future()
         self._peer: _Half | None = None
         self._ended = False
         self._lost: tuple[Exception | None] | None = None
@@ -178,6 +179,7 @@ class _Half(asyncio.Protocol):
             self._peer.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self.gone.set_result(None)
         if self._peer is None:
             self._lost = (error,)
         elif error is None:

@@ -3,21 +3,29 @@
 Standard library only: ``init.py`` runs it with ``python -S``, and the forkserver imports it too.
 """
 
+import base64
 import errno
 import fcntl
 import json
 import os
 import signal
 import socket
+import stat
 import termios
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from localkube.runtime.container_spec import ContainerSpec, LinuxSpec, ProcessSpec
-from localkube.runtime.messages import close_all
 from localkube.runtime.rootfs import build_root, enter_root
-from localkube.runtime.syscalls import CLONE_NEWNS, CLONE_NEWPID, drop_privileges, setns, unshare
+from localkube.runtime.syscalls import (
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    drop_privileges,
+    filter_system_calls,
+    set_dumpable,
+    setns,
+    unshare,
+)
 
 NEW_NAMESPACES = {"mount": CLONE_NEWNS, "pid": CLONE_NEWPID}
 
@@ -31,118 +39,112 @@ class ContainerStartError(Exception):
         self.message = message
 
 
-@dataclass(frozen=True)
-class StartedProcess:
-    """A process that runs: its pid as the caller sees it, and the master of its terminal, if it has one."""
+def create(
+    spec: ContainerSpec, fds: dict[str, int], scratch: str, main: Callable | None, writer: int
+) -> NoReturn:
+    """Enter the pod's namespaces, build the root file system, and leave the container's first process there.
 
-    pid: int
-    terminal: int | None = None
-
-
-def start(
-    spec: ContainerSpec, fds: dict[str, int], *, scratch: str, main: Callable[[], NoReturn] | None = None
-) -> StartedProcess:
-    """Start a container; its first process becomes a child of the runtime's PID 1, which reaps it.
+    It becomes a child of the runtime's PID 1, which reaps it.
 
     Args:
-        fds: ``stdin``, ``stdout``, ``stderr``, and ``net``, ``uts``, ``ipc``: the pod's namespaces;
-            ``pid`` if its containers share their processes.
+        fds: ``stdin``, ``stdout``, ``stderr``, and ``user``, ``net``, ``uts``, ``ipc``: the pod's
+            namespaces; ``pid`` if its containers share their processes.
         scratch: A directory on which the root is mounted.
         main: Called in place of the command, when the caller has already loaded it.
-
-    Raises:
-        ContainerStartError: With the stage that failed and a sentence.
+        writer: Where its pid is reported, or a stage that failed and a sentence (``launcher.py``).
     """
-    return run_helper(lambda writer: _create(spec, fds, scratch, main, writer))
+    try:
+        with stage(writer, "sandbox"):
+            _leave_host(spec.linux, fds, writer)
+            os.setsid()
+            for name in ("net", "uts", "ipc"):
+                setns(fds[name])
+            if "pid" in fds:
+                setns(fds["pid"])
+            unshare(sum(NEW_NAMESPACES[name] for name in spec.linux.namespaces))
+        with stage(writer, "mount"):
+            build_root(spec, scratch, fds.get("user"))
+        pid = os.fork()
+        if pid == 0:
+            with stage(writer, "mount"):
+                enter_root(scratch)
+            become(spec.process, fds, writer, main, seccomp=spec.linux.seccomp)
+        report_pid(writer, pid)
+    finally:
+        os._exit(0)
 
 
-def execute(spec: ContainerSpec, fds: dict[str, int], *, container: int) -> StartedProcess:
-    """Start the process of ``spec`` in a container that runs, in a session of its own.
+def join(spec: ContainerSpec, fds: dict[str, int], container: int, writer: int) -> NoReturn:
+    """Enter a container's namespaces and leave a process there, in a session of its own.
 
     The kernel ends it with the container's first process, whose process namespace it shares.
 
     Args:
         spec: The container's, with the command as its process.
-        fds: ``stdin``, ``stdout`` and ``stderr``; not used with a terminal.
-        container: The pid of the container's first process, which has not been reaped.
-
-    Raises:
-        ContainerStartError: With the stage that failed and a sentence.
+        fds: ``stdin``, ``stdout`` and ``stderr``, not used with a terminal; ``container``, a pidfd.
+        container: The pid of the container's first process.
+        writer: As for ``create``.
     """
-    return run_helper(lambda writer: _join(spec, fds, container, writer))
-
-
-def run_helper(helper: Callable[[int], NoReturn]) -> StartedProcess:
-    """Run ``helper`` in a fork, which reports on the socket that it is given.
-
-    It reports ``{"pid": …}`` of a process that it leaves behind, or a stage and a message. The socket ends
-    when that process has executed its program.
-
-    Raises:
-        ContainerStartError: It reported a problem, or nothing.
-    """
-    reader, writer = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        reader.close()
-        helper(writer.detach())
-    writer.close()
-    try:
-        answer, terminals = _read_all(reader)
-    finally:
-        reader.close()
-        os.waitpid(child, 0)
-    lines = [json.loads(line) for line in answer.splitlines()]
-    problem = next((line for line in lines if "stage" in line), None)
-    pid = next((line["pid"] for line in lines if "pid" in line), None)
-    if problem or pid is None:
-        close_all(terminals)
-        problem = problem or {"stage": "sandbox", "message": "the process ended before it became a container"}
-        raise ContainerStartError(problem["stage"], problem["message"])
-    return StartedProcess(pid, terminals[0] if terminals else None)
-
-
-def _create(
-    spec: ContainerSpec, fds: dict[str, int], scratch: str, main: Callable | None, writer: int
-) -> NoReturn:
-    """Enter the pod's namespaces, build the root file system, and leave a child there."""
     try:
         with stage(writer, "sandbox"):
-            os.setsid()
-            enter_limits(spec.linux)
-            for name in ("net", "uts", "ipc", "pid"):
-                if name in fds:
-                    setns(fds[name])
-            unshare(sum(NEW_NAMESPACES[name] for name in spec.linux.namespaces))
-        with stage(writer, "mount"):
-            build_root(spec, scratch)
-        pid = os.fork()
-        if pid == 0:
-            with stage(writer, "mount"):
-                enter_root(scratch)
-            become(spec.process, fds, writer, main)
-        report_pid(writer, pid)
-    finally:
-        os._exit(0)
-
-
-def _join(spec: ContainerSpec, fds: dict[str, int], container: int, writer: int) -> NoReturn:
-    """Enter the container's namespaces and leave a child there."""
-    try:
-        with stage(writer, "sandbox"):
-            enter_limits(spec.linux)
-            # The mount namespace comes last: behind it /proc is the container's.
-            paths = [f"/proc/{container}/ns/{name}" for name in ("net", "uts", "ipc", "pid", "mnt")]
-            for space in [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]:
+            _leave_host(spec.linux, fds, writer)
+            # The mount namespace comes last: behind it /proc is the container's. The user namespace is
+            # entered by the child, which has the runtime's privileges until then.
+            names = ("user", "net", "uts", "ipc", "pid", "mnt")
+            spaces = {
+                name: os.open(f"/proc/{container}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names
+            }
+            fds = fds | {"user": spaces.pop("user")}
+            # It has not ended, and so the pid was its own and nobody else's.
+            signal.pidfd_send_signal(fds["container"], 0)
+            for space in spaces.values():
                 setns(space)
         pid = os.fork()
         if pid == 0:
             if not spec.process.terminal:  # a terminal makes its own
                 os.setsid()
-            become(spec.process, fds, writer)
+            become(spec.process, fds, writer, seccomp=spec.linux.seccomp)
         report_pid(writer, pid)
     finally:
         os._exit(0)
+
+
+def _leave_host(linux: LinuxSpec, fds: dict[str, int], writer: int) -> None:
+    """Make this process ready to be seen by a pod.
+
+    Nobody may read its memory, and it keeps no descriptor but the container's own. The container's root owns
+    its pipes, and has the groups that its devices require.
+    """
+    set_dumpable(False)
+    close_others({*fds.values(), writer})
+    enter_limits(linux)
+    if linux.id_mapping.size > 1:
+        for name in ("stdin", "stdout", "stderr"):
+            if name in fds and stat.S_ISFIFO(os.fstat(fds[name]).st_mode):
+                os.fchown(fds[name], linux.id_mapping.host_id, linux.id_mapping.host_id)
+        os.setgroups(_device_groups(linux.devices))
+
+
+def close_others(kept: Iterable[int]) -> None:
+    """Close every descriptor but these and the standard streams."""
+    first = 3
+    for descriptor in sorted({number for number in kept if number >= 3}):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, 1 << 20)
+
+
+def _device_groups(devices: Iterable[str]) -> list[int]:
+    """The groups of devices that are closed to others, such as ``render``."""
+    found = []
+    for path in devices:
+        if os.path.isdir(path):
+            found += [entry.stat() for entry in os.scandir(path)]
+        elif os.path.exists(path):
+            found.append(os.stat(path))
+    return sorted(
+        {each.st_gid for each in found if stat.S_ISCHR(each.st_mode) and each.st_mode & 0o066 == 0o060}
+    )
 
 
 def report_pid(writer: int, pid: int) -> None:
@@ -150,18 +152,29 @@ def report_pid(writer: int, pid: int) -> None:
 
 
 def become(
-    process: ProcessSpec, fds: dict[str, int], writer: int, main: Callable | None = None, program: str = ""
+    process: ProcessSpec,
+    fds: dict[str, int],
+    writer: int,
+    main: Callable | None = None,
+    program: str = "",
+    seccomp: str = "",
 ) -> NoReturn:
     """Execute the command of ``process``, without privileges, in the namespaces of the caller.
 
     Args:
-        fds: Its standard streams, unless it has a terminal.
+        fds: Its standard streams, unless it has a terminal, and ``user``, the pod's user namespace.
         writer: Reports a failure, and the master of the terminal.
         program: The file to execute, if it is not to be searched for.
+        seccomp: The filter of its system calls, see ``LinuxSpec``.
     """
     try:
         with stage(writer, "exec"):
             os.umask(0o022)
+            if "user" in fds:
+                setns(fds["user"])
+                os.setresgid(0, 0, 0)
+                os.setresuid(0, 0, 0)
+                set_dumpable(False)  # another user has what fs.suid_dumpable says
             if process.terminal:
                 master = take_terminal()
                 with socket.socket(fileno=os.dup(writer)) as report:
@@ -174,9 +187,12 @@ def become(
             if process.capabilities is not None:
                 drop_privileges(process.capabilities)
             reset_signals()
+            if seccomp:
+                filter_system_calls(base64.b64decode(seccomp))
             if main is None:
                 env = process.environment
                 os.execve(program or find_program(process.args[0], env, process.cwd), process.args, env)
+            set_dumpable(True)  # as after an exec: the process has nobody's secrets but the container's
         os.closerange(3, 1 << 20)
         main()
     finally:
@@ -256,13 +272,3 @@ def find_program(name: str, env: dict[str, str], cwd: str) -> str:
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     raise OSError(errno.ENOENT, f'exec: "{name}": executable file not found in $PATH')
-
-
-def _read_all(reader: socket.socket) -> tuple[bytes, list[int]]:
-    chunks, descriptors = [], []
-    while True:
-        chunk, received, _, _ = socket.recv_fds(reader, 65536, 4, socket.MSG_CMSG_CLOEXEC)
-        descriptors += received
-        if not chunk:
-            return b"".join(chunks), descriptors
-        chunks.append(chunk)

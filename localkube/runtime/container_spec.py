@@ -53,9 +53,10 @@ class MountSpec:
         destination: The absolute path in the container.
         type: ``bind`` or ``tmpfs``.
         source: On the host, for a bind mount.
-        options: Of mount(8): ``ro``; for tmpfs ``mode=…`` and ``size=…``. Two are this runtime's own, for
-            bind mounts: with ``nosymlinks`` no component of the source may be a symlink, with ``masked`` the
-            container's masked paths are covered in the mount as well.
+        options: Of mount(8): ``ro``; for tmpfs ``mode=…`` and ``size=…``. With ``idmap`` the owners of the
+            files of a bind mount are shifted by the container's id mapping, where the file system can do it.
+            Two are this runtime's own, for bind mounts: with ``nosymlinks`` no component of the source may
+            be a symlink, with ``masked`` the container's masked paths are covered in the mount as well.
     """
 
     destination: str
@@ -83,21 +84,37 @@ class LinuxResources:
 
 
 @dataclass(frozen=True)
+class LinuxIdMapping:
+    """The users and groups of a container's user namespace: ``size`` of them, ``host_id`` is its root.
+
+    By default its root is the runtime's own user, and there are no others.
+    """
+
+    container_id: int = 0
+    host_id: int = 0
+    size: int = 1
+
+
+@dataclass(frozen=True)
 class LinuxSpec:
     """The part of the specification that only Linux has.
 
     Attributes:
         namespaces: Those created for this container alone; all others are its pod's.
+        id_mapping: Of the pod's user namespace, for users and groups alike.
         devices: Paths of device nodes that are bound from the host.
         cgroups_path: The ``cgroup.procs`` file of the container in each hierarchy.
         masked_paths: Directories that are covered by empty ones.
+        seccomp: The filter of its system calls, a classic BPF program in base64; empty for none.
     """
 
     namespaces: tuple[str, ...] = ("mount", "pid")
+    id_mapping: LinuxIdMapping = LinuxIdMapping()
     devices: tuple[str, ...] = ()
     resources: LinuxResources = LinuxResources()
     cgroups_path: tuple[str, ...] = ()
     masked_paths: tuple[str, ...] = ()
+    seccomp: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,7 +136,10 @@ class ContainerSpec:
             root=RootSpec(**raw["root"]),
             mounts=tuple(MountSpec(**_with_tuples(mount)) for mount in raw["mounts"]),
             hostname=raw["hostname"],
-            linux=LinuxSpec(**linux | {"resources": LinuxResources(cpu)}),
+            linux=LinuxSpec(
+                **linux
+                | {"resources": LinuxResources(cpu), "id_mapping": LinuxIdMapping(**linux["id_mapping"])}
+            ),
         )
 
 
@@ -146,17 +166,20 @@ class StartRequest:
         stdin: Give it a pipe as standard input in place of /dev/null.
         fork_plan: How the forkserver can start it (``forkserver.command.ForkPlan``), if it can.
         plain: In plain mode.
+        target: The container of the pod whose process namespace it enters, if it has none of its own.
     """
 
     spec: ContainerSpec
     stdin: bool = False
     fork_plan: dict[str, Any] | None = None
     plain: PlainPod | None = None
+    target: str = ""
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> "StartRequest":
         plain = PlainPod(**raw["plain"]) if raw["plain"] else None
-        return cls(ContainerSpec.from_dict(raw["spec"]), raw["stdin"], raw["fork_plan"], plain)
+        spec = ContainerSpec.from_dict(raw["spec"])
+        return cls(spec, raw["stdin"], raw["fork_plan"], plain, raw["target"])
 
 
 def _with_tuples(raw: dict[str, Any]) -> dict[str, Any]:

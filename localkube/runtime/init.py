@@ -5,9 +5,11 @@ quickly and because it must survive everything else: a kubelet that restarts fin
 run, their output pipes with what they wrote meanwhile, the journals of their logs, and how the others ended.
 It decides nothing. It ends with the supervisor, and every process in its namespaces ends with it.
 
-Requests arrive on a Unix socket, one message each (``client.py``); the ``_do_…`` methods carry them out.
+Requests arrive on a Unix socket, one message each (``client.py``); the ``_do_…`` methods carry them out. It
+waits for nobody: what enters a pod is forked elsewhere (``launches.py``) and answered when it has started.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -17,56 +19,64 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 # In place of this folder, whose modules would hide the standard library's.
 sys.path.pop(0)
 sys.path.insert(0, os.path.abspath(__file__).removesuffix("/localkube/runtime/init.py"))
 
-from localkube.runtime import container, messages, namespaces, plain
-from localkube.runtime.container import ContainerStartError, StartedProcess
+from localkube.runtime import namespaces, plain
+from localkube.runtime.connections import Connections, Reply
+from localkube.runtime.container import ContainerStartError
 from localkube.runtime.container_spec import ProcessSpec, StartRequest
-from localkube.runtime.forkserver import ForkserverClient
+from localkube.runtime.launches import DEADLINE_SECONDS, Launch, Launches, ZygoteClient, start_launcher
 from localkube.runtime.messages import close_all
 from localkube.runtime.netlink import Netlink
-from localkube.runtime.pod_network import make_network, make_pod, move_pod, plug_node, socket_in, unplug_node
+from localkube.runtime.pod_network import (
+    make_network,
+    make_pod,
+    move_pod,
+    open_gate,
+    plug_node,
+    socket_in,
+    unplug_node,
+)
 from localkube.runtime.processes import ProcessEntry, kill_session, open_streams, start_host_process
 
 
-@dataclass(frozen=True)
-class Reply:
-    """An answer, with descriptors to send beside it, and those to close once it is sent."""
-
-    message: dict[str, Any] = field(default_factory=dict)
-    fds: Sequence[int] = ()
-    close: Sequence[int] = ()
-
-
 class RuntimeInit:
-    """Carries out requests, one after the other.
+    """Carries out requests.
 
     Args:
-        settings: ``mode``, ``scratch``, and those of ``enter_namespaces`` and ``make_network``.
+        settings: ``mode``, ``scratch``, ``launch_seconds`` if starts have another deadline, and those of
+            ``enter_namespaces`` and ``make_network``.
     """
 
     def __init__(self, settings: dict[str, Any], listener: socket.socket) -> None:
         self._settings = settings
         self._selector = selectors.DefaultSelector()
-        self._listener = listener
-        self._clients: list[socket.socket] = []
-        self._client: socket.socket | None = None
+        self._connections = Connections(self._selector, listener, serve=self._serve, dropped=self._dropped)
+        self._asker: tuple[socket.socket, int] | None = None
         self._entries: dict[str, ProcessEntry] = {}
         self._by_pid: dict[int, ProcessEntry] = {}
         self._pods: dict[str, dict[str, int]] = {}
         self._addresses: dict[str, str] = {}
         self._unplugged: dict[str, str] = {}
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        self._forkserver = ForkserverClient(self._selector)
+        self._forkserver = ZygoteClient(self._selector)
+        self._launcher, self._launcher_pid = ZygoteClient(self._selector), 0
+        self._launches = Launches(
+            self._selector,
+            answer=self._launched,
+            end_strays=lambda: plain.end_strays(self._known_pids),
+            seconds=settings.get("launch_seconds", DEADLINE_SECONDS),
+        )
         self._plain = settings["mode"] == "plain"
         self._netlink = None if self._plain else Netlink()
-        self._gate = None if self._plain else make_network(self._netlink, settings)
+        if not self._plain:
+            make_network(self._netlink, settings)
 
     def run(self) -> NoReturn:
         wake_reader, wake_writer = socket.socketpair()
@@ -74,70 +84,55 @@ class RuntimeInit:
         wake_writer.setblocking(False)
         signal.set_wakeup_fd(wake_writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(wake_reader, selectors.EVENT_READ, lambda: wake_reader.recv(4096))
+        self._launcher_pid = start_launcher(self._launcher)
         while True:
-            for key, _ in self._selector.select():
-                key.data()
+            for key, _ in self._selector.select(self._launches.next_deadline):
+                # Not if an earlier one of these has closed it.
+                if self._selector.get_map().get(key.fd) is key:
+                    key.data()
             self._reap()
+            self._launches.settle()
 
-    # Connections.
-
-    def _accept(self) -> None:
-        client, _ = self._listener.accept()
-        self._clients.append(client)
-        self._selector.register(client, selectors.EVENT_READ, lambda: self._serve(client))
-
-    def _drop(self, client: socket.socket) -> None:
-        if client in self._clients:
-            self._clients.remove(client)
-            self._selector.unregister(client)
-            client.close()
-            for entry in self._entries.values():
-                if entry.client is client:
-                    kill_session(entry.pid)
-
-    def _serve(self, client: socket.socket) -> None:
-        try:
-            received = messages.receive(client)
-        except ConnectionError:
-            received = None
-        if received is None:
-            self._drop(client)
-            return
-        request, fds = received
-        close_all(fds)
-        self._client = client
+    def _serve(self, client: socket.socket, request: dict) -> None:
+        self._asker = client, request["number"]
         try:
             reply = getattr(self, "_do_" + request["op"])(request)
         except ContainerStartError as error:
-            reply = Reply({"error": error.message, "stage": error.stage})
+            reply = _refusal(error)
         except (OSError, KeyError) as error:
             reply = Reply({"error": f"{type(error).__name__}: {error}", "stage": "sandbox"})
-        self._send(client, {"answer": request["number"], **reply.message}, reply.fds)
-        close_all(reply.close)
+        if reply is not None:
+            self._connections.answer([self._asker], reply)
 
-    def _send(self, client: socket.socket, message: dict, fds: Sequence[int] = ()) -> None:
-        try:
-            messages.send(client, message, list(fds))
-        except ConnectionError:
-            self._drop(client)
+    def _dropped(self, client: socket.socket) -> None:
+        """End the commands that only this client wanted."""
+        for entry in self._entries.values():
+            if entry.client is client:
+                kill_session(entry.pid)
+        for launch in self._launches.wanted(lambda launch: launch.container):
+            if launch.waiting[0][0] is client:
+                self._launches.give_up(launch, "nobody waits for it any more")
 
     # Networks.
 
     def _do_open_gateway(self, request: dict) -> Reply:
         """Hand out the way out of the network: the gateway that serves it runs outside."""
-        return Reply(fds=[self._gate])
+        gate = open_gate()
+        return Reply(fds=[gate], close=[gate])
 
     def _do_socket(self, request: dict) -> Reply:
         """Make a TCP socket of the runtime's network, or of a pod's, for a client outside of it.
 
-        The answer's ``loopback`` is the address at which the pod's localhost is reached by it.
+        The answer's ``loopback`` is the address at which the pod's localhost is reached by it. A pod without
+        a sandbox is refused: in its place would be the loopback of the cluster itself.
         """
         family, loopback = (socket.AF_INET6, "::1") if request.get("v6") else (socket.AF_INET, "127.0.0.1")
+        if "pod" in request and request["pod"] not in self._pods:
+            raise ContainerStartError("sandbox", "pod not found")
+        pod = self._pods[request["pod"]] if "pod" in request else {}
         if self._plain and "pod" in request:
             loopback = self._addresses[request["pod"]]
-        pod = {} if self._plain else self._pods.get(request.get("pod"), {})
         made = socket_in(pod, family) if pod else socket.socket(family)
         descriptor = made.detach()
         return Reply({"loopback": loopback}, [descriptor], [descriptor])
@@ -156,6 +151,7 @@ class RuntimeInit:
     def _do_remove_sandbox(self, request: dict) -> Reply:
         """Forget a pod's namespaces; the kernel frees them with their last process."""
         self._addresses.pop(request["pod"], None)
+        self._give_up(request["pod"])
         pod = self._pods.pop(request["pod"], {})
         namespaces.end_shared_processes(pod)
         close_all(pod.values())
@@ -191,36 +187,68 @@ class RuntimeInit:
             pid = start_host_process(request, null=self._null, plain=self._plain, descriptor=theirs.fileno())
         return self._started(ProcessEntry(request["id"], "component", pid, time.time()))
 
-    def _do_run(self, request: dict) -> Reply:
+    def _do_run(self, request: dict) -> Reply | None:
         """Start a container (``StartRequest``); the answer carries our ends of its streams."""
         if request["id"] in self._entries:
             return self._do_attach(request)
+        if begun := self._launches.find(request["id"]):
+            begun.waiting.append(self._asker)
+            return None
         start, pod = StartRequest.from_dict(request), self._pods[request["pod"]]
+        namespaces_of_pod = {name: descriptor for name, descriptor in pod.items() if name != "pause"}
         terminal = start.spec.process.terminal
-        with open_streams(terminal=terminal, stdin=start.stdin, null=self._null) as (ours, theirs):
-            started, forked = self._start(request, start, theirs | pod)
-        if started.terminal is None:
-            ours["journal"] = os.memfd_create("journal", os.MFD_CLOEXEC)
+        zygotes = [self._launcher]
+        if start.fork_plan and self._forkserver.ready and not terminal:
+            zygotes.insert(0, self._forkserver)
+        with (
+            open_streams(terminal=terminal, stdin=start.stdin, null=self._null) as (ours, theirs),
+            self._process_namespace(start.target) as shared,
+        ):
+            launch = Launch(request["id"], "", [self._asker], ours)
+            taker = self._begin(launch, request, theirs | namespaces_of_pod | shared, zygotes)
+        forked = taker is self._forkserver
+        launch.started = lambda launch: self._container_started(launch, start, pod, forked=forked)
+        return None
+
+    def _begin(
+        self, launch: Launch, request: dict, fds: dict[str, int], zygotes: list[ZygoteClient]
+    ) -> ZygoteClient:
+        if not self._launcher_pid:
+            self._launcher_pid = start_launcher(self._launcher)
+        settings = {"scratch": self._settings["scratch"], "init": os.getpid()}
+        return self._launches.begin(launch, request | settings, fds, zygotes=zygotes)
+
+    def _container_started(
+        self, launch: Launch, start: StartRequest, pod: dict[str, int], *, forked: bool
+    ) -> Reply:
+        streams = launch.streams
+        if launch.terminal is None:
+            streams["journal"] = os.memfd_create("journal", os.MFD_CLOEXEC)
         else:
-            ours = {"tty": started.terminal}
+            streams = {"tty": launch.terminal}
         entry = ProcessEntry(
-            request["id"], "container", started.pid, time.time(), ours, start.spec, start.plain
+            launch.identity, "container", launch.pid, time.time(), streams, start.spec, start.plain
         )
-        if "pause" in pod:
-            entry.mount_namespace = namespaces.mount_namespace(started.pid)
-        return self._started(entry, {"forked": forked}, list(ours.values()))
+        if "pause" in pod or start.target:
+            entry.mount_namespace = namespaces.mount_namespace(launch.pid)
+        return self._started(entry, {"forked": forked}, list(streams.values()))
 
-    def _start(self, request: dict, start: StartRequest, fds: dict[str, int]) -> tuple[StartedProcess, bool]:
-        scratch = self._settings["scratch"]
-        if start.fork_plan and self._forkserver.ready and not start.spec.process.terminal:
-            started = self._forkserver.start(request | {"scratch": scratch, "init": os.getpid()}, fds)
-            if started is not None:
-                return started, True
-        if start.plain:
-            return plain.start(start.spec, fds, pod=start.plain, init=os.getpid()), False
-        return container.start(start.spec, fds, scratch=scratch), False
+    @contextlib.contextmanager
+    def _process_namespace(self, container: str) -> Iterator[dict[str, int]]:
+        """Open the process namespace of a running container, for another one that joins it."""
+        if not container or self._plain:
+            yield {}
+            return
+        entry = self._entries.get(container)
+        if entry is None or entry.status is not None:
+            raise ContainerStartError("sandbox", f"the target container {container} has ended")
+        descriptor = os.open(f"/proc/{entry.pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield {"pid": descriptor}
+        finally:
+            os.close(descriptor)
 
-    def _do_exec(self, request: dict) -> Reply:
+    def _do_exec(self, request: dict) -> None:
         """Start a command in a container that runs; its streams go to the client alone.
 
         ``process`` is a ``ProcessSpec`` whose environment is added to the container's.
@@ -234,21 +262,49 @@ class RuntimeInit:
             parent.spec,
             process=replace(parent.spec.process, args=process.args, terminal=process.terminal, env=env),
         )
-        with open_streams(terminal=process.terminal, stdin=request["stdin"], null=self._null) as (
-            ours,
-            theirs,
+        order = {"spec": spec, "plain": parent.plain, "container": parent.pid}
+        with (
+            open_streams(terminal=process.terminal, stdin=request["stdin"], null=self._null) as (
+                ours,
+                theirs,
+            ),
+            contextlib.ExitStack() as sent,
         ):
-            if parent.plain:
-                started = plain.start(spec, theirs, pod=parent.plain, init=os.getpid(), first=False)
-            else:
-                started = container.execute(spec, theirs, container=parent.pid)
-        if started.terminal is not None:
-            ours = {"tty": started.terminal}
-        fds = list(ours.values())
+            theirs = dict(theirs)
+            if not parent.plain:
+                theirs["container"] = os.pidfd_open(parent.pid)
+                sent.callback(os.close, theirs["container"])
+            launch = Launch(request["id"], parent.identity, [self._asker], ours, self._command_started)
+            self._begin(launch, order, theirs, [self._launcher])
+
+    def _command_started(self, launch: Launch) -> Reply:
+        streams = launch.streams if launch.terminal is None else {"tty": launch.terminal}
+        client, _ = launch.waiting[0]
         entry = ProcessEntry(
-            request["id"], "exec", started.pid, time.time(), client=self._client, container=parent.identity
+            launch.identity, "exec", launch.pid, time.time(), client=client, container=launch.container
         )
-        return replace(self._started(entry, {"streams": list(ours)}, fds), close=fds)
+        if self._plain and not self._runs(launch.container):
+            kill_session(launch.pid)
+        fds = list(streams.values())
+        return replace(self._started(entry, {"streams": list(streams)}, fds), close=fds)
+
+    def _runs(self, identity: str) -> bool:
+        return identity in self._entries and self._entries[identity].status is None
+
+    def _launched(self, launch: Launch, problem: ContainerStartError | None) -> None:
+        """Answer those who wait for a start."""
+        reply = launch.started(launch) if problem is None else _refusal(problem)
+        self._connections.answer(launch.waiting, reply)
+        entry = self._entries.get(launch.identity)
+        if entry and launch.exit and problem is None:
+            del self._by_pid[entry.pid]
+            entry.status, entry.ended = launch.exit
+            self._exited(entry)
+
+    def _give_up(self, pod: str) -> None:
+        """End the starts in a pod that goes."""
+        for launch in self._launches.wanted(lambda launch: launch.identity.startswith(pod + ".")):
+            self._launches.give_up(launch, "the pod is being removed")
 
     def _started(
         self, entry: ProcessEntry, more: dict[str, Any] | None = None, fds: Sequence[int] = ()
@@ -265,6 +321,9 @@ class RuntimeInit:
         return Reply(entry.describe(), list(entry.pipes.values()))
 
     def _do_kill(self, request: dict) -> Reply:
+        if launch := self._launches.find(request["id"]):
+            self._launches.give_up(launch, "it was killed before it had started")
+            return Reply({"running": True})
         entry = self._entries.get(request["id"])
         running = entry is not None and entry.status is None
         if running and entry.owner == "exec":
@@ -291,6 +350,7 @@ class RuntimeInit:
 
     def _do_delete_pod(self, request: dict) -> Reply:
         """Drop all containers of a pod: it is gone, nobody will ask."""
+        self._give_up(request["pod"])
         for identity in [key for key in self._entries if key.startswith(request["pod"] + ".")]:
             self._delete(identity)
         return Reply()
@@ -320,16 +380,22 @@ class RuntimeInit:
             if entry := self._by_pid.pop(pid, None):
                 entry.status, entry.ended = status, time.time()
                 self._exited(entry)
+            elif pid == self._launcher_pid:
+                self._launcher_pid = 0
+            else:
+                self._launches.exited(pid, status)
         if reaped and self._plain:
-            plain.end_strays(self._by_pid)
+            plain.end_strays(self._known_pids)
+
+    def _known_pids(self) -> set[int]:
+        return {*self._by_pid, *self._launches.pids(), self._launcher_pid}
 
     def _exited(self, entry: ProcessEntry) -> None:
         if entry.mount_namespace:
             namespaces.kill_in_mount_namespace(entry.mount_namespace)
         if entry.owner == "exec":
             del self._entries[entry.identity]
-        for client in list(self._clients):
-            self._send(client, {"event": "exit", **entry.describe()})
+        self._connections.send_all({"event": "exit", **entry.describe()})
         if entry.forgotten:
             self._drop_entry(entry)
         if self._plain:
@@ -337,6 +403,10 @@ class RuntimeInit:
             for other in self._entries.values():
                 if other.container == entry.identity and other.status is None:
                     kill_session(other.pid)
+
+
+def _refusal(error: ContainerStartError) -> Reply:
+    return Reply({"error": error.message, "stage": error.stage})
 
 
 def main() -> NoReturn:

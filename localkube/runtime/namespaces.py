@@ -1,4 +1,4 @@
-"""The runtime's namespaces, and the process namespace that containers of a pod may share.
+"""The runtime's namespaces, a pod's user namespace, and the process namespace that its containers may share.
 
 Standard library only, for ``init.py``. A pod's network, UTS and IPC namespaces are in ``pod_network.py``, a
 container's own in ``container.py``.
@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from localkube.runtime import syscalls
 from localkube.runtime.container import ContainerStartError, find_program
+from localkube.runtime.container_spec import LinuxIdMapping
 
 KILL_PASSES = 5
 
@@ -52,6 +53,32 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
+def new_user_namespace(mapping: LinuxIdMapping) -> int:
+    """Create a user namespace, over which the caller keeps all privileges, and open it.
+
+    The process that it is created with ends at once; the caller reaps it when it comes to that.
+
+    Raises:
+        OSError: The kernel refuses, or the ids are not the caller's to give.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    child = syscalls.fork_into_user_namespace()
+    if child == 0:
+        try:
+            os.close(writer)
+            os.read(reader, 1)
+        finally:
+            os._exit(0)
+    os.close(reader)
+    try:
+        for kind in ("uid", "gid"):
+            line = f"{mapping.container_id} {mapping.host_id} {mapping.size}"
+            _write(f"/proc/{child}/{kind}_map", line)
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(writer)
+
+
 def share_processes() -> dict[str, int]:
     """Create a process namespace for ``shareProcessNamespace``: descriptors of it and of its first process.
 
@@ -72,6 +99,8 @@ def share_processes() -> dict[str, int]:
             os._exit(0)
     theirs.close()
     message, descriptors, _, _ = socket.recv_fds(ours, 4096, 2)
+    # Until it sleeps, it has this process's memory, and nobody may be in there with it.
+    ours.recv(1)
     ours.close()
     os.waitpid(child, 0)
     if message != b"ok":

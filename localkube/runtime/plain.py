@@ -18,12 +18,10 @@ from typing import Any, NoReturn
 from localkube.runtime import syscalls
 from localkube.runtime.container import (
     ContainerStartError,
-    StartedProcess,
     become,
     enter_limits,
     find_program,
     report_pid,
-    run_helper,
     stage,
 )
 from localkube.runtime.container_spec import ContainerSpec, PlainPod, ProcessSpec
@@ -79,9 +77,14 @@ def _parent(pid: int) -> int | None:
         return None
 
 
-def end_strays(known: Iterable[int]) -> None:
-    """End what containers that have ended left behind: children that nobody started here."""
-    for pid in set(children()) - set(known):
+def end_strays(known: Callable[[], set[int]]) -> None:
+    """End what containers that have ended left behind: children that nobody started here.
+
+    Args:
+        known: Lists the others; called when the children are listed, so that none is missing there.
+    """
+    found = set(children())
+    for pid in found - known():
         os.kill(pid, signal.SIGKILL)
 
 
@@ -92,41 +95,37 @@ def unplug_node(request: dict[str, Any]) -> None:
         raise ContainerStartError("sandbox", message)
 
 
-def start(
+def create(
     spec: ContainerSpec,
     fds: dict[str, int],
+    writer: int,
     *,
     pod: PlainPod,
     init: int,
     main: Callable[[], NoReturn] | None = None,
     first: bool = True,
-) -> StartedProcess:
-    """Start a container, or a command in one; the process becomes a child of the runtime, whoever calls.
+) -> NoReturn:
+    """Leave a container's process behind, or a command's in one; it becomes a child of the runtime.
 
     Args:
         fds: ``stdin``, ``stdout``, ``stderr``; not used with a terminal.
+        writer: Where its pid is reported, or a stage that failed and a sentence (``launcher.py``).
         pod: The real paths of its pod.
+        init: The runtime's pid.
         main: Called in place of the command, when the caller has already loaded it.
-
-    Raises:
-        ContainerStartError: With the stage that failed and a sentence.
+        first: It is the container's first process.
     """
-
-    def helper(writer: int) -> NoReturn:
-        """Leave a child behind, which falls to the runtime."""
-        try:
+    try:
+        with stage(writer, "sandbox"):
+            enter_limits(spec.linux)
+        pid = os.fork()
+        if pid == 0:
             with stage(writer, "sandbox"):
-                enter_limits(spec.linux)
-            pid = os.fork()
-            if pid == 0:
-                with stage(writer, "sandbox"):
-                    _settle(init, new_session=not spec.process.terminal, first=first)
-                _become(spec.process, fds, pod, main, writer)
-            report_pid(writer, pid)
-        finally:
-            os._exit(0)
-
-    return run_helper(helper)
+                _settle(init, new_session=not spec.process.terminal, first=first)
+            _become(spec.process, fds, pod, main, writer)
+        report_pid(writer, pid)
+    finally:
+        os._exit(0)
 
 
 def _settle(init: int, *, new_session: bool, first: bool) -> None:

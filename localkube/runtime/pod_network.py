@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from localkube.runtime.container import ContainerStartError
+from localkube.runtime.container_spec import LinuxIdMapping
 from localkube.runtime.messages import close_all
-from localkube.runtime.namespaces import share_processes
+from localkube.runtime.namespaces import new_user_namespace, share_processes
 from localkube.runtime.netlink import Netlink, hardware_address
 from localkube.runtime.syscalls import CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWUTS, setns, unshare
 
@@ -24,8 +25,11 @@ SOL_PACKET, PACKET_IGNORE_OUTGOING, ETH_P_ALL = 263, 23, 3
 BRIDGE, GATE = "trainyard0", ("gate-in", "gate-out")
 
 
-def make_network(netlink: Netlink, settings: dict[str, Any]) -> int:
-    """Set up the bridge and its addresses; return the way out, see ``open_gate``."""
+def make_network(netlink: Netlink, settings: dict[str, Any]) -> None:
+    """Set up the bridge, its addresses and the way out, a pair of interfaces whose end ``open_gate`` opens.
+
+    Checksums are computed in software on the way: nobody behind the packet socket would fill them in.
+    """
     netlink.set_up("lo")
     netlink.add_bridge(BRIDGE, hardware=hardware_address(settings["address"]))
     netlink.add_address(BRIDGE, settings["address"], settings["prefix"])
@@ -33,20 +37,19 @@ def make_network(netlink: Netlink, settings: dict[str, Any]) -> int:
         netlink.add_address(BRIDGE, address, 32)
     netlink.set_up(BRIDGE)
     netlink.add_local_range(settings["services"], settings["services_prefix"])
-    return open_gate(netlink, settings["gateway"])
-
-
-def open_gate(netlink: Netlink, gateway: str) -> int:
-    """Open a packet socket that receives what the bridge sends to ``gateway``: the way out.
-
-    A pair of interfaces and a packet socket, and no tap, because /dev/net/tun is often closed to users.
-    Checksums are computed in software on the way: nobody behind the socket would fill them in.
-    """
     netlink.add_veth(GATE[0], peer=GATE[1], peer_pid=os.getpid(), master=socket.if_nametoindex(BRIDGE))
     without_offload(GATE[0])
     for name in GATE:
         netlink.set_up(name)
-    netlink.add_route("0.0.0.0", 0, name=BRIDGE, gateway=gateway)
+    netlink.add_route("0.0.0.0", 0, name=BRIDGE, gateway=settings["gateway"])
+
+
+def open_gate() -> int:
+    """Open a packet socket that receives what the bridge sends out, for one gateway.
+
+    Not a tap, because /dev/net/tun is often closed to users. Each gateway sets its socket up anew, which the
+    kernel allows once.
+    """
     gate = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.htons(ETH_P_ALL))
     gate.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
     gate.bind((GATE[1], ETH_P_ALL))
@@ -109,22 +112,27 @@ def _interface(address: str) -> str:
 
 
 def make_pod(netlink: Netlink, request: dict[str, Any]) -> dict[str, int]:
-    """Create a pod's network, UTS and IPC namespaces.
+    """Create a pod's user, network, UTS and IPC namespaces.
+
+    The last three belong to the runtime's user namespace: a container's root cannot change interfaces.
 
     Args:
-        request: ``hostname``, ``address``, ``prefix``, ``router`` (to ``services``), ``gateway`` (out);
-            with ``share_processes`` its containers share a process namespace as well.
+        request: ``hostname``, ``address``, ``prefix``, ``router`` (to ``services``), ``gateway`` (out), and
+            ``ids``, a ``LinuxIdMapping``; with ``share_processes`` its containers share a process namespace
+            as well.
 
     Returns:
-        Descriptors: ``net``, ``uts``, ``ipc``, and those of ``share_processes``.
+        Descriptors: ``user``, ``net``, ``uts``, ``ipc``, and those of ``share_processes``.
     """
-    bridge = socket.if_nametoindex(BRIDGE)
+    bridge, ids = socket.if_nametoindex(BRIDGE), LinuxIdMapping(**request["ids"])
     home, made = _namespaces(), {}
     try:
         # Entered by this process itself, and left again: a fork would take longer than all the rest.
         unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
         made = _namespaces()
         _configure_pod(netlink, request, bridge)
+        _allow_without_privileges(ids)
+        made["user"] = new_user_namespace(ids)
         if request.get("share_processes"):
             made |= share_processes()
         return made
@@ -135,6 +143,14 @@ def make_pod(netlink: Netlink, request: dict[str, Any]) -> dict[str, int]:
         for descriptor in home.values():
             setns(descriptor)
         close_all(home.values())
+
+
+def _allow_without_privileges(ids: LinuxIdMapping) -> None:
+    """Let every process of the pod listen on ports below 1024 and send pings, as containerd does."""
+    last = ids.host_id + ids.size - 1
+    for name, value in (("ip_unprivileged_port_start", "0"), ("ping_group_range", f"{ids.host_id} {last}")):
+        with open(f"/proc/sys/net/ipv4/{name}", "w") as file:
+            file.write(value)
 
 
 def _namespaces() -> dict[str, int]:

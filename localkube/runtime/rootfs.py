@@ -4,25 +4,33 @@ The kubelet decides on the mounts (``kubelet/pods/container_spec.py``); they are
 namespace of the container. Standard library only.
 """
 
+import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from localkube.runtime.container_spec import ContainerSpec, MountSpec
 from localkube.runtime.syscalls import (
+    MOUNT_ATTR_NODEV,
+    MOUNT_ATTR_NOEXEC,
+    MOUNT_ATTR_NOSUID,
+    MOUNT_ATTR_RDONLY,
     MS_BIND,
     MS_NODEV,
     MS_NOEXEC,
     MS_NOSUID,
     MS_RDONLY,
     MS_REC,
-    MS_REMOUNT,
     MS_UNBINDABLE,
     PROC_FLAGS,
-    make_read_only,
     mount,
+    move_mount,
+    open_idmapped_tree,
     pivot_root,
+    restrict_mount,
+    set_file_ids,
 )
 
 # Not taken from the host, wherever the root is.
@@ -36,7 +44,53 @@ DEVICE_LINKS = {
 }
 
 
-def build_root(spec: ContainerSpec, scratch: str) -> None:
+# What reveals or changes the machine, as runc and containerd have it.
+MASKED_PATHS = (
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+)
+READ_ONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+# Of what is refused where the kernel or the file system cannot map ids: before Linux 5.12, most network file
+# systems, a mount that is mapped already.
+UNMAPPABLE = (errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP)
+
+
+@dataclass(frozen=True)
+class _Root:
+    """A root file system in the making.
+
+    Attributes:
+        path: Where it is mounted.
+        owner: The id of the container's root, as the runtime sees it.
+        user_namespace: The pod's.
+        masked_paths: Covered also in mounts with the option ``masked``.
+    """
+
+    path: str
+    owner: int = 0
+    user_namespace: int | None = None
+    masked_paths: tuple[str, ...] = ()
+
+    def tmpfs(self, target: str, flags: int, *options: str) -> None:
+        """Mount a tmpfs that belongs to the container's root."""
+        owned = (*options, f"uid={self.owner}", f"gid={self.owner}")
+        mount("tmpfs", target, "tmpfs", MS_NOSUID | flags, ",".join(owned))
+
+    def mount_point(self, path: str, *, is_file: bool) -> str:
+        return mount_point(self.path, path, is_file=is_file, owner=self.owner)
+
+
+def build_root(spec: ContainerSpec, scratch: str, user_namespace: int | None = None) -> None:
     """Make the container's root file system.
 
     The root is a tmpfs; the host's top-level directories are bound into it, read-only. A mount point that
@@ -45,22 +99,27 @@ def build_root(spec: ContainerSpec, scratch: str) -> None:
 
     Args:
         scratch: A directory on which the new root is mounted; containers share it without seeing each other.
+        user_namespace: The pod's; the mounts belong to the runtime's, so that the container cannot undo them.
     """
-    mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1g")
+    root = _Root(scratch, spec.linux.id_mapping.host_id, user_namespace, spec.linux.masked_paths)
+    root.tmpfs(scratch, MS_NODEV, "mode=755", "size=1g")
     mount(None, scratch, None, MS_UNBINDABLE)
-    covered = {each.destination.strip("/") for each in spec.mounts if each.type == "tmpfs"}
+    covered = {each.destination.strip("/") for each in spec.mounts if not os.path.islink(each.destination)}
     for name in sorted(set(os.listdir(spec.root.path)) - covered - OWN_DIRECTORIES):
         _take_from_host(os.path.join(spec.root.path, name), scratch + "/" + name)
     os.mkdir(scratch + "/proc")
-    _make_devices(scratch + "/dev", spec.linux.devices)
-    for path in spec.linux.masked_paths:
+    _make_devices(root, spec.linux.devices)
+    for path in (*MASKED_PATHS, *spec.linux.masked_paths):
         _cover(scratch + path)
-    for each in spec.mounts:
-        _mount_entry(each, scratch, spec.linux.masked_paths)
-    # The working directory comes before the root is read-only, and may lie below one that is.
-    mount_point(scratch, spec.process.cwd, is_file=False)
+    read_only = [made for each in spec.mounts if (made := _mount_entry(each, root)) is not None]
+    # The working directory comes before what is read-only, and may lie below it.
+    root.mount_point(spec.process.cwd, is_file=False)
     if spec.root.readonly:
-        mount(None, scratch, None, MS_REMOUNT | MS_BIND | MS_RDONLY)
+        read_only.append(_open(scratch))
+    for made in read_only:
+        attributes = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
+        restrict_mount(f"/proc/self/fd/{made}", attributes, recursive=False)
+        os.close(made)
 
 
 def enter_root(scratch: str) -> None:
@@ -69,6 +128,15 @@ def enter_root(scratch: str) -> None:
     /proc comes first: a user namespace may mount it only while an older one is still to be seen.
     """
     mount("proc", scratch + "/proc", "proc", PROC_FLAGS)
+    for path in MASKED_PATHS:
+        if path.startswith("/proc/"):
+            _cover(scratch + path)
+    for path in READ_ONLY_PATHS:
+        if os.path.exists(scratch + path):
+            mount(scratch + path, scratch + path, None, MS_BIND | MS_REC)
+            restrict_mount(
+                scratch + path, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC
+            )
     os.chdir(scratch)
     pivot_root(scratch)
     os.chdir("/")
@@ -80,16 +148,18 @@ def _take_from_host(source: str, target: str) -> None:
     elif os.path.isdir(source):
         os.mkdir(target)
         mount(source, target, None, MS_BIND | MS_REC)
-        make_read_only(target)
+        restrict_mount(target, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
 
 
-def _make_devices(directory: str, devices: Iterable[str]) -> None:
+def _make_devices(root: _Root, devices: Iterable[str]) -> None:
     """Make a /dev with these device nodes of the host, and nothing of the host's to write on."""
+    directory = root.path + "/dev"
     os.mkdir(directory)
-    mount("tmpfs", directory, "tmpfs", MS_NOSUID, "mode=755,size=64k")
+    root.tmpfs(directory, 0, "mode=755", "size=64k")
     for path in devices:
         if os.path.exists(path):
-            target = mount_point(directory, path.removeprefix("/dev"), is_file=not os.path.isdir(path))
+            name = path.removeprefix("/dev")
+            target = mount_point(directory, name, is_file=not os.path.isdir(path), owner=root.owner)
             mount(path, target, None, MS_BIND | MS_REC)
     for name, link in DEVICE_LINKS.items():
         os.symlink(link, f"{directory}/{name}")
@@ -100,22 +170,40 @@ def _make_devices(directory: str, devices: Iterable[str]) -> None:
     os.mkdir(directory + "/shm")
 
 
-def _mount_entry(entry: MountSpec, scratch: str, masked_paths: Iterable[str] = ()) -> None:
+def _mount_entry(entry: MountSpec, root: _Root) -> int | None:
+    """Make one of the specification's mounts; returns it, open, if it has to be made read-only at the end."""
     if entry.type == "tmpfs":
-        target = mount_point(scratch, entry.destination, is_file=False)
-        mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, ",".join(entry.options))
-        return
+        target = root.mount_point(entry.destination, is_file=False)
+        root.tmpfs(target, MS_NODEV, *(option for option in entry.options if option != "ro"))
+        return _open(target) if entry.readonly else None
     source = _open_exactly(entry.source) if "nosymlinks" in entry.options else _open(entry.source)
     try:
-        is_file = not stat.S_ISDIR(os.fstat(source).st_mode)
-        target = mount_point(scratch, entry.destination, is_file=is_file)
-        mount(f"/proc/self/fd/{source}", target, None, MS_BIND | MS_REC)
+        kind = os.fstat(source).st_mode
+        target = root.mount_point(entry.destination, is_file=not stat.S_ISDIR(kind))
+        _bind(source, target, root.user_namespace if "idmap" in entry.options else None)
         if "masked" in entry.options:
-            _mask_within(os.readlink(f"/proc/self/fd/{source}"), target, masked_paths)
+            _mask_within(os.readlink(f"/proc/self/fd/{source}"), target, root.masked_paths)
     finally:
         os.close(source)
-    if entry.readonly:
-        make_read_only(target)
+    is_device = stat.S_ISCHR(kind) or stat.S_ISBLK(kind)
+    attributes = MOUNT_ATTR_NOSUID | (0 if is_device else MOUNT_ATTR_NODEV)
+    restrict_mount(target, attributes | (MOUNT_ATTR_RDONLY if entry.readonly else 0))
+    return None
+
+
+def _bind(source: int, target: str, user_namespace: int | None) -> None:
+    """Bind an open directory or file, with its ids shifted into the user namespace where that can be done."""
+    if user_namespace is not None:
+        try:
+            tree = open_idmapped_tree(source, user_namespace)
+        except OSError as error:
+            if error.errno not in UNMAPPABLE:
+                raise
+        else:
+            move_mount(tree, target)
+            os.close(tree)
+            return
+    mount(f"/proc/self/fd/{source}", target, None, MS_BIND | MS_REC)
 
 
 def _mask_within(source: str, target: str, masked_paths: Iterable[str]) -> None:
@@ -128,9 +216,11 @@ def _mask_within(source: str, target: str, masked_paths: Iterable[str]) -> None:
             _cover(os.path.join(target, directory[len(above) :]))
 
 
-def _cover(directory: str) -> None:
-    if os.path.isdir(directory):
-        mount("tmpfs", directory, "tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, "mode=555,size=4k")
+def _cover(path: str) -> None:
+    if os.path.isdir(path):
+        mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, "mode=555,size=4k")
+    elif os.path.exists(path):
+        mount("/dev/null", path, None, MS_BIND)
 
 
 def _open(name: str, *, inside: int | None = None, follow: bool = True) -> int:
@@ -150,13 +240,16 @@ def _open_exactly(path: str) -> int:
     return place
 
 
-def mount_point(root: str, path: str, *, is_file: bool) -> str:
+def mount_point(root: str, path: str, *, is_file: bool, owner: int = 0) -> str:
     """Find or make the path under ``root`` to mount on; symlinks stay inside the root.
 
     Each step is taken from an open directory, and no link is followed by the kernel: a volume's directories
     may be exchanged for links meanwhile, by another container, and nothing may be made where those lead.
+
+    Args:
+        owner: Of what is made, with no more rights than it has.
     """
-    way, parts, hops = _Way(root), [part for part in path.split("/") if part not in ("", ".")], 0
+    way, parts, hops = _Way(root, owner), [part for part in path.split("/") if part not in ("", ".")], 0
     try:
         while parts:
             part = parts.pop(0)
@@ -180,7 +273,8 @@ def mount_point(root: str, path: str, *, is_file: bool) -> str:
 class _Way:
     """The directories from a root to a place below it, open."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, owner: int) -> None:
+        self._owner = owner
         self._names = [root]
         self._open = [_open(root)]
 
@@ -219,32 +313,43 @@ class _Way:
 
     def _make(self, name: str, *, is_file: bool) -> None:
         try:
-            _create(name, inside=self._open[-1], is_file=is_file)
+            self._create(name, inside=self._open[-1], is_file=is_file)
         except OSError as error:
-            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM, errno.EOVERFLOW):
                 raise
             self._shadow()
-            _create(name, inside=self._open[-1], is_file=is_file)
+            self._create(name, inside=self._open[-1], is_file=is_file)
 
     def _shadow(self) -> None:
         """Cover the last directory, a read-only one, by a writable one with the same entries."""
         original = self._open[-1]
         entries = list(os.scandir(f"/proc/self/fd/{original}"))
-        mount("tmpfs", self.path, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64m")
+        _Root(self.path, self._owner).tmpfs(self.path, MS_NODEV, "mode=755", "size=64m")
         above = self._open[-2] if len(self._open) > 1 else None
         cover = _open(self._names[-1], inside=above, follow=False)
         for entry in entries:
             if entry.is_symlink():
                 os.symlink(os.readlink(entry.path), entry.name, dir_fd=cover)
                 continue
-            _create(entry.name, inside=cover, is_file=not entry.is_dir())
+            self._create(entry.name, inside=cover, is_file=not entry.is_dir())
             mount(entry.path, f"/proc/self/fd/{cover}/{entry.name}", None, MS_BIND | MS_REC)
         self._open[-1] = cover
         os.close(original)
 
+    def _create(self, name: str, *, inside: int, is_file: bool) -> None:
+        with _files_of(self._owner):
+            if not is_file:
+                os.mkdir(name, 0o755, dir_fd=inside)
+                return
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+            os.close(os.open(name, flags, 0o644, dir_fd=inside))
 
-def _create(name: str, *, inside: int, is_file: bool) -> None:
-    if is_file:
-        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=inside))
-    else:
-        os.mkdir(name, 0o755, dir_fd=inside)
+
+@contextlib.contextmanager
+def _files_of(owner: int) -> Iterator[None]:
+    """Create files as the container's root would: the runtime's own id is none that its volumes know."""
+    set_file_ids(owner)
+    try:
+        yield
+    finally:
+        set_file_ids(0)

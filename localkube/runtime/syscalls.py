@@ -16,10 +16,17 @@ MS_REC, MS_UNBINDABLE, MS_PRIVATE = 16384, 1 << 17, 1 << 18
 PROC_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
 MNT_DETACH = 2
 FALLOC_FL_KEEP_SIZE = 1
-SYS_PIVOT_ROOT, SYS_MOUNT_SETATTR = 155, 442
-AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = -100, 0x8000, 1
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
+SYS_CLONE, SYS_PIVOT_ROOT, SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_MOUNT_SETATTR = 56, 155, 428, 429, 442
+AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
+OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, MOVE_MOUNT_F_EMPTY_PATH = 1, os.O_CLOEXEC, 4
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
+MOUNT_ATTR_IDMAP = 0x100000
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
+SECCOMP_MODE_FILTER, FILTER_INSTRUCTION = 2, 8
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 CAPABILITY_VERSION_3 = 0x20080522
+# containerd's defaults without NET_RAW, by which a pod could forge another's packets, and without MKNOD and
+# AUDIT_WRITE, which no user namespace has.
 CAPABILITIES = {
     "CAP_CHOWN": 0,
     "CAP_DAC_OVERRIDE": 1,
@@ -30,21 +37,25 @@ CAPABILITIES = {
     "CAP_SETUID": 7,
     "CAP_SETPCAP": 8,
     "CAP_NET_BIND_SERVICE": 10,
-    "CAP_NET_RAW": 13,
     "CAP_SYS_CHROOT": 18,
-    "CAP_MKNOD": 27,
-    "CAP_AUDIT_WRITE": 29,
     "CAP_SETFCAP": 31,
 }
 LAST_CAPABILITY = 63
 
 _libc = ctypes.CDLL(None, use_errno=True)
 if os.uname().machine == "aarch64":
-    SYS_PIVOT_ROOT = 41
+    SYS_CLONE, SYS_PIVOT_ROOT = 220, 41
 
 
 def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
+
+
+def fork_into_user_namespace() -> int:
+    """Fork, the child into a new user namespace; it may only make system calls, and end by ``os._exit``."""
+    child = _libc.syscall(SYS_CLONE, CLONE_NEWUSER | signal.SIGCHLD, None, None, None, None)
+    _check(child < 0, "clone")
+    return child
 
 
 def setns(descriptor: int, kind: int = 0) -> None:
@@ -78,16 +89,62 @@ def reserve(descriptor: int, size: int) -> None:
         _check(done, "fallocate")
 
 
-def make_read_only(target: str) -> None:
-    """Make a mount and all below it read-only; before Linux 5.12 only the mount itself."""
-    attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, 0, 0)
+def restrict_mount(target: str, attributes: int, *, recursive: bool = True) -> None:
+    """Set attributes of a mount, and of all below it; before Linux 5.12 of the mount itself alone."""
+    values = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
+    flags = AT_RECURSIVE if recursive else 0
     result = _libc.syscall(
-        SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(target), AT_RECURSIVE, attributes, ctypes.sizeof(attributes)
+        SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(target), flags, values, ctypes.sizeof(values)
     )
     if result and ctypes.get_errno() == errno.ENOSYS:
-        mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY)
+        # The attributes of mount_setattr have the numbers of mount's flags.
+        mount(None, target, None, MS_REMOUNT | MS_BIND | attributes)
     else:
-        _check(result, f"make {target} read-only")
+        _check(result, f"restrict the mount {target}")
+
+
+def open_idmapped_tree(source: int, user_namespace: int) -> int:
+    """Clone the mounts at a directory or file; in the first, ids on the disk are those of the user namespace.
+
+    Args:
+        source: An open descriptor.
+
+    Returns:
+        A descriptor for ``move_mount``.
+
+    Raises:
+        OSError: The kernel (before Linux 5.12) or the file system cannot do it, or the caller may not.
+    """
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE
+    tree = _libc.syscall(SYS_OPEN_TREE, source, b"", flags)
+    _check(tree < 0, "open_tree")
+    values = (ctypes.c_uint64 * 4)(MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
+    result = _libc.syscall(SYS_MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, values, ctypes.sizeof(values))
+    if result:
+        os.close(tree)
+        _check(result, "map the ids of a mount")
+    return tree
+
+
+def move_mount(tree: int, target: str) -> None:
+    """Attach a tree of mounts that is open."""
+    result = _libc.syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)
+    _check(result, f"move_mount to {target}")
+
+
+def set_file_ids(identity: int) -> None:
+    """Set the user and group of this process for files; with 0 its privileges over them return."""
+    if identity:
+        _libc.setfsgid(identity)
+        _libc.setfsuid(identity)
+    else:
+        _libc.setfsuid(0)
+        _libc.setfsgid(0)
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """Let others of the same user read this process's memory, or not; an exec allows it again."""
+    _check(_libc.prctl(PR_SET_DUMPABLE, int(dumpable), 0, 0, 0), "prctl")
 
 
 def pivot_root(new: str) -> None:
@@ -107,6 +164,22 @@ def drop_privileges(capabilities: Iterable[str]) -> None:
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)(low, low, 0, 0, 0, 0)
     _check(_libc.capset(header, data), "capset")
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("program", ctypes.c_char_p))
+
+
+def filter_system_calls(program: bytes) -> None:
+    """Filter the system calls of this process and its descendants, which may get no new privileges.
+
+    Args:
+        program: A classic BPF program; where the kernel knows no filters, it has no effect.
+    """
+    wanted = _Filter(len(program) // FILTER_INSTRUCTION, program)
+    done = _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(wanted), 0, 0)
+    if done and ctypes.get_errno() != errno.EINVAL:
+        _check(done, "seccomp")
 
 
 def _check(result: int, what: str) -> None:

@@ -22,6 +22,15 @@ def name(local_cluster):
     kit.workshop.remove(name, cluster=local_cluster)
 
 
+def test_kubectl_reads_the_kubeconfig_of_an_attendee_whose_name_is_a_number(local_cluster):
+    made = kit.workshop.add("08", cluster=local_cluster)
+    try:
+        theirs = kit.connect("existing", kubeconfig=made.kubeconfig)
+        assert "No resources found" in theirs.kubectl("get pods") or not theirs.kubectl("get pods")
+    finally:
+        kit.workshop.remove("08", cluster=local_cluster)
+
+
 @pytest.mark.slow
 def test_with_their_kubeconfig_alone_an_attendee_trains_and_reaches_nothing_else(
     local_cluster, name, write_trainer, monkeypatch

@@ -26,11 +26,12 @@ NOTEBOOKS = {
     "05": "",
     "06": "",
     "07": "",
-    "10": "",
+    "09": "",
+    "11": "",
     "01": "may not see nodes",
     "08": "kubectl create role",
-    "09": "may not see nodes",
-    "11": "kubectl create clusterrole",
+    "10": "may not see nodes",
+    "12": "kubectl create clusterrole",
 }
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(2 * SECONDS)]
@@ -81,8 +82,6 @@ def test_an_attendees_kubeconfig_runs_the_notebooks_or_they_say_what_it_takes(cl
         if not as_said or bool(done.returncode) != bool(words):
             wrong[number] = done.stderr[-3000:]
     assert not wrong, "\n".join(wrong.values())
-    told = [each for each in ended["09"][1].cells if "result-accuracy" in each.metadata.get("tags", [])]
-    assert told[0].outputs, "09 comes as far as the model"
     rows = {each["attendee"]: each for each in kit.workshop.status(cluster=cluster)}
     assert {people[each] for each, words in NOTEBOOKS.items() if words} == {
         name for name, row in rows.items() if "Rejected" in row["trouble"] or "Forbidden" in row["trouble"]

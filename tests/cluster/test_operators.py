@@ -62,6 +62,53 @@ def test_a_pytorch_job_trains_with_two_processes_in_each_of_its_pods(
     assert run.name not in local_cluster.kubectl("get pytorchjobs,services,configmaps,pods")
 
 
+DEPLOYMENT = {
+    "spec": {
+        "replicas": 3,
+        "template": {
+            "spec": {"containers": [{"name": "mine", "image": "mine:1", "command": ["torchrun", "a.py"]}]}
+        },
+    }
+}
+
+
+def pytorch_job(*, name="pytorch", policy="Never", workers=2, kind="Worker", **more):
+    """Write the PyTorchJob of the exercise, or a wrong one."""
+    container = {"name": name, "image": "mine:1", "command": ["torchrun", "a.py"]} | more
+    template = {"spec": {"containers": [container]}}
+    replicas = {"restartPolicy": policy, "template": template}
+    specs = {"Master": replicas | {"replicas": 1}, kind: replicas | {"replicas": workers}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "mine"},
+        "spec": {"pytorchReplicaSpecs": specs},
+    }
+
+
+@pytest.mark.parametrize(
+    ("written", "check", "words"),
+    [
+        (pytorch_job(), "", ""),
+        (pytorch_job(name="mine"), "called pytorch", "'mine'"),
+        (pytorch_job(policy="Sometimes"), "not restarted alone", "'Sometimes'"),
+        (pytorch_job(policy="OnFailure"), "not restarted alone", "'Never'"),
+        (pytorch_job(workers=3), "as many pods", "should be 3"),
+        (pytorch_job(command=["python", "a.py"]), "same image", "command"),
+        (pytorch_job(kind="Workers"), "a Master and Workers", "Workers"),
+        ({"kind": "Deployment"}, "it is a PyTorchJob", "'Deployment'"),
+        (None, "it is a PyTorchJob", "None"),
+    ],
+)
+def test_the_exercise_of_a_pytorch_job_is_judged_by_the_operator(
+    written, check, words, local_cluster, training_operator
+):
+    found = kit.check("08", job=written, deployment=DEPLOYMENT, cluster=local_cluster)
+    failed = {row.name: row.advice for row in found if row.right is False}
+    assert bool(found) == (written is not None and not check), found
+    assert not check or any(check in name and words in advice for name, advice in failed.items()), found
+
+
 def test_the_rank_of_a_pytorch_job_that_fails_is_named(launch, write_trainer, training_operator):
     source = """
         import os, time

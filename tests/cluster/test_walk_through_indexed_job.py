@@ -8,9 +8,16 @@ import pytest
 import kitlib as kit
 
 ROOT = Path(__file__).parents[2]
+MANIFESTS = ROOT / "manifests" / "gke-indexed-job"
 ACCURACY, STAND_IN_ACCURACY = 0.97, 0.9  # the second on drawn images, where the real ones cannot be had
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+# What GKE puts on nodes with GPUs.
+LABELS, TAINT = {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}, "nvidia.com/gpu=present:NoSchedule"
+QUICK = """import json, os
+print(json.dumps({"event": "start", "rank": int(os.environ["RANK"])}))
+"""
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -23,9 +30,11 @@ def mnist(local_cluster):
     volume.delete()
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_manifest_trains_mnist_on_four_nodes_to_its_accuracy(mnist, local_cluster):
     local_cluster.kubectl(f"create configmap mnist --from-file={ROOT / 'trainers' / 'digits_ddp.py'}")
-    local_cluster.kubectl(f"apply -f {ROOT / 'manifests' / 'gke-indexed-job'}")
+    local_cluster.kubectl(f"apply -f {MANIFESTS / 'service.yaml'} -f {MANIFESTS / 'job-cpu.yaml'}")
     local_cluster.kubectl("wait job/mnist --for=condition=Complete --timeout=480s")
     shown = local_cluster.kubectl("get pods -l batch.kubernetes.io/job-name=mnist -o json")
     assert len({pod["spec"]["nodeName"] for pod in json.loads(shown)["items"]}) == 4
@@ -35,3 +44,26 @@ def test_the_whole_manifest_trains_mnist_on_four_nodes_to_its_accuracy(mnist, lo
     (evaluation,) = [event for event in events if event["event"] == "eval"]
     assert evaluation["images"] == mnist.test_images
     assert evaluation["accuracy"] >= (STAND_IN_ACCURACY if mnist.synthetic else ACCURACY)
+
+
+@pytest.fixture
+def gpu_cluster(state_home):
+    """A cluster whose nodes declare a GPU, with label and taint."""
+    with kit.create_cluster("local", name="mnist-gpus", nodes=4, gpus=1, labels=LABELS) as cluster:
+        cluster.create_volume("shared", size="1Gi")
+        cluster.kubectl(f"taint nodes --all {TAINT}")
+        yield cluster
+
+
+def test_the_manifest_runs_on_nodes_that_are_labelled_tainted_and_have_gpus(gpu_cluster, tmp_path):
+    (tmp_path / "digits_ddp.py").write_text(QUICK)
+    gpu_cluster.kubectl(f"create configmap mnist --from-file={tmp_path / 'digits_ddp.py'}")
+    gpu_cluster.kubectl(f"apply -f {MANIFESTS / 'service.yaml'} -f {MANIFESTS / 'job.yaml'}")
+    gpu_cluster.kubectl("wait job/mnist --for=condition=Complete --timeout=120s")
+    shown = gpu_cluster.kubectl("get pods -l batch.kubernetes.io/job-name=mnist -o json")
+    pods = json.loads(shown)["items"]
+    assert len({pod["spec"]["nodeName"] for pod in pods}) == 4
+    limits = [pod["spec"]["containers"][0]["resources"]["limits"] for pod in pods]
+    assert limits == [{"nvidia.com/gpu": "1"}] * 4
+    logs = gpu_cluster.kubectl("logs -l batch.kubernetes.io/job-name=mnist").splitlines()
+    assert sorted(json.loads(line)["rank"] for line in logs if line.startswith("{")) == [0, 1, 2, 3]

@@ -163,25 +163,35 @@ def test_a_jupyterlab_for_one_without_a_machine_opens_by_its_token_alone(worksho
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_an_ingress_leads_to_the_path_at_which_jupyterlab_is_and_past_the_rooms_policy(local_cluster):
+def test_an_ingress_leads_to_a_host_of_each_and_past_the_rooms_policy(local_cluster):
     host = "workshop.example.org"
-    made = kit.workshop.add("by-name", cluster=local_cluster, jupyter=kit.workshop.Jupyter(host=host))
+    jupyter = kit.workshop.Jupyter(host=host)
+    made = kit.workshop.add("by-name", cluster=local_cluster, jupyter=jupyter)
     theirs = local_cluster.kube.within(made.namespace)
     spec = json.loads(local_cluster.kubectl(f"get ingress jupyter -n {made.namespace} -o json"))["spec"]
     (rule,) = spec["rules"]
     (there,) = rule["http"]["paths"]
-    assert (rule["host"], spec["tls"]) == (host, [{"hosts": [host]}])
-    assert there["pathType"] == "Prefix" and there["backend"]["service"] == SERVICE
+    assert (rule["host"], spec["tls"]) == (f"by-name.{host}", [{"hosts": [f"by-name.{host}"]}])
+    assert (there["path"], there["pathType"], there["backend"]["service"]) == ("/", "Prefix", SERVICE)
+    assert f"https://by-name.{host}/lab?token=" in jupyter.lines(theirs, made)
     port = theirs.get("Service", "jupyter")["spec"]["ports"][0]
     assert (port["name"], port["targetPort"]) == ("http", "http")
     allowed = theirs.get("NetworkPolicy", "jupyter")["spec"]
     assert [each["port"] for each in allowed["ingress"][0]["ports"]] == [8888]
     local_cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
-    token = token_of(theirs)
-    with forwarded(local_cluster, made) as here:
-        lab = requests.get(f"http://{here}{there['path']}/lab", params={"token": token}, timeout=120)
-        assert lab.ok and f'"baseUrl": "{there["path"]}/"' in lab.text
-        assert requests.get(f"http://{here}/lab", params={"token": token}, timeout=60).status_code == 404
+    with forwarded(local_cluster, made) as here, requests.Session() as browser:
+        browser.headers["Host"] = rule["host"]
+        lab = browser.get(f"http://{here}/lab", params={"token": token_of(theirs)}, timeout=120)
+        assert lab.ok and '"baseUrl": "/"' in lab.text
+        # What the browser has by now lets pages of its own origin act, and those of others not.
+        own, other = (f"https://{name}.{host}" for name in ("by-name", "bob"))
+        headers = {"X-XSRFToken": browser.cookies.get("_xsrf", "")}
+        terminals = f"http://{here}/api/sessions"
+        assert browser.get(terminals, headers=headers | {"Origin": own}, timeout=60).ok
+        answer = browser.get(terminals, headers=headers | {"Origin": other}, timeout=60)
+        assert "Access-Control-Allow-Origin" not in answer.headers
+        started = browser.post(f"http://{here}/api/kernels", headers=headers | {"Origin": other}, timeout=60)
+        assert started.status_code in (403, 404)
     kit.workshop.remove("by-name", cluster=local_cluster)
 
 

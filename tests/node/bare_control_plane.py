@@ -11,7 +11,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +44,7 @@ class BareControlPlane:
     """A running API server, and what is needed to speak to it as an administrator."""
 
     server: str
+    etcd: str
     paths: ClusterPaths
     kubectl: tuple[str, ...]
 
@@ -73,7 +74,11 @@ class BareControlPlane:
 
 @contextlib.contextmanager
 def bare(
-    directory: Path, control_plane: ControlPlaneBinaries, *, components: tuple[str, ...] = COMPONENTS
+    directory: Path,
+    control_plane: ControlPlaneBinaries,
+    *,
+    components: tuple[str, ...] = COMPONENTS,
+    change: Callable[[ComponentCommand], ComponentCommand] = lambda component: component,
 ) -> Iterator[BareControlPlane]:
     """Run the named components, yield when the API server is ready, and stop them.
 
@@ -81,6 +86,7 @@ def bare(
         directory: For certificates, data and logs.
         control_plane: The binaries.
         components: Which to start.
+        change: Applied to each before.
     """
     paths = TestPaths("bare", directory)
     api_port, etcd_port, peer_port = _free_ports(3)
@@ -100,11 +106,11 @@ def bare(
     wanted = [c for c in commands(paths, control_plane, addresses=addresses) if c.name in components]
     with contextlib.ExitStack() as stack:
         for component in wanted:
-            stack.enter_context(_running(component, paths))
+            stack.enter_context(_running(change(component), paths))
             if component.health:
                 _wait_until_ready(component, paths)
         kubectl = control_plane.argv("kubectl", "--kubeconfig", str(paths.kubeconfig))
-        yield BareControlPlane(addresses.api, paths, tuple(kubectl))
+        yield BareControlPlane(addresses.api, addresses.etcd, paths, tuple(kubectl))
 
 
 @contextlib.contextmanager

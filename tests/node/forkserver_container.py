@@ -12,8 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from forkserver_pair import PYTHON, REPOSITORY, Pair, Process
+from forkserver_pair import PYTHON, REPOSITORY, Pair, Process, send_request
 
+from localkube.cluster.preparation import covered, environment
 from localkube.kubelet.pods.container_spec import devices, root_mounts
 from localkube.runtime import messages
 from localkube.runtime.container_spec import (
@@ -35,7 +36,11 @@ def start(
     variables = tuple(f"{name}={value}" for name, value in env.items())
     spec = ContainerSpec(
         ProcessSpec(tuple(argv), variables, "/scripts", capabilities=tuple(CAPABILITIES)),
-        mounts=(*root_mounts(), MountSpec("/scripts", source=scripts, options=("ro",))),
+        mounts=(
+            MountSpec("/tmp", "tmpfs", options=("mode=1777",)),
+            *root_mounts(environment(), covered(environment())),
+            MountSpec("/scripts", source=scripts, options=("ro",)),
+        ),
         linux=LinuxSpec(devices=devices()),
     )
     request = StartRequest(spec, fork_plan=plan(argv, env, python=PYTHON, path=env["PATH"]))
@@ -43,8 +48,7 @@ def start(
     pipes = [os.pipe(), os.pipe()]
     fds = {name: os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in ("net", "uts", "ipc")}
     fds |= {"stdin": os.open(os.devnull, os.O_RDONLY), "stdout": pipes[0][1], "stderr": pipes[1][1]}
-    messages.send(sock, sent | {"fds": list(fds)}, list(fds.values()))
-    answer, _ = messages.receive(sock)
+    answer = send_request(sock, sent | {"fds": list(fds)}, list(fds.values()))
     for descriptor in fds.values():
         os.close(descriptor)
     assert "pid" in answer, answer

@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import json
 import os
 import re
 import select
@@ -89,6 +90,17 @@ class Process:
                     self._open.discard(reader)
 
 
+def send_request(sock: socket.socket, request: dict, fds: Sequence[int]) -> dict:
+    """Send a request to a forkserver as the runtime does, and return what is reported of it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        messages.send(ours, request, list(fds))
+        with theirs:
+            messages.send(sock, {}, [theirs.fileno()])
+        reported = b"".join(iter(lambda: ours.recv(65536), b""))
+    return {name: value for line in reported.splitlines() for name, value in json.loads(line).items()}
+
+
 class Pair:
     """A forkserver, and the way to start commands with and without it.
 
@@ -142,9 +154,8 @@ class Pair:
         return base | {"OPENBLAS_NUM_THREADS": "1"} | more
 
     def request(self, request: dict, fds: Sequence[int]) -> dict:
-        """Send a request as it is, and return the answer."""
-        messages.send(self._socket, request, list(fds))
-        return messages.receive(self._socket)[0]
+        """Send a request as it is, and return what is reported of it."""
+        return send_request(self._socket, request, fds)
 
     def forked(
         self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: int | None = -3

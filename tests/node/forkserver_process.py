@@ -6,32 +6,24 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from localkube.runtime import container
-from localkube.runtime.container_spec import StartRequest
+from localkube.runtime.container_spec import ContainerSpec
 from localkube.runtime.forkserver import server
 
 
-def start(
-    message: dict[str, Any], request: StartRequest, fds: dict[str, int], main: Callable[[], NoReturn]
-) -> int:
-    """Fork twice, as the runtime does, so that whoever adopts orphans becomes the container's parent."""
-    reader, writer = os.pipe()
-    middle = os.fork()
-    if middle == 0:
-        try:
+def launch(
+    request: dict[str, Any], fds: dict[str, int], writer: int, main: Callable[[], NoReturn]
+) -> NoReturn:
+    """Leave a fork behind, as the runtime does: whoever adopts orphans becomes its parent."""
+    try:
+        with container.stage(writer, "sandbox"):
+            cwd = ContainerSpec.from_dict(request["spec"]).process.cwd
             os.setsid()
-            pid = os.fork()
-            if pid == 0:
-                _container(request.spec.process.cwd, fds, main)
-            os.write(writer, str(pid).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    os.waitpid(middle, 0)
-    answer = os.read(reader, 32)
-    os.close(reader)
-    if not answer:
-        raise container.ContainerStartError("sandbox", "no answer")
-    return int(answer)
+        pid = os.fork()
+        if pid == 0:
+            _container(cwd, fds, main)
+        container.report_pid(writer, pid)
+    finally:
+        os._exit(0)
 
 
 def _container(cwd: str, fds: dict[str, int], main: Callable[[], NoReturn]) -> NoReturn:
@@ -53,4 +45,4 @@ def _container(cwd: str, fds: dict[str, int], main: Callable[[], NoReturn]) -> N
 
 
 if __name__ == "__main__":
-    server.main(start=start)
+    server.main(launch=launch)

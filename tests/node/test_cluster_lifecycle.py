@@ -8,6 +8,7 @@ import sys
 
 import psutil
 import pytest
+from soak.footprint import Footprint
 
 from .clusters import (
     PATIENCE,
@@ -21,7 +22,6 @@ from .clusters import (
     pod,
     state_home,
 )
-from .footprint import Footprint
 
 SHAPE = ("--nodes", "1", "--no-warm")
 BUSY = {"main": {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}, **on_node(0)}
@@ -59,7 +59,7 @@ def occupy(cluster):
     ]
     made = pod("touch /data/file; sleep 600 & sleep 600", name="busy", volumes=volumes, **BUSY)
     Pods(cluster).running(made)
-    return Footprint.of(cluster)
+    return Footprint.of(cluster.root)
 
 
 def kill(cluster, name="supervisor"):
@@ -111,7 +111,7 @@ def test_a_cluster_whose_supervisor_was_killed_begins_again_with_its_objects_and
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
     assert pods.output(pod("ls /data", volumes=[claim], **BUSY)) == "file\n"
 
-    traces = Footprint.of(again)
+    traces = Footprint.of(again.root)
     stopped = localkube("stop", "lab", home=home)
     assert (stopped["state"], "was stopped" in stopped["reason"]) == ("stopped", True)
     assert traces.processes and psutil.wait_procs(list(traces.processes), timeout=PATIENCE)[1] == []
@@ -122,7 +122,7 @@ def test_a_cluster_whose_supervisor_was_killed_begins_again_with_its_objects_and
 
 def test_a_running_cluster_whose_record_was_damaged_can_be_deleted_without_leaving_anything(home):
     cluster = RunningCluster(home, localkube("create", "lab", *SHAPE, home=home))
-    traces = Footprint.of(cluster)
+    traces = Footprint.of(cluster.root)
     cluster.close()
     (cluster.root / "cluster.json").write_text("not json")
     assert localkube("status", "lab", home=home)["state"] == "broken"

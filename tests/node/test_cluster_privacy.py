@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from soak.resources import namespaces
 
 from .clusters import eventually
-from .footprint import namespaces
 
 
 def on_the_host(cluster):

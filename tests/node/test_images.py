@@ -67,6 +67,12 @@ def test_an_unknown_image_needs_a_command_and_says_so(pods):
     assert "give the container a command" in state(waiting)["waiting"]["message"]
 
 
+def test_an_event_tells_of_a_tag_that_docker_hub_does_not_have(pods, cluster):
+    made = pods.running(image("pytorch/pytorch:2.15.0", command=["sleep", "100"]))
+    about = f"involvedObject.name={made['metadata']['name']},reason=MissingImage"
+    cluster.kubectl("wait", "--for=create", "event", f"--field-selector={about}", "--timeout=120s")
+
+
 def test_torchrun_of_the_pytorch_image_starts_ranks(pods):
     # One write a line: with two, as print has them, the lines of two ranks can mingle.
     says = "os.write(1, b'rank %d%c' % (d.get_rank(), 10))"

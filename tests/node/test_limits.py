@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from localkube.kubelet.resources.cgroups import RECORD
+from localkube.kubelet.resources.cgroups import PIDS_LIMIT, RECORD
 
 from .clusters import Pods, eventually, pod, python, running_cluster, state, state_home
+from .test_pods_resize import resize
 
 GREEDY = "held = []\nwhile True: held.append(b'x' * (8 << 20))"
 SPIN = (
     "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
 )
-CORES = "import os; print(len(os.sched_getaffinity(0)))"
+CORES = "import os; print(len(os.sched_getaffinity(0)), flush=True)"
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,15 @@ def test_without_groups_the_kubelet_ends_a_container_that_takes_too_much_memory(
     assert out_of_memory(without, limited(GREEDY, memory="64Mi"))["exitCode"] == 137
 
 
+def test_without_groups_a_container_moves_to_more_cores_when_it_is_resized(without):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core is all that this machine has")
+    source = f"import time\nwhile True:\n  {CORES}\n  time.sleep(0.2)"
+    name = without.running(limited(source, cpu="500m", memory="64Mi"))["metadata"]["name"]
+    resize(without.cluster, name, {"limits": {"cpu": "1500m"}, "requests": {"cpu": "1500m"}})
+    eventually(lambda: without.logs(name, tail_lines=1), wanted="2\n")
+
+
 def test_memory_volumes_have_the_size_that_they_were_given(pods):
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
     manifest = pod(
@@ -125,5 +135,14 @@ def test_a_container_that_could_not_be_started_leaves_no_group(groups, cluster, 
     eventually(lambda: any(path.name.startswith(uid) for path in directories(cluster)), wanted=False)
 
 
-def test_containers_that_ask_for_nothing_share_a_group(groups, pods):
-    assert "best-effort" in pods.output(pod("cat /proc/self/cgroup"))
+def test_pods_that_ask_for_nothing_share_a_weight_and_count_their_processes_alone(groups, pods):
+    made = pods.finish(pod("cat /proc/self/cgroup"))
+    assert f"best-effort/{made['metadata']['uid']}\n" in pods.logs(made)
+
+
+@pytest.mark.parametrize("limits", [{}, {"cpu": "500m"}], ids=["best effort", "limited"])
+def test_the_processes_of_a_pod_are_limited(groups, cluster, pods, limits):
+    uid = pods.running(pod("exec sleep 600", main={"resources": {"limits": limits}}))["metadata"]["uid"]
+    roots = [Path(path) for path in json.loads((cluster.root / RECORD).read_text())]
+    found = [limit.read_text().strip() for root in roots for limit in root.glob(f"**/{uid}/pids.max")]
+    assert found == [str(PIDS_LIMIT)]

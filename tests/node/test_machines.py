@@ -128,6 +128,9 @@ def test_volumes_in_memory_are_empty_when_the_power_is_back_and_those_on_disk_ar
     pods.until(name, lambda seen: is_ready(seen) and container(seen)["restartCount"] == 1)
     pods.wait_for_line(name, "up")
     assert pods.logs(name).splitlines()[0] == "found: disk"
+    for place in ("writable", "termination"):
+        left = cluster.root / "pods" / before["metadata"]["uid"] / place
+        eventually(lambda left=left: [path.name for path in left.iterdir()], wanted=["main.1"])
 
 
 @pytest.mark.namespaces

@@ -10,7 +10,7 @@ import pytest
 
 from localkube.kubelet.volumes.host_path import resolve_subpath
 from localkube.runtime.container_spec import MountSpec
-from localkube.runtime.rootfs import _mount_entry, mount_point
+from localkube.runtime.rootfs import _mount_entry, _Root, mount_point
 
 from .network_namespace import in_network_namespace
 
@@ -35,7 +35,7 @@ def entry(source, *, target="/data"):
 
 @in_network_namespace
 async def test_a_sub_path_is_mounted_as_it_was_checked(volume):
-    _mount_entry(entry(resolve_subpath(volume, "sub", create=False)), str(volume.parent / "root"))
+    _mount_entry(entry(resolve_subpath(volume, "sub", create=False)), _Root(str(volume.parent / "root")))
     assert (volume.parent / "root" / "data" / "file").read_text() == "inside"
 
 
@@ -46,7 +46,7 @@ async def test_a_sub_path_that_has_become_a_link_since_it_was_checked_is_refused
     (volume / "sub").symlink_to("../outside")
     (volume.parent / "outside" / "file").write_text("outside")
     with pytest.raises(OSError, match="become a symlink") as caught:
-        _mount_entry(entry(checked), str(volume.parent / "root"))
+        _mount_entry(entry(checked), _Root(str(volume.parent / "root")))
     assert caught.value.errno == errno.ELOOP
     assert not (volume.parent / "root" / "data").exists()
 

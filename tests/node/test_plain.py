@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from soak.footprint import Footprint
 
 from . import restrictions
 from .clusters import Pods, Refused, eventually, is_ready, localkube, pod, python, running_cluster, state_home
-from .footprint import Footprint
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def test_nothing_is_left_when_what_owns_the_pods_is_killed(request, victim):
             script = f"(setsid {mark} &) ; {mark} & wait"
             cluster.core.create_namespaced_pod("default", pod(script, name="victim"))
             eventually(lambda: len(_running(mark)), wanted=2)
-            traces = Footprint.of(cluster)
+            traces = Footprint.of(cluster.root)
             names = {"supervisor": "supervisor", "runtime": "runtime"}
             os.kill(cluster.status["processes"][names[victim]]["pid"], signal.SIGKILL)
             eventually(lambda: _running(mark), wanted=[])

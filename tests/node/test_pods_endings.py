@@ -71,6 +71,13 @@ def test_the_last_lines_of_a_failed_container_stand_in_for_a_message_where_it_is
     assert not terminated(pods.finish(pod("echo nobody asked; exit 1"))).get("message")
 
 
+def test_a_line_that_was_written_in_parts_is_one_line_of_that_message(pods):
+    fallback = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    parts = "printf '    '; sleep 0.5; printf 'sys.exit'; sleep 0.5; echo '(main())'; exit 1"
+    made = pods.finish(pod(parts, main=fallback))
+    assert terminated(made)["message"].strip("\n") == "    sys.exit(main())"
+
+
 def test_a_command_that_does_not_exist_is_named(pods, cluster):
     made = pods.finish(pod(main={"command": ["no-such-trainer", "--fast"]}))
     assert (terminated(made)["reason"], terminated(made)["exitCode"]) == ("StartError", 128)

@@ -9,9 +9,9 @@ import traceback
 from pathlib import Path
 
 import pytest
+from soak import resources
 
 from .clusters import pod, python
-from .resource_counts import runtime_init_of
 from .restrictions import NOBODY
 
 EVIL = "https://evil.example"
@@ -81,7 +81,9 @@ def request(cluster, method="GET", path="/api/v1/namespaces/default/configmaps",
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user, so this was NOT tested")
 def test_another_user_of_the_machine_reaches_neither_files_nor_sockets_nor_processes(cluster):
-    files = [path for path in [cluster.root, *cluster.root.rglob("*")] if not path.is_symlink()]
+    # Pods of other tests go meanwhile, with their directories, which os.walk passes over.
+    found = [Path(top, name) for top, below, names in os.walk(cluster.root) for name in (*below, *names)]
+    files = [path for path in [cluster.root, *found] if not path.is_symlink()]
     keys = [path for path in files if path.suffix in (".key", ".sock") or path.name == "kubeconfig"]
     assert len(keys) > 5
     sockets = list(cluster.root.glob("*.sock"))
@@ -102,10 +104,9 @@ def test_another_user_of_the_machine_reaches_neither_files_nor_sockets_nor_proce
         done = {
             what: [str(item) for item in items if succeeds(act, item)] for what, (items, act) in own.items()
         }
-        return done | {"api": request(cluster)[0]}
+        return done | {"api answers": ["it"] if succeeds(request, cluster) else []}
 
     seen = as_nobody(look)
-    assert seen.pop("api") in (401, 403)
     assert not any(seen.values()), seen
 
 
@@ -193,7 +194,7 @@ def test_the_clusters_own_directory_is_empty_in_a_host_path_above_it(pods, clust
 
 
 def test_the_clusters_own_processes_cannot_be_seen_or_signalled_from_a_pod(pods, cluster):
-    runtime_init = runtime_init_of(cluster)
+    runtime_init = resources.runtime_init(cluster.root)
     said = pods.output(
         pod(f"cat /proc/[0-9]*/cmdline; kill -9 -1; kill -9 {runtime_init.pid}; echo; echo alive")
     )

@@ -28,24 +28,22 @@ def report(pod, case):
     arguments = {"host_ip": "10.244.254.1", "start_time": 1000, "now": 1010} | case["arguments"]
     if arguments.get("override"):
         arguments["override"] = tuple(arguments["override"])
-    runs = {
-        kind: {name: record(name, fields) for name, fields in case[kind].items()}
-        for kind in ("records", "init_records")
-    }
-    return pod_status(pod, **runs, **arguments)
+    runs = case["records"] | case["init_records"]
+    return pod_status(pod, records={name: record(name, runs[name]) for name in runs}, **arguments)
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 async def test_a_report_is_accepted_and_read_back_unchanged(api, path):
     case = yaml.safe_load(path.read_text())
     spec = case["pod"]["spec"] | {"nodeName": NODE, "automountServiceAccountToken": False}
+    ephemeral = spec.pop("ephemeralContainers", [])
     body = {"metadata": {"name": path.stem.lower().replace("_", "-")}, "spec": spec}
     pod = await api.post("/api/v1/namespaces/default/pods", body)
     url = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
     try:
-        early = pod_status(
-            pod, records={}, init_records={}, pod_ip=None, host_ip="10.244.254.1", start_time=999, now=999
-        )
+        if ephemeral:  # there are none at creation
+            pod = await api.patch(f"{url}/ephemeralcontainers", {"spec": {"ephemeralContainers": ephemeral}})
+        early = pod_status(pod, records={}, pod_ip=None, host_ip="10.244.254.1", start_time=999, now=999)
         pod = await api.patch(f"{url}/status", status_patch(pod, early))
         change = status_patch(pod, report(pod, case))
         pod = await api.patch(f"{url}/status", change) if change else pod
@@ -66,9 +64,7 @@ async def test_a_patch_for_a_pod_that_was_replaced_is_refused(api):
     first = await api.post("/api/v1/namespaces/default/pods", body)
     await api.delete("/api/v1/namespaces/default/pods/twin", {"gracePeriodSeconds": 0})
     await api.post("/api/v1/namespaces/default/pods", body)
-    status = pod_status(
-        first, records={}, init_records={}, pod_ip=None, host_ip="10.0.0.1", start_time=1, now=1
-    )
+    status = pod_status(first, records={}, pod_ip=None, host_ip="10.0.0.1", start_time=1, now=1)
     with pytest.raises(ApiError, match="422 Invalid: .* metadata.uid"):
         await api.patch("/api/v1/namespaces/default/pods/twin/status", status_patch(first, status))
 

@@ -2,7 +2,9 @@
 
 import json
 
-from .clusters import eventually, pod
+import pytest
+
+from .clusters import container, eventually, pod
 
 FILL = "dd if=/dev/zero of={path} bs=1M count=8 2>/dev/null; exec sleep 600"
 
@@ -32,6 +34,25 @@ def test_a_container_that_writes_too_much_outside_of_volumes_is_evicted(pods):
     limits = {"resources": {"limits": {"ephemeral-storage": "4Mi"}}}
     status = evicted(pods, pod(FILL.format(path="/tmp/file"), main=limits))
     assert "ephemeral local storage usage exceeds the total limit of containers 4Mi" in status["message"]
+
+
+def test_the_places_that_a_container_writes_to_are_on_disk_and_new_for_each_run(cluster, pods):
+    places = "/tmp /run /var/tmp"
+    script = (
+        f"cd /; stat -f -c %T {places}; ls -A /tmp /var/tmp; touch /tmp/left /run/left /var/tmp/left; exit 1"
+    )
+    name = pods.create(pod(script, restartPolicy="OnFailure"))
+    made = pods.until(name, lambda pod: container(pod)["restartCount"] > 0)
+    first, second = pods.logs(name, previous=True), pods.logs(name)
+    assert "tmpfs" not in first
+    assert second == first, "something is left of the first run"
+    written = cluster.root / "pods" / made["metadata"]["uid"] / "writable"
+    eventually(lambda: len(list(written.iterdir())), wanted=0)
+
+
+@pytest.mark.namespaces
+def test_everybody_in_a_container_may_write_to_them(pods):
+    assert pods.output(pod("stat -c %a /tmp /run /var/tmp")).split() == ["1777"] * 3
 
 
 def test_what_a_limited_pod_stores_is_in_the_nodes_summary(cluster, pods):

@@ -5,18 +5,47 @@ and is looked at in the end, when its nodes have been silent for long enough.
 """
 
 import os
+import ssl
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
-from .clusters import PATIENCE, Pods, container, eventually, on_node, pod, running_cluster, state, state_home
+from .clusters import (
+    PATIENCE,
+    Pods,
+    container,
+    eventually,
+    on_node,
+    pod,
+    python,
+    running_cluster,
+    state,
+    state_home,
+)
 
 LINES = 500
 # Started by an order of its own, so that a test finds the process on the host by its words.
 WAIT = (
     "until [ -e /gate/$0 ]; do sleep 0.05; done; for i in $(seq {lines}); do echo line $i; done; exit {code}"
 )
+
+# The gateway refuses a connection to itself; without one, nobody answers for its address.
+ASK_GATEWAY = f"""
+import socket, time
+for _ in range({PATIENCE}):
+    try:
+        socket.create_connection(("10.244.255.254", 9), timeout=1)
+    except ConnectionRefusedError:
+        print("it answers")
+        break
+    except OSError:
+        time.sleep(0.5)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +141,18 @@ def test_pods_are_placed_again_after_a_killed_scheduler(victim, pods):
     assert pods.output(pod("echo placed")) == "placed\n"
 
 
+def test_a_component_whose_restart_is_refused_is_tried_again_until_it_starts(victim, pods):
+    log, said = victim.root / "logs" / "kube-scheduler.log", victim.root / "logs" / "supervisor.log"
+    kept = log.rename(log.with_suffix(".kept"))
+    log.mkdir()  # which nobody can write to
+    component(victim, "kube-scheduler").kill()
+    eventually(lambda: said.read_text().count("kube-scheduler cannot be started") > 1)
+    log.rmdir()
+    kept.rename(log)
+    eventually(lambda: component(victim, "kube-scheduler") is not None)
+    assert pods.output(pod("echo placed")) == "placed\n"
+
+
 def test_controllers_work_again_after_a_killed_manager(victim):
     killed(victim, "kube-controller-manager")
     victim.kubectl("create", "job", "after", "--image=busybox", "--", "true")
@@ -126,6 +167,36 @@ def test_pods_and_objects_outlive_a_killed_api_server(victim, pods):
     ended = pods.until(made["metadata"]["name"], lambda pod: pod["status"]["phase"] == "Succeeded")
     assert container(ended)["restartCount"] == 0
     assert len(pods.logs(ended).splitlines()) == LINES
+
+
+def test_nobody_is_forbidden_what_they_may_do_while_the_api_server_starts_again(victim):
+    victim.kubectl("create", "serviceaccount", "reader")
+    victim.kubectl("create", "role", "reader", "--verb=get", "--resource=configmaps")
+    victim.kubectl("create", "rolebinding", "reader", "--role=reader", "--serviceaccount=default:reader")
+    url = f"{victim.status['server']}/api/v1/namespaces/default/configmaps/kept"
+    headers = {"Authorization": f"Bearer {victim.kubectl('create', 'token', 'reader').strip()}"}
+    context = ssl.create_default_context(cafile=str(victim.root / "pki" / "ca.crt"))
+    request = urllib.request.Request(url, headers=headers)
+    answers = []
+
+    def ask(_):
+        """Request it again and again until it is answered as before."""
+        while time.monotonic() - begun < PATIENCE and (not answers or answers[-1] != 200):
+            try:
+                with urllib.request.urlopen(request, context=context, timeout=5) as answer:
+                    answers.append(answer.status)
+            except urllib.error.HTTPError as error:
+                answers.append(error.code)
+            except OSError:
+                continue
+
+    before = component(victim, "kube-apiserver")
+    before.kill()
+    before.wait()
+    begun = time.monotonic()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(ask, range(4)))
+    assert set(answers) == {200}
 
 
 def test_a_new_kubelet_reattaches_to_what_runs_and_reports_what_has_ended_meanwhile(victim, pods):
@@ -183,17 +254,14 @@ def test_a_new_kubelet_does_not_start_again_what_has_ended(victim, pods):
     assert pods.logs(made) == "once\n"
 
 
-def test_a_killed_gateway_comes_back(victim):
+def test_a_killed_gateway_comes_back_and_serves_pods(victim, pods):
     gateways = [process for process in victim.processes() if "--packet-fd" in words_of(process)]
     if not gateways:
         pytest.skip("there is no gateway here: pods have no way out, and none was tested")
+    assert pods.output(pod(main=python(ASK_GATEWAY))) == "it answers\n"
     gateways[0].kill()
-    eventually(
-        lambda: any(
-            "--packet-fd" in words_of(process) and process.pid != gateways[0].pid
-            for process in victim.processes()
-        )
-    )
+    gateways[0].wait()
+    assert pods.output(pod(main=python(ASK_GATEWAY))) == "it answers\n"
 
 
 def test_the_supervisor_is_in_a_session_of_its_own(victim):

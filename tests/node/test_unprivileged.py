@@ -5,21 +5,18 @@ be read. When somebody else runs them, the whole suite is already without privil
 """
 
 import os
-import shutil
 import subprocess
 import tempfile
 import urllib.request
 from pathlib import Path
 
 import pytest
-
-from localkube.controlplane import binaries, etcd_snapshot
-from localkube.paths import cache_dir
+from soak.footprint import Footprint
 
 from . import restrictions
 from .clusters import PATIENCE, Pods, Refused, localkube, pod, python, running_cluster, state
-from .footprint import Footprint
 from .terminals import Terminal
+from .unprivileged import enter_as_nobody, nobodys
 
 pytestmark = pytest.mark.skipif(
     os.getuid() != 0,
@@ -37,25 +34,12 @@ def home():
 
 @pytest.fixture(scope="module")
 def enter(home):
-    """How to become nobody, with a copy of the control plane: the original is its owner's alone."""
-    obtained = binaries.obtain(report=print)
-    needed = {Path(command[0]).parent for command in obtained.programs.values()}
-    snapshot = etcd_snapshot.obtain(obtained, report=print)
-    originals = cache_dir() / "controlplane"
-    copy = home / "controlplane"
-    copy.mkdir()
-    for folder in [*needed, *([snapshot] if snapshot else [])]:
-        if folder.is_relative_to(originals):
-            shutil.copytree(folder, copy / folder.name)
-    for path in [copy, *copy.rglob("*")]:
-        os.chown(path, restrictions.NOBODY, restrictions.NOBODY)
-    return restrictions.nobody({place: place for place in restrictions.python_places()} | {originals: copy})
+    return enter_as_nobody(home)
 
 
 @pytest.fixture(scope="module")
 def cluster(home, enter):
-    environment = {"HOME": str(home), "XDG_CACHE_HOME": str(cache_dir().parent)}
-    with running_cluster("--nodes", "2", home=home, enter=enter, env=environment, cwd="/") as running:
+    with running_cluster("--nodes", "2", home=home, enter=enter, **nobodys(home)) as running:
         yield running
 
 
@@ -166,7 +150,7 @@ def test_a_probe_runs_a_command_in_a_container(pods):
 
 
 def test_deleting_leaves_nothing_even_after_the_supervisor_was_killed(home, cluster):
-    traces = Footprint.of(cluster)
+    traces = Footprint.of(cluster.root)
     cluster.processes()[0].kill()
     localkube("delete", cluster.name, home=home, preexec_fn=cluster.enter, cwd="/")
     assert traces.left() == []

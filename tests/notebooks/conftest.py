@@ -10,7 +10,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 ROOT = Path(__file__).parents[2]
-PROVIDER = 'provider = "local"\ncluster_name = "trainyard"\nnodes = 4'
+PROVIDER = 'provider = "local"\ncluster_name = "trainyard"\nnodes = 4\noptions = {}'
 
 
 @pytest.fixture

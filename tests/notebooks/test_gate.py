@@ -26,6 +26,9 @@ CLUSTER = "gate"
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
+HAS_GPUS = """import kitlib as kit
+cluster = kit.create_cluster(provider, name=cluster_name, nodes=nodes, **options)
+assert [each["gpus"] for each in cluster.nodes()] == ["1"]"""
 WAITS = ("import kitlib as kit\nkit.connect(cluster_name)", "import threading\nthreading.Event().wait()")
 
 
@@ -57,9 +60,10 @@ def test_notebooks_run_side_by_side_and_one_that_fails_leaves_the_other_lane_alo
 ):
     with socket.create_server(("127.0.0.1", 0)) as server:
         meet = f"import socket\nsocket.create_connection({server.getsockname()}).recv(1)"
-        make_notebook("07_meets", meet, "import kitlib as kit\nkit.connect(cluster_name).nodes()")
+        make_notebook("07_meets", meet, HAS_GPUS)
         make_notebook("08_fails", meet, "assert cluster_name == 'nobody'")
-        command = runner("--cluster", CLUSTER, "--nodes", "1", "--lanes", "2", "--folder", str(tmp_path))
+        words = ("--cluster", CLUSTER, "--nodes", "1", "--lanes", "2", "--option", "gpus=1")
+        command = runner(*words, "--folder", str(tmp_path))
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(finish, command, timeout=400)
             both = [server.accept()[0] for _ in range(2)]  # neither goes on before the other one is there

@@ -45,6 +45,10 @@ class Release:
         system, machine = target()
         return f"/{KUBERNETES}/bin/{system}/{machine}/{name}"
 
+    def digests(self) -> dict[str, str]:
+        """Return the SHA-256 of each file by its path, as the kit keeps them."""
+        return {path[1:]: hashlib.sha256(content).hexdigest() for path, content in self.files.items()}
+
     def etcd(self) -> str:
         system, machine = target()
         return f"/{ETCD}/etcd-{ETCD}-{system}-{machine}.tar.gz"
@@ -56,7 +60,6 @@ def whole_release() -> Release:
     for name in SERVERS:
         content = program(name)
         release.files[release.kubernetes(name)] = content
-        release.files[release.kubernetes(f"{name}.sha256")] = hashlib.sha256(content).hexdigest().encode()
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as tar:
         for name in ("README.md", "etcd", "etcdctl"):
@@ -66,9 +69,6 @@ def whole_release() -> Release:
             tar.addfile(member, io.BytesIO(content))
     content = archive.getvalue()
     release.files[release.etcd()] = content
-    archive_name = release.etcd().rpartition("/")[2]
-    sums = f"{'0' * 64}  other.tar.gz\n{hashlib.sha256(content).hexdigest()}  {archive_name}\n"
-    release.files[f"/{ETCD}/SHA256SUMS"] = sums.encode()
     return release
 
 

@@ -1,5 +1,6 @@
 """The official release: whole, refused, cut, forged, on a full disk. A real server, tiny programs."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from release_server import program, serving, whole_release  # noqa: E402
 
-from localkube.controlplane import binaries  # noqa: E402
+from localkube.controlplane import binaries, download  # noqa: E402
 from localkube.errors import LocalClusterError  # noqa: E402
 
 
@@ -32,6 +33,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def server(release, monkeypatch):
+    monkeypatch.setattr(download, "DIGESTS", release.digests())
     with serving(release) as url:
         monkeypatch.setenv("TRAINYARD_KUBERNETES_URL", url)
         monkeypatch.setenv("TRAINYARD_ETCD_URL", url)
@@ -80,15 +82,15 @@ def test_the_second_time_it_comes_from_the_cache(server, release, cache, monkeyp
 
 @pytest.mark.parametrize("status", [403, 404, 503])
 def test_a_refusal_names_the_address_and_the_remedies(server, release, cache, status):
-    release.statuses[release.kubernetes("kube-scheduler.sha256")] = status
+    release.statuses[release.kubernetes("kube-scheduler")] = status
     error = refusal()
     assert str(status) in error.about
-    assert "kube-scheduler.sha256" in error.about
+    assert "kube-scheduler" in error.about
     assert "TRAINYARD_KUBERNETES_URL" in error.fix
     assert "Go" in error.fix
 
 
-def test_a_server_that_is_not_there_is_given_up_at_once(cache, monkeypatch):
+def test_a_server_that_is_not_there_is_given_up_at_once(server, cache, monkeypatch):
     monkeypatch.setenv("TRAINYARD_KUBERNETES_URL", "http://127.0.0.1:9")
     assert "refused" in refusal().about
     assert folders(cache) == []
@@ -138,9 +140,17 @@ def test_a_rest_of_another_file_is_downloaded_again_from_its_start(server, relea
     assert obtain()[0].origin == "download"
 
 
-def test_a_checksum_that_is_none_is_reported(server, release, cache):
-    release.files[release.kubernetes("kubectl.sha256")] = b"<html>please log in</html>"
-    assert "no SHA-256" in refusal().what
+def test_a_server_cannot_vouch_for_what_it_serves(server, release, cache):
+    """Its own checksum fits what it serves; the kit's does not."""
+    path, other = release.kubernetes("kubectl"), program("something else")
+    release.files |= {path: other, f"{path}.sha256": hashlib.sha256(other).hexdigest().encode()}
+    assert "wrong checksum" in refusal().what
+
+
+def test_a_release_of_which_no_digest_is_known_is_not_downloaded(server, release, cache, monkeypatch):
+    monkeypatch.setattr(download, "DIGESTS", {})
+    assert "no digest of v1.36" in refusal().about
+    assert release.requests == []
 
 
 def test_a_full_disk_is_explained_and_given_back(server, cache, tmp_path, monkeypatch):

@@ -12,18 +12,21 @@ import shutil
 import subprocess
 import tarfile
 import zipfile
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
 import kitlib as kit
 from kitlib.clusters.image_registry import Login, Registry, StoredImage
+from kitlib.config import DEFAULT_IMAGE
 from kitlib.container_images import engine_missing
 from kitlib.container_images.build_context import BuildContext
 from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
 
 from .container_registry import PASSWORD, serve_registry
 
+GITHUBS = f"ghcr.io/{DEFAULT_IMAGE}"
 MISSING = engine_missing() or ("" if shutil.which("docker-registry") else "there is no docker-registry")
 if MISSING and os.environ.get("TRAINYARD_NEEDS_DOCKER"):
     pytest.fail(f"building and pushing images is NOT TESTED: {MISSING}", pytrace=False)
@@ -240,6 +243,29 @@ def test_without_an_engine_the_cloud_of_the_cluster_builds(dockerfile, monkeypat
     assert image.reference == "registry.example/greeting@sha256:0" and "compressed" in repr(image)
     with pytest.raises(NoContainerEngine, match="no docker on PATH; there is no podman on PATH"):
         kit.build_image("greeting", dockerfile=dockerfile)
+
+
+@pytest.mark.parametrize(
+    ("words", "bases"),
+    [
+        ("toomanyrequests: You have reached your unauthenticated pull rate limit.", [None, GITHUBS]),
+        ("COPY failed: no such file", [None]),
+    ],
+)
+def test_a_base_that_docker_hub_refuses_for_now_is_taken_from_pytorchs_own_registry(
+    words, bases, monkeypatch, tmp_path
+):
+    class Refused(OwnRegistry):
+        def build(self, order, *, report):
+            super().build(order, report=report)
+            if "BASE" not in order.arguments:
+                raise CommandFailed(words, about="CodeBuild", fix="-")
+
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing-here"))
+    home = Refused("registry.example", "x")
+    with nullcontext() if bases[1:] else pytest.raises(CommandFailed, match="COPY"):
+        kit.build_image("trainyard/mine", cluster=SimpleNamespace(registry=home))
+    assert [each.arguments.get("BASE") for each in home.orders] == bases
 
 
 def no_podman():

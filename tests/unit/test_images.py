@@ -4,9 +4,19 @@ from pathlib import Path
 
 import pytest
 
+from kitlib.clusters.trainer_image import missing_tag as missing_for_the_kit
+from kitlib.config import DEFAULT_IMAGE
 from localkube.controlplane.recipes import RECIPES
 from localkube.kubelet.images import image_programs, listing
-from localkube.kubelet.images.image_table import UNKNOWN, command_line, ignored_mounts, split, stand_in, table
+from localkube.kubelet.images.image_table import (
+    UNKNOWN,
+    command_line,
+    ignored_mounts,
+    missing_tag,
+    split,
+    stand_in,
+    table,
+)
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "images.md"
 
@@ -68,6 +78,28 @@ def test_commands_and_arguments_combine_as_in_kubernetes(container, line):
 def test_what_a_stand_in_will_not_read_is_named():
     mounts = [{"mountPath": each} for each in ("/etc/nginx/conf.d", "/etc/nginxes", "/usr/share/nginx/html")]
     assert ignored_mounts({"image": "nginx", "volumeMounts": mounts}) == ["/etc/nginx/conf.d"]
+
+
+@pytest.mark.parametrize(
+    ("image", "missing"),
+    [
+        ("pytorch/pytorch:2.15.0", True),
+        ("docker.io/pytorch/pytorch:2.15.0-gpu", True),
+        ("index.docker.io/pytorch/pytorch:2.15", True),
+        (DEFAULT_IMAGE, False),
+        ("pytorch/pytorch", False),
+        ("pytorch/pytorch:1.13.0-cuda11.6-cudnn8-devel", False),
+        ("pytorch/pytorch:0.4-cuda9-cudnn7-devel", False),
+        ("registry.example/pytorch/pytorch:mine", False),
+        (f"pytorch/pytorch:mine@sha256:{'0' * 64}", False),
+        ("busybox:no-such-tag", False),
+    ],
+)
+def test_a_tag_that_docker_hub_does_not_have_of_a_known_repository_is_told(image, missing):
+    words = missing_tag(image)
+    assert bool(words) is missing
+    assert not missing or DEFAULT_IMAGE.rpartition(":")[2] in words
+    assert missing_for_the_kit(image) == words  # the kit's and the nodes' answers are the same
 
 
 def test_every_program_of_the_table_is_one_that_can_be_found_or_obtained():

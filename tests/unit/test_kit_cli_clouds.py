@@ -7,10 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from clouds import inventory
-from clouds.inventory import Cloud, CloudLocation
-from clouds.price_table import Estimate, Price
-from clouds.tags import Tags
+from clouds import resources
+from clouds.spec import ClusterInfo, Machines
 from kitlib import clusters
 from kitlib.cli import main
 from kitlib.cli.options import options_of
@@ -18,7 +16,7 @@ from kitlib.clusters import plugins
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound, ProviderFailed
 
-from ..cloud.simulated_cloud import Plan, SimulatedCloud, Thing, plans
+from .made_up_cloud import Account, MoonCluster, tags
 
 
 class Rented:
@@ -48,6 +46,9 @@ class Rented:
 
     def delete(self):
         self.said.append(("delete", self.name))
+
+    def scale(self, nodes, *, confirm, budget):
+        return Table(("asked",), [(f"{nodes} nodes, {confirm}, {budget}",)])
 
     def extend(self, *, hours, confirm, budget):
         return f"{self.name} ends in {hours:g} hours, {confirm}, {budget}"
@@ -118,38 +119,44 @@ def test_a_clusters_end_is_put_off():
     assert "3 hours, True, 20" in run("extend", "lab", "--hours", "3", "--yes", "--budget", "20").stdout
 
 
+@pytest.mark.usefixtures("rented")
+def test_nodes_are_scaled_down_to_none_and_up_for_a_price_that_is_agreed_to():
+    assert "0 nodes, False, None" in run("cluster", "scale", "0", "-c", "lab").stdout
+    words = ("4", "-c", "lab", "--yes", "--budget", "20", "-o", "region=eu-1", "--provider", "rented")
+    assert "4 nodes, True, 20" in run("cluster", "scale", *words).stdout
+    assert run("cluster", "scale", "4", "-c", "other").exit_code == 1
+
+
+@pytest.mark.usefixtures("rented")
+def test_what_cannot_be_scaled_says_so(monkeypatch):
+    monkeypatch.delattr(Rented, "scale")
+    done = run("cluster", "scale", "4", "-c", "lab")
+    assert (done.exit_code, "cannot be scaled" in done.stderr) == (1, True)
+
+
 def test_resources_are_listed_first_and_deleted_only_when_that_is_said(monkeypatch):
-    cloud = SimulatedCloud(plans(Plan("network")))
-    cloud.things["network"] = Thing(1, 0, 0)
-
-    def discover(cluster=None):
-        found = cloud.process()
-        for each in found:
-            each.tags = Tags("lab", "ada", "course")
-        return found
-
-    asked = []
-
-    def clouds(provider, **where):
-        asked.append((provider, where))
-        costs = [Estimate('cluster "lab"', (Price("node", 0.5, 2),), hours=4)] if cloud.left() else []
-        return [Cloud("eks", lambda: [CloudLocation("eks", "eu-1", discover)], lambda: costs)]
-
-    monkeypatch.setattr(inventory, "clouds", clouds)
+    account = Account()
+    monkeypatch.setattr(MoonCluster, "account", account, raising=False)
+    monkeypatch.setattr(MoonCluster, "clock", account.clock)
+    monkeypatch.setattr(resources, "PROVIDERS", {"eks": "tests.unit.made_up_cloud:MoonCluster"})
+    monkeypatch.setattr(resources, "CLOUDS", ("eks",))
     monkeypatch.setenv("TRAINYARD_BUDGET", "20")
+    account.things["lab", "network"] = "active"
+    account.described["lab"] = ClusterInfo(tags(), Machines("m5.xlarge", 2), where="moon-1")
     shown = run("resources", "list", "--provider", "eks", "--region", "all")
     assert "lab      network" in shown.stdout
     told = [line.split() for line in shown.stdout.splitlines()]
-    assert ["together", "1.00", "4.00", "-"] in told and ["budget", "-", "20.00", "-"] in told
-    assert asked == [("eks", {"regions": "all", "profile": None, "project": None})]
+    assert ["budget", "-", "20.00", "-"] in told and any(each[0] == "together" for each in told if each)
+    assert "moon-1" in run("resources", "list", "--cluster", "lab").stdout
+    assert "nothing of the kit" in run("resources", "list", "--cluster", "other").stdout
     tried = run("resources", "delete", "lab")
     assert "Nothing was deleted" in tried.stderr
-    assert cloud.left() == ["network"]
+    assert account.left() == ["lab"]
     assert run("resources", "delete").exit_code == 2
     done = run("resources", "delete", "lab", "--really")
-    assert (done.exit_code, cloud.left()) == (0, [])
+    assert (done.exit_code, account.left()) == (0, [])
     assert "nothing of the kit" in done.stdout
-    assert inventory.delete_resources(clusters="lab").rows == []
+    assert resources.delete_resources(clusters="lab").rows == []
 
 
 def test_packages_that_are_not_installed_are_named_and_their_commands_left_out(monkeypatch):
@@ -164,7 +171,7 @@ def test_packages_that_are_not_installed_are_named_and_their_commands_left_out(m
 
 
 def test_without_the_libraries_of_a_cloud_the_error_says_what_to_install(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("clouds.aws")]:
+    for name in [name for name in sys.modules if name.startswith("clouds.eks")]:
         monkeypatch.delitem(sys.modules, name)
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "boto3" else find(name))

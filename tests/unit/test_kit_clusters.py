@@ -117,12 +117,6 @@ def test_threads_of_one_kernel_may_ask_for_kubectl_at_the_same_moment(kubeconfig
     assert {each[-1] for each in told} == {"kubectl"}
 
 
-def test_pods_with_gpus_tolerate_what_keeps_others_off_their_nodes(kubeconfig):
-    cluster = existing.ExistingCluster("lab", kubeconfig=kubeconfig)
-    assert [each["key"] for each in cluster.pod_additions(gpus=1)["tolerations"]] == ["nvidia.com/gpu"]
-    assert cluster.pod_additions() == {}
-
-
 def test_an_error_in_a_terminal_is_a_few_lines_and_exit_status_1(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     for words in (

@@ -247,7 +247,7 @@ def test_arguments_that_make_no_sense_are_refused(arguments, trainer):
 
 def test_something_that_is_no_job_is_not_launched():
     with pytest.raises(KitError, match="no job"):
-        kit.launch("trainers/digits_ddp.py")
+        kit.launch(3)
 
 
 class Api:
@@ -283,7 +283,13 @@ class Api:
 
 @pytest.fixture
 def cluster():
-    return SimpleNamespace(kube=Api(), pod_additions=lambda *, gpus: {}, pod_annotations=lambda claims: {})
+    return SimpleNamespace(
+        kube=Api(),
+        pod_additions=lambda *, gpus=0: {},
+        pod_annotations=lambda claims: {},
+        trainer_image=lambda: "registry.example/trainer@sha256:0",
+        training_gpus=lambda: (),
+    )
 
 
 def test_a_launch_replaces_an_earlier_run_of_its_name_only_if_it_is_asked_to(trainer, cluster):
@@ -295,6 +301,14 @@ def test_a_launch_replaces_an_earlier_run_of_its_name_only_if_it_is_asked_to(tra
     kit.launch(again, cluster=cluster, replace=True)
     assert cluster.kube.find("Job", "digits")["spec"]["completions"] == 3
     assert sorted(kind for kind, _ in cluster.kube.objects) == ["ConfigMap", "Job", "Service"]
+
+
+def test_a_launch_warns_of_a_tag_of_the_official_image_that_does_not_exist(trainer, cluster, caplog):
+    kit.launch(kit.IndexedJob(trainer, name="right", image="pytorch/pytorch"), cluster=cluster)
+    kit.launch(kit.IndexedJob(trainer, name="wrong", image="pytorch/pytorch:2.15.0"), cluster=cluster)
+    (record,) = caplog.records
+    assert 'run "wrong"' in record.message
+    assert 'no tag "2.15.0" of pytorch/pytorch' in record.message
 
 
 def test_a_launch_with_nothing_to_replace_is_a_launch(trainer, cluster):

@@ -1,10 +1,12 @@
 """PyTorchJob and TrainJob as data: what is different in them from an Indexed Job."""
 
+from types import SimpleNamespace
+
 import pytest
 import yaml
 
 import kitlib as kit
-from clouds.cloud_cluster import CloudCluster
+from clouds.cluster import CloudCluster
 from kitlib.clusters import Cluster
 from kitlib.errors import KitError
 
@@ -82,6 +84,10 @@ class GpuPool(Cluster):
 
     provider = "pool"
     create = find = existing = kubeconfig = kubectl_command = delete = explain = None
+    kube = SimpleNamespace(get_all=lambda kind: [])
+
+    def trainer_image(self):
+        return "registry.example/trainer@sha256:0"
 
     def pod_additions(self, *, gpus=0):
         taint = {"key": "pool", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}

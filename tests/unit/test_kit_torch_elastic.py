@@ -1,5 +1,7 @@
 """Runs of plain pods: the objects of a TorchElastic, what travels with a trainer, how it is judged."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import kitlib as kit
@@ -29,7 +31,7 @@ def test_what_a_trainer_imports_from_beside_it_travels_with_it(trainer):
 def test_all_that_travels_counts_towards_the_limit(trainer):
     with (trainer.parent / "two.py").open("a") as file:
         file.write("#" * sources.CONFIG_MAP_BYTES)
-    with pytest.raises(BadInput, match="with one.py, two.py, and a ConfigMap carries"):
+    with pytest.raises(BadInput, match="a ConfigMap carries.*the largest: two.py"):
         kit.IndexedJob(trainer)
 
 
@@ -60,11 +62,17 @@ def test_workers_are_made_of_the_template_as_it_is_patched(trainer):
 
 def test_each_launch_has_a_rendezvous_of_its_own(trainer, monkeypatch):
     class Cluster:
-        def pod_additions(self, *, gpus):
+        kube = SimpleNamespace(get_all=lambda kind: [])
+        training_gpus = tuple
+
+        def pod_additions(self, *, gpus=0):
             return {}
 
         def pod_annotations(self, mounted):
             return {}
+
+        def trainer_image(self):
+            return "trainyard/trainer"
 
     job = kit.TorchElastic(trainer)
     assert len({job.id, job.on(Cluster()).id, job.on(Cluster()).id}) == 3

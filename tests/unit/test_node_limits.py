@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube.kubelet.resources.cgroups import RECORD, ControlGroups, Resources, remove_recorded
+from localkube.kubelet.resources.cgroups import PIDS_LIMIT, RECORD, ControlGroups, Resources, remove_recorded
 from localkube.kubelet.resources.limits import CoreAllocator, Limits, resources
 
 
@@ -55,34 +55,52 @@ def second(tmp_path):
 def test_in_version_2_a_group_gets_its_limits_in_that_versions_words(second):
     groups, root = second
     (entrance,) = groups.make("uid.main.0", Resources(0.25, 0.5, 64 << 20))
-    group = root / "uid.main.0"
+    group = root / "uid" / "uid.main.0"
     assert entrance == str(group / "cgroup.procs")
     texts = {name: (group / name).read_text() for name in ("cpu.max", "memory.max", "memory.swap.max")}
     assert texts == {"cpu.max": "50000 100000", "memory.max": str(64 << 20), "memory.swap.max": "0"}
     assert int((group / "cpu.weight").read_text()) == 1 + 254 * 9999 // 262142
     assert (group / "memory.oom.group").read_text() == "1"
-    assert set((root / "cgroup.subtree_control").read_text().split()) == {"+cpu", "+memory", "+pids"}
+    for above in (root, root / "uid"):
+        controllers = set((above / "cgroup.subtree_control").read_text().split())
+        assert controllers == {"+cpu", "+memory", "+pids"}
 
 
-def test_containers_that_ask_for_nothing_share_a_group(second):
+def test_a_pod_that_asks_for_nothing_has_a_group_that_counts_its_processes(second):
     groups, root = second
-    shared = groups.make("uid.main.0", Resources())
-    assert shared == [str(root / "best-effort" / "cgroup.procs")]
+    entrances = groups.make("uid.main.0", Resources())
+    assert entrances == groups.make("uid.other.0", Resources())
+    assert entrances == [str(root / "best-effort" / "uid" / "cgroup.procs")]
+    assert (root / "best-effort" / "uid" / "pids.max").read_text() == str(PIDS_LIMIT)
+    assert (root / "best-effort" / "cgroup.subtree_control").read_text() == "+pids"
     assert groups.usage("uid.main.0") is None
     assert (root / "best-effort" / "cpu.weight").read_text() == "1"
+
+
+def test_the_limit_of_processes_is_the_pods(second):
+    groups, root = second
+    groups.make("uid.main.0", Resources(cpu_request=0.5))
+    assert (root / "uid" / "pids.max").read_text() == str(PIDS_LIMIT)
+    assert not (root / "uid" / "uid.main.0" / "pids.max").exists()
+
+
+def test_a_pods_weight_is_the_sum_of_its_containers(second):
+    groups, root = second
+    groups.make("uid.main.0", Resources(cpu_request=0.5), pod=Resources(cpu_request=2.0))
+    assert int((root / "uid" / "cpu.weight").read_text()) == 1 + 2046 * 9999 // 262142
 
 
 def test_in_version_2_a_group_without_limits_is_not_limited(second):
     groups, root = second
     groups.make("uid.main.0", Resources(cpu_request=0.5))
-    assert (root / "uid.main.0" / "cpu.max").read_text() == "max 100000"
-    assert not (root / "uid.main.0" / "memory.max").exists()
+    assert (root / "uid" / "uid.main.0" / "cpu.max").read_text() == "max 100000"
+    assert (root / "uid" / "uid.main.0" / "memory.max").read_text() == "max"
 
 
 def test_in_version_2_usage_and_the_kernels_kills_are_read(second):
     groups, root = second
-    group = root / "uid.main.0"
-    group.mkdir()
+    group = root / "uid" / "uid.main.0"
+    group.mkdir(parents=True)
     (group / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
     (group / "memory.current").write_text("9000000\n")
     (group / "memory.stat").write_text("anon 1\ninactive_file 1000000\n")

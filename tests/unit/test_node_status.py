@@ -26,8 +26,8 @@ def report(case, **changes):
     arguments = {"host_ip": "10.244.254.1", "start_time": 1000.2, "now": 1010.9} | case["arguments"] | changes
     if arguments.get("override"):
         arguments["override"] = tuple(arguments["override"])
-    runs = {"records": records(case["records"]), "init_records": records(case["init_records"])}
-    return pod_status(case["pod"], **runs, **arguments)
+    runs = records(case["records"] | case["init_records"])
+    return pod_status(case["pod"], records=runs, **arguments)
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)

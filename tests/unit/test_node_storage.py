@@ -2,7 +2,8 @@
 
 import os
 
-from localkube.kubelet.resources.eviction import StorageUsage, disk_usage, excess, is_limited, measure
+from localkube.kubelet.resources.local_storage import StorageUsage, excess, is_limited, measure
+from localkube.runtime.trees import disk_usage
 
 MIB = 1 << 20
 

@@ -20,7 +20,7 @@ def test_fields_that_are_lost_for_one_reason_share_a_sentence():
         "hostPID is not supported: each container sees its own processes",
         "securityContext.runAsUser, securityContext.fsGroup, "
         "securityContext.runAsUser of container other are not supported: "
-        "all processes of a local cluster belong to its one user",
+        "every container starts as its root, which is nobody on the machine",
     ]
 
 

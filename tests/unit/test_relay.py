@@ -21,7 +21,7 @@ def relayed(first, *, ended):
             client.shutdown(socket.SHUT_WR)
         for each in (client, near, far, server):
             each.setblocking(False)
-        await carry(near, far)
+        carrying = asyncio.create_task(carry(near, far))
         loop = asyncio.get_running_loop()
         got = b""
         while len(got) < len(first):
@@ -32,6 +32,7 @@ def relayed(first, *, ended):
         answer = await loop.sock_recv(client, 100)
         for each in (client, server):
             each.close()
+        await carrying
         return got, end, answer
 
     return asyncio.run(asyncio.wait_for(run(), 30))

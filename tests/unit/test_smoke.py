@@ -9,20 +9,23 @@ from types import SimpleNamespace
 
 import jsonschema
 import pytest
+import smoke.clusters
 import yaml
+from smoke import bundle, plan, thresholds, timeline
+from smoke.clusters import RentedCluster
+from smoke.execution import Ended, Processes
+from smoke.plan import Planned
+from smoke.result import EXIT_CODES, Outcome
+from smoke.stopping import Stopping
+from smoke.thresholds import Threshold, Verdict
 
+import kitlib as kit
 from kitlib import config
 from kitlib.errors import BadInput
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "tools"))  # as it is for a program that lies there
-from smoke import bundle, plan, thresholds, timeline  # noqa: E402
-from smoke.execution import Ended, Processes  # noqa: E402
-from smoke.plan import Planned  # noqa: E402
-from smoke.result import EXIT_CODES, Outcome  # noqa: E402
-from smoke.stopping import Stopping  # noqa: E402
-from smoke.thresholds import Threshold, Verdict  # noqa: E402
+from .cloud_like import CloudLike
 
+ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "tools" / "smoke" / "result.schema.json").read_text())
 
 
@@ -144,8 +147,8 @@ COURSE = [
     planned("05_job", seconds=40),
     planned("06_train", after=("04_data",), seconds=50),
     planned("08_operators", needs=("cluster", "jobset"), seconds=70),
-    planned("10_evaluate", after=("06_train",), seconds=10),
-    planned("11_clean_up", last=True, seconds=500),
+    planned("11_evaluate", after=("06_train",), seconds=10),
+    planned("12_clean_up", last=True, seconds=500),
 ]
 
 
@@ -155,12 +158,12 @@ def labels(chains):
 
 def test_a_notebook_follows_the_one_whose_work_it_uses_and_what_takes_longest_begins_first():
     lanes = labels(plan.chains(COURSE, lanes=2))
-    assert lanes == [["00"], ["04", "06", "10"], ["08"], ["05"], ["11"]]
+    assert lanes == [["00"], ["04", "06", "11"], ["08"], ["05"], ["12"]]
 
 
 def test_a_notebook_is_on_its_own_where_the_one_whose_work_it_uses_is_not_in_the_run():
-    assert labels(plan.chains([COURSE[3], COURSE[5]], lanes=2)) == [["06", "10"]]
-    assert labels(plan.chains([COURSE[1], COURSE[5]], lanes=2)) == [["04"], ["10"]]
+    assert labels(plan.chains([COURSE[3], COURSE[5]], lanes=2)) == [["06", "11"]]
+    assert labels(plan.chains([COURSE[1], COURSE[5]], lanes=2)) == [["04"], ["11"]]
 
 
 def test_notebooks_keep_their_order_in_one_lane():
@@ -169,7 +172,7 @@ def test_notebooks_keep_their_order_in_one_lane():
 
 def test_what_still_has_to_wait_for_its_programs_is_taken_when_only_the_last_is_left():
     waiting = plan.Queue(plan.chains(COURSE, lanes=2), ready=lambda notebook: "jobset" not in notebook.needs)
-    assert labels(iter(waiting.take, None)) == [["00"], ["04", "06", "10"], ["05"], ["08"], ["11"]]
+    assert labels(iter(waiting.take, None)) == [["00"], ["04", "06", "11"], ["05"], ["08"], ["12"]]
 
 
 def test_the_notebooks_of_the_course_say_what_they_need_in_names_that_exist():
@@ -177,7 +180,7 @@ def test_the_notebooks_of_the_course_say_what_they_need_in_names_that_exist():
 
     found = {each.name: each for each in map(plan.read, (ROOT / "notebooks").glob("[0-9]*.ipynb"))}
     assert not found["00_start"].needs_cluster
-    assert found["11_clean_up"].last
+    assert found["12_clean_up"].last
     for each in found.values():
         assert set(each.programs) <= set(RECIPES)
         assert set(each.after) <= set(found)
@@ -230,3 +233,15 @@ def test_taints_are_tolerated_as_kubectl_writes_them(taint, toleration):
 def test_what_is_no_taint_is_named(taint):
     with pytest.raises(BadInput, match=taint):
         config.read({"TRAINYARD_TOLERATIONS": taint})
+
+
+@pytest.mark.parametrize(("image", "built"), [("", True), ("registry.example/mine:1", False)])
+def test_a_cluster_at_a_cloud_has_its_image_built_before_the_first_notebook(image, built, monkeypatch):
+    lab = CloudLike()
+    monkeypatch.setattr(lab, "wait_ready", lambda: lab)
+    monkeypatch.setattr(kit, "create_cluster", lambda provider, **options: lab)
+    pulled = []
+    monkeypatch.setattr(smoke.clusters, "pull", lambda cluster, images: pulled.extend(images))
+    assert RentedCluster("eks", "lab", 2, {"region": "us-west-2"}, image).open() is lab
+    assert pulled == [image or lab.trainer_image()]
+    assert ("ConfigMap" in {kind for kind, *_ in lab.kube.objects}) is built

@@ -74,14 +74,16 @@ def test_the_image_keeps_the_bases_torch_and_gets_what_the_trainers_declare(base
     )
     try:
         script = (
-            "cat /asked /opt/trainyard/base.txt; cat /opt/trainyard/requirements.txt trainers/digits_ddp.py"
+            "cat /asked /opt/trainyard/constraints.txt /opt/trainyard/requirements.txt trainers/digits_ddp.py"
         )
         shown = docker("run", "--rm", "--network=none", made, "sh", "-c", script)
     finally:
         docker("rmi", "--force", made)
     asked, *rest = shown.splitlines()
-    assert asked.startswith("-m pip install")
-    assert "--constraint /opt/trainyard/base.txt --requirement /opt/trainyard/requirements.txt" in asked
+    assert asked.startswith("-m pip install --break-system-packages")
+    assert (
+        "--constraint /opt/trainyard/constraints.txt --requirement /opt/trainyard/requirements.txt" in asked
+    )
     assert rest[:2] == ["torch==2.15.0+cu132", "torchvision==0.29.2+cu132"]
     after = (IMAGES / "requirements.txt").read_text() + (ROOT / "trainers" / "digits_ddp.py").read_text()
     assert "\n".join(rest[2:]) == after.rstrip("\n")

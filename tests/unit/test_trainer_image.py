@@ -1,4 +1,4 @@
-"""A trainer that runs here runs on a cloud: it declares what it imports, and the image has exactly that.
+"""A program that runs here runs on a cloud: it declares what it imports, and the image has exactly that.
 
 To run every trainer with its declared packages alone, nothing is installed: torch would be 5 GB. Instead a
 new virtual environment gets links to the installed files of the declared distributions and of what these
@@ -19,9 +19,12 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
+from kitlib import config
+
 from .small_data import write_cifar10, write_folders
 
 ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent  # of the environment, which need not be on PATH
 DOCKERFILE = ROOT / "images" / "trainer" / "Dockerfile"
 MEASURES = ("allreduce",)  # learns nothing, and so has neither epochs nor an accuracy
 MODEL_FILES = ("mnist_parameter_server",)  # a program imports them
@@ -38,6 +41,8 @@ def _tool(name):
 
 trainer_image = _tool("trainer_image")
 TRAINERS = trainer_image.trainers()
+PROGRAMS = [*trainer_image.packages(), *trainer_image.OTHERS]
+PINS = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
 # They stand for the others in make test: a process with torch for each takes minutes together.
 QUICK = ("digits_ddp", "cifar10_ddp")
 each_trainer = pytest.mark.parametrize("trainer", TRAINERS, ids=lambda path: path.stem)
@@ -52,7 +57,7 @@ def imports(trainer):
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.add(node.module)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.util.find_spec":
-            names.add(node.args[0].value)
+            names |= {each.value for each in node.args if isinstance(each, ast.Constant)}
     names |= {"etcd"} if ETCD in names else set()
     names = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names)
     beside = {name: path for name in names if (path := trainer.with_name(f"{name}.py")).exists()}
@@ -94,7 +99,7 @@ def flags(tmp_path):
         if trainer.stem.startswith("tiny_imagenet"):
             return ["--epochs=1", "--limit=20", f"--data-dir={write_folders(tmp_path / 'tiny')}"]
         data = f"--data-dir={write_cifar10(tmp_path / 'cifar10')}"
-        if trainer.stem == "cifar10_checkpoint":
+        if trainer.stem in ("cifar10_checkpoint", "cifar10_fsdp"):
             return ["--epochs=1", data, f"--checkpoint-dir={tmp_path / 'checkpoints'}"]
         if trainer.stem != "evaluate":
             return ["--epochs=1", data]
@@ -129,9 +134,8 @@ def test_a_trainer_declares_what_it_imports_and_nothing_else(trainer):
 
 @each_trainer
 def test_what_a_trainer_declares_is_what_this_project_pins(trainer):
-    pins = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     for requirement in trainer_image.declared(trainer):
-        assert pins[canonicalize_name(requirement.name)] in requirement.specifier
+        assert PINS[canonicalize_name(requirement.name)] in requirement.specifier
 
 
 @pytest.mark.parametrize(
@@ -159,23 +163,89 @@ def test_what_is_not_declared_cannot_be_imported_there(only_declared):
         assert f"No module named '{absent}'" in run(python, "-c", f"import {absent}").stderr
 
 
-@pytest.mark.parametrize("package", trainer_image.packages(), ids=lambda path: path.parent.name)
-def test_a_package_declares_what_its_modules_import(package):
-    names = set().union(*map(imports, package.parent.glob("*.py"))) - {package.parent.name}
+def declared_for_the_image(program):
+    everything = trainer_image.declared(program)
+    return [each for each in everything if each.marker is None or each.marker.evaluate(trainer_image.PYTHON)]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_program_in_pods_declares_what_it_and_the_modules_beside_it_import(program):
+    package = program.name == "__init__.py"
+    names = set().union(*map(imports, program.parent.glob("*.py") if package else [program]))
+    names -= {program.parent.name, "backports"}  # the second is for Pythons older than the image's
     brought = metadata.packages_distributions()
     needed = [{canonicalize_name(each) for each in brought[name]} for name in names]
-    given = {canonicalize_name(each.name) for each in trainer_image.declared(package)}
+    given = {canonicalize_name(each.name) for each in declared_for_the_image(program)}
     assert all(each & given for each in needed), names
     assert all(any(name in each for each in needed) for name in given), given
 
 
-def test_the_image_has_what_the_trainers_declare():
+def test_the_image_has_what_the_programs_declare():
     assert trainer_image.REQUIREMENTS.read_text() == trainer_image.render(), (
         "write it anew: .venv/bin/python tools/trainer_image.py"
     )
+    pins = dict(line.split("==") for line in trainer_image.REQUIREMENTS.read_text().splitlines()[1:])
+    for program in [*TRAINERS, *PROGRAMS]:
+        for each in declared_for_the_image(program):
+            name = canonicalize_name(each.name)
+            assert name in trainer_image.BASE or pins[name] in each.specifier, (program, name)
 
 
-def test_the_image_is_built_on_the_torch_that_is_tested_here():
-    pinned = metadata.version("torch").partition("+")[0]
-    assert f"\nARG TORCH={pinned}\n" in DOCKERFILE.read_text()
-    assert f"torch=={pinned}\n" in (ROOT / "constraints.txt").read_text()
+def uv(*words, cwd):
+    command = [BIN / "uv", "--no-python-downloads", "pip", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    if done.returncode and re.search("error sending request|dns error|timed out", done.stderr):
+        pytest.skip(f"the image's packages are NOT TESTED: no package index: {done.stderr[-200:]}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_packages_of_the_image_can_be_installed_beside_the_torch_of_its_base(tmp_path):
+    wanted = [f"{name}=={PINS[name]}" for name in trainer_image.BASE]
+    listed = trainer_image.REQUIREMENTS.read_text().splitlines()[1:]
+    (tmp_path / "wanted.in").write_text("\n".join([*wanted, *listed]))
+    version, platform = trainer_image.PYTHON["python_version"], "x86_64-manylinux_2_39"
+    options = ["--python-version", version, "--python-platform", platform, "--no-header", "--no-annotate"]
+    found = set(uv("compile", *options, "wanted.in", cwd=tmp_path).splitlines())
+    assert {*wanted, *listed} <= found
+    # Whatever else is needed, torch and torchvision need, and the base has it.
+    (tmp_path / "base.in").write_text("\n".join(wanted))
+    base = {line.split("==")[0] for line in uv("compile", *options, "base.in", cwd=tmp_path).splitlines()}
+    assert {line.split("==")[0] for line in found - {*wanted, *listed}} <= base
+
+
+@pytest.mark.slow
+def test_what_the_programs_import_is_there_once_the_list_is_installed(tmp_path):
+    subprocess.run([BIN / "uv", "venv", "--quiet", "--python", sys.executable, tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    uv("install", "--quiet", "--python", python, "-r", trainer_image.REQUIREMENTS, cwd=tmp_path)
+    names = set().union(*map(imports, [*TRAINERS, *PROGRAMS])) - {"torch", "torchvision", "backports"}
+    names |= {"google.auth", "google.cloud.storage", "google.protobuf"}
+    done = run(python, "-c", "\n".join(f"import {name}" for name in sorted(names - {"parameter_server"})))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "dockerfile", sorted(ROOT.glob("images/*/Dockerfile")), ids=lambda at: at.parent.name
+)
+def test_hadolint_finds_nothing_in_a_dockerfile(dockerfile):
+    done = subprocess.run([BIN / "hadolint", dockerfile], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_image_is_built_on_the_official_one_of_the_torch_and_the_cuda_that_are_pinned():
+    torch, cuda = PINS["torch"], ".".join(PINS["cuda-toolkit"].split(".")[:2])
+    text = DOCKERFILE.read_text()
+    assert f"\nARG TORCH={torch}\nARG CUDA={cuda}\n" in text
+    assert "\nARG BASE=pytorch/pytorch:${TORCH}-cuda${CUDA}-cudnn9-runtime\n" in text
+    assert f"pytorch/pytorch:{torch}-cuda{cuda}-cudnn9-runtime" == config.DEFAULT_IMAGE
+    assert metadata.version("torch").partition("+")[0] == torch
+
+
+def test_every_manifest_that_names_the_official_image_names_that_one():
+    images = re.compile(r"image: (pytorch/pytorch\S*)$", re.MULTILINE)
+    found = {
+        str(path.relative_to(ROOT)): images.findall(path.read_text())
+        for path in ROOT.glob("manifests/**/*.yaml")
+    }
+    assert {image for every in found.values() for image in every} == {config.DEFAULT_IMAGE}, found

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler, TensorDataset
 
-from .small_data import write_mnist
+from .small_data import of_kind, start_ranks, write_mnist
 
 ROOT = Path(__file__).parents[2]
 TRAINERS = ROOT / "trainers"
@@ -50,6 +50,16 @@ def test_a_trainer_knows_nothing_of_the_kit_and_says_how_to_start_it(path):
     assert not any(name.split(".")[0] in {"kitlib", "localkube"} for name in names)
     imported_by_others = "# /// script" not in text
     assert imported_by_others or f"trainers/{path.name}" in ast.get_docstring(tree)
+
+
+@pytest.mark.parametrize("gpus", ["", "1"])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a CUDA device here")
+def test_a_pod_with_gpus_in_which_torch_finds_none_says_that_it_trains_on_the_cpu(gpus):
+    given = {"TRAINYARD_GPUS": gpus} if gpus else {}
+    done, events = train(sys.executable, str(DDP), "--epochs=1", **given)
+    assert done.returncode == 0, done.stderr
+    assert ("torch finds no CUDA device: training on CPU, by gloo" in done.stdout) == bool(gpus)
+    assert (events[0]["device"], events[0]["backend"]) == ("cpu", "gloo")
 
 
 def test_the_digits_are_those_of_scikit_learn(ddp):
@@ -167,3 +177,22 @@ def test_mnist_that_is_not_whole_is_a_clear_error(ddp, damage, words, tmp_path):
     with pytest.raises(SystemExit, match=words):
         ddp.describe(folder)
         ddp.read_mnist(folder)
+
+
+@pytest.mark.timeout(250)
+def test_a_simulated_accelerator_takes_time_for_each_image_of_the_local_batch_and_changes_no_loss():
+    flags = ["digits_ddp", "--epochs=1", "--log-every=1"]
+    runs = {}
+    for ranks, ms in ((1, 0), (1, 2), (2, 2)):
+        processes = start_ranks(ranks, *flags, f"--simulated-ms-per-image={ms}")
+        lines = [line for each in processes for line in each.communicate(timeout=120)[0].splitlines()]
+        assert not any(each.returncode for each in processes)
+        runs[ranks, ms] = [json.loads(line) for line in lines]
+    said = of_kind(runs[2, 2], "simulated_accelerator")
+    assert [each["ms_per_image"] for each in said] == [2, 2]
+    assert not of_kind(runs[1, 0], "simulated_accelerator")
+    for ranks in (1, 2):  # 23 steps of 64 images in all, less those that the last one lacks
+        assert min(each["seconds"] for each in of_kind(runs[ranks, 2], "epoch")) >= 1437 / ranks * 0.002
+    assert [each["loss"] for each in of_kind(runs[1, 2], "step")] == pytest.approx(
+        [each["loss"] for each in of_kind(runs[1, 0], "step")], abs=1e-4
+    )

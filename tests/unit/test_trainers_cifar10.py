@@ -18,6 +18,7 @@ LESSONS = {
     ("digits_single", "digits_ddp"): {"emit", "split", "train_epoch", "evaluate", "introduce"},
     ("digits_ddp", "cifar10_ddp"): {"make_model", "train_epoch", "evaluate"},
     ("cifar10_ddp", "cifar10_checkpoint"): {"train_epoch"},
+    ("cifar10_ddp", "cifar10_fsdp"): {"memory_of", "evaluate"},
     ("cifar10_ddp", "tiny_imagenet_ddp"): {"make_model"},
     ("cifar10_ddp", "evaluate"): {"emit", "make_model"},
     ("tiny_imagenet_ddp", "evaluate"): {"emit", "make_model"},
@@ -118,6 +119,7 @@ def test_one_rank_learns_saves_its_model_and_the_test_job_finds_the_same_accurac
     assert [each["event"] for each in events if each["event"] != "step"] == [
         "start",
         *["epoch"] * 4,
+        "memory",
         "eval",
         "end",
     ]

@@ -172,7 +172,7 @@ def machine(provider, kind, **labels):
     [
         ([machine("trainyard://lab", "local")], "nothing here"),
         ([machine("aws:///us-east-1a/i-1", "m5.large")] * 2, "about 1.17 dollars, 0.29 an hour"),
-        ([machine("aws:///us-east-1a/i-1", "x9.huge")], "not known: x9.huge"),
+        ([machine("aws:///us-east-1a/i-1", "x9.huge")], "not known: node x9.huge"),
         (
             [
                 machine(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import kitlib as kit
-from kitlib import config
 from kitlib.clusters import Cluster, LocalCluster
 from kitlib.clusters.cleanup import OWNED
 from kitlib.clusters.existing import ExistingCluster
@@ -29,6 +28,7 @@ from kitlib.runs.status import list_known
 from kitlib.storage import pvc
 from smoke.stopping import Stopping
 from workshop.attendees import remaining
+from workshop.rehearsal import pull
 
 LOCK = "trainyard-run"  # a ConfigMap in a namespace that was given: two runs in one would meet
 KINDS_BY_KUBECTL = ("Deployment", "Job", "Pod", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim")
@@ -43,19 +43,21 @@ class OwnCluster(AbstractContextManager):
     Args:
         name: Its name.
         nodes: How many nodes it has.
+        options: Further arguments of `kit.create_cluster`: ``gpus=1`` declares one on each node.
     """
 
     name: str
     nodes: int
+    options: Mapping[str, object] = field(default_factory=dict)
     provider = "local"
 
     def open(self) -> Cluster:
         """Make the cluster."""
-        return kit.create_cluster("local", name=self.name, nodes=self.nodes)
+        return kit.create_cluster(self.provider, name=self.name, nodes=self.nodes, **self.options)
 
     def offer(self) -> dict[str, object]:
         """Return the parameters by which a notebook finds it."""
-        return {"provider": self.provider, "cluster_name": self.name, "nodes": self.nodes}
+        return _parameters(self)
 
     def close(self) -> None:
         """Delete it; a notebook may have done so before."""
@@ -75,21 +77,30 @@ class RentedCluster(AbstractContextManager):
         nodes: How many nodes it has for training.
         options: The provider's own, as `kit.create_cluster` takes them: where, ``confirm=True`` where
             nobody can be asked.
+        image: Of the training pods; without one, the trainer image is built, as in notebook 03.
     """
 
     provider: str
     name: str
     nodes: int
     options: Mapping[str, object] = field(default_factory=dict)
+    image: str = ""
 
     def open(self) -> Cluster:
-        """Make the cluster, and wait until it answers."""
+        """Make the cluster, wait until it answers, and have its image built and pulled to every node.
+
+        The first pull takes minutes, for which no notebook waits.
+        """
         cluster = kit.create_cluster(self.provider, name=self.name, nodes=self.nodes, **self.options)
-        return cluster.wait_ready()
+        cluster.wait_ready()
+        if not self.image:
+            kit.build_image(cluster=cluster)
+        pull(cluster, [self.image or cluster.trainer_image()])
+        return cluster
 
     def offer(self) -> dict[str, object]:
         """Return the parameters by which a notebook finds it."""
-        return {"provider": self.provider, "cluster_name": self.name, "nodes": self.nodes}
+        return _parameters(self)
 
     def close(self) -> None:
         """Delete it, also one that is half made; a notebook may have done so before."""
@@ -102,6 +113,11 @@ class RentedCluster(AbstractContextManager):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _parameters(site: OwnCluster | RentedCluster) -> dict[str, object]:
+    given = {"provider": site.provider, "cluster_name": site.name, "nodes": site.nodes}
+    return given | {"options": dict(site.options)}
 
 
 @dataclass
@@ -156,7 +172,7 @@ class BorrowedNamespace(AbstractContextManager):
         return self._cluster
 
     def offer(self) -> dict[str, object]:
-        """Return the parameters by which a notebook finds it; 11_clean_up makes the kit forget it."""
+        """Return the parameters by which a notebook finds it; 12_clean_up makes the kit forget it."""
         self._cluster.remembered()
         given = {"provider": self.provider, "cluster_name": self.run}
         return given if self.nodes is None else given | {"nodes": self.nodes}
@@ -278,8 +294,12 @@ def _operators(kube: Kube) -> set[str]:
     return found
 
 
-def facts(cluster: Cluster) -> dict[str, object]:
+def facts(cluster: Cluster, *, image: str = "") -> dict[str, object]:
     """Return what a report says of a cluster; nodes that this user may not see are None.
+
+    Args:
+        cluster: The cluster.
+        image: Of the training containers, where the notebooks are told one.
 
     Example:
         >>> facts(kit.connect())["kubernetes"]
@@ -294,6 +314,6 @@ def facts(cluster: Cluster) -> dict[str, object]:
         "name": cluster.name,
         "namespace": cluster.kube.namespace,
         "kubernetes": cluster.kube.version(),
-        "image": config.read().image,
+        "image": image or cluster.trainer_image(),
         "nodes": nodes,
     }

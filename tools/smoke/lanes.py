@@ -158,7 +158,9 @@ class Lanes:
                     lane.cluster = lane.site.open()
             else:
                 lane.cluster = lane.site.open()
-        self.outcome.cluster = self.outcome.cluster or clusters.facts(lane.cluster)
+        self.outcome.cluster = self.outcome.cluster or clusters.facts(
+            lane.cluster, image=self.environment.get("TRAINYARD_IMAGE", "")
+        )
         self.bundle.hide(lane.cluster.kubeconfig)
 
     def _close(self, lane: Lane) -> None:

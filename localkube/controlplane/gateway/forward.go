@@ -6,10 +6,12 @@ import (
 	"log"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -20,6 +22,7 @@ import (
 const (
 	dialTimeout   = 15 * time.Second
 	idleDatagrams = 60 * time.Second
+	silence       = 60 * time.Second
 	maxDialing    = 1024
 )
 
@@ -38,15 +41,22 @@ func (p *prefixes) Set(text string) error {
 	return nil
 }
 
+// metadata lists the services outside of the link-local range that hand out a cloud machine's credentials: those of
+// Alibaba, Azure and Oracle's older regions. Those of IPv6 are out of reach, as the gateway carries IPv4 alone.
+var metadata = prefixes{
+	netip.MustParsePrefix("100.100.100.200/32"),
+	netip.MustParsePrefix("168.63.129.16/32"),
+	netip.MustParsePrefix("192.0.0.192/32"),
+}
+
 // destination returns where a pod's packet may be carried; not to the host's loopback (0.0.0.0 is one of its
-// names), not to the link-local metadata service that hands out a cloud machine's credentials, and not back into
-// the site.
+// names), not to a metadata service, link-local (169.254.0.0/16) or other, and not back into the site.
 func (p prefixes) destination(id stack.TransportEndpointID) (netip.AddrPort, bool) {
 	address := netip.AddrFrom4(id.LocalAddress.As4())
 	if address.IsLoopback() || !address.IsGlobalUnicast() || address.As4()[0] == 0 {
 		return netip.AddrPort{}, false
 	}
-	for _, prefix := range p {
+	for _, prefix := range slices.Concat(p, metadata) {
 		if prefix.Contains(address) {
 			return netip.AddrPort{}, false
 		}
@@ -56,12 +66,15 @@ func (p prefixes) destination(id stack.TransportEndpointID) (netip.AddrPort, boo
 
 // forwardTCP connects first and accepts then, so that a pod sees a refused connection as refused.
 func forwardTCP(network *stack.Stack, refused prefixes) *tcp.Forwarder {
+	carried := newFlows(maxStreams, maxStreamsOfPod)
 	return tcp.NewForwarder(network, 0, maxDialing, func(request *tcp.ForwarderRequest) {
 		to, ok := refused.destination(request.ID())
-		if !ok {
+		pod := request.ID().RemoteAddress
+		if !ok || !carried.take(pod) {
 			request.Complete(true)
 			return
 		}
+		defer carried.give(pod)
 		outside, err := net.DialTimeout("tcp4", to.String(), dialTimeout)
 		if err != nil {
 			request.Complete(true)
@@ -75,6 +88,9 @@ func forwardTCP(network *stack.Stack, refused prefixes) *tcp.Forwarder {
 			return
 		}
 		// A pod that is killed with its network namespace says no goodbye.
+		idle, interval := tcpip.KeepaliveIdleOption(silence), tcpip.KeepaliveIntervalOption(silence/4)
+		_ = endpoint.SetSockOpt(&idle)
+		_ = endpoint.SetSockOpt(&interval)
 		endpoint.SocketOptions().SetKeepAlive(true)
 		relay(gonet.NewTCPConn(&queue, endpoint), outside.(*net.TCPConn))
 	})
@@ -104,25 +120,34 @@ func relay(inside, outside streamConn) {
 }
 
 func forwardUDP(network *stack.Stack, refused prefixes) *udp.Forwarder {
+	carried := newFlows(maxDatagrams, maxDatagramsOfPod)
 	return udp.NewForwarder(network, func(request *udp.ForwarderRequest) {
 		to, ok := refused.destination(request.ID())
-		if !ok {
+		pod := request.ID().RemoteAddress
+		if !ok || !carried.take(pod) {
 			return
 		}
 		var queue waiter.Queue
 		endpoint, failure := request.CreateEndpoint(&queue)
 		if failure != nil {
+			carried.give(pod)
 			log.Printf("UDP to %v: %v", to, failure)
 			return
 		}
 		inside := gonet.NewUDPConn(&queue, endpoint)
 		outside, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(to))
 		if err != nil {
+			carried.give(pod)
 			_ = inside.Close()
 			return
 		}
-		go datagrams(inside, outside)
-		go datagrams(outside, inside)
+		go func() {
+			defer carried.give(pod)
+			var both sync.WaitGroup
+			both.Go(func() { datagrams(inside, outside) })
+			both.Go(func() { datagrams(outside, inside) })
+			both.Wait()
+		}()
 	})
 }
 

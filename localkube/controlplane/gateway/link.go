@@ -26,7 +26,7 @@ func (o *ownFrames) DeliverNetworkPacket(protocol tcpip.NetworkProtocolNumber, p
 	destination := header.Ethernet(packet.LinkHeader().Slice()).DestinationAddress()
 	switch protocol {
 	case header.ARPProtocolNumber:
-		if !o.concerns(packet) {
+		if destination != o.LinkAddress() && destination != header.EthernetBroadcastAddress || !o.concerns(packet) {
 			return
 		}
 	case header.IPv4ProtocolNumber:
@@ -41,7 +41,12 @@ func (o *ownFrames) DeliverNetworkPacket(protocol tcpip.NetworkProtocolNumber, p
 
 func (o *ownFrames) concerns(packet *stack.PacketBuffer) bool {
 	bytes, ok := packet.Data().PullUp(header.ARPSize)
-	return ok && tcpip.AddrFrom4Slice(header.ARP(bytes).ProtocolAddressTarget()) == o.own
+	if !ok {
+		return false
+	}
+	// The stack asks for a pod in the name of whoever answers it, so the reply is to a foreign address.
+	isReply := header.ARP(bytes).Op() == header.ARPReply
+	return isReply || tcpip.AddrFrom4Slice(header.ARP(bytes).ProtocolAddressTarget()) == o.own
 }
 
 func (o *ownFrames) isForeignPing(packet *stack.PacketBuffer) bool {

@@ -66,13 +66,18 @@ func servePackets(packets net.PacketConn) {
 }
 
 func serveStreams(listener net.Listener) {
+	slots := make(chan struct{}, maxQuestions)
 	for {
 		connection, err := listener.Accept()
 		if err != nil {
 			log.Println("DNS over TCP ended:", err)
 			return
 		}
-		go serveStream(connection)
+		slots <- struct{}{}
+		go func() {
+			defer func() { <-slots }()
+			serveStream(connection)
+		}()
 	}
 }
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localkube.kubelet.containers import downward_api
+from localkube.kubelet.status.container_state import containers
 
 _REFERENCE = re.compile(r"\$(?:(?P<escape>\$)|\((?P<name>[^)]*)\))")
 
@@ -49,8 +50,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 def references(pod: Object) -> tuple[set[str], set[str]]:
     """Collect the names of the ConfigMaps and Secrets that the pod's ``env`` and ``envFrom`` use."""
     configmaps, secrets = set(), set()
-    spec = pod["spec"]
-    for container in [*spec["containers"], *(spec.get("initContainers") or [])]:
+    for _, container in containers(pod):
         for source in container.get("envFrom") or []:
             _collect(source, "configMapRef", configmaps)
             _collect(source, "secretRef", secrets)

@@ -134,20 +134,20 @@ class Executions:
             RuntimeCallError: The container has ended.
             TimeoutError: It took longer, and has been killed.
         """
-        try:
-            execution = await self.start(container, argv)
-        except RuntimeCallError as error:
-            if error.stage != "exec":
-                raise
-            return NOT_EXECUTED, error.message.encode()
         kept = bytearray()
-        try:
-            async with asyncio.timeout(timeout):
+        async with asyncio.timeout(timeout):
+            try:
+                execution = await self.start(container, argv)
+            except RuntimeCallError as error:
+                if error.stage != "exec":
+                    raise
+                return NOT_EXECUTED, error.message.encode()
+            try:
                 code = await finish(
                     execution, {name: lambda data: _keep(kept, data) for name in ("stdout", "stderr")}
                 )
-        finally:
-            execution.close()
+            finally:
+                execution.close()
         return code, bytes(kept)
 
     def exited(self, entry: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ that does not needs an entry, because nothing else knows what the image would ha
 Pure. Where the programs of the table lie on this machine is in ``image_programs.py``.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ class StandIn:
     program: str = ""
     provides: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
+    hub_tags: str = ""
+    hub_example: str = ""
     cannot: str = ""
     known: bool = True
 
@@ -108,6 +111,16 @@ def command_line(container: Mapping[str, Any], program: Sequence[str] = ()) -> l
     if line and line[0] in image.provides:
         line = [*program, *line[1:]]
     return line or None
+
+
+def missing_tag(image: str) -> str:
+    """Explain that Docker Hub has no such tag of a known repository; empty if it has, or may have."""
+    repository, tag = split(image)
+    known = stand_in(image)
+    elsewhere = image.partition(repository)[0].removeprefix("index.") not in ("", "docker.io/")
+    if not known.hub_tags or elsewhere or "@" in image or re.fullmatch(known.hub_tags, tag):
+        return ""
+    return f'Docker Hub has no tag "{tag}" of {repository}; one that it has is "{known.hub_example}"'
 
 
 def ignored_mounts(container: Mapping[str, Any]) -> list[str]:

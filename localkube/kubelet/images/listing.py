@@ -54,8 +54,9 @@ def _control_plane() -> dict[str, tuple[str, ...]]:
 
 def write(path: Path) -> None:
     """Put the table in place of the one that ``path`` has, or at its end."""
-    before = path.read_text(encoding="utf-8").partition("| Image |")[0]
-    path.write_text(before + document(), encoding="utf-8")
+    before, _, rest = path.read_text(encoding="utf-8").partition("| Image |")
+    after = rest.partition("\n\n")[2]
+    path.write_text(f"{before}{document()}" + (f"\n{after}" if after else ""), encoding="utf-8")
 
 
 if __name__ == "__main__":

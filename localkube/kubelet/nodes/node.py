@@ -7,12 +7,13 @@ Kubernetes renews a lease every 10 s and calls a node NotReady after 50 s. Here 
 import asyncio
 import logging
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from localkube.api_client import Api, ApiError, Informer
+from localkube.kubelet.resources.allocation import Allocations
 from localkube.runtime.client import RuntimeCallError
 
 KUBELET_PORT = 10250
@@ -42,6 +43,11 @@ class NodeSettings:
     def address(self) -> str:
         return f"10.244.254.{self.index + 1}"
 
+    @property
+    def first_core(self) -> int:
+        """Where its cores begin among the machine's, so that nodes differ."""
+        return int(self.index * self.cpus)
+
     def allocatable(self) -> dict[str, str]:
         """The node's allocatable resources."""
         quantities = {
@@ -61,6 +67,7 @@ class NodePool:
         self._addresses: dict[str, str] = {}
         self._devices: dict[str, list[str]] = {}
         self._next = 2
+        self.allocations = Allocations(settings.allocatable())
 
     def address(self, uid: str, *, wanted: str | None = None) -> str:
         """Allocate the pod's address; ``wanted`` is its former one.
@@ -94,12 +101,13 @@ class NodePool:
         return self._devices[key]
 
     def release(self, uid: str) -> None:
+        self.allocations.release(uid)
         self._addresses.pop(uid, None)
         for key in [key for key in self._devices if key.startswith(uid + "/")]:
             del self._devices[key]
 
 
-def node_object(settings: NodeSettings, *, version: str) -> dict[str, Any]:
+def node_object(settings: NodeSettings, *, version: str, pressure: Collection[str] = ()) -> dict[str, Any]:
     """The Node to register."""
     labels = {
         "kubernetes.io/hostname": settings.name,
@@ -120,17 +128,36 @@ def node_object(settings: NodeSettings, *, version: str) -> dict[str, Any]:
             "podCIDR": f"10.244.{settings.index + 1}.0/24",
             "providerID": f"trainyard://{settings.name}",
         },
-        "status": node_status(settings, version=version),
+        "status": node_status(settings, version=version, pressure=pressure),
     }
 
 
-def node_status(settings: NodeSettings, *, version: str) -> dict[str, Any]:
+def node_status(
+    settings: NodeSettings,
+    *,
+    version: str,
+    pressure: Collection[str] = (),
+    before: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Compute the status of a node.
+
+    Args:
+        pressure: The conditions of pressure that hold.
+        before: The node as it is known; transition times are kept from there.
+    """
     now = rfc3339()
-    problems = ("MemoryPressure", "DiskPressure", "PIDPressure")
-    conditions = [_condition(kind, "False", f"No{kind}", "the machine has room", now) for kind in problems]
+    conditions = [
+        _condition(kind, "True" if kind in pressure else "False", *PRESSURE[kind][kind in pressure], now)
+        for kind in PRESSURE
+    ]
     conditions.append(
         _condition("Ready", "True", "KubeletReady", "the kubelet runs containers as processes", now)
     )
+    known = {each["type"]: each for each in ((before or {}).get("status") or {}).get("conditions") or []}
+    for each in conditions:
+        last = known.get(each["type"], {})
+        if last.get("status") == each["status"]:
+            each["lastTransitionTime"] = last["lastTransitionTime"]
     external = [{"type": "ExternalIP", "address": settings.external_address}]
     return {
         "addresses": [
@@ -158,6 +185,23 @@ def node_status(settings: NodeSettings, *, version: str) -> dict[str, Any]:
             "systemUUID": settings.name,
         },
     }
+
+
+# Reason and message without pressure, and with it, as a kubelet's.
+PRESSURE = {
+    "MemoryPressure": (
+        ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
+    ),
+    "DiskPressure": (
+        ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+    ),
+    "PIDPressure": (
+        ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
+    ),
+}
 
 
 def _condition(kind: str, status: str, reason: str, message: str, now: str) -> dict[str, str]:
@@ -194,33 +238,53 @@ LEASE_SECONDS, RENEW_SECONDS, STATUS_SECONDS = 12, 3, 300
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
-async def register_node(api: Api, settings: NodeSettings, *, version: str) -> None:
+async def register_node(
+    api: Api, settings: NodeSettings, *, version: str, pressure: Collection[str] = ()
+) -> None:
     """Create the Node, or update an existing one's labels and status."""
-    node = node_object(settings, version=version)
+    node = node_object(settings, version=version, pressure=pressure)
     try:
         await api.post("/api/v1/nodes", node)
     except ApiError as error:
         if error.status != 409:
             raise
         path = f"/api/v1/nodes/{settings.name}"
-        await api.patch(path, {"metadata": {"labels": node["metadata"]["labels"]}})
-        await api.patch(path + "/status", {"status": node["status"]})
+        known = await api.patch(path, {"metadata": {"labels": node["metadata"]["labels"]}})
+        status = node_status(settings, version=version, pressure=pressure, before=known)
+        await api.patch(path + "/status", {"status": status})
 
 
-async def keep_alive(api: Api, settings: NodeSettings, *, version: str, seen: Informer) -> None:
+async def keep_alive(
+    api: Api,
+    settings: NodeSettings,
+    *,
+    version: str,
+    seen: Informer,
+    pressure: Callable[[], Collection[str]] = tuple,
+    changed: Callable[[str], None] = lambda reason: None,
+) -> None:
     """Renew the node's lease and status, for ever.
 
     The status is sent early for a node that is not Ready: after the machine has slept, the node controller
     calls the node unreachable until its next status.
+
+    Args:
+        seen: The informer of nodes.
+        pressure: Returns the conditions of pressure that hold; each change is reported with the next beat.
+        changed: Called with the reason of an Event for each of them that begins or ends.
     """
-    beats = 0
+    beats, told = 0, set(pressure())
     while True:
         try:
             await renew(api, settings.name, seconds=LEASE_SECONDS)
-            silent = not is_ready(seen.store.get(("", settings.name), {}))
-            if beats and (silent or beats % (STATUS_SECONDS // RENEW_SECONDS) == 0):
-                status = {"status": node_status(settings, version=version)}
-                await api.patch(f"/api/v1/nodes/{settings.name}/status", status)
+            node, now = seen.store.get(("", settings.name), {}), set(pressure())
+            due = not is_ready(node) or beats % (STATUS_SECONDS // RENEW_SECONDS) == 0
+            if now != told or (beats and due):
+                status = node_status(settings, version=version, pressure=now, before=node)
+                await api.patch(f"/api/v1/nodes/{settings.name}/status", {"status": status})
+            for kind in now ^ told:
+                changed(PRESSURE[kind][kind in now][0].replace("Kubelet", "Node", 1))
+            told = now
             beats += 1
         except ApiError as error:
             log.warning("heartbeat of %s: %s", settings.name, error)

@@ -1,5 +1,6 @@
 """Faults of virtual nodes: each can be stopped and started, isolated from the network and reconnected.
 
+What cannot be written down, as on a full disk, is not done: the next kubelet would not know of it.
 A stopped node runs nothing. An isolated one keeps its pods running: they are moved to a bridge of their own,
 and the node's requests to the API fail.
 """
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from localkube.errors import LocalClusterError
 from localkube.kubelet.nodes.virtual_node import ISOLATED, RUNNING, STOPPED, NodeStates, VirtualNode
 from localkube.kubelet.pods.pod_manager import PodManager
+from localkube.paths import unwritable
 from localkube.runtime.client import RuntimeCallError, RuntimeClient
 
 
@@ -56,11 +58,13 @@ class NodeFaults:
                     about=f"{verb} {name}",
                     fix="stop it instead, or use a machine that allows namespaces: kit doctor",
                 ) from error
+            except OSError as error:
+                raise unwritable(self._states.path, error) from error
         return {"node": name, "state": node.state}
 
     async def _stop(self, node: VirtualNode) -> None:
-        node.disconnect(STOPPED)
         self._states[node.name] = STOPPED
+        node.disconnect(STOPPED)
         await self._client.call("unplug", **node.network_place())
         await self._pods.kill_all(node)
 
@@ -75,9 +79,13 @@ class NodeFaults:
         if node.state == STOPPED:
             raise LocalClusterError("the node is stopped", about=node.name, fix="start it first")
         if node.state == RUNNING:
-            await self._client.call("unplug", isolate=True, **node.network_place())
-            node.disconnect(ISOLATED)
             self._states[node.name] = ISOLATED
+            try:
+                await self._client.call("unplug", isolate=True, **node.network_place())
+            except RuntimeCallError:
+                self._states[node.name] = RUNNING
+                raise
+            node.disconnect(ISOLATED)
 
     async def _reconnect(self, node: VirtualNode) -> None:
         if node.state == STOPPED:
@@ -88,8 +96,8 @@ class NodeFaults:
         if node.is_reachable:
             return
         await self._client.call("plug", **node.network_place())
-        node.connect()
         self._states[node.name] = RUNNING
+        node.connect()
         await node.register()
         node.start_heartbeat()
         await self._pods.reconcile(node)

@@ -20,6 +20,7 @@ from localkube.api_client import SIMULATED_PREFIX, Api, ApiError
 from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.nodes.node import is_ready, renew, rfc3339
 from localkube.kubelet.nodes.simulation import MARK
+from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
 
@@ -334,6 +335,7 @@ async def _main(settings: KubeletConfig, count: int) -> None:
         connections=AT_ONCE + HEARTBEATS_AT_ONCE,
     )
     async with api:
+        start_task(api.follow_renewals(), name="renewals of the certificate", critical=True)
         await Simulator(api, count=count, version=settings.version).run()
 
 

@@ -37,7 +37,7 @@ class VirtualNode:
         self.api.silent = state != RUNNING
         self.runtime = replace(runtime, api=self.api, events=EventRecorder(self.api))
         self._heartbeat: asyncio.Task | None = None
-        start_task(self.runtime.events.run(), name=f"events {self.name}")
+        start_task(self.runtime.events.run(), name=f"events {self.name}", critical=True)
 
     @property
     def name(self) -> str:
@@ -59,7 +59,12 @@ class VirtualNode:
             try:
                 # A young API server may take a request and forget it; a busy one takes longer to answer.
                 async with asyncio.timeout(patience):
-                    await register_node(self.api, self.settings, version=self.runtime.version)
+                    await register_node(
+                        self.api,
+                        self.settings,
+                        version=self.runtime.version,
+                        pressure=self.runtime.pressure.conditions,
+                    )
                 return
             except TimeoutError:
                 log.warning("the API server has not answered the registration of %s; again", self.name)
@@ -70,8 +75,20 @@ class VirtualNode:
                 await asyncio.sleep(RETRY_SECONDS)
 
     def start_heartbeat(self) -> None:
-        work = keep_alive(self.api, self.settings, version=self.runtime.version, seen=self.runtime.nodes)
-        self._heartbeat = start_task(work, name=f"heartbeat {self.name}")
+        work = keep_alive(
+            self.api,
+            self.settings,
+            version=self.runtime.version,
+            seen=self.runtime.nodes,
+            pressure=lambda: self.runtime.pressure.conditions,
+            changed=lambda reason: self.event(reason, f"Node {self.name} status is now: {reason}"),
+        )
+        self._heartbeat = start_task(work, name=f"heartbeat {self.name}", critical=True)
+
+    def event(self, reason: str, message: str, *, warning: bool = False) -> None:
+        """Queue an Event on the node; as a kubelet's, it names the node in place of a uid."""
+        node = {"kind": "Node", "metadata": {"name": self.name, "uid": self.name}}
+        self.runtime.events.record(node, reason, message, warning=warning)
 
     def disconnect(self, state: str) -> None:
         self.state, self.api.silent = state, True
@@ -91,7 +108,7 @@ class NodeStates:
     """The state of each node, in a file of the cluster; a node that is not in it is running."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         try:
             self._states: dict[str, str] = json.loads(path.read_text())
         except FileNotFoundError:
@@ -101,7 +118,8 @@ class NodeStates:
         return self._states.get(node, RUNNING)
 
     def __setitem__(self, node: str, state: str) -> None:
-        self._states = {name: kept for name, kept in self._states.items() if name != node}
+        states = {name: kept for name, kept in self._states.items() if name != node}
         if state != RUNNING:
-            self._states[node] = state
-        write_private(self._path, json.dumps(self._states))
+            states[node] = state
+        write_private(self.path, json.dumps(states))
+        self._states = states

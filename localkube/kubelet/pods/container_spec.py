@@ -7,7 +7,8 @@ Everything that a container's start depends on comes together in ``start_request
 import math
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from localkube.kubelet.containers.environment import (
@@ -21,7 +22,7 @@ from localkube.kubelet.images.image_programs import Program
 from localkube.kubelet.images.image_table import command_line, stand_in
 from localkube.kubelet.nodes.node import NodePool
 from localkube.kubelet.pods.context import SCRATCH, Runtime
-from localkube.kubelet.pods.image_pull import program_mounts, pull
+from localkube.kubelet.pods.image_pull import pull
 from localkube.kubelet.quantity import parse
 from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.kubelet.volumes.volume_manager import MountedVolume, mounts
@@ -57,6 +58,7 @@ async def start_request(
     volumes: Mapping[str, MountedVolume],
     restart: int,
     previous: ContainerRecord | None,
+    target: str = "",
 ) -> StartRequest:
     """Build the request that starts a container of a pod whose sandbox and volumes are ready.
 
@@ -64,6 +66,7 @@ async def start_request(
         pool: The node's addresses and devices.
         restart: The number of this start, from 0.
         previous: Its record so far, for the back-off of its image.
+        target: The running container whose processes it shares.
 
     Raises:
         ConfigError: The container names something that does not exist, its image among them.
@@ -80,14 +83,14 @@ async def start_request(
         process=process,
         root=RootSpec(readonly=bool((container.get("securityContext") or {}).get("readOnlyRootFilesystem"))),
         mounts=(
-            *root_mounts(),
+            *_writable_mounts(runtime, uid, runtime.writable_layer(uid, name, restart)),
+            *root_mounts(runtime.environment, runtime.covered),
             *_network_mounts(runtime, uid),
-            *program_mounts(program),
             *mounts(container, volumes, environment=environment, private=runtime.hide),
             _termination_mount(runtime, uid, container, restart),
         ),
         hostname=hostname,
-        linux=_linux(runtime, pod, container, pool, identity=f"{uid}.{name}.{restart}"),
+        linux=_linux(runtime, pod, container, pool, identity=f"{uid}.{name}.{restart}", target=target),
     )
     fork_plan = plain = None
     if runtime.forkserver and (meta.get("annotations") or {}).get(WARM_ANNOTATION) != "false":
@@ -100,20 +103,29 @@ async def start_request(
             namespace=meta["namespace"],
             warn=lambda text: runtime.events.record(pod, "UnsupportedFields", text, warning=True),
         )
-    return StartRequest(spec, bool(container.get("stdin")), fork_plan, plain)
+    return StartRequest(spec, bool(container.get("stdin")), fork_plan, plain, target)
 
 
 def _linux(
-    runtime: Runtime, pod: Mapping[str, Any], container: Mapping[str, Any], pool: NodePool, *, identity: str
+    runtime: Runtime,
+    pod: Mapping[str, Any],
+    container: Mapping[str, Any],
+    pool: NodePool,
+    *,
+    identity: str,
+    target: str,
 ) -> LinuxSpec:
-    first_core = int(pool.settings.index * pool.settings.cpus)
-    groups, cores = runtime.limits.apply(container, identity=identity, first_core=first_core)
+    first_core = pool.settings.first_core
+    groups, cores = runtime.limits.apply(container, identity=identity, first_core=first_core, pod=pod)
+    shares = target or pod["spec"].get("shareProcessNamespace")
     return LinuxSpec(
-        namespaces=("mount",) if pod["spec"].get("shareProcessNamespace") else ("mount", "pid"),
+        namespaces=("mount",) if shares else ("mount", "pid"),
+        id_mapping=runtime.ids.of(pod["metadata"]["uid"]),
         devices=devices(),
         resources=LinuxResources(LinuxCpu(",".join(map(str, cores)))),
         cgroups_path=tuple(groups),
         masked_paths=runtime.hide,
+        seccomp=runtime.seccomp,
     )
 
 
@@ -202,20 +214,39 @@ def devices() -> tuple[str, ...]:
     return tuple(f"/dev/{name}" for name in (*DEVICES, *graphics))
 
 
-def root_mounts() -> list[MountSpec]:
-    """Every container's writable directories, and the kit's Python where one of them would hide it."""
+def root_mounts(environment: Iterable[str], covered: Iterable[str] = ()) -> list[MountSpec]:
+    """Every container's shared memory, and what it sees of the directories that are covered.
+
+    Args:
+        environment: Directories of the host; readable by the container even if they are closed to others.
+        covered: Directories whose other content no container sees; none in plain mode.
+    """
     shared_memory = ("mode=1777", f"size={SHARED_MEMORY_BYTES}")
-    made = [MountSpec(directory, "tmpfs", options=("mode=1777",)) for directory in SCRATCH]
-    made.append(MountSpec("/dev/shm", "tmpfs", options=shared_memory))
-    prefixes = {os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)}
-    for prefix in sorted(prefixes):
-        if any(prefix.startswith(directory + "/") for directory in SCRATCH):
-            made.append(MountSpec(prefix, source=prefix, options=("ro",)))
+    scratch = tuple(directory + "/" for directory in SCRATCH)
+    covered = [place for place in covered if not place.startswith(scratch)]
+    environment = [place for place in environment if covered or place.startswith(scratch)]
+    shown = [MountSpec(place, source=place, options=("ro", "idmap", "masked")) for place in environment]
+    shown += [MountSpec(place, "tmpfs", options=("mode=755", "size=1m", "ro")) for place in covered]
+    return [
+        MountSpec("/dev/shm", "tmpfs", options=shared_memory),
+        *sorted(shown, key=lambda mount: mount.destination),
+    ]
+
+
+def _writable_mounts(runtime: Runtime, uid: str, layer: Path) -> list[MountSpec]:
+    """Make a container's own directories, empty for each run, on the disk that its pod's limit counts."""
+    made = []
+    for place in SCRATCH:
+        directory = layer / place.strip("/").replace("/", "-")
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.chmod(0o1777)
+        runtime.ids.give(directory, uid)
+        made.append(MountSpec(place, source=str(directory)))
     return made
 
 
 def _network_mounts(runtime: Runtime, uid: str) -> list[MountSpec]:
-    directory = runtime.tmpfs_directory(uid)
+    directory = runtime.network_files(uid)
     return [
         MountSpec(f"/etc/{name}", source=str(directory / name))
         for name in ("hosts", "hostname", "resolv.conf")
@@ -226,4 +257,5 @@ def _termination_mount(runtime: Runtime, uid: str, container: Mapping[str, Any],
     path = runtime.termination_path(uid, container["name"], restart)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.touch()
+    runtime.ids.give(path, uid)
     return MountSpec(container.get("terminationMessagePath") or TERMINATION_PATH, source=str(path))

@@ -18,10 +18,11 @@ from localkube.kubelet.containers.environment import ConfigError
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.pods.container_spec import start_request
 from localkube.kubelet.pods.image_pull import IMAGE_BACK_OFF, IMAGE_REASONS
+from localkube.kubelet.pods.resize import changed
 from localkube.kubelet.probes.handlers import HandlerError, ProbeResult, ProbeTarget
 from localkube.kubelet.probes.prober import Prober
 from localkube.kubelet.status import container_state as records
-from localkube.kubelet.status.container_state import ContainerExit, ContainerRecord
+from localkube.kubelet.status.container_state import EPHEMERAL, INIT, ContainerExit, ContainerRecord
 from localkube.kubelet.status.restart_policy import (
     backoff,
     container_should_restart,
@@ -43,19 +44,24 @@ class ContainerWorker:
     Args:
         pod: Its ``PodWorker``.
         container: Its specification.
-        init: It is one of the pod's init containers.
+        kind: The list of the PodSpec that it is in.
     """
 
-    def __init__(self, pod: Any, container: Mapping[str, Any], *, init: bool) -> None:
+    def __init__(self, pod: Any, container: Mapping[str, Any], *, kind: str) -> None:
         self.container = container
         self.name: str = container["name"]
         # Set while a run of it has started fully: its hook is done, its startup probe has passed.
         self.started = asyncio.Event()
-        self._pod, self._init = pod, init
+        self._pod, self._kind = pod, kind
+        self._init, self._ephemeral = kind == INIT, kind == EPHEMERAL
         self._crashes = 0
         self._probes: Prober | None = None
         self._ending: Process | None = None
-        self._probe_ended_it = False
+        # Its run was ended in order to start it again, whatever its restart policy says.
+        self._replaced = False
+        # It is started again to get other resources, and does not run yet.
+        self._resizing = False
+        self._updated = asyncio.Event()
 
     @property
     def process(self) -> Process | None:
@@ -76,13 +82,18 @@ class ContainerWorker:
                 if pod.stopping.is_set() and self._ending is not process:
                     # It was started while the others were asked to end.
                     await pod.kill(process, signal.SIGKILL)
-                self._ended(await process.wait())
+                result = await process.wait()
+                # Before the end is recorded: what is reported then already says whether it runs again.
+                await pod.runtime.remove_writable_layer(pod.uid, self.name, self.record.restart_count)
+                self._ended(result)
                 del pod.processes[self.name]
+                if not pod.processes:
+                    pod.quiet.set()
             record = self.record
             if record is None or pod.stopping.is_set():
                 return
             if record.state == "waiting":
-                await pod.pause(RETRY_SECONDS)
+                await self._pause(RETRY_SECONDS)
             elif self._restarts(record):
                 await self._back_off(record)
             else:
@@ -92,6 +103,59 @@ class ContainerWorker:
         """Start it once, with its postStart hook, unless it runs or has ended for good."""
         if self.process is None and (self.record is None or self.record.state == "waiting"):
             await self._start()
+
+    def update(self, container: Mapping[str, Any]) -> None:
+        """Take a newer version of its specification; a run with another image is replaced.
+
+        As in the kubelet, the back-off belongs to the definition: a new image is tried at once.
+        """
+        changed, self.container = container["image"] != self.container["image"], container
+        if changed:
+            self._crashes = 0
+            self._updated.set()
+            self._check_definition()
+
+    def replace(self, message: str) -> None:
+        """End its run and start it again, whatever its restart policy says."""
+        if self.process and self.process.running and not self._pod.stopping.is_set():
+            self._replaced = True
+            self._pod.in_background(self.stop(grace=self._pod.grace, message=message))
+
+    def _check_definition(self) -> None:
+        """Replace a run of another image than the specification's."""
+        record, kept = self.record, self._ephemeral or (self._init and not self.sidecar)
+        if record and record.state == "running" and record.image != self.container["image"] and not kept:
+            what = f"Init container {self.name} definition changed"
+            self.replace(
+                what if self._init else f"Container {self.name} definition changed, will be restarted"
+            )
+
+    def resize(self) -> bool:
+        """Give its run the resources of its specification; False when it is started again for that.
+
+        Raises:
+            ResizeError: It cannot have them yet.
+        """
+        record, process, pod = self.record, self.process, self._pod
+        if self._ephemeral or process is None or record is None or record.state != "running":
+            return not self._resizing
+        differing = changed(record.resources or {}, self.container.get("resources") or {})
+        restarts = {
+            each["resourceName"]
+            for each in self.container.get("resizePolicy") or []
+            if each["restartPolicy"] == "RestartContainer"
+        }
+        if differing & restarts:
+            self._resizing = True
+            self.replace(f"Container {self.name} resize requires restart")
+            return False
+        if differing:
+            first_core = pod.pool.settings.first_core
+            pod.runtime.limits.resize(
+                pod.pod, self.container, identity=process.identity, pid=process.pid, first_core=first_core
+            )
+            pod.records[self.name] = replace(record, **_definition(self.container) | {"image": record.image})
+        return True
 
     async def stop(self, *, grace: float, message: str = "", after: list[Process] | None = None) -> None:
         """End it within ``grace`` seconds; a second call can only shorten the first one's grace.
@@ -128,7 +192,10 @@ class ContainerWorker:
         pod = self._pod
         count, last = records.next_run(self.record)
         identity = f"{pod.uid}.{self.name}.{count}"
-        self._probe_ended_it = False
+        self._replaced = False
+        self._updated.clear()
+        pod.in_background(pod.runtime.remove_former_runs(pod.uid, self.name, count))
+        definition = _definition(self.container)
         try:
             request = await start_request(
                 pod.runtime,
@@ -139,6 +206,7 @@ class ContainerWorker:
                 volumes=pod.volumes,
                 restart=count,
                 previous=self.record,
+                target=self._target_identity(),
             )
             entry, descriptors = await pod.runtime.client.call(
                 "run", id=identity, pod=pod.uid, **vars(request)
@@ -149,6 +217,7 @@ class ContainerWorker:
             self._wait("CreateContainerConfigError", str(error), count, last)
         except RuntimeCallError as error:
             pod.runtime.limits.ended(identity)
+            await pod.runtime.remove_writable_layer(pod.uid, self.name, count)
             if error.stage != "exec":
                 self._wait("CreateContainerError", error.message, count, last)
                 return
@@ -163,7 +232,8 @@ class ContainerWorker:
             self._event("Started", f"Container {self.name} started{how}")
             hook_done = await self._post_start(process)
             record = records.running(self.name, process.identity, process.started, count, last)
-            self._runs(replace(record, started=False, ready=False), process, hook_done=hook_done)
+            record = replace(record, started=False, ready=False, **definition)
+            self._runs(record, process, hook_done=hook_done)
 
     def take(self, entry: dict[str, Any], descriptors: list[int], *, count: int) -> Process:
         """Attach to a process that the runtime has started."""
@@ -176,6 +246,7 @@ class ContainerWorker:
         if early := pod.early.pop(process.identity, None):
             process.exited(early)
         pod.processes[self.name] = process
+        pod.quiet.clear()
         pod.runtime.limits.started(pod.pod, self.name, identity=process.identity, pid=process.pid)
         return process
 
@@ -192,13 +263,17 @@ class ContainerWorker:
         process = self.take(entry, descriptors, count=count)
         known = before if before and before.container_id == process.identity else None
         record = records.running(self.name, process.identity, process.started, count, last)
-        flags = {"started": bool(known and known.started), "ready": bool(known and known.ready)}
-        self._runs(replace(record, **flags), process, hook_done=True)
+        record = replace(record, started=False, ready=False, **_definition(self.container))
+        if known:
+            flags = {"started": known.started, "ready": known.ready}
+            record = replace(record, **flags, image=known.image or record.image, resources=known.resources)
+        self._runs(record, process, hook_done=True)
 
     def _runs(self, record: ContainerRecord, process: Process, *, hook_done: bool) -> None:
         """Record that it runs, and start its probes."""
         pod = self._pod
         pod.records[self.name] = record
+        self._resizing = False
         if hook_done and not pod.stopping.is_set():
             self._probes = Prober(
                 self.container,
@@ -212,6 +287,8 @@ class ContainerWorker:
             )
             self._probes.start()
             self._probed()
+        self._check_definition()
+        pod.resources.actuate()
         pod.report()
 
     async def _post_start(self, process: Process) -> bool:
@@ -258,8 +335,8 @@ class ContainerWorker:
     async def _unhealthy(self, kind: str) -> None:
         """End a run whose liveness or startup probe has failed."""
         spec = self.container.get(f"{kind}Probe") or {}
-        self._probe_ended_it = restarts_after_probe(self._pod.pod, self.container)
-        again = ", will be restarted" if self._probe_ended_it and not self._init else ""
+        self._replaced = restarts_after_probe(self._pod.pod, self.container)
+        again = ", will be restarted" if self._replaced and not self._init else ""
         what = "Init container" if self._init else "Container"
         grace = spec.get("terminationGracePeriodSeconds", self._pod.grace)
         await self.stop(grace=grace, message=f"{what} {self.name} failed {kind} probe{again}")
@@ -284,9 +361,9 @@ class ContainerWorker:
         pod.report(ended=record.container_id)
 
     def _restarts(self, record: ContainerRecord) -> bool:
-        return self._probe_ended_it or container_should_restart(
-            self._pod.pod, self.container, record.exit_code
-        )
+        if self._ephemeral:
+            return False
+        return self._replaced or container_should_restart(self._pod.pod, self.container, record.exit_code)
 
     async def _back_off(self, record: ContainerRecord) -> None:
         pod = self._pod
@@ -301,9 +378,24 @@ class ContainerWorker:
         if delay:
             self._event("BackOff", f"Back-off restarting failed container {self.name}", warning=True)
             pod.report()
-            await pod.pause(delay)
+            await self._pause(delay)
 
     # Small things.
+
+    def _target_identity(self) -> str:
+        """Find the container that an ephemeral one was made to look into."""
+        name = self.container.get("targetContainerName")
+        target = self._pod.processes.get(name)
+        if name and (target is None or not target.running):
+            raise ConfigError(f"unable to find target container {name}")
+        return target.identity if target else ""
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep until the pod is stopped, or the container has another definition."""
+        ends = [asyncio.create_task(event.wait()) for event in (self._pod.stopping, self._updated)]
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
 
     @property
     def sidecar(self) -> bool:
@@ -313,5 +405,9 @@ class ContainerWorker:
         return ProbeTarget(process.identity, self.container, self._pod.address)
 
     def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
-        field = "initContainers" if self._init else "containers"
-        self._pod.event(reason, message, warning=warning, container=f"spec.{field}{{{self.name}}}")
+        self._pod.event(reason, message, warning=warning, container=f"spec.{self._kind}{{{self.name}}}")
+
+
+def _definition(container: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run keeps of the specification that it was started with."""
+    return {"image": container["image"], "resources": container.get("resources") or {}}

@@ -1,6 +1,7 @@
 """The kubelet's parts that all pods share, and the paths of a pod's files."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,14 +16,19 @@ from localkube.kubelet.images.image_programs import Programs
 from localkube.kubelet.logs.container_log import segments
 from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.pods.plain_mode import PlainPods
+from localkube.kubelet.pods.pod_ids import PodIds
 from localkube.kubelet.probes.handlers import Handlers
 from localkube.kubelet.resources.limits import Limits
+from localkube.kubelet.resources.pressure import Pressure
 from localkube.kubelet.volumes.object_cache import ObjectCache
 from localkube.kubelet.volumes.volume_manager import VolumeManager
 from localkube.network.addresses import Addresses, ClusterNetwork, NamespaceAddresses
 from localkube.runtime.client import RuntimeClient
+from localkube.runtime.trees import remove_tree
 
-# Writable directories of every container.
+log = logging.getLogger(__name__)
+
+# Directories that every container has for itself: its writable layer.
 SCRATCH = ("/tmp", "/run", "/var/tmp")
 REPORTS_AT_ONCE = 6
 MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
@@ -33,9 +39,13 @@ class Runtime:
     """The parts that every pod's worker uses.
 
     Attributes:
-        hide: Directories of the host that are covered in every container.
+        hide: Directories of the host that are covered in every container, and in its volumes.
+        ids: The users and groups of pods.
+        environment: Directories of the host that every container sees, read-only.
+        covered: Directories of the host that are empty in containers, but for the former and volumes.
+        seccomp: The filter of pods' system calls (``LinuxSpec.seccomp``).
         pods: The directory of the pods' files.
-        tmpfs: The same in memory, for small files: a disk would take longer than the pod's start.
+        tmpfs: The same in memory, for what comes from the API. No pod may write there: it is all pods'.
         plain: In plain mode.
         forkserver: Let the forkserver start the containers that it can.
     """
@@ -55,10 +65,15 @@ class Runtime:
     network: ClusterNetwork = field(default_factory=ClusterNetwork)
     addresses: Addresses = field(default_factory=NamespaceAddresses)
     programs: Programs = field(default_factory=Programs)
+    ids: PodIds = field(default_factory=PodIds)
+    environment: tuple[str, ...] = ()
+    covered: tuple[str, ...] = ()
+    seccomp: str = ""
     plain: PlainPods | None = None
     forkserver: bool = False
     reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
     limits: Limits = field(default_factory=Limits)
+    pressure: Pressure = field(default_factory=Pressure)
     version: str = ""
 
     @cached_property
@@ -68,15 +83,62 @@ class Runtime:
     def tmpfs_directory(self, uid: str) -> Path:
         return self.tmpfs / uid
 
+    def network_files(self, uid: str) -> Path:
+        """The directory of the pod's hosts, hostname and resolv.conf, which its containers may write."""
+        return self.pods / uid / "network"
+
     def directories(self, uid: str) -> tuple[Path, Path]:
         """All directories that a pod may have left."""
         return self.pods / uid, self.tmpfs / uid
 
+    async def remove_files(self, uid: str) -> None:
+        """Remove all that a pod has left; what cannot be removed is named in the log, and stays."""
+        try:
+            await self.volumes.remove(uid)
+        except OSError as error:
+            log.warning("a volume of pod %s is left: %s", uid, error)
+        for directory in self.directories(uid):
+            try:
+                await asyncio.to_thread(remove_tree, directory)
+            except OSError as error:
+                log.warning("files of pod %s are left: %s", uid, error)
+                return
+        self.ids.release(uid)
+
+    async def remove_written(self, uid: str) -> None:
+        """Remove what a pod that has ended has stored, but for its logs: the disk is short."""
+        try:
+            await self.volumes.remove(uid)
+            await asyncio.to_thread(remove_tree, self.pods / uid / "writable")
+        except OSError as error:
+            log.warning("files of pod %s are left: %s", uid, error)
+
     def log_path(self, uid: str, container: str, restart: int) -> Path:
         return self.pods / uid / "logs" / container / f"{restart}.log"
 
+    def writable_layer(self, uid: str, container: str, restart: int) -> Path:
+        """The directory with what one run of a container writes outside of volumes."""
+        return self.pods / uid / "writable" / f"{container}.{restart}"
+
+    async def remove_writable_layer(self, uid: str, container: str, restart: int) -> None:
+        """Remove it once the run has ended; what cannot be removed goes with the pod."""
+        try:
+            await asyncio.to_thread(remove_tree, self.writable_layer(uid, container, restart))
+        except OSError as error:
+            log.warning("files of container %s of pod %s are left: %s", container, uid, error)
+
+    async def remove_former_runs(self, uid: str, container: str, restart: int) -> None:
+        """Remove what earlier runs have left: one that ended with its node was not cleared away."""
+        for place in ("writable", "termination"):
+            for path in (self.pods / uid / place).glob(f"{container}.*"):
+                number = int(path.suffix.removeprefix("."))
+                if number < restart and place == "writable":
+                    await self.remove_writable_layer(uid, container, number)
+                elif number < restart:
+                    path.unlink(missing_ok=True)
+
     def termination_path(self, uid: str, container: str, restart: int) -> Path:
-        return self.tmpfs / uid / "termination" / f"{container}.{restart}"
+        return self.pods / uid / "termination" / f"{container}.{restart}"
 
     def termination_message(self, uid: str, container: Mapping[str, Any], restart: int, code: int) -> str:
         """Read a container's termination message, or the end of its log if its policy says so."""
@@ -104,5 +166,7 @@ def _last_output(path: Path) -> str:
             with open(name, "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - 4 * FALLBACK_BYTES))
                 entries = file.read() + entries
-    texts = [line.split(b" ", 3)[3] for line in entries.split(b"\n") if line.count(b" ") >= 3]
-    return b"\n".join(texts)[-FALLBACK_BYTES:].decode(errors="replace")
+    fields = [entry.split(b" ", 3) for entry in entries.split(b"\n") if entry.count(b" ") >= 3]
+    # Of a line that was written in parts, only the last entry ends it.
+    output = b"".join(content + (b"" if tag == b"P" else b"\n") for _, _, tag, content in fields)
+    return output.removesuffix(b"\n")[-FALLBACK_BYTES:].decode(errors="replace")

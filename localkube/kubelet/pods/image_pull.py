@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from localkube.kubelet.containers.environment import ConfigError
-from localkube.kubelet.images.image_programs import STAND_INS, Program, ProgramNotFound
-from localkube.kubelet.images.image_table import ignored_mounts, stand_in
-from localkube.kubelet.pods.context import SCRATCH, Runtime
+from localkube.kubelet.images.image_programs import Program, ProgramNotFound
+from localkube.kubelet.images.image_table import ignored_mounts, missing_tag, stand_in
+from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.status.container_state import ContainerRecord
-from localkube.runtime.container_spec import MountSpec
 
 IMAGE_FAILED, IMAGE_BACK_OFF = IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff")
 
@@ -32,6 +31,9 @@ def pull(
     image = container["image"]
     entry = stand_in(image)
     events = runtime.events
+    if missing := missing_tag(image):
+        where = "on nodes that pull images, the pod would wait with ErrImagePull"
+        events.record(pod, "MissingImage", f"{missing}: {where}", warning=True)
     said = f'Image "{image}" is not pulled: {entry.shown} stands in for it'
     if not entry.program:
         if not entry.known:
@@ -47,16 +49,6 @@ def pull(
         message = f'{place} is not read: {entry.shown} stands in for image "{image}"'
         events.record(pod, "UnsupportedFields", message, warning=True)
     return program
-
-
-def program_mounts(program: Program) -> list[MountSpec]:
-    """Mount a program's folder where one of the container's own would hide it."""
-    folders = {program.directory} | ({str(STAND_INS)} if str(STAND_INS) in " ".join(program.argv) else set())
-    return [
-        MountSpec(folder, source=folder, options=("ro",))
-        for folder in sorted(folders - {""})
-        if any(folder.startswith(place + "/") for place in SCRATCH)
-    ]
 
 
 def _failure(

@@ -6,11 +6,9 @@ the API.
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from localkube.api_client import ApiError
@@ -19,9 +17,10 @@ from localkube.kubelet.containers.termination import waits_for
 from localkube.kubelet.nodes.node import NodePool, is_ready
 from localkube.kubelet.pods.container_worker import ContainerWorker
 from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.resize import PodResize
 from localkube.kubelet.pods.status_manager import StatusManager
 from localkube.kubelet.status import container_state
-from localkube.kubelet.status.container_state import ContainerRecord
+from localkube.kubelet.status.container_state import EPHEMERAL, INIT, MAIN, ContainerRecord
 from localkube.kubelet.status.pod_status import DEADLINE_EXCEEDED, EVICTED, TERMINAL, pod_status
 from localkube.kubelet.status.unsupported_fields import unsupported_fields, unsupported_fields_in_plain_mode
 from localkube.kubelet.volumes.volume_manager import MountedVolume, VolumeError
@@ -38,9 +37,11 @@ class PodWorker:
     """Runs one pod as its specification says, and reports its status."""
 
     def __init__(self, pod: Mapping[str, Any], *, pool: NodePool, runtime: Runtime) -> None:
-        self.pod = pod
         self.uid: str = pod["metadata"]["uid"]
         self.pool, self.runtime = pool, runtime
+        self.resources = PodResize(self, pod)
+        # The specification has what the node has allocated, where that is not what it wants.
+        self.pod = self.resources.pod
         self.address: str | None = None
         self.volumes: dict[str, MountedVolume] = {}
         self.records: dict[str, ContainerRecord] = {}
@@ -48,15 +49,22 @@ class PodWorker:
         # The end of a short process can overtake the answer to the order that started it.
         self.early: dict[str, dict[str, Any]] = {}
         self.stopping = asyncio.Event()
+        # Set while no container runs, and what those wrote that did is gone.
+        self.quiet = asyncio.Event()
+        self.quiet.set()
         self.finished = False
         spec = pod["spec"]
-        self._inits = [ContainerWorker(self, c, init=True) for c in spec.get("initContainers") or []]
-        self._main = [ContainerWorker(self, c, init=False) for c in spec["containers"]]
-        self.containers = {worker.name: worker for worker in [*self._inits, *self._main]}
-        self._sidecars: list[asyncio.Task] = []
+        self._inits = [ContainerWorker(self, c, kind=INIT) for c in spec.get(INIT) or []]
+        self._main = [ContainerWorker(self, c, kind=MAIN) for c in spec[MAIN]]
+        self._ephemeral = [ContainerWorker(self, c, kind=EPHEMERAL) for c in spec.get(EPHEMERAL) or []]
+        workers = [*self._inits, *self._main, *self._ephemeral]
+        self.containers = {worker.name: worker for worker in workers}
+        # Containers that do not keep the pod alive: sidecars and ephemeral ones. None before it is prepared.
+        self._beside: list[asyncio.Task] | None = None
+        self._updated = asyncio.Event()
         self._override: tuple[str, str, str] | None = None
         self._reports = StatusManager(
-            runtime, path=self._path, pod=lambda: self.pod, status=self._status, answered=self._answered
+            runtime, path=self._path, pod=lambda: self.pod, status=self._status, answered=self._update
         )
         self._task: asyncio.Task | None = None
         self._background: set[asyncio.Task] = set()
@@ -68,11 +76,12 @@ class PodWorker:
     # What the kubelet calls.
 
     def start(self) -> None:
+        self.resources.start()
         self._task = start_task(self._run(), name=f"pod {self._path}")
 
     def changed(self, pod: Mapping[str, Any]) -> None:
         """Take a newer version of the pod's object."""
-        self.pod = pod
+        self._update(pod)
         gates = pod["spec"].get("readinessGates")
         if not self.finished and self.processes and (gates or not is_ready(pod)):
             # The node controller says so of every pod of a node that was silent for a while.
@@ -99,9 +108,7 @@ class PodWorker:
         await self._release()
         await self.runtime.client.call("delete_pod", pod=self.uid)
         self.runtime.events.forget(self.uid)
-        await self.runtime.volumes.remove(self.uid)
-        for directory in self.runtime.directories(self.uid):
-            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+        await self.runtime.remove_files(self.uid)
 
     def abandon(self) -> None:
         """Stop managing the pod, without reporting: its node was stopped."""
@@ -144,9 +151,34 @@ class PodWorker:
 
     # Its life.
 
+    def _update(self, pod: Mapping[str, Any]) -> None:
+        """Take a newer specification, from the watch or in the answer to a report."""
+        self.resources.wanted = pod
+        self.sync_containers()
+
+    def sync_containers(self) -> None:
+        """Hand on the specification, with the resources that the node has allocated by now."""
+        if self.resources.evaluate():
+            self.report()
+        self.pod = self.resources.pod
+        self._updated.set()
+        for kind, container in container_state.containers(self.pod):
+            if worker := self.containers.get(container["name"]):
+                worker.update(container)
+            elif kind == EPHEMERAL:
+                self._report_unsupported({"spec": {MAIN: [container]}})
+                worker = self.containers[container["name"]] = ContainerWorker(self, container, kind=kind)
+                self._ephemeral.append(worker)
+                if self._beside is not None:
+                    self._beside.append(self.in_background(worker.keep()))
+        self.resources.actuate()
+
     async def _run(self) -> None:
         try:
-            if self.pod.get("status", {}).get("phase") not in TERMINAL:
+            if self._is_new and (refusal := self.runtime.pressure.refusal(self.pod)):
+                self.event(EVICTED[1], refusal, warning=True)
+                self._override = (*EVICTED, refusal)
+            elif self.pod.get("status", {}).get("phase") not in TERMINAL:
                 deadline = self.in_background(self._watch_deadline())
                 await self._sync_with_retry()
                 deadline.cancel()
@@ -159,9 +191,8 @@ class PodWorker:
 
     async def _sync_with_retry(self) -> None:
         """Run the pod's lifecycle; on an error of our own, report it on the pod and retry."""
-        check = unsupported_fields_in_plain_mode if self.runtime.plain else unsupported_fields
-        if self._is_new and (vain := check(self.pod)):
-            self.event("UnsupportedFields", "; ".join(vain), warning=True)
+        if self._is_new:
+            self._report_unsupported(self.pod)
         delay = RETRY_SECONDS
         while True:
             try:
@@ -174,34 +205,40 @@ class PodWorker:
                     raise RuntimeExited("the runtime has ended") from error
                 log.exception("pod %s", self._path)
                 self.event("FailedSync", f"error syncing pod, trying again: {error!r}", warning=True)
-                for task in self._sidecars:
+                for task in self._beside or ():
                     task.cancel()
+                self._beside = None
                 await self.pause(delay)
                 delay = min(delay * 2, LONGEST_RETRY_SECONDS)
 
+    def _report_unsupported(self, pod: Mapping[str, Any]) -> None:
+        check = unsupported_fields_in_plain_mode if self.runtime.plain else unsupported_fields
+        if vain := check(pod):
+            self.event("UnsupportedFields", "; ".join(vain), warning=True)
+
     async def _sync(self) -> None:
-        self._sidecars = []
-        if await self._prepare() and await self._initialise():
-            for worker in self._main:
-                # One after the other, since a postStart hook holds up what comes after it.
-                if not self.stopping.is_set():
-                    await worker.begin()
-            await _together(worker.keep(begun=True) for worker in self._main)
-        if self._sidecars:
-            await self.stop(grace=self.grace)
-            await asyncio.gather(*self._sidecars)
+        if await self._prepare():
+            self._beside = [self.in_background(worker.keep()) for worker in self._ephemeral]
+            if await self._initialise():
+                for worker in self._main:
+                    # One after the other, since a postStart hook holds up what comes after it.
+                    if not self.stopping.is_set():
+                        await worker.begin()
+                await _together(worker.keep(begun=True) for worker in self._main)
+        await self.stop(grace=self.grace)
+        await asyncio.gather(*self._beside or ())
         # Those of a previous kubelet, where the pod was stopped before it could be gone on with.
         await _together(self.containers[name].keep() for name in list(self.processes))
 
     async def _initialise(self) -> bool:
         """Run the init containers in their order; False when the pod ends with them.
 
-        Sidecars become ``_sidecars``; each has started before the next.
+        Sidecars go on beside what follows them; each has started before the next.
         """
         initialised = any(worker.record for worker in self._main)
         for worker in self._inits:
             if worker.sidecar:
-                self._sidecars.append(self.in_background(worker.keep()))
+                self._beside.append(self.in_background(worker.keep()))
                 if not initialised:
                     await self._unless_stopped(worker.started.wait())
                 continue
@@ -212,23 +249,27 @@ class PodWorker:
 
     # Its sandbox and volumes.
 
+    @property
+    def has_sandbox(self) -> bool:
+        """Check whether its namespaces exist: they come before its containers, and go when all have ended."""
+        return self.address is not None and not self.finished
+
     async def _prepare(self) -> bool:
         """Make sandbox and volumes; False when the pod is stopped before. Harmless to repeat."""
         hostname = self.pod["spec"].get("hostname") or self.pod["metadata"]["name"][:63]
 
         async def address() -> None:
             self.address = self.pool.address(self.uid, wanted=self.address)
+            _write_network_files(self.runtime, self.pod, hostname, self.address)
 
         async def sandbox() -> None:
             request = self.runtime.network.pod_network() | {"hostname": hostname, "address": self.address}
+            request["ids"] = self.runtime.ids.of(self.uid)
             request["share_processes"] = bool(self.pod["spec"].get("shareProcessNamespace"))
             made = self.runtime.client.call("run_sandbox", pod=self.uid, **request)
             _, self.volumes = await asyncio.gather(made, self.runtime.volumes.prepare(self.pod))
 
-        if not await self._until_done(address):
-            return False
-        _write_network_files(self.runtime.tmpfs_directory(self.uid), self.pod, hostname, self.address)
-        return await self._until_done(sandbox)
+        return await self._until_done(address) and await self._until_done(sandbox)
 
     async def _until_done(self, attempt: Callable[[], Awaitable[None]]) -> bool:
         """Repeat ``attempt`` until it succeeds; False when the pod is stopped. Failures become Events."""
@@ -253,15 +294,20 @@ class PodWorker:
         """Give back namespaces and address."""
         if self.address:
             await self.runtime.client.call("remove_sandbox", pod=self.uid)
-            self.pool.release(self.uid)
+        self.pool.release(self.uid)
 
     # Its end.
 
     async def _watch_deadline(self) -> None:
-        seconds = self.pod["spec"].get("activeDeadlineSeconds")
-        if seconds is None:
-            return
-        await asyncio.sleep(max(0.0, self._start_time + seconds - time.time()))
+        """End the pod at its ``activeDeadlineSeconds``, which an update may set or shorten."""
+        while True:
+            self._updated.clear()
+            seconds = self.pod["spec"].get("activeDeadlineSeconds")
+            left = None if seconds is None else self._start_time + seconds - time.time()
+            try:
+                await asyncio.wait_for(self._updated.wait(), left)
+            except TimeoutError:
+                break
         self.event(*DEADLINE_EXCEEDED[1:])
         await self.stop(grace=self.grace, override=DEADLINE_EXCEEDED)
 
@@ -283,15 +329,11 @@ class PodWorker:
 
     # Its status.
 
-    def _answered(self, pod: Mapping[str, Any]) -> None:
-        self.pod = pod
-
     def _status(self) -> dict[str, Any]:
-        main, init = container_state.by_kind(self.pod, self.records)
         return pod_status(
             self.pod,
-            records=main,
-            init_records=init,
+            records=self.records,
+            resizes=[] if self.finished else list(self.resources.conditions.values()),
             pod_ip=self.address,
             host_ip=self.pool.settings.address,
             start_time=self._start_time,
@@ -353,8 +395,8 @@ async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
             group.create_task(work)
 
 
-def _write_network_files(directory: Path, pod: Mapping[str, Any], hostname: str, address: str) -> None:
-    """Write the pod's /etc/hosts, /etc/hostname and /etc/resolv.conf, which its containers mount."""
+def _write_network_files(runtime: Runtime, pod: Mapping[str, Any], hostname: str, address: str) -> None:
+    """Write the pod's /etc/hosts, /etc/hostname and /etc/resolv.conf, which its containers mount and own."""
     namespace, subdomain = pod["metadata"]["namespace"], pod["spec"].get("subdomain", "")
     full = f"{hostname}.{subdomain}.{namespace}.svc.cluster.local\t" if subdomain else ""
     hosts = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
@@ -363,7 +405,10 @@ def _write_network_files(directory: Path, pod: Mapping[str, Any], hostname: str,
         hosts.append(f"{alias['ip']}\t{' '.join(alias.get('hostnames', []))}")
     search = f"search {namespace}.svc.cluster.local svc.cluster.local cluster.local"
     resolver = ["nameserver 10.244.0.1", search, "options ndots:5"]
+    uid = pod["metadata"]["uid"]
+    directory = runtime.network_files(uid)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (directory / "hosts").write_text("\n".join(hosts) + "\n")
-    (directory / "hostname").write_text(hostname + "\n")
-    (directory / "resolv.conf").write_text("\n".join(resolver) + "\n")
+    for name, lines in (("hosts", hosts), ("hostname", [hostname]), ("resolv.conf", resolver)):
+        (directory / name).write_text("\n".join(lines) + "\n")
+        (directory / name).chmod(0o644)
+        runtime.ids.give(directory / name, uid)

@@ -4,8 +4,9 @@ It also answers the kubelet's API about pods and containers. The lifecycle of on
 """
 
 import asyncio
+import contextlib
 import itertools
-import shutil
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ from localkube.kubelet.resources.stats import RunningContainer
 from localkube.kubelet.status.container_state import latest_run
 from localkube.kubelet.streaming import port_forward
 from localkube.kubelet.volumes.volume_manager import VolumeError
+from localkube.runtime.trees import remove_tree
 from localkube.tasks import start_task
+
+log = logging.getLogger(__name__)
 
 REFRESH_SECONDS, SECRET_SECONDS = 60, 2
 EXIT_POLL_SECONDS = 0.01
@@ -48,6 +52,7 @@ class PodManager:
         answer, _ = await self._client.call("list")
         entries = _containers(answer)
         known = {pod["metadata"]["uid"] for pod in self._pods.store.values()}
+        self._runtime.limits.keep_only({entry["id"] for entry in entries})
         for pod in list(self._pods.store.values()):
             uid = pod["metadata"]["uid"]
             mine = [entry for entry in entries if _uid(entry) == uid]
@@ -60,7 +65,6 @@ class PodManager:
         isolated = tuple(node.prefix for node in self._nodes.values() if node.state == ISOLATED)
         known |= {uid for uid, address in answer["pods"].items() if isolated and address.startswith(isolated)}
         await self._sweep(answer, known)
-        self._runtime.limits.keep_only({entry["id"] for entry in entries})
         # The informer may have seen changes meanwhile.
         self._pods.subscribe(self._changed)
         present = {pod["metadata"]["uid"] for pod in self._pods.store.values()}
@@ -85,6 +89,8 @@ class PodManager:
                         await self._runtime.volumes.refresh(worker.pod)
                 except VolumeError as error:
                     worker.runtime.events.record(worker.pod, error.reason, error.message, warning=True)
+                except Exception:  # one pod's volumes must not end those of all others
+                    log.exception("volumes of pod %s", worker.uid)
 
     def exited(self, entry: dict[str, Any]) -> None:
         """Take the exit of a container."""
@@ -125,7 +131,8 @@ class PodManager:
             await self._client.call("delete_pod", pod=uid)
             await self._client.call("remove_sandbox", pod=uid)
             await self._runtime.volumes.lose_memory(uid)
-            await asyncio.to_thread(shutil.rmtree, self._runtime.tmpfs_directory(uid), ignore_errors=True)
+            with contextlib.suppress(OSError):  # removed with the pod, or by the next kubelet
+                await asyncio.to_thread(remove_tree, self._runtime.tmpfs_directory(uid))
 
     async def reconcile(self, node: VirtualNode) -> None:
         """Bring the node's pods in line with the API."""
@@ -183,10 +190,13 @@ class PodManager:
                 await self._client.call("delete", id=entry["id"])
         for uid in answer["pods"].keys() - known:
             await self._client.call("remove_sandbox", pod=uid)
-        for directory in [*self._runtime.pods.iterdir(), *self._runtime.tmpfs.iterdir()]:
-            if directory.name not in known:
-                await self._runtime.volumes.remove(directory.name)
-                await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+        left = {path.name for root in (self._runtime.pods, self._runtime.tmpfs) for path in root.iterdir()}
+        start_task(self._remove_files(left - known), name="files of former pods")
+
+    async def _remove_files(self, uids: set[str]) -> None:
+        """Remove what former pods have left, one after the other: nobody waits for it."""
+        for uid in uids:
+            await self._runtime.remove_files(uid)
 
     # Queries of the kubelet's API.
 
@@ -200,6 +210,10 @@ class PodManager:
             if (metadata["namespace"], metadata["name"]) == (namespace, name):
                 return worker.pod
         return None
+
+    def has_sandbox(self, pod: Mapping[str, Any]) -> bool:
+        worker = self._workers.get(pod["metadata"]["uid"])
+        return worker is not None and worker.has_sandbox
 
     def process(self, pod: Mapping[str, Any], container: str) -> Process | None:
         worker = self._workers.get(pod["metadata"]["uid"])

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from localkube.kubelet.pods.pod import PodWorker
-from localkube.kubelet.status.container_state import ContainerRecord
+from localkube.kubelet.status.container_state import STATUSES, ContainerRecord
 from localkube.runtime.client import RuntimeClient
 
 LOST_CODE = 137
@@ -18,7 +18,7 @@ LOST_CODE = 137
 def records(pod: Mapping[str, Any]) -> dict[str, ContainerRecord]:
     """Rebuild container records from a pod's reported status."""
     status = pod.get("status") or {}
-    statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    statuses = [item for field in STATUSES.values() for item in status.get(field) or []]
     return {item["name"]: _record(item) for item in statuses if _has_run(item)}
 
 
@@ -36,6 +36,7 @@ async def reattach(
     for name, (restart, entry) in latest.items():
         before = worker.records.get(name)
         if before and before.state == "terminated" and before.restart_count >= restart:
+            worker.runtime.limits.ended(entry["id"])
             await client.call("delete", id=entry["id"])
             continue
         last = before.last if before else None
@@ -58,6 +59,7 @@ def _lost(record: ContainerRecord) -> ContainerRecord:
         exit_code=LOST_CODE,
         restart_count=record.restart_count,
         container_id=record.container_id,
+        image=record.image,
         last=record.last,
     )
 
@@ -91,6 +93,8 @@ def _state(
         signal=detail.get("signal"),
         restart_count=count,
         container_id=container_id.removeprefix("trainyard://"),
+        image=item.get("image", ""),
+        resources=item.get("resources"),
         ready=bool(item.get("ready")),
         started=bool(item.get("started")),
         last=last,

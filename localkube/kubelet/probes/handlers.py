@@ -63,6 +63,8 @@ class Handlers:
         Raises:
             HandlerError: It could not be run.
         """
+        if not target.address:  # no address would mean this process's own
+            raise HandlerError("the pod has no address")
         if action.get("exec"):
             return await self._exec(action["exec"].get("command") or [], target, timeout)
         if action.get("httpGet"):

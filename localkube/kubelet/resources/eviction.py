@@ -1,51 +1,52 @@
-"""Evict pods that exceed their local storage limits, checked every ten seconds.
+"""Evict pods: those that exceed their local storage limits, and others while the machine is short.
 
-As in the kubelet: an emptyDir's ``sizeLimit``, a container's ``ephemeral-storage`` limit (its writable layer
-and its logs), and a pod's sum of its containers' limits (emptyDirs included). The writable layer is a tmpfs
-here. The kernel limits emptyDirs in memory.
+All nodes share one machine. One pod of the whole cluster is evicted at a time, the one that a kubelet would
+choose first were they all on its node; the next is chosen when its processes and files are gone.
 
-Source:
-https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#resource-emphemeralstorage-consumption
+Source: https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/
 """
 
 import asyncio
-import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-from localkube.kubelet.pods.context import SCRATCH
 from localkube.kubelet.pods.pod import PodWorker
-from localkube.kubelet.quantity import quantity, whole
+from localkube.kubelet.resources.limits import Limits, tree
+from localkube.kubelet.resources.local_storage import excess, is_limited, measure
+from localkube.kubelet.resources.pressure import SIGNALS, Observation, Pressure, Threshold, is_critical
+from localkube.kubelet.resources.proc_usage import ProcessTable
+from localkube.kubelet.resources.ranking import PodUsage, eviction_message, ranked
+from localkube.runtime.trees import disk_usage, file_count
 
-LOOK_SECONDS = 10.0
-CRITICAL = 2_000_000_000
-STORAGE = "ephemeral-storage"
+log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class StorageUsage:
-    """A pod's bytes on disk: by emptyDir, and by container (writable layer and logs)."""
-
-    volumes: Mapping[str, int] = field(default_factory=dict)
-    containers: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        return sum(self.volumes.values()) + sum(self.containers.values())
+LOOK_SECONDS, CLEANUP_SECONDS = 10.0, 30.0
 
 
 class EvictionManager:
-    """Checks the pods that have storage limits."""
+    """Looks at pods and machine every ten seconds.
+
+    Args:
+        directory: That of the pods' files.
+        pods: Returns the workers of all pods.
+        pressure: The state of the machine.
+        limits: Those of the pods, for what they use.
+        warn: Called with reason and message of an Event on the nodes.
+    """
 
     def __init__(
         self,
         directory: Path,
         *,
         pods: Callable[[], Iterable[PodWorker]],
+        pressure: Pressure,
+        limits: Limits,
+        warn: Callable[[str, str], None],
     ) -> None:
-        self._directory, self._pods = directory, pods
+        self._directory, self._pods, self._pressure, self._limits = directory, pods, pressure, limits
+        self._warn = warn
         self._seen: dict[str, int] = {}
 
     def used(self, uid: str) -> int | None:
@@ -54,98 +55,93 @@ class EvictionManager:
 
     async def run(self) -> None:
         while True:
+            evicted = await self._evict_above_limits()
+            met = self._pressure.look()
+            if met and not evicted and await self._relieve(*met[0]):
+                continue
             await asyncio.sleep(LOOK_SECONDS)
-            seen = {}
-            for worker in [each for each in self._pods() if not each.finished and is_limited(each.pod)]:
-                pids = {name: process.pid for name, process in worker.processes.items() if process.running}
-                stored = await asyncio.to_thread(measure, worker.pod, self._directory / worker.uid, pids)
-                seen[worker.uid] = stored.total
-                message = excess(worker.pod, stored)
-                if message and worker.pod["spec"].get("priority", 0) < CRITICAL:
-                    worker.evict(message)
-            self._seen = seen
+
+    def _active(self) -> list[PodWorker]:
+        return [each for each in self._pods() if not each.finished and not each.stopping.is_set()]
+
+    # Pods above their own limits.
+
+    async def _evict_above_limits(self) -> bool:
+        """Evict the pods that store more than they may; True if there were some."""
+        seen, evicted = {}, False
+        for worker in [each for each in self._active() if is_limited(each.pod)]:
+            try:
+                stored = await asyncio.to_thread(
+                    measure, worker.pod, self._directory / worker.uid, _pids(worker)
+                )
+            except OSError as error:  # a container has ended meanwhile
+                log.debug("storage of pod %s: %s", worker.uid, error)
+                continue
+            seen[worker.uid] = stored.total
+            message = excess(worker.pod, stored)
+            if message and not is_critical(worker.pod):
+                worker.evict(message)
+                evicted = True
+        self._seen = seen
+        return evicted
+
+    # Pods of a machine that is short of something.
+
+    async def _relieve(self, threshold: Threshold, seen: Observation) -> bool:
+        """Reclaim some of what the machine is low on; False when no pod is left that may be evicted."""
+        condition, resource = SIGNALS[threshold.signal]
+        self._warn("EvictionThresholdMet", f"Attempting to reclaim {resource}")
+        if condition == "DiskPressure":
+            for worker in [each for each in self._pods() if each.finished]:
+                await worker.runtime.remove_written(worker.uid)
+            if not any(SIGNALS[each.signal][0] == condition for each, _ in self._pressure.look()):
+                return True
+        usages = {worker.uid: await self._usage(worker, resource) for worker in self._active()}
+        for usage in ranked(usages.values(), resource):
+            uid = usage.pod["metadata"]["uid"]
+            worker = next((each for each in self._active() if each.uid == uid), None)
+            if worker is None or is_critical(worker.pod):
+                continue
+            log.warning("evicting pod %s to reclaim %s", uid, resource)
+            worker.evict(eviction_message(usage, threshold, seen))
+            await self._gone(worker)
+            return True
+        return False
+
+    async def _usage(self, worker: PodWorker, resource: str) -> PodUsage:
+        if resource == "memory":
+            found = await asyncio.to_thread(self._memory, worker)
+            return PodUsage(worker.pod, sum(found.values()), found)
+        if resource == "pids":
+            count = self._limits.processes(worker.uid)
+            return PodUsage(worker.pod, await asyncio.to_thread(_threads, worker) if count is None else count)
+        count = file_count if resource == "inodes" else disk_usage
+        directory = self._directory / worker.uid
+        stored = await asyncio.to_thread(measure, worker.pod, directory, _pids(worker), count=count)
+        return PodUsage(worker.pod, stored.total, stored.containers)
+
+    def _memory(self, worker: PodWorker) -> dict[str, int]:
+        processes, found = None, {}
+        for name, process in [each for each in worker.processes.items() if each[1].running]:
+            usage = self._limits.usage(process.identity)
+            if usage is None:
+                processes = processes or ProcessTable()
+                usage = processes.usage(process.pid)
+            found[name] = usage.memory if usage else 0
+        return found
+
+    async def _gone(self, worker: PodWorker) -> None:
+        """Wait for the end of an evicted pod's processes, and remove its files."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLEANUP_SECONDS):
+                await worker.quiet.wait()
+        await worker.runtime.remove_written(worker.uid)
 
 
-def is_limited(pod: Mapping[str, Any]) -> bool:
-    """Check whether a pod has any storage limit."""
-    return any(size for _, size in _sized(pod)) or any(limit for _, limit in _limits(pod))
+def _pids(worker: PodWorker) -> dict[str, int]:
+    return {name: process.pid for name, process in worker.processes.items() if process.running}
 
 
-def measure(pod: Mapping[str, Any], directory: Path, pids: Mapping[str, int]) -> StorageUsage:
-    """Measure a pod's storage; ``pids`` are the first processes of its running containers."""
-    names = [name for name, _ in _sized(pod)]
-    volumes = {name: disk_usage(directory / "volumes" / name) for name in names}
-    containers = {
-        container["name"]: disk_usage(directory / "logs" / container["name"])
-        + (written(pids[container["name"]], container) if container["name"] in pids else 0)
-        for container in pod["spec"]["containers"]
-    }
-    return StorageUsage(volumes, containers)
-
-
-def excess(pod: Mapping[str, Any], stored: StorageUsage) -> str | None:
-    """The reason for eviction in the kubelet's words; None when the pod keeps its limits."""
-    for name, size in _sized(pod):
-        if size and stored.volumes.get(name, 0) > whole(size):
-            return f'Usage of EmptyDir volume "{name}" exceeds the limit "{size}". '
-    limits = [(name, limit) for name, limit in _limits(pod) if limit]
-    together = sum(whole(limit) for _, limit in limits)
-    if limits and stored.total > together:
-        size = quantity(together, binary=True)
-        return f"Pod ephemeral local storage usage exceeds the total limit of containers {size}. "
-    for name, limit in limits:
-        if whole(limit) and stored.containers.get(name, 0) > whole(limit):
-            return f'Container {name} exceeded its local ephemeral storage limit "{limit}". '
-    return None
-
-
-def disk_usage(path: Path) -> int:
-    """Sum the disk blocks of a directory; files that vanish meanwhile count nothing."""
-    total = 0
-    try:
-        entries = list(os.scandir(path))
-    except OSError:
-        return 0
-    for entry in entries:
-        try:
-            total += entry.stat(follow_symlinks=False).st_blocks * 512
-            if entry.is_dir(follow_symlinks=False):
-                total += disk_usage(Path(entry.path))
-        except OSError:
-            continue
-    return total
-
-
-def written(pid: int, container: Mapping[str, Any]) -> int:
-    """Measure a container's writable layer."""
-    mounted = {each["mountPath"].rstrip("/") for each in container.get("volumeMounts") or []}
-    total, counted = 0, {_device(place) for place in ("/", *SCRATCH)}
-    for place in ("/", *SCRATCH):
-        path = f"/proc/{pid}/root{place}"
-        device = _device(path)
-        # Without a root of its own, a container writes into the host's places, which many share.
-        if place in mounted or device is None or device in counted:
-            continue
-        counted.add(device)
-        found = os.statvfs(path)
-        total += (found.f_blocks - found.f_bfree) * found.f_frsize
-    return total
-
-
-def _device(path: str) -> int | None:
-    try:
-        return os.stat(path).st_dev
-    except OSError:
-        return None
-
-
-def _sized(pod: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    """Name and size limit of the emptyDirs on disk."""
-    volumes = [volume for volume in pod["spec"].get("volumes") or [] if "emptyDir" in volume]
-    sources = [(volume["name"], volume["emptyDir"] or {}) for volume in volumes]
-    return [(name, source.get("sizeLimit")) for name, source in sources if source.get("medium") != "Memory"]
-
-
-def _limits(pod: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    containers = pod["spec"]["containers"]
-    return [(c["name"], ((c.get("resources") or {}).get("limits") or {}).get(STORAGE)) for c in containers]
+def _threads(worker: PodWorker) -> int:
+    pids = [pid for first in _pids(worker).values() for pid in tree(first)]
+    return sum(len(list(Path(f"/proc/{pid}/task").glob("*"))) for pid in pids)

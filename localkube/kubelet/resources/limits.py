@@ -7,6 +7,7 @@ shares.
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
@@ -17,10 +18,15 @@ from typing import Any
 from localkube.kubelet.quantity import parse, whole
 from localkube.kubelet.resources.cgroups import ControlGroups, Resources
 from localkube.kubelet.resources.proc_usage import Usage
+from localkube.kubelet.status.container_state import containers
 
 SWEEP_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
+
+
+class ResizeError(Exception):
+    """A container's limits cannot be changed to what is wanted, for the time being."""
 
 
 class Limits:
@@ -45,7 +51,12 @@ class Limits:
         self._ended: set[str] = set()
 
     def apply(
-        self, container: Mapping[str, Any], *, identity: str, first_core: int = 0
+        self,
+        container: Mapping[str, Any],
+        *,
+        identity: str,
+        first_core: int = 0,
+        pod: Mapping[str, Any] | None = None,
     ) -> tuple[list[str], list[int]]:
         """Prepare the limits of a container that is about to start.
 
@@ -53,6 +64,7 @@ class Limits:
             container: Its specification.
             identity: Unique for each start of it.
             first_core: Where the cores of its node begin, so that nodes differ.
+            pod: Its pod; by default it is alone.
 
         Returns:
             The ``cgroup.procs`` files that its first process joins, and the cores that it may use; empty
@@ -61,7 +73,7 @@ class Limits:
         wanted = resources(container)
         if self._groups is not None:
             try:
-                return self._groups.make(identity, wanted), []
+                return self._groups.make(identity, wanted, pod=pod_resources(pod) if pod else None), []
             except OSError as error:
                 log.warning("the control group of %s: %s", identity, error)
         if wanted.cpu_limit is None:
@@ -70,12 +82,44 @@ class Limits:
 
     def started(self, pod: Mapping[str, Any], name: str, *, identity: str, pid: int) -> None:
         """Register a container's first process."""
-        spec = pod["spec"]
-        every = [*spec["containers"], *(spec.get("initContainers") or [])]
-        found = [container for container in every if container["name"] == name]
+        found = [container for _, container in containers(pod) if container["name"] == name]
         limit = resources(found[0]).memory_limit if found else None
         if limit and self._groups is None:
             self._memory.add(identity, pid=pid, limit=limit)
+
+    def resize(
+        self,
+        pod: Mapping[str, Any],
+        container: Mapping[str, Any],
+        *,
+        identity: str,
+        pid: int,
+        first_core: int = 0,
+    ) -> None:
+        """Change the limits of a running container.
+
+        Without control groups its processes move to as many cores as the new limit.
+
+        Raises:
+            ResizeError: It uses more memory than it may have by now, or the kernel refuses.
+        """
+        wanted = resources(container)
+        used = self._groups.memory(identity) if self._groups else resident(tree(pid))
+        if wanted.memory_limit is not None and used >= wanted.memory_limit:
+            what = f'attempting to set container "{container["name"]}" memory limit ({wanted.memory_limit})'
+            raise ResizeError(f"cannot decrease memory limits: {what} below current usage ({used})")
+        if self._groups is not None:
+            try:
+                self._groups.resize(identity, wanted)
+                self._groups.resize_pod(identity, pod_resources(pod))
+            except OSError as error:
+                raise ResizeError(f"the control group refuses: {error.strerror}") from error
+            return
+        self._memory.remove(identity)
+        if wanted.memory_limit:
+            self._memory.add(identity, pid=pid, limit=wanted.memory_limit)
+        if wanted.cpu_limit is not None:
+            self._cores.move(identity, math.ceil(wanted.cpu_limit), first=first_core, pid=pid)
 
     def ended(self, identity: str) -> bool:
         """Unregister a container; True when it ran out of memory."""
@@ -92,6 +136,10 @@ class Limits:
         """Remove what is left of all other containers."""
         if self._groups is not None:
             self._groups.keep_only(identities)
+
+    def processes(self, uid: str) -> int | None:
+        """A pod's processes and threads by its control group; None without one."""
+        return self._groups.processes(uid) if self._groups is not None else None
 
     def usage(self, identity: str) -> Usage | None:
         """A container's usage by its control group; None without one."""
@@ -137,6 +185,19 @@ class CoreAllocator:
         self._taken[identity] = found
         return found
 
+    def move(self, identity: str, count: int, *, pid: int, first: int = 0) -> None:
+        """Assign ``count`` cores in place of the former ones to a container that runs.
+
+        Args:
+            pid: Its first process; threads that start meanwhile have the cores of their parents.
+        """
+        self.free(identity)
+        cores = self.take(identity, count, first=first) or list(self._users)
+        for process in tree(pid):
+            for thread in Path(f"/proc/{process}/task").glob("*"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread.name), cores)
+
     def free(self, identity: str) -> None:
         for core in self._taken.pop(identity, ()):
             self._users[core] -= 1
@@ -151,6 +212,16 @@ def resources(container: Mapping[str, Any]) -> Resources:
         cpu_request=float(parse(requests.get("cpu") or cpu or "0")),
         cpu_limit=float(parse(cpu)) if cpu else None,
         memory_limit=whole(limits["memory"]) if limits.get("memory") else None,
+    )
+
+
+def pod_resources(pod: Mapping[str, Any]) -> Resources:
+    """Sum the resources of a pod's containers."""
+    every = [resources(container) for _, container in containers(pod)]
+    return Resources(
+        cpu_request=sum(each.cpu_request for each in every),
+        cpu_limit=sum(each.cpu_limit or 0 for each in every) or None,
+        memory_limit=sum(each.memory_limit or 0 for each in every) or None,
     )
 
 
@@ -207,12 +278,13 @@ def proportional(pids: Iterable[int]) -> int:
 
 
 def _sum(text: str, names: tuple[str, ...]) -> int:
-    lines = (line.split() for line in text.splitlines())
+    lines = (line.split() for line in text.split("\n"))  # a name may have other separators
     return sum(int(words[1]) * 1024 for words in lines if words and words[0] in names)
 
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
-    except (FileNotFoundError, ProcessLookupError):
+        # A process chooses its name, in any bytes, and may be closed to others.
+        return path.read_text(errors="replace")
+    except OSError:
         return ""

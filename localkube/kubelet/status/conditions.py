@@ -12,6 +12,8 @@ from typing import Any
 from localkube.kubelet.status.restart_policy import is_sidecar
 
 Object = Mapping[str, Any]
+# Present only while a resize of the pod's resources waits or goes on.
+RESIZES = ("PodResizePending", "PodResizeInProgress")
 OWN = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 Finding = tuple[bool, str, str]
 FINE: Finding = (True, "", "")
@@ -26,6 +28,7 @@ def pod_conditions(
     sandbox: bool,
     now: str,
     evicted: str = "",
+    resizes: Sequence[Object] = (),
 ) -> list[dict[str, Any]]:
     """Compute the whole list of conditions.
 
@@ -37,9 +40,10 @@ def pod_conditions(
         sandbox: The pod's network exists.
         now: The API's form of the time, for conditions that change.
         evicted: Why the node has ended the pod, if it has.
+        resizes: Type, reason, message and observedGeneration of those of ``RESIZES`` that hold.
     """
     before = (pod.get("status") or {}).get("conditions") or []
-    foreign = [dict(condition) for condition in before if condition["type"] not in OWN]
+    foreign = [dict(condition) for condition in before if condition["type"] not in (*OWN, *RESIZES)]
     containers_ready = _containers_ready(phase, statuses, init_statuses, pod)
     findings = {
         "PodReadyToStartContainers": (sandbox and phase not in ("Succeeded", "Failed"), "", ""),
@@ -54,6 +58,10 @@ def pod_conditions(
     if evicted and "DisruptionTarget" not in known:
         finding = (True, "TerminationByKubelet", evicted)
         own.append(_condition("DisruptionTarget", finding, None, generation, now))
+    for each in resizes:
+        finding, last = (True, each.get("reason", ""), each.get("message", "")), known.get(each["type"])
+        unchanged = last if last and last.get("reason", "") == finding[1] else None
+        own.append(_condition(each["type"], finding, unchanged, each.get("observedGeneration"), now))
     return foreign + own
 
 

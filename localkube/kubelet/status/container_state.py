@@ -1,10 +1,13 @@
 """Records of a container's state: waiting, running, terminated. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 START_FAILED = 128
+# The lists of a PodSpec that have containers, and the lists of a PodStatus for them.
+MAIN, INIT, EPHEMERAL = "containers", "initContainers", "ephemeralContainers"
+STATUSES = {INIT: "initContainerStatuses", MAIN: "containerStatuses", EPHEMERAL: "ephemeralContainerStatuses"}
 HOST_IMAGE = "trainyard://the-host's-file-system"
 
 
@@ -35,6 +38,8 @@ class ContainerRecord:
         container_id: Without a prefix.
         ready: A running container's readiness probe passes, or it has none.
         started: A running container's startup probe has passed, or it has none.
+        image: The image of the definition that runs.
+        resources: The requests and limits that the run has.
         image_id: What in truth runs: the root file system's name.
     """
 
@@ -51,6 +56,8 @@ class ContainerRecord:
     container_id: str = ""
     ready: bool = False
     started: bool = False
+    image: str = ""
+    resources: Mapping[str, Any] | None = None
     image_id: str = ""
 
 
@@ -139,10 +146,8 @@ def ended(
     )
 
 
-def by_kind(
-    pod: Mapping[str, Any], records: Mapping[str, ContainerRecord]
-) -> tuple[dict[str, ContainerRecord], dict[str, ContainerRecord]]:
-    """Split records into those of containers and of init containers."""
-    inits = {container["name"] for container in pod["spec"].get("initContainers") or []}
-    main = {name: record for name, record in records.items() if name not in inits}
-    return main, {name: record for name, record in records.items() if name in inits}
+def containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each container of a pod with the list that it is in, init containers first."""
+    for kind in STATUSES:
+        for container in pod["spec"].get(kind) or []:
+            yield kind, container

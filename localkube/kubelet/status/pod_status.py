@@ -5,12 +5,18 @@ Pure, so that each rule of the kubelet has a test of input and output. Times are
 Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from localkube.kubelet.status import conditions
-from localkube.kubelet.status.container_state import ContainerRecord, exit_reason
+from localkube.kubelet.status.container_state import (
+    EPHEMERAL,
+    INIT,
+    STATUSES,
+    ContainerRecord,
+    exit_reason,
+)
 from localkube.kubelet.status.restart_policy import container_should_restart, is_sidecar
 
 Object = Mapping[str, Any]
@@ -39,21 +45,20 @@ def pod_status(
     pod: Object,
     *,
     records: Mapping[str, ContainerRecord],
-    init_records: Mapping[str, ContainerRecord],
     pod_ip: str | None,
     host_ip: str,
     start_time: float,
     now: float,
     override: tuple[str, str, str] | None = None,
     terminal: bool = False,
+    resizes: Sequence[Object] = (),
 ) -> dict[str, Any]:
     """Compute the v1.PodStatus to report.
 
     Args:
         pod: The v1.Pod with its latest status: transition times, the phase once it is terminal, addresses,
             and conditions of others are kept from there.
-        records: Of ``spec.containers``, by name; a container without one waits to be created.
-        init_records: The same for ``spec.initContainers``.
+        records: Of all containers, by name; one without waits to be created.
         pod_ip: None before the pod's network exists and after it is gone; a known address is kept.
         host_ip: The node's address.
         start_time: When the kubelet first saw the pod.
@@ -62,13 +67,12 @@ def pod_status(
             for ``activeDeadlineSeconds``, ``DEADLINE_EXCEEDED``.
         terminal: No container will be started again, whatever the restart policy: the pod is being deleted,
             or was overridden, and all its processes have ended.
+        resizes: See ``conditions.pod_conditions``.
     """
     before = pod.get("status") or {}
-    init_statuses = _statuses(pod, pod["spec"].get("initContainers") or [], init_records, init=True)
-    statuses = _statuses(pod, pod["spec"]["containers"], records, init=False)
-    phase, reason, message = _outcome(
-        pod, {s["name"]: s for s in [*init_statuses, *statuses]}, terminal, override
-    )
+    init_statuses, statuses, ephemeral_statuses = (_statuses(pod, kind, records) for kind in STATUSES)
+    every = {each["name"]: each for each in (*init_statuses, *statuses, *ephemeral_statuses)}
+    phase, reason, message = _outcome(pod, every, terminal, override)
     status: dict[str, Any] = {
         "phase": phase,
         "conditions": conditions.pod_conditions(
@@ -79,6 +83,7 @@ def pod_status(
             sandbox=bool(pod_ip),
             now=timestamp(now),
             evicted=message if reason == EVICTED[1] else "",
+            resizes=resizes,
         ),
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
@@ -88,6 +93,7 @@ def pod_status(
     address = pod_ip or before.get("podIP")
     return status | _present(
         initContainerStatuses=init_statuses,
+        ephemeralContainerStatuses=ephemeral_statuses,
         podIP=address,
         podIPs=[{"ip": address}] if address else None,
         reason=reason,
@@ -119,14 +125,17 @@ def status_patch(pod: Object, status: Object) -> dict[str, Any] | None:
 
 
 def phase_of(pod: Object, statuses: Mapping[str, Object], *, terminal: bool = False) -> str:
-    """Compute the pod's phase from its containers' statuses, by name.
+    """Compute the pod's phase from its containers' statuses, by name; none ends before its last container.
 
     Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-phase
     """
+    sidecars = [c for c in pod["spec"].get(INIT) or [] if is_sidecar(c)]
+    others = [c["name"] for c in (*sidecars, *(pod["spec"].get(EPHEMERAL) or []))]
+    running = sum("running" in statuses[name]["state"] for name in others if name in statuses)
     initialisation = _init_phase(pod, statuses)
     if initialisation:
-        return initialisation
-    ended = running = 0
+        return "Pending" if running else initialisation
+    ended = 0
     failed = restarting = False
     for container in pod["spec"]["containers"]:
         status = statuses.get(container["name"]) or {"state": {"waiting": {}}}
@@ -141,8 +150,6 @@ def phase_of(pod: Object, statuses: Mapping[str, Object], *, terminal: bool = Fa
             # What waits after an end will run again, whatever its exit code was: a probe may have ended it.
             again = "waiting" in status["state"] or container_should_restart(pod, container, end["exitCode"])
             restarting = restarting or again
-    sidecars = [c for c in pod["spec"].get("initContainers") or [] if is_sidecar(c)]
-    running += sum("running" in statuses[c["name"]]["state"] for c in sidecars if c["name"] in statuses)
     if running or not ended or (restarting and not terminal):
         return "Running"
     return "Failed" if failed else "Succeeded"
@@ -182,31 +189,35 @@ def _outcome(
     return phase, "", ""
 
 
-def _statuses(
-    pod: Object, containers: list[Object], records: Mapping[str, ContainerRecord], *, init: bool
-) -> list[dict[str, Any]]:
+def _statuses(pod: Object, kind: str, records: Mapping[str, ContainerRecord]) -> list[dict[str, Any]]:
     creating = "PodInitializing" if pod["spec"].get("initContainers") else "ContainerCreating"
     waiting = ContainerRecord("", "waiting", reason=creating)
     return [
-        _status(container, records.get(container["name"], waiting), init=init) for container in containers
+        _status(container, records.get(container["name"], waiting), kind=kind)
+        for container in pod["spec"].get(kind) or []
     ]
 
 
-def _status(container: Object, record: ContainerRecord, *, init: bool) -> dict[str, Any]:
+def _status(container: Object, record: ContainerRecord, *, kind: str) -> dict[str, Any]:
     running = record.state == "running"
-    ready = running and record.ready
-    if init and not is_sidecar(container):
+    ready = running and record.ready and kind != EPHEMERAL
+    if kind == INIT and not is_sidecar(container):
         ready = record.state == "terminated" and record.exit_code == 0
     status = {
         "name": container["name"],
         "state": _state(record),
         "lastState": _state(record.last) if record.last else {},
         "ready": ready,
-        "started": running and record.started,
         "restartCount": record.restart_count,
-        "image": container.get("image", ""),
+        "image": record.image or container.get("image", ""),
         "imageID": record.image_id,
     }
+    allocated = container.get("resources") or {}
+    status["resources"] = dict(allocated if record.resources is None or not running else record.resources)
+    if allocated.get("requests"):
+        status["allocatedResources"] = allocated["requests"]
+    if kind != EPHEMERAL:
+        status["started"] = running and record.started
     identity = record.container_id or (record.last.container_id if record.last else "")
     if identity:
         status["containerID"] = _identity(identity)
@@ -260,6 +271,7 @@ def _merge_entries(old: list[Object], new: list[Object], key: str) -> list[dict[
         previous = known.pop(entry[key], {})
         if previous != entry:
             entries.append({name: None for name in previous if name not in entry} | dict(entry))
-    if key == "ip":
-        entries += [{"$patch": "delete", key: gone} for gone in known]
+    entries += [
+        {"$patch": "delete", key: gone} for gone in known if key == "ip" or gone in conditions.RESIZES
+    ]
     return entries

@@ -22,14 +22,15 @@ class FieldRule:
     asks: Callable[[Any], bool] = bool
 
 
-ONE_USER = "all processes of a local cluster belong to its one user"
+ONE_USER = "every container starts as its root, which is nobody on the machine"
+ONE_FILTER = "every container has the same filter of system calls"
 NO_PROFILE = "no profile confines containers"
 
 POD_RULES = (
     FieldRule("hostNetwork", "the pod has a network of its own"),
     FieldRule("hostPID", "each container sees its own processes"),
     FieldRule("hostIPC", "the pod has an IPC namespace of its own"),
-    FieldRule("hostUsers", "all pods share the cluster's user namespace", lambda value: value is False),
+    FieldRule("hostUsers", "the pod has a user namespace of its own"),
     FieldRule("runtimeClassName", "containers are processes of this machine"),
     FieldRule("setHostnameAsFQDN", "the host name is the short one"),
     FieldRule("dnsConfig", "names are resolved by the cluster alone"),
@@ -46,7 +47,7 @@ POD_RULES = (
     FieldRule("securityContext.supplementalGroups", ONE_USER),
     FieldRule("securityContext.sysctls", "the kernel's settings are the machine's"),
     FieldRule("securityContext.seLinuxOptions", NO_PROFILE),
-    FieldRule("securityContext.seccompProfile", NO_PROFILE, lambda value: _profile(value)),
+    FieldRule("securityContext.seccompProfile", ONE_FILTER, lambda value: _other_filter(value)),
     FieldRule("securityContext.appArmorProfile", NO_PROFILE, lambda value: _profile(value)),
 )
 CONTAINER_RULES = (
@@ -57,7 +58,7 @@ CONTAINER_RULES = (
     FieldRule("securityContext.runAsGroup", ONE_USER, lambda value: value is not None),
     FieldRule("securityContext.runAsNonRoot", ONE_USER),
     FieldRule("securityContext.seLinuxOptions", NO_PROFILE),
-    FieldRule("securityContext.seccompProfile", NO_PROFILE, lambda value: _profile(value)),
+    FieldRule("securityContext.seccompProfile", ONE_FILTER, lambda value: _other_filter(value)),
     FieldRule("securityContext.appArmorProfile", NO_PROFILE, lambda value: _profile(value)),
     FieldRule(
         "securityContext.procMount", "/proc is an ordinary container's", lambda value: value == "Unmasked"
@@ -69,9 +70,13 @@ CONTAINER_RULES = (
         lambda value: any(port.get("hostPort") for port in value or ()),
     ),
 )
+UNCONFINED = FieldRule(
+    "securityContext.seccompProfile", NO_PROFILE, lambda value: bool(value) and not _other_filter(value)
+)
 # In plain mode: every container sees the processes of the whole machine, and its files.
 PLAIN_POD_RULES = (
-    *(rule for rule in POD_RULES if rule.field not in ("hostPID", "hostIPC")),
+    *(rule for rule in POD_RULES if rule.field not in ("hostPID", "hostIPC", "hostUsers")),
+    UNCONFINED,
     FieldRule(
         "volumes",
         "in plain mode a volume in memory is a directory on disk, and its sizeLimit is not a wall",
@@ -80,6 +85,7 @@ PLAIN_POD_RULES = (
 )
 PLAIN_CONTAINER_RULES = (
     *CONTAINER_RULES,
+    UNCONFINED,
     FieldRule(
         "securityContext.readOnlyRootFilesystem",
         "in plain mode programs see this machine's files, with the rights of the cluster's user",
@@ -129,3 +135,7 @@ def _at(value: Any, path: str) -> Any:
 
 def _profile(value: Object | None) -> bool:
     return bool(value) and value.get("type") != "Unconfined"
+
+
+def _other_filter(value: Object | None) -> bool:
+    return bool(value) and value.get("type") != "RuntimeDefault"

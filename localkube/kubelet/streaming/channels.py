@@ -24,8 +24,13 @@ LARGEST_MESSAGE = 32 * 1024 * 1024
 DIGIT = ord("0")
 
 
-async def accept(request: web.Request, protocols: Sequence[str]) -> web.WebSocketResponse:
+async def accept(
+    request: web.Request, protocols: Sequence[str], *, largest: int = LARGEST_MESSAGE
+) -> web.WebSocketResponse:
     """Finish the handshake with the client's first protocol that is among ``protocols``.
+
+    Args:
+        largest: The bytes of the largest message that is taken; a larger one ends the connection.
 
     Raises:
         web.HTTPForbidden: The client offers protocols, and none of these.
@@ -34,7 +39,7 @@ async def accept(request: web.Request, protocols: Sequence[str]) -> web.WebSocke
         protocols=protocols,
         compress=False,
         decode_text=False,
-        max_msg_size=LARGEST_MESSAGE,
+        max_msg_size=largest,
         timeout=CLOSE_SECONDS,
     )
     offered = request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL)

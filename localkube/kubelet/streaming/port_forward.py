@@ -26,8 +26,14 @@ log = logging.getLogger(__name__)
 TUNNEL = "SPDY/3.1+portforward.k8s.io"
 PROTOCOLS = (TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io")
 BLOCK = 64 * 1024
-# What a pod has not read yet; more than that holds all connections of a kubectl up.
+# What the pod has not read yet on all connections of a client; more than that holds all of them up.
 WAITING_BYTES = 16 * 1024 * 1024
+PIECE_BYTES = 256  # of memory, for each piece of it
+# kubectl sends 32 KiB at once, the Python client a megabyte.
+LARGEST_MESSAGE = 4 * 1024 * 1024
+# The streams at a time that Go's HTTP/2 servers allow a client.
+MOST_CONNECTIONS = 250
+TURNS = 1000
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[[int], Awaitable[Streams]]
@@ -51,12 +57,10 @@ async def connect(client: RuntimeClient, *, pod: str, port: int, addresses: Addr
             made.setblocking(False)
             try:
                 await loop.sock_connect(made, addresses.reach(answer["loopback"], port))
-                streams = await asyncio.open_connection(sock=made)
+                return await asyncio.open_connection(sock=made)
             except BaseException:
                 made.close()
                 raise
-            streams[1].transport.set_write_buffer_limits(high=WAITING_BYTES)
-            return streams
         except OSError as error:
             # IPv4's answer is what people know; IPv6 may not even be there.
             problem = problem or (os.strerror(error.errno) if error.errno else str(error))
@@ -80,6 +84,7 @@ class SpdyTunnel:
     def __init__(self, sock: web.WebSocketResponse, *, connect: Connect, about: str) -> None:
         self._socket, self._connect, self._about = sock, connect, about
         self._framer = spdy.SpdyFramer()
+        self._backlog = Backlog()
         self._pairs: dict[str, ForwardedConnection] = {}
         self._inputs: dict[int, ClientInput] = {}
 
@@ -87,8 +92,10 @@ class SpdyTunnel:
         """Serve until the client disconnects, then close all connections."""
         try:
             async for message in messages(self._socket):
-                for frame in self._framer.feed(message):
+                for turn, frame in enumerate(self._framer.feed(message)):
                     await self._take(frame)
+                    if turn % TURNS == TURNS - 1:
+                        await asyncio.sleep(0)  # others have their turn
         except spdy.ProtocolError as error:
             log.warning("port-forward to %s: %s", self._about, error)
         finally:
@@ -100,7 +107,8 @@ class SpdyTunnel:
     async def _take(self, frame: spdy.SpdyFrame) -> None:
         if frame.kind == spdy.SYN_STREAM:
             await self._socket.send_bytes(self._framer.reply(frame.number))
-            self._open(frame)
+            if not self._open(frame):
+                await self._socket.send_bytes(spdy.reset(frame.number, spdy.REFUSED_STREAM))
         elif frame.kind == spdy.PING:
             await self._socket.send_bytes(spdy.ping(frame.number))
         elif source := self._inputs.get(frame.number):
@@ -109,17 +117,21 @@ class SpdyTunnel:
             elif frame.kind == spdy.RST_STREAM:
                 source.abort()
 
-    def _open(self, frame: spdy.SpdyFrame) -> None:
-        request = frame.headers.get("requestid", "")
+    def _open(self, frame: spdy.SpdyFrame) -> bool:
+        """Add a stream to its connection; False if there are too many, or it makes no sense."""
+        request, kind, port = (frame.headers.get(name, "") for name in ("requestid", "streamtype", "port"))
+        pair = self._pairs.get(request)
+        if pair is None and len(self._pairs) >= MOST_CONNECTIONS:
+            return False
+        if kind not in ("data", "error") or not is_port(port) or pair and getattr(pair, kind) is not None:
+            return False
         pair = self._pairs.setdefault(request, ForwardedConnection())
-        if frame.headers.get("streamtype") == "error":
-            pair.error = frame.number
-        else:
-            pair.data = frame.number
-            self._inputs[frame.number] = ClientInput()
+        setattr(pair, kind, frame.number)
+        if kind == "data":
+            self._inputs[frame.number] = ClientInput(self._backlog)
         if pair.error is not None and pair.data is not None:
-            port = int(frame.headers.get("port", "0"))
-            pair.task = asyncio.create_task(self._forward(request, pair, port), name=f"forward {port}")
+            pair.task = asyncio.create_task(self._forward(request, pair, int(port)), name=f"forward {port}")
+        return True
 
     async def _forward(self, request: str, pair: ForwardedConnection, port: int) -> None:
         source, problem = self._inputs[pair.data], b""
@@ -130,6 +142,7 @@ class SpdyTunnel:
         except ConnectionError as error:
             log.debug("port-forward to %s: %s", self._about, error)
         finally:
+            source.abort()
             del self._inputs[pair.data], self._pairs[request]
         with contextlib.suppress(ConnectionError):
             if problem:
@@ -142,44 +155,84 @@ class SpdyTunnel:
         await self._socket.send_bytes(spdy.data(stream, data, fin=not data))
 
 
-class ClientInput:
-    """What a client sends into one connection, buffered until it is established."""
+class Backlog:
+    """The bytes that a client has sent and its connections have not taken."""
 
     def __init__(self) -> None:
+        self._bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def add(self, count: int) -> None:
+        """Wait until there is less than ``WAITING_BYTES``, and add to it."""
+        await self._room.wait()
+        self._count(count)
+
+    def remove(self, count: int) -> None:
+        self._count(-count)
+
+    def _count(self, count: int) -> None:
+        self._bytes += count
+        if self._bytes < WAITING_BYTES:
+            self._room.set()
+        else:
+            self._room.clear()
+
+
+class ClientInput:
+    """What a client sends into one connection, which may not be established yet."""
+
+    def __init__(self, backlog: Backlog) -> None:
         self.has_ended_output = False
-        self._early: list[tuple[bytes, bool]] = []
-        self._writer: asyncio.StreamWriter | None = None
         self.aborted = asyncio.Event()
         self.ended = asyncio.Event()
-
-    async def connect(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
-        for data, end in self._early:
-            await self.feed(data, end=end)
-        self._early.clear()
+        self._backlog = backlog
+        self._pieces: asyncio.Queue[tuple[bytes, bool]] = asyncio.Queue()
+        self._complete = False
 
     async def feed(self, data: bytes, *, end: bool = False) -> None:
-        """Forward data; ``end`` is the client's end of the stream. After an abort data are dropped."""
-        if self.aborted.is_set():
+        """Take data; ``end`` is the client's end of the stream. After that, or an abort, data are dropped."""
+        if not (data or end):
             return
-        if self._writer is None:
-            self._early.append((data, end))
+        await self._backlog.add(len(data) + PIECE_BYTES)
+        if self._complete or self.aborted.is_set():
+            self._backlog.remove(len(data) + PIECE_BYTES)
             return
-        try:
-            self._writer.write(data)
+        self._complete = end
+        self._pieces.put_nowait((data, end))
+
+    async def forward(self, writer: asyncio.StreamWriter) -> None:
+        """Write all to the connection, no faster than it takes it."""
+        while not self.ended.is_set():
+            data, end = await self._pieces.get()
+            try:
+                writer.write(data)
+                if end:
+                    writer.write_eof()
+                await writer.drain()
+            except (ConnectionError, RuntimeError):
+                # The pod has closed: what comes is lost, as on any connection.
+                self.abort()
+            finally:
+                self._backlog.remove(len(data) + PIECE_BYTES)
             if end:
-                self._writer.write_eof()
                 self.ended.set()
-            await self._writer.drain()
-        except (
-            ConnectionError,
-            RuntimeError,
-        ):  # the pod has closed: what comes is lost, as on any connection
-            self.abort()
 
     def abort(self) -> None:
-        self._early.clear()
         self.aborted.set()
+        while not self._pieces.empty():
+            data, _ = self._pieces.get_nowait()
+            self._backlog.remove(len(data) + PIECE_BYTES)
+
+
+def is_port(text: str) -> bool:
+    """Check for a number that a port can have.
+
+    Example:
+        >>> is_port("8080"), is_port("0"), is_port("²")
+        (True, False, False)
+    """
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) <= 65535
 
 
 async def pump(source: ClientInput, streams: Streams, send: Callable[[bytes], Awaitable[None]]) -> None:
@@ -192,14 +245,14 @@ async def pump(source: ClientInput, streams: Streams, send: Callable[[bytes], Aw
     """
     reader, writer = streams
     output = asyncio.create_task(_output(source, reader, send))
+    forwarding = asyncio.create_task(source.forward(writer))
     waits = [asyncio.create_task(_both(output, source)), asyncio.create_task(source.aborted.wait())]
     try:
-        await source.connect(writer)
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (output, *waits):
+        for task in (output, forwarding, *waits):
             task.cancel()
-        await asyncio.gather(output, *waits, return_exceptions=True)
+        await asyncio.gather(output, forwarding, *waits, return_exceptions=True)
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
@@ -222,7 +275,8 @@ async def _output(
 
 async def serve_channels(channels: Channels, ports: Sequence[int], *, connect: Connect, about: str) -> None:
     """Serve a client library: a data and an error channel per port, each beginning with the port number."""
-    inputs = [ClientInput() for _ in ports]
+    backlog = Backlog()
+    inputs = [ClientInput(backlog) for _ in ports]
 
     async def forward(index: int, port: int) -> None:
         async def send(data: bytes) -> None:

@@ -15,7 +15,14 @@ from localkube.kubelet.containers.exec import Execution, finish
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.streaming.channels import Channels, accept, unless_gone
-from localkube.kubelet.streaming.port_forward import PROTOCOLS, TUNNEL, SpdyTunnel, serve_channels
+from localkube.kubelet.streaming.port_forward import (
+    LARGEST_MESSAGE,
+    PROTOCOLS,
+    TUNNEL,
+    SpdyTunnel,
+    is_port,
+    serve_channels,
+)
 from localkube.kubelet.streaming.remote_command import (
     SUCCESS,
     RemoteCommand,
@@ -90,10 +97,13 @@ class Streams:
 
     async def _port_forward(self, request: web.Request) -> web.StreamResponse:
         pod = self._pod(request)
-        about = f"{pod['metadata']['name']}, uid {pod['metadata']['uid']}"
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        if not self._pods.has_sandbox(pod):
+            raise web.HTTPInternalServerError(text=f'pod not found ("{name}_{namespace}")')
+        about = f"{name}, uid {pod['metadata']['uid']}"
         connect = functools.partial(self._pods.connect, pod)
         ports = _ports(request.query.getall("port", []))
-        sock = await accept(request, PROTOCOLS)
+        sock = await accept(request, PROTOCOLS, largest=LARGEST_MESSAGE)
         with contextlib.suppress(ConnectionError):
             if sock.ws_protocol == TUNNEL:
                 await SpdyTunnel(sock, connect=connect, about=about).run()
@@ -126,7 +136,7 @@ class Streams:
 def _ports(texts: Sequence[str]) -> list[int]:
     """The ports that a client library requests; kubectl names them inside its tunnel."""
     words = [word for text in texts for word in text.split(",")]
-    valid = all(word.isascii() and word.isdigit() and 0 < int(word) <= 65535 for word in words)
+    valid = all(map(is_port, words))
     if not valid or len(words) > 128:
         text = f"cannot forward to ports {', '.join(words)}: name at most 128, each between 1 and 65535"
         raise web.HTTPBadRequest(text=text)

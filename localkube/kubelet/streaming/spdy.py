@@ -17,7 +17,10 @@ DATA = 0
 FIN = 1
 INTERNAL_ERROR = 6
 HEADER = 8
+REFUSED_STREAM = 3
 LONGEST = 1 << 24
+# Of the headers of one stream: Go's http.DefaultMaxHeaderBytes, and the number of moby/spdystream.
+MOST_HEADER_BYTES, MOST_HEADERS = 1 << 20, 1000
 
 _WORDS = (
     "options head post put delete trace accept accept-charset accept-encoding accept-language "
@@ -62,7 +65,7 @@ class SpdyFramer:
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
 
     def feed(self, data: bytes) -> Iterator[SpdyFrame]:
-        """Yield the frames completed by ``data``; unknown types are skipped.
+        """Yield the frames completed by ``data``, those of unknown types without content.
 
         Raises:
             ProtocolError: What came is no SPDY/3.1.
@@ -79,12 +82,12 @@ class SpdyFramer:
                 yield SpdyFrame(DATA, first, bool(flags & FIN), data=body)
             elif first >> 16 != CONTROL | VERSION:
                 raise ProtocolError(f"a frame of version {first >> 16 & 0x7FFF}")
-            elif frame := self._control(first & 0xFFFF, bool(flags & FIN), body):
-                yield frame
+            else:
+                yield self._control(first & 0xFFFF, bool(flags & FIN), body)
 
-    def _control(self, kind: int, fin: bool, body: bytes) -> SpdyFrame | None:
+    def _control(self, kind: int, fin: bool, body: bytes) -> SpdyFrame:
         if kind not in (SYN_STREAM, RST_STREAM, PING, GOAWAY):
-            return None
+            return SpdyFrame(kind, 0)
         try:
             (number,) = struct.unpack_from(">I", body)
             headers = self._headers(body[10:]) if kind == SYN_STREAM else {}
@@ -93,10 +96,17 @@ class SpdyFramer:
         return SpdyFrame(kind, number, fin, headers)
 
     def _headers(self, block: bytes) -> dict[str, str]:
-        text = self._inflate.decompress(block)
+        text = self._inflate.decompress(block, MOST_HEADER_BYTES)
+        if self._inflate.unconsumed_tail:
+            raise ProtocolError(f"headers of more than {MOST_HEADER_BYTES} bytes")
+        (count,) = struct.unpack_from(">I", text)
+        if count > MOST_HEADERS:
+            raise ProtocolError(f"{count} headers")
         texts, at = [], 4
-        for _ in range(2 * struct.unpack_from(">I", text)[0]):
+        for _ in range(2 * count):
             (length,) = struct.unpack_from(">I", text, at)
+            if at + 4 + length > len(text):
+                raise ProtocolError(f"a header of {length} bytes that ends before")
             texts.append(text[at + 4 : at + 4 + length].decode(errors="replace"))
             at += 4 + length
         return dict(zip(texts[::2], texts[1::2], strict=True))
@@ -111,8 +121,8 @@ def data(stream: int, body: bytes, *, fin: bool = False) -> bytes:
     return struct.pack(">II", stream, (FIN if fin else 0) << 24 | len(body)) + body
 
 
-def reset(stream: int) -> bytes:
-    return _control(RST_STREAM, struct.pack(">II", stream, INTERNAL_ERROR))
+def reset(stream: int, reason: int) -> bytes:
+    return _control(RST_STREAM, struct.pack(">II", stream, reason))
 
 
 def ping(number: int) -> bytes:

@@ -10,6 +10,7 @@ Source: https://kubernetes.io/docs/concepts/storage/volumes/#hostpath-volume-typ
 
 import contextlib
 import os
+import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,6 +39,48 @@ def refuse_private(path: str | Path, private: Iterable[str]) -> None:
     for directory in private:
         if os.path.commonpath((real, directory)) == directory:
             raise HostPathError(f"{path} belongs to the local cluster itself, and is not shown to pods")
+
+
+def everywhere(directory: str, mountinfo: str) -> set[str]:
+    """Find the paths at which a directory can be seen: its file system may have several mounts.
+
+    Args:
+        directory: A real path.
+        mountinfo: The mounts, as /proc/self/mountinfo has them.
+
+    Example:
+        >>> mounts = "1 0 8:1 / / rw - ext4 a rw\\n2 1 8:1 /home /mnt/other rw - ext4 a rw"
+        >>> sorted(everywhere("/home/ada/own", mounts))
+        ['/home/ada/own', '/mnt/other/ada/own']
+    """
+    mounts = [_mount(line) for line in mountinfo.splitlines()]
+    above = [mount for mount in mounts if _below(directory, mount[2]) is not None]
+    device, root, place = max(above, key=lambda mount: len(mount[2]))
+    inside = os.path.join(root, _below(directory, place)).rstrip("/")
+    found = {directory}
+    for other, root, place in mounts:
+        if other == device and (rest := _below(inside, root)) is not None:
+            found.add(os.path.join(place, rest).rstrip("/"))
+        elif other == device and _below(root, inside) is not None:
+            found.add(place)
+    return found
+
+
+def _mount(line: str) -> tuple[str, str, str]:
+    """Read a mount's device, its root in the file system, and its place; with a space as an octal number."""
+    fields = (
+        re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), field) for field in line.split(" ")[2:5]
+    )
+    device, root, place = fields
+    return device, root, place
+
+
+def _below(path: str, above: str) -> str | None:
+    """Return ``path`` relative to ``above``; None if it is not below it."""
+    if path == above:
+        return ""
+    above = above.rstrip("/") + "/"
+    return path.removeprefix(above) if path.startswith(above) else None
 
 
 def checked(path: str, kind: str) -> Path:
@@ -75,13 +118,14 @@ class SubPathError(Exception):
     """The path leaves its volume, or cannot be created."""
 
 
-def resolve_subpath(root: Path, path: str, *, create: bool) -> Path:
+def resolve_subpath(root: Path, path: str, *, create: bool, owner: int = 0) -> Path:
     """Resolve ``path`` inside ``root`` to a real path.
 
     Args:
         root: The volume's directory on the host.
         path: Relative to it.
         create: Make what is missing, as directories.
+        owner: Of these directories.
 
     Raises:
         SubPathError: It leads out of the volume, does not exist, or passes through a file.
@@ -90,7 +134,7 @@ def resolve_subpath(root: Path, path: str, *, create: bool) -> Path:
     if path.startswith("/") or ".." in parts:
         raise SubPathError(f"subPath {path!r} must be relative and must not contain '..'")
     try:
-        with contextlib.closing(_Walk(root, path, create=create)) as walk:
+        with contextlib.closing(_Walk(root, path, create=create, owner=owner)) as walk:
             walk.follow([part for part in parts if part not in ("", ".")])
             return walk.place()
     except OSError as error:
@@ -100,7 +144,8 @@ def resolve_subpath(root: Path, path: str, *, create: bool) -> Path:
 class _Walk:
     """A stack of open directories, with the volume's at the bottom."""
 
-    def __init__(self, root: Path, path: str, *, create: bool) -> None:
+    def __init__(self, root: Path, path: str, *, create: bool, owner: int) -> None:
+        self._owner = owner
         self._path = path
         self._create = create
         self._links = 0
@@ -148,10 +193,17 @@ class _Walk:
         except FileNotFoundError:
             if not self._create:
                 raise
-        with contextlib.suppress(FileExistsError):  # another container of the volume was faster
+        try:
             os.mkdir(part, dir_fd=parent)
-            os.chmod(part, 0o755, dir_fd=parent)  # apart, because the kubelet's umask is private
-        return os.open(part, _NO_FOLLOW, dir_fd=parent)
+        except FileExistsError:  # another container of the volume was faster
+            return os.open(part, _NO_FOLLOW, dir_fd=parent)
+        made = os.open(part, _NO_FOLLOW, dir_fd=parent)
+        # By its descriptor, because a container may have put a link there. The kubelet's umask is private.
+        if stat.S_ISDIR(os.fstat(made).st_mode):
+            os.chmod(f"/proc/self/fd/{made}", 0o755)
+            if self._owner:
+                os.chown(f"/proc/self/fd/{made}", self._owner, self._owner)
+        return made
 
     def _outside(self) -> SubPathError:
         return SubPathError(f"subPath {self._path!r} leads out of the volume by a symlink")

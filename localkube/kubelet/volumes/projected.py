@@ -110,8 +110,8 @@ def _checked(path: str) -> str:
 DATA, NEXT = "..data", "..data_tmp"
 
 
-def write_atomically(directory: Path, files: Mapping[str, VolumeFile]) -> bool:
-    """Make ``directory`` hold exactly ``files``; return whether anything changed.
+def write_atomically(directory: Path, files: Mapping[str, VolumeFile], *, owner: int = 0) -> bool:
+    """Make ``directory`` hold exactly ``files``, which belong to ``owner``; return whether anything changed.
 
     Raises:
         OSError: The disk refuses.
@@ -128,7 +128,7 @@ def write_atomically(directory: Path, files: Mapping[str, VolumeFile]) -> bool:
         if "/" in path:
             for parent in reversed(Path(path).parents):
                 _make_directory(fresh / parent)
-        _write_file(fresh / path, file)
+        _write_file(fresh / path, file, owner)
     pointer = directory / NEXT
     pointer.unlink(missing_ok=True)
     pointer.symlink_to(fresh.name)
@@ -164,10 +164,12 @@ def _make_directory(path: Path) -> None:
     path.chmod(0o755)
 
 
-def _write_file(path: Path, file: VolumeFile) -> None:
+def _write_file(path: Path, file: VolumeFile, owner: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as target:
         target.write(file.content)
+        if owner:
+            os.fchown(descriptor, owner, owner)
         os.fchmod(descriptor, file.mode)
 
 

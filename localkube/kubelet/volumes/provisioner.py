@@ -8,10 +8,8 @@ Source: https://kubernetes.io/docs/concepts/storage/dynamic-provisioning/
 """
 
 import asyncio
-import contextlib
 import itertools
 import logging
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 from localkube.api_client import Api, ApiError, Informer
 from localkube.kubelet.quantity import parse
 from localkube.kubelet.status.pod_status import timestamp
+from localkube.runtime.trees import remove_tree
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +169,7 @@ class Provisioner:
             self._waiting.discard(key)
             try:
                 await (self._reclaim(key[1]) if not key[0] else self._serve(key))
-            except (ApiError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - one bad claim does not end the others
                 failures = self._failures.get(key, 0)
                 self._failures[key] = failures + 1
                 pause = RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]
@@ -232,8 +231,7 @@ class Provisioner:
         if not name.startswith("pvc-"):
             log.warning("volume %s has a name of somebody else's: its directory is left alone", name)
             return
-        with contextlib.suppress(FileNotFoundError):
-            await asyncio.to_thread(shutil.rmtree, self._directory / name)
+        await asyncio.to_thread(remove_tree, self._directory / name)
         if volume is not None:
             await self._api.delete(f"{VOLUMES}/{name}")
 

@@ -2,14 +2,13 @@
 
 Every volume is a directory (or file) on the host that is bind-mounted into the containers. An emptyDir in
 memory is a tmpfs. ``sizeLimit`` is enforced for memory only; ``fsGroup`` is ignored, because files belong to
-the cluster's user.
+the root of the containers: those of a volume that pods may share by an idmapped mount.
 
 Source: https://kubernetes.io/docs/concepts/storage/volumes/
 """
 
 import asyncio
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from localkube.api_client import Api, ApiError
 from localkube.kubelet.containers.environment import expand
+from localkube.kubelet.pods.pod_ids import PodIds
 from localkube.kubelet.quantity import whole
 from localkube.kubelet.volumes import host_path, projected
 from localkube.kubelet.volumes.host_path import SubPathError, resolve_subpath
@@ -24,6 +24,7 @@ from localkube.kubelet.volumes.object_cache import ObjectCache, TokenManager
 from localkube.kubelet.volumes.persistent_volume import ClaimError, ClaimResolver
 from localkube.runtime import syscalls
 from localkube.runtime.container_spec import MountSpec
+from localkube.runtime.trees import remove_tree
 
 Object = Mapping[str, Any]
 KEPT_FRESH = ("configMap", "secret", "downwardAPI", "projected")
@@ -35,13 +36,16 @@ class MountedVolume:
     """A volume that is ready.
 
     The content of a ``managed`` volume comes from the API, so nothing is created in it. A ``foreign`` one may
-    be any directory of this machine, in which the clusters' own directory is hidden.
+    be any directory of this machine, in which the clusters' own directory is hidden. ``owner`` is the id of
+    the containers' root on the disk; with ``idmap`` it is shifted by the mount.
     """
 
     source: Path
     read_only: bool = False
     managed: bool = False
     foreign: bool = False
+    owner: int = 0
+    idmap: bool = False
 
 
 class VolumeError(Exception):
@@ -68,6 +72,7 @@ class VolumeManager:
         private: Directories that no volume may show, as real paths.
         allocatable: Returns what a node offers, by the node's name; for limits in downward API files.
         objects: Shared with others who read ConfigMaps and Secrets.
+        ids: The users and groups of pods.
         mount: Called as ``syscalls.mount``; None where nothing can be mounted, as in plain mode.
     """
 
@@ -81,6 +86,7 @@ class VolumeManager:
         private: tuple[str, ...] = (),
         allocatable: Callable[[str], Mapping[str, str]] = lambda node: {},
         objects: ObjectCache | None = None,
+        ids: PodIds | None = None,
         mount: Callable[..., None] | None = syscalls.mount,
     ) -> None:
         self._pods = pods
@@ -90,6 +96,7 @@ class VolumeManager:
         self._objects = objects or ObjectCache(api)
         self._tokens = TokenManager(api)
         self._claims = ClaimResolver(api)
+        self._ids = ids or PodIds()
         self._mount = mount
 
     async def prepare(self, pod: Object) -> dict[str, MountedVolume]:
@@ -150,13 +157,19 @@ class VolumeManager:
         if kind == "hostPath":
             path = spec["hostPath"]["path"]
             host_path.refuse_private(path, self._private)
-            return MountedVolume(host_path.checked(path, spec["hostPath"].get("type") or ""), foreign=True)
+            place = host_path.checked(path, spec["hostPath"].get("type") or "")
+            return MountedVolume(place, foreign=True, idmap=self._ids.idmap)
         if kind in ("persistentVolumeClaim", "ephemeral"):
             claim = await self._claims.locate(pod, spec)
             foreign = self._claimed is None or self._claimed not in claim.path.resolve().parents
             if foreign:
                 host_path.refuse_private(claim.path, self._private)
-            return MountedVolume(claim.path, read_only=claim.read_only, foreign=foreign)
+            owner = 0 if self._ids.idmap else self._owner(pod)
+            if owner and not foreign:
+                os.chown(claim.path, owner, owner)
+            return MountedVolume(
+                claim.path, read_only=claim.read_only, foreign=foreign, owner=owner, idmap=self._ids.idmap
+            )
         raise _MissingError(
             f"volumes of kind {kind} need a driver that a local cluster does not have; "
             "use a persistentVolumeClaim, hostPath or emptyDir"
@@ -168,7 +181,7 @@ class VolumeManager:
         return root / pod["metadata"]["uid"] / "volumes" / spec["name"]
 
     def _empty_dir(self, pod: Object, spec: Object) -> MountedVolume:
-        directory = self._directory(pod, spec)
+        directory, owner = self._directory(pod, spec), self._owner(pod)
         medium = spec["emptyDir"].get("medium") or ""
         if medium not in ("", "Memory"):
             raise _MissingError(
@@ -177,16 +190,21 @@ class VolumeManager:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if medium == "Memory" and self._mount and not directory.is_mount():
             size = _memory_size(pod, spec)
-            options = "mode=777" + (f",size={size}" if size else "")
+            options = "mode=777" + (f",uid={owner},gid={owner}" if owner else "")
+            options += f",size={size}" if size else ""
             flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
             self._mount("tmpfs", str(directory), "tmpfs", flags, options)
         elif not medium or not self._mount:
             directory.chmod(0o777)
-        return MountedVolume(directory)
+            self._ids.give(directory, pod["metadata"]["uid"])
+        return MountedVolume(directory, owner=owner)
+
+    def _owner(self, pod: Object) -> int:
+        return self._ids.of(pod["metadata"]["uid"]).host_id
 
     async def _write(self, pod: Object, spec: Object) -> bool:
         files = await self._files(pod, spec)
-        return projected.write_atomically(self._directory(pod, spec), files)
+        return projected.write_atomically(self._directory(pod, spec), files, owner=self._owner(pod))
 
     async def _files(self, pod: Object, spec: Object) -> projected.Files:
         kind = _kind(spec)
@@ -250,6 +268,8 @@ def mounts(
         if source != volume.source:
             # A container may exchange a directory of its volume for a link between now and the mount.
             options.append("nosymlinks")
+        if volume.idmap:
+            options.append("idmap")
         if volume.foreign and private:
             _refuse_private(source, private)
             options.append("masked")
@@ -269,7 +289,7 @@ def _mount_source(wish: Object, volume: MountedVolume, environment: Mapping[str,
     if not path:
         return volume.source
     try:
-        return resolve_subpath(volume.source, path, create=not volume.managed)
+        return resolve_subpath(volume.source, path, create=not volume.managed, owner=volume.owner)
     except SubPathError as error:
         message = f'failed to prepare subPath for volumeMount "{wish["name"]}": {error}'
         raise VolumeError(message, reason="CreateContainerConfigError") from error
@@ -306,4 +326,4 @@ def _delete(directory: Path) -> None:
     for volume in directory.iterdir():
         if volume.is_mount():
             syscalls.unmount(os.fspath(volume))
-    shutil.rmtree(directory)
+    remove_tree(directory)

@@ -2,8 +2,8 @@
 
 Most of the time between a training pod's start and its first step goes into ``import torch``. Here that is
 done once; a container whose command is the kit's Python begins where the import ends. The runtime starts
-this program in its namespaces, sends one request for each container, and gets the process's id back;
-containers are children of the runtime's PID 1 like all others. It has a single thread and starts none: a fork
+this program in its namespaces, and hands it the socket of one request for each container, as to the launcher
+(``runtime/launcher.py``): only the fork reads what is in it. It has a single thread and starts none: a fork
 copies only one.
 
 Which commands can be forked: ``command.py``. How the fork comes to look like a new interpreter:
@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from localkube.runtime import container, messages, plain
-from localkube.runtime.container_spec import StartRequest
+from localkube.runtime import container, launcher, messages
+from localkube.runtime.container_spec import ContainerSpec
 from localkube.runtime.forkserver import interpreter, native, torchrun
 from localkube.runtime.forkserver.native import Become
 
@@ -52,7 +52,7 @@ MODULES = (
     "torch.distributed.elastic.rendezvous.static_tcp_rendezvous",
 )
 
-Start = Callable[[dict[str, Any], StartRequest, dict[str, int], Callable[[], NoReturn]], int]
+Launch = Callable[[dict[str, Any], dict[str, int], int, Callable[[], NoReturn]], NoReturn]
 
 
 def load(names: list[str], state: interpreter.ForkserverState) -> list[str]:
@@ -89,49 +89,30 @@ def _absent(name: str) -> Iterator[None]:
         del sys.modules[name]
 
 
-def serve(sock: socket.socket, state: interpreter.ForkserverState, *, start: Start) -> None:
-    """Carry out requests until the runtime closes its end.
+def helper(launch: Launch, state: interpreter.ForkserverState) -> launcher.Helper:
+    """Return the helper for ``launcher.serve``, in a fork of this interpreter.
+
+    Args:
+        launch: Starts the container; its last argument is called in place of the command.
 
     Raises:
         Become: In a container, on the way to its program.
     """
-    while received := messages.receive(sock):
-        request, descriptors = received
-        try:
-            answer = {"pid": _fork(sock, request, descriptors, state, start)}
-        except container.ContainerStartError as error:
-            answer = {"error": error.message, "stage": error.stage}
-        except (OSError, LookupError, TypeError, ValueError) as error:
-            answer = {"error": f"{type(error).__name__}: {error}", "stage": "sandbox"}
-        finally:
-            messages.close_all(descriptors)
-        messages.send(sock, answer, [])
 
+    def start(request: dict[str, Any], fds: dict[str, int], writer: int) -> NoReturn:
+        with container.stage(writer, "sandbox"):
+            plan = dict(request["fork_plan"])
+            process = ContainerSpec.from_dict(request["spec"]).process
 
-def _fork(
-    sock: socket.socket, message: dict[str, Any], descriptors: list[int], state: Any, start: Start
-) -> int:
-    request = StartRequest.from_dict(message)
-    plan, process = dict(request.fork_plan), request.spec.process
-    fds = dict(zip(message["fds"], descriptors, strict=True))
+        def become() -> NoReturn:
+            # The request's descriptors are closed by now; the program may get the same numbers.
+            with _no_exit():
+                last = torchrun.prepare(plan, state)
+                interpreter.run(plan, process.args, process.environment, state, last=last)
 
-    def become() -> NoReturn:
-        # Closed by now; the program may get the same numbers for files of its own.
-        sock.detach()
-        descriptors.clear()
-        with _no_exit():
-            last = torchrun.prepare(plan, state)
-            interpreter.run(plan, process.args, process.environment, state, last=last)
+        launch(request, fds, writer, become)
 
-    return start(message, request, fds, become)
-
-
-def _start(
-    message: dict[str, Any], request: StartRequest, fds: dict[str, int], main: Callable[[], NoReturn]
-) -> int:
-    if request.plain:
-        return plain.start(request.spec, fds, pod=request.plain, init=message["init"], main=main).pid
-    return container.start(request.spec, fds, scratch=message["scratch"], main=main).pid
+    return start
 
 
 @contextlib.contextmanager
@@ -151,7 +132,7 @@ def _no_exit() -> Iterator[None]:
 _real_exit: list[Callable[[int], NoReturn]] = []
 
 
-def main(arguments: list[str] | None = None, *, start: Start = _start) -> None:
+def main(arguments: list[str] | None = None, *, launch: Launch = launcher.launch) -> None:
     parser = argparse.ArgumentParser(description="Fork containers from a Python that has imported torch.")
     parser.add_argument("--fd", type=int, default=os.environ.get("FD_0"), help="the runtime's socket (FD_0)")
     parser.add_argument("--module", action="append", help="import this, in place of the default list")
@@ -166,7 +147,7 @@ def main(arguments: list[str] | None = None, *, start: Start = _start) -> None:
         sys.exit("the forkserver needs a UTF-8 locale, and modules that start no threads")
     messages.send(sock, {"ready": round(time.monotonic() - began, 3), "imports": loaded}, [])
     try:
-        serve(sock, state, start=start)
+        launcher.serve(sock, helper(launch, state))
     except ConnectionError:
         return
     except Become:

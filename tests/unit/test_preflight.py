@@ -4,9 +4,8 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from clouds.cluster_preflight import Probe, failed, run, warn
 from kitlib.cli.main import main
-from kitlib.clusters.checks import Level, ok
+from kitlib.clusters.checks import Level, Probe, failed, ok, run, warn
 from kitlib.errors import KitError, PreflightFailed
 
 ABOUT = 'cluster "lab" in us-west-2'

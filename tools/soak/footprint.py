@@ -1,5 +1,6 @@
 """The footprint of a running cluster on its host, to check later that nothing is left."""
 
+import json
 import os
 import socket
 from dataclasses import dataclass
@@ -7,29 +8,30 @@ from pathlib import Path
 
 import psutil
 
-from .clusters import RunningCluster
-
-KINDS = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+from soak.resources import control_groups, namespaces, processes
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """The processes of a cluster, their namespaces and who is in them, its directory and its port."""
+    """A cluster's processes, their namespaces and who is in them, its directory, port and control groups."""
 
     processes: tuple[psutil.Process, ...]
     namespaces: frozenset[str]
     root: Path
     port: int
     inside: tuple[psutil.Process, ...]
+    groups: tuple[Path, ...]
 
     @classmethod
-    def of(cls, cluster: RunningCluster) -> "Footprint":
-        processes = cluster.processes()
-        found = set().union(*(namespaces(process.pid) for process in processes)) - namespaces(os.getpid())
+    def of(cls, root: Path) -> "Footprint":
+        """Take that of the cluster in ``root``."""
+        running = processes(root)
+        found = set().union(*(namespaces(process.pid) for process in running)) - namespaces(os.getpid())
         # Others may later have a namespace with a number used again, those that were there before too.
         inside = [process for process in psutil.process_iter() if namespaces(process.pid) & found]
-        port = cluster.status["api_port"]
-        return cls(tuple(processes), frozenset(found), cluster.root, port, tuple(inside))
+        port = json.loads((root / "cluster.json").read_text())["api_port"]
+        groups = tuple(control_groups(root))
+        return cls(tuple(running), frozenset(found), root, port, tuple(inside), groups)
 
     def left(self) -> list[str]:
         """Return what is still there, in words."""
@@ -45,9 +47,8 @@ class Footprint:
             for line in Path("/proc/self/mountinfo").read_text().splitlines()
             if self._mine(line)
         ]
-        found += [
-            str(path) for path in (self.root, self.root.parent / f".{self.root.name}.lock") if path.exists()
-        ]
+        lock = self.root.parent / f".{self.root.name}.lock"
+        found += [str(path) for path in (self.root, lock, *self.groups) if path.exists()]
         with socket.socket() as client:
             if client.connect_ex(("127.0.0.1", self.port)) == 0:
                 found.append(f"port {self.port}")
@@ -63,14 +64,3 @@ def runs(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def namespaces(pid: int) -> set[str]:
-    """Return the namespaces of a process, as ``net:[4026531840]``; none when they are not to be seen."""
-    found = set()
-    for kind in KINDS:
-        try:
-            found.add(str(Path(f"/proc/{pid}/ns/{kind}").readlink()))
-        except OSError:
-            continue
-    return found

@@ -1,0 +1,52 @@
+"""Space on the disk that is kept for etcd, which ends when a write of its finds the disk full.
+
+Its log and its database have room for a while; beyond that it needs new blocks. They are kept in a file that
+is deleted when the disk has become full: whatever fills it has failed by then, so that the space is etcd's.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+from localkube.runtime.syscalls import reserve
+
+log = logging.getLogger(__name__)
+
+# Two segments of etcd's log, and as much for its database and snapshots.
+SIZE = 192 << 20
+FULL_BYTES, AMPLE_SIZES = 1 << 20, 3
+LOOK_SECONDS = 1.0
+
+
+class DiskReserve:
+    """A file of ``size`` bytes without content, taken while the disk has ample space."""
+
+    def __init__(self, path: Path, *, size: int = SIZE) -> None:
+        self._path, self._size = path, size
+
+    async def keep(self) -> None:
+        """Take and release the reserve, until this task is cancelled."""
+        try:
+            while True:
+                with contextlib.suppress(OSError):  # a disk may fail in any way; the next look may succeed
+                    self.look()
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            self._path.unlink(missing_ok=True)
+
+    def look(self) -> None:
+        """Release the reserve if the disk is full; take it if there is ample space."""
+        disk = os.statvfs(self._path.parent)
+        free = disk.f_bavail * disk.f_frsize
+        held = self._path.exists()
+        if held and free < FULL_BYTES:
+            self._path.unlink()
+            log.warning("the disk is full: etcd gets %d MB that were kept for it", self._size >> 20)
+        elif not held and free > AMPLE_SIZES * self._size:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                reserve(descriptor, self._size)
+            finally:
+                os.close(descriptor)

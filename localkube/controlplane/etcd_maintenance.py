@@ -1,0 +1,101 @@
+"""Keep etcd's database within its quota: give free space back, and end the alarm that refuses every write.
+
+When the quota is used up, etcd raises the alarm NOSPACE and accepts only deletions, also when much has been
+deleted since: the API server, which compacts otherwise, cannot write that it has. What was deleted is free in
+the file only after a compaction, and outside of it after a defragmentation, during
+which etcd does not answer.
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from localkube.controlplane import ETCD_QUOTA_BYTES
+
+log = logging.getLogger(__name__)
+
+PERIOD_SECONDS, TIMEOUT_SECONDS = 60.0, 120.0
+# A defragmentation pays when half of a database is free, and that is more than etcd reserves at its start.
+LEAST_BYTES, USED_SHARE = 64 << 20, 0.5
+ALARM, ENOUGH_SHARE = "NOSPACE", 0.9
+
+
+async def maintain_etcd(url: str, *, pki: Path) -> None:
+    """Look after etcd for ever, by its HTTP gateway.
+
+    Args:
+        url: Of its clients.
+        pki: The cluster's certificates.
+    """
+    while True:
+        await asyncio.sleep(PERIOD_SECONDS)
+        # Read anew each time: certificates are renewed.
+        tls = ssl.create_default_context(cafile=str(pki / "etcd-ca.crt"))
+        tls.load_cert_chain(pki / "apiserver-etcd-client.crt", pki / "apiserver-etcd-client.key")
+        try:
+            async with EtcdMaintenance(url, tls) as etcd:
+                await etcd.give_space_back()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            log.warning("etcd cannot be maintained: %s", error or type(error).__name__)
+
+
+class EtcdMaintenance:
+    """Requests to one etcd; an async context manager.
+
+    Args:
+        url: Of its clients.
+        tls: With a client's certificate.
+        quota: Bytes; etcd's ``--quota-backend-bytes``.
+    """
+
+    def __init__(self, url: str, tls: ssl.SSLContext, *, quota: int = ETCD_QUOTA_BYTES) -> None:
+        self._url, self._tls, self._quota = url, tls, quota
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> "EtcdMaintenance":
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._tls), timeout=timeout)
+        self._session = await self._stack.enter_async_context(session)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    async def give_space_back(self) -> None:
+        """Defragment the database if that pays; end the alarm if there is space again.
+
+        Raises:
+            aiohttp.ClientError: etcd does not answer, or refuses.
+        """
+        status = await self._call("maintenance/status")
+        alarmed = any(ALARM in error for error in status.get("errors", ()))
+        if alarmed:
+            log.warning("etcd has used up its quota of %d bytes", self._quota)
+            await self._compact(int(status["header"]["revision"]))
+            status = await self._call("maintenance/status")
+        size, used = int(status["dbSize"]), int(status["dbSizeInUse"])
+        pays = size > LEAST_BYTES and used < USED_SHARE * size
+        if pays or (alarmed and used < ENOUGH_SHARE * self._quota):
+            await self._call("maintenance/defragment")
+            log.info("etcd's database was defragmented: %d of %d bytes were used", used, size)
+            size = int((await self._call("maintenance/status"))["dbSize"])
+        if alarmed and size < ENOUGH_SHARE * self._quota:
+            for each in (await self._call("maintenance/alarm", action="GET")).get("alarms", ()):
+                if each["alarm"] == ALARM:
+                    await self._call("maintenance/alarm", action="DEACTIVATE", **each)
+            log.info("etcd accepts writes again: its database has %d bytes", size)
+
+    async def _compact(self, revision: int) -> None:
+        """Forget what was overwritten and deleted; harmless when it was compacted already."""
+        with contextlib.suppress(aiohttp.ClientResponseError):
+            await self._call("kv/compaction", revision=str(revision), physical=True)
+
+    async def _call(self, method: str, **request: Any) -> dict[str, Any]:
+        async with self._session.post(f"{self._url}/v3/{method}", json=request) as answer:
+            answer.raise_for_status()
+            return await answer.json()

@@ -1,0 +1,71 @@
+"""The users and groups of pods on the host: each pod has a range of its own, which only it uses.
+
+Root of a container is the first id of its pod's range, so that it owns nothing of the host's and nothing of
+another pod's. A kubelet does the same for pods with ``hostUsers: false``. A cluster of a user who is not root
+has one id, that user's.
+
+Source: https://kubernetes.io/docs/concepts/workloads/pods/user-namespaces/
+"""
+
+import os
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+from localkube.host import IdRanges
+from localkube.runtime.client import RuntimeCallError
+from localkube.runtime.container_spec import LinuxIdMapping
+
+
+class PodIds:
+    """The range of each pod, kept in a file for a kubelet that restarts.
+
+    Args:
+        pods: The directory that has one folder a pod, by uid.
+    """
+
+    def __init__(self, ranges: IdRanges = IdRanges(), *, pods: Path = Path("/nonexistent")) -> None:  # noqa: B008
+        self._ranges, self._pods = ranges, pods
+        self._indices = dict(self._recorded(pods.glob("*/ids"))) if ranges.count > 1 else {}
+
+    @property
+    def idmap(self) -> bool:
+        return self._ranges.idmap
+
+    def of(self, uid: str) -> LinuxIdMapping:
+        """Return the pod's range, a free one the first time.
+
+        Raises:
+            RuntimeCallError: All ranges are taken.
+        """
+        ranges = self._ranges
+        index = self._indices.get(uid) if ranges.count > 1 else 0
+        if index is None:
+            index = self._indices[uid] = self._free()
+            file = self._pods / uid / "ids"
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file.write_text(str(index))
+        return LinuxIdMapping(0, ranges.first + index * ranges.size, ranges.size)
+
+    def give(self, file: Path | int, uid: str) -> None:
+        """Give a file or directory to the root of a pod's containers."""
+        if owner := self.of(uid).host_id:
+            os.chown(file, owner, owner)
+
+    def release(self, uid: str) -> None:
+        self._indices.pop(uid, None)
+
+    def _free(self) -> int:
+        """Choose any free range: another cluster of this machine is likely to choose another one."""
+        taken = set(self._indices.values())
+        if len(taken) >= self._ranges.count:
+            raise RuntimeCallError("sandbox", f"all {self._ranges.count} ranges of user ids are in use")
+        while (index := random.randrange(self._ranges.count)) in taken:
+            pass
+        return index
+
+    def _recorded(self, files: Iterable[Path]) -> Iterable[tuple[str, int]]:
+        for file in files:
+            text = file.read_text()
+            if text.isdigit() and int(text) < self._ranges.count:
+                yield file.parent.name, int(text)

@@ -1,0 +1,116 @@
+"""What a node has allocated to its pods of CPU and memory, and the resizes that wait for room.
+
+Source: pkg/kubelet/allocation of Kubernetes 1.36
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from localkube.kubelet.quantity import milli, whole
+from localkube.kubelet.status.restart_policy import is_sidecar
+
+Object = Mapping[str, Any]
+# In thousandths of a core, and in bytes.
+UNITS: dict[str, Callable[[str], int]] = {"cpu": milli, "memory": whole}
+QUALITIES = ("Guaranteed", "Burstable", "BestEffort")
+
+
+def requests(pod: Object) -> dict[str, int]:
+    """Compute what a pod requests: its containers and sidecars together, or what an init container needs.
+
+    Example:
+        >>> requests({"spec": {"containers": [{"resources": {"requests": {"cpu": "500m"}}}]}})
+        {'cpu': 500, 'memory': 0}
+    """
+    return {name: request(pod, name) for name in UNITS}
+
+
+def request(pod: Object, name: str) -> int:
+    """Compute what a pod requests of one resource."""
+    spec, unit = pod["spec"], UNITS.get(name, whole)
+    whole_pod = ((spec.get("resources") or {}).get("requests") or {}).get(name)
+    if whole_pod:
+        return unit(whole_pod)
+    sidecars = most = 0
+    for container in spec.get("initContainers") or []:
+        own = _of_container(container, name)
+        sidecars += own if is_sidecar(container) else 0
+        most = max(most, sidecars if is_sidecar(container) else sidecars + own)
+    together = sidecars + sum(_of_container(container, name) for container in spec["containers"])
+    return max(most, together) + unit((spec.get("overhead") or {}).get(name, "0"))
+
+
+def _of_container(container: Object, name: str) -> int:
+    unit = UNITS.get(name, whole)
+    return unit(((container.get("resources") or {}).get("requests") or {}).get(name, "0"))
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A resize that did not fit; ``retry`` evaluates it again."""
+
+    pod: Object
+    retry: Callable[[], None]
+    grows: bool
+    turn: int
+
+    @property
+    def rank(self) -> tuple:
+        """As in the kubelet: those that do not grow, by priority, by quality of service, by age."""
+        quality = (self.pod.get("status") or {}).get("qosClass", QUALITIES[-1])
+        return self.grows, -(self.pod["spec"].get("priority") or 0), QUALITIES.index(quality), self.turn
+
+
+@dataclass
+class Allocations:
+    """The allocations of one node.
+
+    Args:
+        capacity: Allocatable quantities of the node.
+    """
+
+    capacity: Mapping[str, str]
+    _given: dict[str, dict[str, int]] = field(default_factory=dict)
+    _waiting: dict[str, _Waiting] = field(default_factory=dict)
+    _turns: int = 0
+
+    def allocate(self, uid: str, wanted: Mapping[str, int]) -> None:
+        """Record what a pod has from now on; if it is less than before, resizes that wait are tried again."""
+        before = self._given.get(uid, {})
+        self._given[uid] = dict(wanted)
+        self._waiting.pop(uid, None)
+        if any(wanted[name] < before.get(name, 0) for name in UNITS):
+            self.retry()
+
+    def release(self, uid: str) -> None:
+        self._waiting.pop(uid, None)
+        if self._given.pop(uid, None):
+            self.retry()
+
+    def shortage(self, uid: str, wanted: Mapping[str, int]) -> str | None:
+        """Explain why a pod cannot have what it wants, in the kubelet's words; None when it can."""
+        for name, unit in UNITS.items():
+            used = sum(given[name] for other, given in self._given.items() if other != uid)
+            capacity = unit(self.capacity[name])
+            if wanted[name] and wanted[name] > capacity - used:
+                numbers = f"requested: {wanted[name]}, used: {used}, capacity: {capacity}"
+                return f"Node didn't have enough resource: {name}, {numbers}"
+        return None
+
+    def wait(self, pod: Object, wanted: Mapping[str, int], retry: Callable[[], None]) -> None:
+        """Evaluate a resize again once there is room."""
+        uid = pod["metadata"]["uid"]
+        given = self._given.get(uid, {})
+        grows = any(wanted[name] > given.get(name, 0) for name in UNITS)
+        self._turns += 1
+        turn = self._waiting[uid].turn if uid in self._waiting else self._turns
+        self._waiting[uid] = _Waiting(pod, retry, grows, turn)
+
+    def retry(self) -> None:
+        for each in _in_order(self._waiting.values()):
+            each.retry()
+
+
+def _in_order(waiting: Iterable[_Waiting]) -> list[_Waiting]:
+    return sorted(waiting, key=lambda each: each.rank)

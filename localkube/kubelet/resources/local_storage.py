@@ -1,0 +1,102 @@
+"""What pods store on disk, and the limits of it.
+
+As in the kubelet: an emptyDir's ``sizeLimit``, a container's ``ephemeral-storage`` limit (its writable layer
+and its logs), and a pod's sum of its containers' limits (emptyDirs included). The kernel limits emptyDirs in
+memory.
+
+Source:
+https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#resource-emphemeralstorage-consumption
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from localkube.kubelet.quantity import quantity, whole
+from localkube.kubelet.status.container_state import containers
+from localkube.runtime.trees import disk_usage
+
+STORAGE = "ephemeral-storage"
+
+
+@dataclass(frozen=True)
+class StorageUsage:
+    """A pod's bytes on disk: by emptyDir, and by container (writable layer and logs)."""
+
+    volumes: Mapping[str, int] = field(default_factory=dict)
+    containers: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return sum(self.volumes.values()) + sum(self.containers.values())
+
+
+def is_limited(pod: Mapping[str, Any]) -> bool:
+    """Check whether a pod has any storage limit."""
+    return any(size for _, size in _sized(pod)) or any(limit for _, limit in _limits(pod))
+
+
+def measure(
+    pod: Mapping[str, Any],
+    directory: Path,
+    pids: Mapping[str, int],
+    *,
+    count: Callable[[Path], int] = disk_usage,
+) -> StorageUsage:
+    """Measure a pod's storage.
+
+    Args:
+        directory: Of the pod's files.
+        pids: The first processes of its running containers.
+        count: Counts bytes, or files, in a directory.
+    """
+    volumes = {name: count(directory / "volumes" / name) for name, _ in _sized(pod)}
+    found = {}
+    for _, container in containers(pod):
+        name = container["name"]
+        found[name] = count(directory / "logs" / name)
+        found[name] += sum(map(count, (directory / "writable").glob(f"{name}.*")))
+        if count is disk_usage and name in pids:
+            found[name] += written(pids[name])
+    return StorageUsage(volumes, found)
+
+
+def excess(pod: Mapping[str, Any], stored: StorageUsage) -> str | None:
+    """The reason for eviction in the kubelet's words; None when the pod keeps its limits."""
+    for name, size in _sized(pod):
+        if size and stored.volumes.get(name, 0) > whole(size):
+            return f'Usage of EmptyDir volume "{name}" exceeds the limit "{size}". '
+    limits = [(name, limit) for name, limit in _limits(pod) if limit]
+    together = sum(whole(limit) for _, limit in limits)
+    if limits and stored.total > together:
+        size = quantity(together, binary=True)
+        return f"Pod ephemeral local storage usage exceeds the total limit of containers {size}. "
+    for name, limit in limits:
+        if whole(limit) and stored.containers.get(name, 0) > whole(limit):
+            return f'Container {name} exceeded its local ephemeral storage limit "{limit}". '
+    return None
+
+
+def written(pid: int) -> int:
+    """Measure what a container has written at the top of its root, which is a tmpfs."""
+    try:
+        if os.stat("/").st_dev == os.stat(f"/proc/{pid}/root/").st_dev:
+            return 0  # in plain mode
+        found = os.statvfs(f"/proc/{pid}/root/")
+    except OSError:  # the container has ended meanwhile
+        return 0
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+def _sized(pod: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """Name and size limit of the emptyDirs on disk."""
+    volumes = [volume for volume in pod["spec"].get("volumes") or [] if "emptyDir" in volume]
+    sources = [(volume["name"], volume["emptyDir"] or {}) for volume in volumes]
+    return [(name, source.get("sizeLimit")) for name, source in sources if source.get("medium") != "Memory"]
+
+
+def _limits(pod: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    found = pod["spec"]["containers"]
+    return [(c["name"], ((c.get("resources") or {}).get("limits") or {}).get(STORAGE)) for c in found]

@@ -1,0 +1,185 @@
+"""Pressure on the machine: the signals of node-pressure eviction, their thresholds, and the node conditions.
+
+All nodes of a cluster are on one machine, so that its pressure is that of each of them.
+
+Source: https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localkube.kubelet.quantity import whole
+
+Object = Mapping[str, Any]
+# The node condition of each signal, and the resource that is reclaimed.
+SIGNALS = {
+    "memory.available": ("MemoryPressure", "memory"),
+    "nodefs.available": ("DiskPressure", "ephemeral-storage"),
+    "nodefs.inodesFree": ("DiskPressure", "inodes"),
+    "pid.available": ("PIDPressure", "pids"),
+}
+CRITICAL = 2_000_000_000
+# A kubelet's, but for a twentieth of the processes, of which it has no default. Its tenth of the disk is for
+# disks of nodes: of a large disk of a person, it is more than a cluster needs.
+MOST_DISK = 5 << 30
+HARD = "memory.available<100Mi,nodefs.available<{disk},nodefs.inodesFree<5%,pid.available<5%"
+TRANSITION_SECONDS = 300.0
+_LIMITED = (
+    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def default_thresholds(disk: int) -> str:
+    """The hard thresholds by default, for a disk of so many bytes."""
+    return HARD.format(disk="10%" if disk // 10 < MOST_DISK else f"{MOST_DISK >> 30}Gi")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """How much there is of a resource, and how much of it is available."""
+
+    available: int
+    capacity: int
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A hard eviction threshold, met while less than ``value`` is available: a quantity or a percentage."""
+
+    signal: str
+    value: str
+
+    def quantity(self, capacity: int) -> int:
+        if self.value.endswith("%"):
+            return int(capacity * float(self.value[:-1]) / 100)
+        return whole(self.value)
+
+    def is_met(self, seen: Observation) -> bool:
+        return seen.available < self.quantity(seen.capacity)
+
+
+def parse_thresholds(text: str) -> tuple[Threshold, ...]:
+    """Parse thresholds as those of a kubelet's ``--eviction-hard``.
+
+    Raises:
+        ValueError: One of them is none.
+
+    Example:
+        >>> parse_thresholds("memory.available<100Mi,nodefs.available<10%")[1]
+        Threshold(signal='nodefs.available', value='10%')
+    """
+    return tuple(_threshold(part) for part in text.split(",") if part)
+
+
+def _threshold(text: str) -> Threshold:
+    signal, found, value = text.partition("<")
+    if signal not in SIGNALS or not found:
+        raise ValueError(
+            f"{text!r} is not a threshold such as memory.available<100Mi, of {', '.join(SIGNALS)}"
+        )
+    if value.endswith("%") and re.fullmatch(r"\d+(\.\d+)?", value[:-1]):
+        return Threshold(signal, value)
+    whole(value)
+    return Threshold(signal, value)
+
+
+def observe(place: Path) -> dict[str, Observation]:
+    """Measure the machine; ``place`` is on the disk of the nodes."""
+    disk = os.statvfs(place)
+    seen = {
+        "memory.available": _memory(),
+        "nodefs.available": Observation(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize),
+        "pid.available": _processes(),
+    }
+    if disk.f_files:  # some file systems make them as they are needed
+        seen["nodefs.inodesFree"] = Observation(disk.f_ffree, disk.f_files)
+    return seen
+
+
+def _memory() -> Observation:
+    """All but the working set: what is free, and pages of files that were not used lately."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    kibibytes = {words[0].rstrip(":"): int(words[1]) for words in lines}
+    free = kibibytes["MemFree"] + kibibytes["Inactive(file)"]
+    found = [Observation(free * 1024, kibibytes["MemTotal"] * 1024)]
+    for directory, limit, usage, idle in _LIMITED:
+        group = Path(directory)
+        try:
+            most, used = int((group / limit).read_text()), int((group / usage).read_text())
+            statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):  # there is no such group, or it is not limited
+            continue
+        if most < found[0].capacity:
+            found.append(Observation(most - max(0, used - int(statistics[idle])), most))
+    return min(found, key=lambda each: each.available)
+
+
+def _processes() -> Observation:
+    most = min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max"))
+    running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[1])
+    return Observation(most - running, most)
+
+
+class Pressure:
+    """The state of the machine: which thresholds are met, and which conditions its nodes report.
+
+    Args:
+        thresholds: Hard ones.
+        transition: Seconds for which a condition is kept after its last threshold was met.
+        observe: Measures the machine.
+        clock: In seconds.
+    """
+
+    def __init__(
+        self,
+        thresholds: tuple[Threshold, ...] = (),
+        *,
+        transition: float = TRANSITION_SECONDS,
+        observe: Callable[[], Mapping[str, Observation]] = dict,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._thresholds, self._transition = thresholds, transition
+        self._observe, self._clock = observe, clock
+        self._last: dict[str, float] = {}
+        self.conditions: frozenset[str] = frozenset()
+
+    def look(self) -> list[tuple[Threshold, Observation]]:
+        """Measure the machine; return the thresholds that are met, memory's first."""
+        seen, now = self._observe(), self._clock()
+        found = [(each, seen[each.signal]) for each in self._thresholds if each.signal in seen]
+        met = [(threshold, observation) for threshold, observation in found if threshold.is_met(observation)]
+        self._last |= {SIGNALS[threshold.signal][0]: now for threshold, _ in met}
+        self.conditions = frozenset(
+            kind for kind, last in self._last.items() if now == last or now - last < self._transition
+        )
+        return sorted(met, key=lambda each: each[0].signal != "memory.available")
+
+    def refusal(self, pod: Object) -> str | None:
+        """Explain why a new pod is not admitted, in the kubelet's words; None when it is."""
+        if not self.conditions or is_critical(pod):
+            return None
+        if self.conditions == {"MemoryPressure"}:
+            best_effort = (pod.get("status") or {}).get("qosClass") == "BestEffort"
+            if not best_effort or any(_tolerates_memory_pressure(each) for each in _tolerations(pod)):
+                return None
+        return f"The node had condition: [{' '.join(sorted(self.conditions))}]. "
+
+
+def is_critical(pod: Object) -> bool:
+    return (pod["spec"].get("priority") or 0) >= CRITICAL
+
+
+def _tolerations(pod: Object) -> list[Object]:
+    return pod["spec"].get("tolerations") or []
+
+
+def _tolerates_memory_pressure(toleration: Object) -> bool:
+    key = toleration.get("key") or ""
+    fits = key == "node.kubernetes.io/memory-pressure" or (not key and toleration.get("operator") == "Exists")
+    return fits and toleration.get("effect") in (None, "", "NoSchedule")

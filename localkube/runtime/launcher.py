@@ -1,0 +1,93 @@
+"""The launcher: a small process that forks whoever enters a pod.
+
+The runtime's PID 1 holds what all pods were given: environments, journals, descriptors. A fork of it that
+joins a pod would carry them in there. The launcher was given nothing: it hands the socket of each request to
+a fork, and only the fork reads what is in it. It waits for nothing, so that no pod can hold up another's
+start. The runtime's side is ``launches.py``; the forkserver serves in the same way.
+
+A program of its own, run with ``python -S`` and the standard library alone.
+"""
+
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+if __name__ == "__main__":
+    # In place of this folder, whose modules would hide the standard library's.
+    sys.path[0] = os.path.abspath(__file__).removesuffix("/localkube/runtime/launcher.py")
+
+from localkube.runtime import container, messages, plain, syscalls
+from localkube.runtime.container import stage
+from localkube.runtime.container_spec import ContainerSpec, PlainPod
+
+# Carries out a request, with its descriptors by name; the last argument is where it reports.
+Helper = Callable[[dict[str, Any], dict[str, int], int], NoReturn]
+
+
+def serve(sock: socket.socket, helper: Helper) -> None:
+    """Fork a helper for each request, until the runtime closes its end of ``sock``.
+
+    A request is a socket. The helper receives its content there, reports its own pid, that of the process
+    which it leaves behind, or a stage and a message; the socket ends when that process has executed its
+    program.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
+    while received := messages.receive(sock):
+        _, (request,) = received
+        if os.fork() == 0:
+            sock.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _help(request, helper)
+        os.close(request)
+
+
+def _help(writer: int, helper: Helper) -> None:
+    """Carry out one request and end; a container that the forkserver has loaded leaves by an exception."""
+    try:
+        with stage(writer, "sandbox"):
+            os.write(writer, b'{"helper": %d}\n' % os.getpid())
+            with socket.socket(fileno=os.dup(writer)) as sock:
+                request, descriptors = messages.receive(sock)
+            fds = dict(zip(request["fds"], descriptors, strict=True))
+        helper(request, fds, writer)
+    finally:
+        os._exit(126)
+
+
+def launch(
+    request: dict[str, Any], fds: dict[str, int], writer: int, main: Callable[[], NoReturn] | None = None
+) -> NoReturn:
+    """Start a container, or a command in the one whose pid is ``container``.
+
+    Args:
+        main: Called in place of the command, when the caller has already loaded it.
+    """
+    with stage(writer, "sandbox"):
+        spec = ContainerSpec.from_dict(request["spec"])
+        pod = PlainPod(**request["plain"]) if request["plain"] else None
+        inside = request.get("container")
+    if pod:
+        plain.create(spec, fds, writer, pod=pod, init=request["init"], main=main, first=inside is None)
+    if inside:
+        container.join(spec, fds, inside, writer)
+    container.create(spec, fds, request["scratch"], main, writer)
+
+
+def main() -> None:
+    parent = os.getppid()
+    syscalls.die_with_parent()
+    if os.getppid() != parent:
+        return
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock.set_inheritable(False)
+    # What is here by now stays, and a collection in a fork would copy the pages that it shares.
+    gc.freeze()
+    serve(sock, launch)
+
+
+if __name__ == "__main__":
+    main()

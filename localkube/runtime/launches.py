@@ -1,0 +1,303 @@
+"""The starts that are under way: the runtime's side of the launcher and of the forkserver.
+
+Nobody waits for a start: its reports arrive at a socket that PID 1 looks at with all others, and a start that
+takes too long is killed. Standard library only, for ``init.py``.
+"""
+
+import contextlib
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from localkube.runtime import messages
+from localkube.runtime.container import ContainerStartError
+from localkube.runtime.messages import close_all
+
+# The kubelet's --runtime-request-timeout.
+DEADLINE_SECONDS = 120.0
+LAUNCHER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launcher.py")
+REPORT_BYTES, MOST_REPORTED = 64 * 1024, 1024 * 1024
+
+
+class ZygoteClient:
+    """A connection to a process that forks helpers; ``ready`` from its first message until it ends."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self._selector = selector
+        self._socket: socket.socket | None = None
+        self.ready = False
+
+    def connect(self) -> socket.socket:
+        """Open a new connection; returns the other end."""
+        if self._socket is not None:
+            self._close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._socket, self.ready = ours, False
+        self._selector.register(ours, selectors.EVENT_READ, self._readable)
+        return theirs
+
+    def send(self, request: socket.socket) -> bool:
+        """Hand over a request's socket; False if the process has ended."""
+        if self._socket is None:
+            return False
+        try:
+            messages.send(self._socket, {}, [request.fileno()])
+        except ConnectionError:
+            self._close()
+            return False
+        return True
+
+    def _readable(self) -> None:
+        try:
+            received = messages.receive(self._socket)
+        except ConnectionError:
+            received = None
+        if received is None:
+            self._close()
+        else:
+            self.ready = True
+
+    def _close(self) -> None:
+        self._selector.unregister(self._socket)
+        self._socket.close()
+        self._socket, self.ready = None, False
+
+
+def start_launcher(client: ZygoteClient) -> int:
+    """Start the launcher with nothing of this process but a connection; returns its pid."""
+    with client.connect() as theirs:
+        theirs.set_inheritable(True)
+        argv = [sys.executable, "-S", "-s", "-E", LAUNCHER, str(theirs.fileno())]
+        env = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
+        return os.posix_spawn(sys.executable, argv, env, setsid=True)
+
+
+@dataclass(eq=False)
+class Launch:
+    """One start.
+
+    Attributes:
+        identity: Of the process that is started.
+        container: That of the container in which it is started; empty for a container's own.
+        waiting: Those who asked for it: a connection and the number of the request.
+        streams: Our ends of its standard streams.
+        started: Called with the pid and the terminal, if there is one, once the program is executed.
+        pid: Of the process, as soon as it is known.
+        exit: Its status and time, if it has ended already.
+        problem: Why it is not started.
+        answered: Nobody waits any more: what is left of it is being killed.
+    """
+
+    identity: str
+    container: str
+    waiting: list[tuple[socket.socket, int]]
+    streams: dict[str, int]
+    started: Callable[["Launch"], Any] | None = None
+    deadline: float = 0.0
+    reports: socket.socket | None = None
+    helper: int | None = None  # a pidfd
+    pid: int | None = None
+    terminal: int | None = None
+    exit: tuple[int, float] | None = None
+    problem: ContainerStartError | None = None
+    has_ended: bool = False
+    answered: bool = False
+    received: int = field(default=0)
+
+    def read(self) -> None:
+        """Take the reports that have arrived."""
+        while not self.has_ended:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(
+                    self.reports, REPORT_BYTES, 4, socket.MSG_CMSG_CLOEXEC
+                )
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                data, descriptors = b"", []
+            self._keep_terminal(descriptors)
+            self.received += len(data)
+            self.has_ended = not data or self.received > MOST_REPORTED
+            try:
+                for line in data.splitlines():
+                    self._take(json.loads(line))
+            except (
+                ValueError,
+                LookupError,
+                TypeError,
+                AttributeError,
+                OSError,
+                ArithmeticError,
+                RuntimeError,
+            ) as error:
+                self.problem = ContainerStartError("sandbox", f"a report that makes no sense: {error}")
+
+    def _keep_terminal(self, descriptors: list[int]) -> None:
+        if descriptors and self.terminal is None:
+            self.terminal = descriptors.pop(0)
+        close_all(descriptors)
+
+    def _take(self, report: dict[str, Any]) -> None:
+        if "helper" in report and self.helper is None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended: what it left is known
+                self.helper = os.pidfd_open(report["helper"])
+        elif "pid" in report and self.pid is None:
+            self.pid = int(report["pid"])
+        elif "stage" in report and self.problem is None:
+            self.problem = ContainerStartError(report["stage"], report["message"])
+
+    def kill(self) -> None:
+        """Kill the helper, and what it has left so far."""
+        if self.helper is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.helper, signal.SIGKILL)
+        if self.pid is not None and self.exit is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close everything of a start that failed."""
+        close_all(self.streams.values())
+        self.streams.clear()
+        if self.terminal is not None:
+            os.close(self.terminal)
+            self.terminal = None
+
+
+class Launches:
+    """All starts that are under way.
+
+    Args:
+        answer: Called once for each start with its problem, if there is one.
+        end_strays: Called when a helper was killed, and may have left a process that it did not report.
+        seconds: The deadline of each.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        *,
+        answer: Callable[[Launch, ContainerStartError | None], None],
+        end_strays: Callable[[], None],
+        seconds: float = DEADLINE_SECONDS,
+    ) -> None:
+        self._selector, self._answer, self._end_strays = selector, answer, end_strays
+        self._seconds = seconds
+        self._all: list[Launch] = []
+        # Wakes nobody for a report, but for the end of the reports.
+        self._ends = select.epoll()
+        selector.register(self._ends, selectors.EVENT_READ, self._read_ended)
+
+    def begin(
+        self, launch: Launch, request: dict[str, Any], fds: dict[str, int], *, zygotes: list[ZygoteClient]
+    ) -> ZygoteClient:
+        """Send a request to the first of these processes that lives, and return that.
+
+        Raises:
+            ContainerStartError: None does.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with contextlib.ExitStack() as unless_sent, theirs:
+            unless_sent.callback(ours.close)
+            messages.send(ours, request | {"fds": list(fds)}, list(fds.values()))
+            taker = next((zygote for zygote in zygotes if zygote.send(theirs)), None)
+            if taker is None:
+                raise ContainerStartError("sandbox", "the launcher has ended")
+            unless_sent.pop_all()
+        ours.setblocking(False)
+        launch.reports, launch.deadline = ours, time.monotonic() + self._seconds
+        self._ends.register(ours, 0)
+        self._all.append(launch)
+        return taker
+
+    def _read_ended(self) -> None:
+        ended = {descriptor for descriptor, _ in self._ends.poll(0)}
+        for launch in self._all:
+            if launch.reports.fileno() in ended:
+                launch.read()
+
+    def find(self, identity: str) -> Launch | None:
+        return next((each for each in self._all if each.identity == identity and not each.answered), None)
+
+    def wanted(self, choose: Callable[[Launch], bool]) -> list[Launch]:
+        return [each for each in self._all if not each.answered and choose(each)]
+
+    def pids(self) -> set[int]:
+        """The processes of all starts so far: a helper reports its child before that becomes ours."""
+        for launch in self._all:
+            launch.read()
+        return {launch.pid for launch in self._all if launch.pid is not None}
+
+    def exited(self, pid: int, status: int) -> None:
+        """Take the end of a child that is in no table yet."""
+        self.pids()
+        for launch in self._all:
+            if launch.pid == pid and launch.exit is None:
+                launch.exit = status, time.time()
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Seconds until the next start is to be given up; None if there is nothing to wait for."""
+        until = [launch.deadline for launch in self._all if not launch.answered]
+        return max(0.0, min(until) - time.monotonic()) if until else None
+
+    def settle(self) -> None:
+        """Answer the starts that are done, and give up those that are late."""
+        now = time.monotonic()
+        for launch in list(self._all):
+            if launch.has_ended:
+                self._done(launch)
+            elif not launch.answered and launch.deadline <= now:
+                self.give_up(launch, f"context deadline exceeded: no start within {self._seconds:g} s")
+
+    def _done(self, launch: Launch) -> None:
+        self._forget(launch)
+        if launch.answered:
+            launch.close()
+            return
+        launch.answered = True
+        problem = launch.problem
+        if problem is None and launch.pid is None:
+            problem = ContainerStartError("sandbox", "the process ended before it entered the pod")
+        self._answer(launch, problem)
+        if problem is not None:
+            launch.close()
+
+    def give_up(self, launch: Launch, reason: str) -> None:
+        """Answer that a start has failed, and kill what there is of it."""
+        launch.read()
+        launch.answered = True
+        self._answer(launch, ContainerStartError("sandbox", reason))
+        launch.kill()
+        if launch.helper is None:
+            # It has not been forked, and ends when it finds nobody to report to.
+            self._forget(launch)
+            launch.close()
+        else:
+            self._selector.register(launch.helper, selectors.EVENT_READ, lambda: self._helper_ended(launch))
+
+    def _helper_ended(self, launch: Launch) -> None:
+        self._selector.unregister(launch.helper)
+        launch.read()
+        launch.kill()
+        if launch.pid is None and not launch.has_ended:
+            self._end_strays()
+
+    def _forget(self, launch: Launch) -> None:
+        self._all.remove(launch)
+        self._ends.unregister(launch.reports)
+        launch.reports.close()
+        if launch.helper is not None:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(launch.helper)
+            os.close(launch.helper)
+            launch.helper = None

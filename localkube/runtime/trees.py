@@ -1,0 +1,179 @@
+"""Directory trees that pods have filled: removed and measured, however deep they are.
+
+A pod can nest directories until their path is longer than any system call takes, and deeper than Python's
+recursion goes. Each step is taken from an open directory, so no symlink is followed, and one directory is
+open at a time.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+SHOWN_LEVELS = 10
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory and all that is in it; safe to repeat.
+
+    It goes on after what it cannot remove. Directories of this user that are closed are opened first.
+
+    Raises:
+        OSError: Something is left; the error is that of the first entry.
+    """
+    problems: list[OSError] = []
+
+    def keep(error: OSError) -> None:
+        if len(problems) < 2:
+            problems.append(error)
+
+    with contextlib.suppress(FileNotFoundError):
+        for entry in _walk(path, unlock=True, failed=keep):
+            _remove(entry, keep)
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            keep(error)
+    if problems:
+        raise problems[0]
+
+
+def disk_usage(path: Path) -> int:
+    """Sum the disk blocks of what is in a directory; what vanishes meanwhile or is closed counts nothing."""
+    return sum(status.st_blocks * 512 for status in _stats(path))
+
+
+def file_count(path: Path) -> int:
+    """Count the files and directories in a directory, each of which takes an inode."""
+    return sum(1 for _ in _stats(path))
+
+
+def _stats(path: Path) -> Iterator[os.stat_result]:
+    with contextlib.suppress(OSError):
+        for entry in _walk(path, unlock=False, failed=lambda error: None):
+            with contextlib.suppress(OSError):
+                yield os.stat(entry.name, dir_fd=entry.directory, follow_symlinks=False)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """An entry of a directory that is open now."""
+
+    directory: int
+    name: str
+    is_directory: bool
+    levels: "list[_Level]"
+
+    def failed(self, error: OSError) -> OSError:
+        """Describe a failure by the entry's path, which may be longer than any system call takes."""
+        names = [level.name for level in self.levels[:SHOWN_LEVELS]]
+        names += ["…"] if len(self.levels) > SHOWN_LEVELS else []
+        return OSError(error.errno, error.strerror, "/".join([*names, self.name]))
+
+
+@dataclass(frozen=True)
+class _Level:
+    """A directory on the way from the top to the open one, and its entries that were not visited yet."""
+
+    name: str
+    identity: tuple[int, int]
+    entries: Iterator[tuple[str, bool]]
+
+
+def _walk(top: Path, *, unlock: bool, failed: Callable[[OSError], None]) -> Iterator[_Entry]:
+    """Yield each entry below ``top``, a directory after what is in it.
+
+    The way back up is "..", which must be the directory of the way down.
+
+    Args:
+        unlock: Open the directories of this user that are closed to it.
+        failed: Called for each directory that cannot be entered.
+
+    Raises:
+        OSError: ``top`` cannot be entered, or somebody has moved a directory meanwhile.
+    """
+    here = _entered(os.fspath(top), None, unlock)
+    levels = [_level(os.fspath(top), here)]
+    try:
+        while True:
+            name, is_directory = next(levels[-1].entries, ("", False))
+            entry = _Entry(here, name, is_directory, levels)
+            if name and is_directory:
+                try:
+                    below = _entered(name, here, unlock)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    failed(entry.failed(error))
+                    continue
+                os.close(here)
+                here = below
+                levels.append(_level(name, here))
+            elif name:
+                yield entry
+            elif len(levels) == 1:
+                return
+            else:
+                done = levels.pop()
+                above = os.open("..", _DIRECTORY, dir_fd=here)
+                os.close(here)
+                here = above
+                entry = _Entry(here, done.name, True, levels)
+                if _identity(here) != levels[-1].identity:
+                    raise entry.failed(OSError(errno.ESTALE, "a directory was moved meanwhile"))
+                yield entry
+    finally:
+        os.close(here)
+
+
+def _entered(name: str, directory: int | None, unlock: bool) -> int:
+    """Open a directory whose entries can be listed and reached; removed as well with ``unlock``."""
+    try:
+        opened = os.open(name, _DIRECTORY, dir_fd=directory)
+    except PermissionError:
+        if not unlock:
+            raise
+        handle = os.open(name, _HANDLE, dir_fd=directory)
+        try:
+            os.chmod(f"/proc/self/fd/{handle}", 0o700)
+            opened = os.open(f"/proc/self/fd/{handle}", _DIRECTORY & ~os.O_NOFOLLOW)
+        finally:
+            os.close(handle)
+    try:
+        status = os.fstat(opened)
+        if unlock and status.st_mode & 0o700 != 0o700 and status.st_uid == os.geteuid():
+            os.fchmod(opened, 0o700)
+        os.stat(".", dir_fd=opened)  # without the right to search it there is no way back by ".."
+    except OSError:
+        os.close(opened)
+        raise
+    return opened
+
+
+def _level(name: str, descriptor: int) -> _Level:
+    with os.scandir(descriptor) as found:
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+    return _Level(name, _identity(descriptor), iter(entries))
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _remove(entry: _Entry, failed: Callable[[OSError], None]) -> None:
+    try:
+        if entry.is_directory:
+            os.rmdir(entry.name, dir_fd=entry.directory)
+        else:
+            os.unlink(entry.name, dir_fd=entry.directory)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        failed(entry.failed(error))

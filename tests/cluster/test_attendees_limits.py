@@ -1,0 +1,140 @@
+"""What an attendee may not do even in a namespace of their own, tried with nothing but their kubeconfig."""
+
+import secrets
+
+import pytest
+from kubernetes import client, config
+
+import kitlib as kit
+from kitlib.errors import Rejected
+from kitlib.k8s.wait import wait
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def attendee(local_cluster):
+    name = f"mallory-{secrets.token_hex(2)}"
+    yield kit.workshop.add(name, cluster=local_cluster, cpu="1", pods=3)
+    kit.workshop.remove(name, cluster=local_cluster)
+
+
+@pytest.fixture(scope="module")
+def theirs(attendee):
+    return kit.connect("existing", kubeconfig=attendee.kubeconfig).kube
+
+
+def pod(name="tried", **spec):
+    main = {"name": "main", "image": "busybox", "command": ["true"]} | spec.pop("main", {})
+    metadata = {"name": name}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [main]} | spec}
+
+
+def refusal(kube, item):
+    """Try to create an object; return why it is refused, or nothing if it is there."""
+    try:
+        kube.create(item)
+    except Rejected as error:
+        return str(error)
+    kube.delete(item["kind"], item["metadata"]["name"])
+    return ""
+
+
+def refusals(kube, item):
+    while True:
+        yield refusal(kube, item)
+
+
+def test_no_token_that_never_expires(theirs):
+    account = {"kubernetes.io/service-account.name": "attendee"}
+    token = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "for-ever", "annotations": account},
+        "type": "kubernetes.io/service-account-token",
+    }
+    wait(  # the API server learns of a new policy a moment after it was written
+        refusals(theirs, token),
+        until=lambda said: "never expire" in said,
+        timeout=60,
+        what="the Secret to be refused",
+        about="an attendee",
+        resume="",
+        describe=repr,
+    )
+    usual = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "usual"}, "type": "Opaque"}
+    assert refusal(theirs, usual) == ""
+
+
+@pytest.mark.parametrize("name", ["system-node-critical", "system-cluster-critical"])
+def test_no_priority_over_the_pods_of_others(theirs, name):
+    assert "exceeded quota: critical-pods" in refusal(theirs, pod(priorityClassName=name))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]},
+        {"hostNetwork": True},
+        {"hostPID": True},
+        {"main": {"securityContext": {"privileged": True}}},
+        {"main": {"securityContext": {"capabilities": {"add": ["NET_ADMIN"]}}}},
+    ],
+    ids=["hostPath", "hostNetwork", "hostPID", "privileged", "NET_ADMIN"],
+)
+def test_no_pod_that_reaches_its_node(theirs, spec):
+    assert 'violates PodSecurity "baseline' in refusal(theirs, pod(**spec))
+
+
+def test_no_more_objects_than_are_counted(theirs, local_cluster):
+    """The database of all is one."""
+    kube = local_cluster.kube.within(theirs.namespace)
+    quota = kube.get("ResourceQuota", "attendee")["spec"]["hard"]
+    assert quota["count/pods"] == "30"
+    made = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"many-{number}"}}
+        for number in range(int(quota["count/configmaps"]))
+    ]
+    with pytest.raises(Rejected, match="exceeded quota: attendee, requested: count/configmaps=1"):
+        for each in made:
+            theirs.create(each)
+    for each in made:
+        theirs.delete("ConfigMap", each["metadata"]["name"])
+
+
+def may(attendee, verb, resource, group="", subresource=""):
+    """Ask the API server whether this user may."""
+    attributes = {"namespace": attendee.namespace, "verb": verb, "resource": resource, "group": group}
+    review = {"spec": {"resourceAttributes": attributes | {"subresource": subresource}}}
+    with config.new_client_from_config(str(attendee.kubeconfig)) as api:
+        return client.AuthorizationV1Api(api).create_self_subject_access_review(review).status.allowed
+
+
+def test_every_kind_that_an_attendee_may_create_is_counted(attendee, local_cluster):
+    """Except for Events, which Kubernetes counts in no quota, and deletes after an hour."""
+    counted = local_cluster.kube.within(attendee.namespace).get("ResourceQuota", "attendee")["spec"]["hard"]
+    listed = local_cluster.kubectl("api-resources --namespaced --verbs=create -o name").split()
+    missing = []
+    for each in listed:
+        resource, _, group = each.partition(".")
+        if f"count/{each}" not in counted and may(attendee, "create", resource, group):
+            missing.append(each)
+    assert sorted(missing) == ["events", "events.events.k8s.io"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("create", "serviceaccounts", "", "token"),
+        ("impersonate", "serviceaccounts"),
+        ("escalate", "roles", "rbac.authorization.k8s.io"),
+        ("update", "resourcequotas"),
+        ("update", "limitranges"),
+        ("update", "pods", "", "ephemeralcontainers"),
+        ("create", "endpointslices", "discovery.k8s.io"),
+        ("create", "networkpolicies", "networking.k8s.io"),
+    ],
+    ids=" ".join,
+)
+def test_no_way_around_what_was_granted(attendee, asked):
+    assert not may(attendee, *asked)

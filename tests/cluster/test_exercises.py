@@ -1,0 +1,164 @@
+"""``kit.check`` of what a learner sends to a cluster: a Job, a claim, a PriorityClass, labels.
+
+That of a PyTorchJob is in ``test_operators.py``, where the operator is installed.
+"""
+
+import copy
+
+import pytest
+
+import kitlib as kit
+from kitlib.k8s.priority import ensure_priority_class
+
+pytestmark = pytest.mark.cluster
+
+POD = {
+    "restartPolicy": "Never",
+    "containers": [{"name": "c", "image": "busybox", "command": ["sh", "-c", "echo $JOB_COMPLETION_INDEX"]}],
+}
+JOB = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "numbered", "labels": {"trainyard/notebook": "01"}},
+    "spec": {
+        "completions": 3,
+        "parallelism": 2,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "template": {"spec": POD},
+    },
+}
+CLAIM = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "mine", "labels": {"trainyard/notebook": "02"}},
+    "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "2Gi"}}},
+}
+PRIORITY = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "between"},
+    "value": 5000,
+    "preemptionPolicy": "Never",
+}
+
+
+def changed(manifest, path, value):
+    """Return a copy with another value of a field; None removes it."""
+    item = copy.deepcopy(manifest)
+    *parents, last = path.split(".")
+    place = item
+    for each in parents:
+        place = place[int(each)] if isinstance(place, list) else place[each]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    return item
+
+
+def advice(found, check):
+    """Return the advice of the check whose name has these words; it must have failed."""
+    (row,) = (row for row in found if check in row.name)
+    assert row.right is False, found
+    return row.advice
+
+
+def test_a_job_is_run_and_its_pods_print_their_numbers(local_cluster):
+    found = kit.check("01", job=JOB, cluster=local_cluster)
+    assert found, found
+    assert "exercise-" not in local_cluster.kubectl("get jobs -o name")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "check", "words"),
+    [
+        ("kind", "TODO", "it is a Job", "'Job'"),
+        ("spec.template.spec.restartPolicy", None, "accepts it", "restartPolicy"),
+        ("spec.completion", 3, "accepts it", "completion"),
+        ("spec.completions", 2, "three pods", "should be 3"),
+        ("spec.parallelism", None, "at most two", "None"),
+        ("metadata.labels", None, "last cell", "trainyard/notebook"),
+        (
+            "spec.template.spec.containers.0.command",
+            ["echo", "$JOB_COMPLETION_INDEX"],
+            "prints",
+            "by a shell",
+        ),
+        ("spec.template.spec.containers.0.command", ["false"], "prints", "the Job fails"),
+    ],
+)
+def test_a_wrong_job_is_told_what_to_do(path, value, check, words, local_cluster):
+    found = kit.check("01", job=changed(JOB, path, value), cluster=local_cluster)
+    assert words in advice(found, check), found
+
+
+@pytest.mark.parametrize("nonsense", [None, [], "kind: Job", {"kind": "Job", "apiVersion": "batch/v1"}])
+def test_what_is_no_manifest_is_named(nonsense, local_cluster):
+    for name, keyword in (("01", "job"), ("02", "claim"), ("10", "priority_class")):
+        found = kit.check(name, **{keyword: nonsense, "cluster": local_cluster})
+        assert not any(row.right for row in list(found)[1:]), found
+        assert not found
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "check", "words"),
+    [
+        ("", None, "", ""),
+        ("kind", "PVC", "it is a claim", "PersistentVolumeClaim"),
+        ("spec.accessModes", ["ReadWriteOnce"], "many nodes", "which mode"),
+        ("spec.accessModes", "ReadWriteMany", "accepts it", "rejects it"),
+        ("spec.accessModes", ["ReadWriteEverywhere"], "accepts it", "ReadWriteEverywhere"),
+        ("spec.resources.requests.storage", "2G", "two gibibytes", "powers of 1000"),
+        ("spec.storageClassName", "diamond", "class exists", "standard"),
+    ],
+)
+def test_a_claim_is_judged_by_a_dry_run(path, value, check, words, local_cluster):
+    found = kit.check("02", claim=changed(CLAIM, path, value) if path else CLAIM, cluster=local_cluster)
+    if path:
+        assert words in advice(found, check), found
+    else:
+        assert found, found
+    assert "mine" not in local_cluster.kubectl("get pvc -o name"), "a dry run creates nothing"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "check", "words"),
+    [
+        ("", None, "", ""),
+        ("value", 1000, "before those of low", "between 1000 and 1000000"),
+        ("value", "5000", "accepts it", "rejects it"),
+        ("preemptionPolicy", None, "evict nobody", "preemptionPolicy"),
+        ("globalDefault", True, "name no class", "leave it out"),
+    ],
+)
+def test_a_priority_class_is_judged_by_a_dry_run(path, value, check, words, local_cluster):
+    for name in ("low", "high"):
+        ensure_priority_class(local_cluster.kube, name)
+    written = changed(PRIORITY, path, value) if path else PRIORITY
+    found = kit.check("10", priority_class=written, cluster=local_cluster)
+    if path:
+        assert words in advice(found, check), found
+    else:
+        assert found, found
+
+
+def test_labels_are_looked_up_in_the_cluster(local_cluster):
+    def found():
+        return kit.check("12", cluster=local_cluster)
+
+    kubectl = local_cluster.kubectl
+    kubectl("delete configmap adopted mine --ignore-not-found")
+    try:
+        assert "there is no ConfigMap" in advice(found(), "is there")
+        kubectl("create configmap adopted")
+        assert "kubectl label" in advice(found(), "own label")
+        kubectl("label configmap adopted trainyard/notebook=12 trainyard/run=forgoten")
+        assert "'forgoten'" in advice(found(), "belongs to the run")
+        kubectl("create configmap mine")
+        kubectl("label configmap mine adopted --overwrite trainyard/run=forgotten")
+        assert "mine has the label" in advice(found(), "leaves the ConfigMap mine alone")
+        kubectl("label configmap mine trainyard/run-")
+        assert found(), found()
+    finally:
+        kubectl("delete configmap adopted mine --ignore-not-found")

@@ -1,0 +1,56 @@
+"""Where Kubernetes puts pods with GPUs and without: nodes of a cloud with GPUs keep the others off."""
+
+import pytest
+
+import kitlib as kit
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+TAINT = "nvidia.com/gpu=present:NoSchedule"
+LIMITS = "jsonpath={.items[*].spec.containers[0].resources.limits}"
+SEEN = "import os; print(os.environ.get('NVIDIA_VISIBLE_DEVICES'))"
+
+
+@pytest.fixture(scope="module")
+def cluster(state_home):
+    """Three nodes that declare a GPU each; two of them take no pod that has none."""
+    with kit.create_cluster("local", name="gpu-nodes", nodes=3, gpus=1) as made:
+        made.kubectl(f"taint nodes node-1 node-2 {TAINT}")
+        yield made
+
+
+def finish(job, cluster):
+    run = kit.launch(job, cluster=cluster, replace=True)
+    run.wait(timeout=120)
+    return run
+
+
+def test_by_default_each_worker_is_on_a_node_of_its_own_with_a_gpu(cluster, plain):
+    run = finish(plain(SEEN, nodes=3, name="with"), cluster)
+    assert {each["node"] for each in run.pods()} == {"node-0", "node-1", "node-2"}
+    given = cluster.kubectl(f"get pods -l trainyard/run=with -o {LIMITS}")
+    assert given.split() == ['{"nvidia.com/gpu":"1"}'] * 3
+
+
+def test_workers_without_gpus_do_not_wait_for_nodes_that_keep_them_off(cluster, plain):
+    run = finish(plain(SEEN, nodes=3, gpus=0, name="without"), cluster)
+    assert {each["node"] for each in run.pods()} == {"node-0"}
+    assert "void" in run.logs()
+
+
+def test_more_workers_than_gpus_train_without_and_the_kit_says_so(cluster, plain, caplog):
+    job = plain(SEEN, nodes=4, name="more").on(cluster)
+    assert job.gpus == 0
+    assert "4 pods train without GPUs: the nodes have 3" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [kit.ElasticJob, kit.TorchElastic])
+def test_elastic_workers_have_gpus_and_without_cuda_train_on_the_cpu(way, cluster):
+    if way is kit.ElasticJob:
+        kit.install("elastic-job", cluster=cluster)
+    job = way("trainers/digits_elastic.py", nodes=2, min_nodes=1, args={"epochs": 1}, name="elastic")
+    run = finish(job, cluster)
+    limits = cluster.kubectl(f"get pods -l trainyard/run=elastic,trainyard/role!=store -o {LIMITS}")
+    assert set(limits.split()) == {'{"nvidia.com/gpu":"1"}'}
+    assert "torch finds no CUDA device: training on CPU, by gloo" in run.logs()
+    assert set(run.metrics("start").backend) == {"gloo"}

@@ -1,0 +1,85 @@
+"""A database that was filled to its quota takes writes again when there is space."""
+
+import asyncio
+import ssl
+from dataclasses import replace
+
+import pytest
+
+from localkube.api_client import ApiError
+from localkube.controlplane import binaries
+from localkube.controlplane.etcd_maintenance import EtcdMaintenance
+
+from ..node.bare_control_plane import bare
+
+QUOTA = 32 << 20
+LARGE = "x" * 900_000
+
+
+def with_small_quota(component):
+    words = (w for w in component.argv if not w.startswith("--quota-backend-bytes"))
+    argv = (*words, f"--quota-backend-bytes={QUOTA}")
+    return replace(component, argv=argv) if component.name == "etcd" else component
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    control_plane = binaries.obtain(report=lambda text: None)
+    components = ("etcd", "kube-apiserver")
+    folder = tmp_path_factory.mktemp("quota")
+    with bare(folder, control_plane, components=components, change=with_small_quota) as running:
+        yield running
+
+
+def create(running, name):
+    running.run("-n", "kube-public", "create", "configmap", name, f"--from-literal=a={LARGE[:100_000]}")
+
+
+def maintain(running):
+    async def run():
+        pki = running.paths.pki
+        tls = ssl.create_default_context(cafile=str(pki / "etcd-ca.crt"))
+        tls.load_cert_chain(pki / "apiserver-etcd-client.crt", pki / "apiserver-etcd-client.key")
+        async with EtcdMaintenance(running.etcd, tls, quota=QUOTA) as etcd:
+            await etcd.give_space_back()
+
+    asyncio.run(run())
+
+
+def fill(running):
+    """Write until the database is full; return the names of what was written."""
+
+    async def write():
+        names = []
+        async with running.api() as api:
+            for number in range(200):
+                name = f"large-{number}"
+                body = {"metadata": {"name": name}, "data": {"a": LARGE}}
+                try:
+                    await api.post("/api/v1/namespaces/kube-public/configmaps", body)
+                except ApiError as error:
+                    assert "database space exceeded" in str(error)
+                    return names
+                names.append(name)
+        raise AssertionError("it never becomes full")
+
+    return asyncio.run(write())
+
+
+def delete(running, names):
+    async def remove():
+        async with running.api() as api:
+            for name in names:
+                await api.delete(f"/api/v1/namespaces/kube-public/configmaps/{name}")
+
+    asyncio.run(remove())
+
+
+def test_etcd_takes_writes_again_once_what_filled_it_was_deleted(running):
+    names = fill(running)
+    delete(running, names)
+    with pytest.raises(AssertionError, match="database space exceeded"):
+        create(running, "refused")
+    maintain(running)
+    create(running, "accepted")
+    fill(running)  # as much fits in as before, so the file was given back to the disk

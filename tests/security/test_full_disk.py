@@ -1,0 +1,87 @@
+"""A pod that fills the disk does not end etcd: what it needs was kept for it."""
+
+import os
+import subprocess
+
+import pytest
+
+from localkube.controlplane.disk_reserve import DiskReserve
+
+from ..node.clusters import Pods, eventually, pod, python, running_cluster, state_home
+
+# As long as it can, and as fast.
+FILL = """
+import os
+with open("/fill/all", "wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(1 << 20))
+    except OSError as error:
+        print(error.strerror)
+"""
+OBJECTS, BYTES = 60, 900_000  # more than the room that etcd's database has from the start
+
+by_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mount a disk of memory."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1g,mode=700", "tmpfs", disk], check=True)
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def fill(path, *, but):
+    """Write a file that leaves ``but`` bytes of its disk free."""
+    disk = os.statvfs(path.parent)
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, disk.f_bavail * disk.f_frsize - but)
+
+
+@by_root
+def test_the_reserve_is_released_on_a_full_disk_and_taken_again_when_there_is_space(small_disk):
+    kept = small_disk / "reserve"
+    reserve = DiskReserve(kept, size=64 << 20)
+    reserve.look()
+    assert kept.stat().st_blocks * 512 == 64 << 20
+    fill(small_disk / "most", but=8 << 20)
+    reserve.look()
+    assert kept.exists()
+    fill(small_disk / "all", but=0)
+    reserve.look()
+    assert not kept.exists()
+    reserve.look()
+    assert not kept.exists()
+    (small_disk / "most").unlink()
+    reserve.look()
+    assert kept.exists()
+
+
+@by_root
+@pytest.mark.slow
+def test_etcd_stores_objects_when_a_pod_has_filled_the_disk(small_disk):
+    with (
+        state_home(small_disk) as home,
+        running_cluster("--nodes", "1", home=home) as cluster,
+        Pods(cluster) as pods,
+    ):
+        kept = cluster.root / "etcd.reserve"
+        eventually(kept.exists)
+        etcd = cluster.process("etcd")
+        volumes = [{"name": "fill", "emptyDir": {}}]
+        main = python(FILL) | {"volumeMounts": [{"name": "fill", "mountPath": "/fill"}]}
+        name = pods.create(pod(main=main, volumes=volumes))
+        eventually(kept.exists, wanted=False)
+        for number in range(OBJECTS):
+            cluster.core.create_namespaced_config_map(
+                "kube-public", {"metadata": {"name": f"large-{number}"}, "data": {"a": "x" * BYTES}}
+            )
+        assert etcd.is_running()
+        cluster.core.delete_namespaced_pod(name, "default", grace_period_seconds=0)
+        eventually(kept.exists)
+        assert pods.output(pod("echo works")) == "works\n"

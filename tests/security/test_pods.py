@@ -1,0 +1,131 @@
+"""What pods do to their cluster, when it is this user's, and when it is an unprivileged user's."""
+
+import pytest
+import websocket
+from kubernetes.stream import portforward
+
+from localkube.kubelet.resources.cgroups import PIDS_LIMIT, RECORD
+
+from ..node.clusters import eventually, pod, python
+from .users import as_user
+
+ETCD_PORT = "2379"
+
+DIG = """
+import os
+here = os.open({place!r}, os.O_RDONLY)
+for _ in range(1200):
+    os.mkdir("d" * 40, dir_fd=here)
+    below = os.open("d" * 40, os.O_RDONLY, dir_fd=here)
+    os.close(here)
+    here = below
+os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+"""
+
+
+def claim(cluster, name):
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Mi"}}}
+    cluster.core.create_namespaced_persistent_volume_claim(
+        "default", {"metadata": {"name": name}, "spec": spec}
+    )
+
+
+def digging(kind, **volume):
+    """Return a pod that leaves a deep directory in a volume."""
+    main = python(DIG.format(place="/deep")) | {"volumeMounts": [{"name": kind, "mountPath": "/deep"}]}
+    return pod(main=main, volumes=[{"name": kind, **volume}])
+
+
+def test_a_deep_directory_in_an_emptydir_goes_with_its_pod(cluster, pods):
+    made = pods.finish(digging("scratch", emptyDir={}))
+    assert made["status"]["phase"] == "Succeeded"
+    uid, name = made["metadata"]["uid"], made["metadata"]["name"]
+    assert (cluster.root / "pods" / uid / "volumes" / "scratch").is_dir()
+    cluster.core.delete_namespaced_pod(name, "default", grace_period_seconds=0)
+    eventually((cluster.root / "pods" / uid).exists, wanted=False)
+
+
+def test_a_claim_with_a_deep_directory_is_reclaimed_and_the_next_one_is_bound(cluster, pods):
+    claim(cluster, "deep")
+    made = pods.finish(digging("claimed", persistentVolumeClaim={"claimName": "deep"}))
+    assert made["status"]["phase"] == "Succeeded"
+    cluster.core.delete_namespaced_pod(made["metadata"]["name"], "default", grace_period_seconds=0)
+    volume = cluster.core.read_namespaced_persistent_volume_claim("deep", "default").spec.volume_name
+    cluster.core.delete_namespaced_persistent_volume_claim("deep", "default")
+    eventually((cluster.root / "volumes" / volume).exists, wanted=False)
+    claim(cluster, "next")
+    volumes = [{"name": "claimed", "persistentVolumeClaim": {"claimName": "next"}}]
+    assert pods.output(pod("echo bound", volumes=volumes)) == "bound\n"
+
+
+def test_a_kubelet_starts_beside_deep_directories_that_nobody_owns(cluster, pods):
+    left = cluster.root / "pods" / "00000000-0000-0000-0000-000000000000" / "volumes" / "scratch"
+    owner = cluster.root.stat().st_uid
+    as_user(owner, lambda: (left.mkdir(parents=True), exec(DIG.format(place=str(left)), {})))
+    before = cluster.process("localkube.kubelet")
+    before.kill()
+    assert pods.output(pod("echo works")) == "works\n"
+    assert cluster.process("localkube.kubelet").pid != before.pid
+    eventually(left.parents[1].exists, wanted=False)
+
+
+def test_a_port_of_a_pod_that_has_ended_is_not_the_clusters_own(cluster, pods):
+    ended = pods.finish(pod("true"))["metadata"]["name"]
+    api = cluster.core.api_client.configuration
+    with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+        websocket.create_connection(
+            f"{api.host}/api/v1/namespaces/default/pods/{ended}/portforward?ports={ETCD_PORT}".replace(
+                "https", "wss", 1
+            ),
+            subprotocols=["v4.channel.k8s.io"],
+            sslopt={"certfile": api.cert_file, "keyfile": api.key_file, "ca_certs": api.ssl_ca_cert},
+        )
+    assert (refused.value.status_code, refused.value.resp_body) == (
+        500,
+        f'pod not found ("{ended}_default")'.encode(),
+    )
+
+
+def test_a_port_of_a_pod_that_wants_the_nodes_network_is_not_the_clusters_own(cluster, pods):
+    name = pods.running(pod("sleep 60", hostNetwork=True))["metadata"]["name"]
+    connect = cluster.core.connect_get_namespaced_pod_portforward
+    forwarded = portforward(connect, name, "default", ports=ETCD_PORT)
+    forwarded.socket(int(ETCD_PORT))
+    eventually(lambda: "connection refused" in (forwarded.error(int(ETCD_PORT)) or ""))
+
+
+FORK = """
+import os, time
+made = 0
+try:
+    while made < 20000:
+        if not os.fork():
+            time.sleep(600)
+        made += 1
+except OSError as error:
+    print(made, error.strerror, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_pod_that_asks_for_nothing_cannot_fork_without_end(cluster, pods):
+    if not (cluster.root / RECORD).exists():
+        pytest.skip("no control groups can be written here: the number of processes is NOT limited")
+    name = pods.running(pod(main=python(FORK)))["metadata"]["name"]
+    eventually(lambda: pods.logs(name).endswith("Resource temporarily unavailable\n"))
+    assert int(pods.logs(name).split()[0]) < PIDS_LIMIT
+    assert pods.output(pod("echo works")) == "works\n"
+
+
+def test_a_pod_that_fills_its_scratch_directory_takes_disk_and_not_memory(cluster, pods):
+    name = pods.running(pod("dd if=/dev/zero of=/tmp/full bs=1M count=64 2>/dev/null; sleep 600"))
+    written = cluster.root / "pods" / name["metadata"]["uid"] / "writable" / "main.0" / "tmp" / "full"
+    eventually(lambda: written.exists() and written.stat().st_size, wanted=64 << 20)
+    cluster.core.delete_namespaced_pod(name["metadata"]["name"], "default", grace_period_seconds=0)
+    eventually(written.exists, wanted=False)
+
+
+def test_what_the_last_pods_leave_does_not_keep_the_cluster_from_being_deleted(cluster, pods):
+    """The cluster is deleted after this test, the last one."""
+    claim(cluster, "left")
+    pods.finish(digging("claimed", persistentVolumeClaim={"claimName": "left"}))

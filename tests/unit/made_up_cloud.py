@@ -1,0 +1,201 @@
+"""A provider whose cloud is a dictionary and whose time is simulated: for tests of what all clouds share."""
+
+import base64
+from dataclasses import dataclass, replace
+
+from clouds.clock import Clock
+from clouds.cluster import CloudCluster, exec_kubeconfig
+from clouds.cluster_store import ClusterStore
+from clouds.spec import COMMON_OPTIONS, CloudResource, CloudSpec, ClusterInfo, Machines, until_of
+from clouds.tags import Tags
+from kitlib.clusters.checks import Probe, failed, ok, run
+from kitlib.display.tables import Text
+from kitlib.errors import BadInput, ProviderFailed
+
+NOWHERE = "https://127.0.0.1:9"  # nobody answers
+PARTS = {"network": 20, "cluster": 540, "nodes": 180}  # seconds that each takes
+
+
+class SimulatedClock(Clock):
+    """Time that passes at once."""
+
+    def __init__(self):
+        self.time = 0.0
+
+    def now(self):
+        return self.time
+
+    def sleep(self, seconds):
+        self.time += seconds
+
+
+class Account:
+    """An account at the made-up cloud, in one region.
+
+    Attributes:
+        things: The state of each part of each cluster.
+        described: Each cluster, as the cloud describes it.
+        faults: Errors that requests meet: by verb and part.
+        calls: The requests that change something.
+    """
+
+    project = None
+
+    def __init__(self, region="moon-1"):
+        self.region, self.clock = region, SimulatedClock()
+        self.things, self.described, self.faults, self.calls = {}, {}, {}, []
+
+    def call(self, verb, cluster, part):
+        self.calls.append((verb, part))
+        if error := self.faults.get((verb, part)):
+            raise error
+        self.clock.sleep(PARTS[part])
+        if verb == "create":
+            self.things[cluster, part] = "active"
+        else:
+            self.things.pop((cluster, part), None)
+
+    def left(self):
+        return sorted({cluster for cluster, _ in self.things})
+
+
+@dataclass(frozen=True)
+class MoonPlan(CloudSpec):
+    """The plan of a cluster, as a provider has it."""
+
+    admins: tuple[str, ...] = ()
+
+
+class MoonCluster(CloudCluster):
+    """A cluster at the made-up cloud."""
+
+    provider, cloud, place, pool, up = "moon", "the Moon", "region", "train", ("active",)
+    store = ClusterStore("moon")
+    options = {"region": "of the moon", "spot": "cheaper"} | COMMON_OPTIONS
+    price_list, system_machine = "amazon", "t3.large"
+    account: Account
+
+    @classmethod
+    def checked(cls, name):
+        if not name.isalnum():
+            raise BadInput("letters and digits", about=f"name={name!r}", fix='name="lab"')
+        return name
+
+    @classmethod
+    def _session(cls, name, given):
+        return cls.account
+
+    @classmethod
+    def sessions(cls, *, regions, profile, project):
+        if regions == "nowhere":
+            raise ProviderFailed("no credentials were found", about="the Moon", fix="log in")
+        return [cls.account]
+
+    @classmethod
+    def find(cls, name, *, region=None):
+        found = cls(name, cls.account)
+        return found if found._describe() else None
+
+    @classmethod
+    def credentials(cls, environment, home):
+        return "", ""
+
+    @classmethod
+    def clusters(cls, session):
+        return list(session.described.values())
+
+    @classmethod
+    def find_resources(cls, session, cluster=None):
+        return [
+            CloudResource(
+                name,
+                part,
+                f"Moon::{part}",
+                f"{part}-1",
+                session.region,
+                state,
+                costs="0.10 $ an hour" if part == "cluster" else "",
+                tags=session.described[name].tags if name in session.described else None,
+            )
+            for (name, part), state in session.things.items()
+            if cluster in (None, name)
+        ]
+
+    @classmethod
+    def _delete(cls, session, name, steps):
+        for part in reversed(PARTS):
+            if (name, part) in session.things:
+                with steps.step(part):
+                    session.call("delete", name, part)
+        session.described.pop(name, None)
+
+    def _describe(self):
+        return self.session.described.get(self.name)
+
+    def _planned(self, shape):
+        given = shape.options
+        tags = self._tags(self._end() or until_of(given.get("hours", 4)))
+        machines = Machines("m5.xlarge", shape.nodes, spot=given.get("spot") is True)
+        return MoonPlan(tags, machines)
+
+    def _reuse_existing(self, found, plan, shape):
+        if found.machines and found.machines.spot != plan.machines.spot:
+            raise BadInput("it is there already, with other machines", about=self.title, fix="delete it")
+        return replace(plan, machines=found.machines or plan.machines)
+
+    def _preflight(self, plan):
+        def quota():
+            enough = plan.machines.count <= 5
+            return ok("quota", "5 nodes") if enough else failed("quota", "5 nodes", "fewer nodes")
+
+        return run([Probe("quota", quota)], about=self.title)
+
+    def _create(self, plan, steps):
+        self.session.described.setdefault(
+            self.name, ClusterInfo(plan.tags, state="creating", where=self.session.region)
+        )
+        for part in PARTS:
+            if (self.name, part) not in self.session.things:
+                with steps.step(part):
+                    self.session.call("create", self.name, part)
+        authority = base64.b64encode(b"a certificate").decode()
+        found = ClusterInfo(plan.tags, plan.machines, plan.private, "active", "1.35", NOWHERE, authority)
+        self.session.described[self.name] = replace(found, where=self.session.region)
+
+    def _scale(self, nodes, steps):
+        found = self._found()
+        self.session.described[self.name] = replace(found, machines=replace(found.machines, count=nodes))
+
+    def _extend(self, found, until, steps):
+        self.session.described[self.name] = replace(found, tags=replace(found.tags, expires=until))
+
+    def _quotas(self, machines, nodes, more):
+        yield ok("quota", f"{nodes} of {machines.type}, {more} more")
+
+    def _install_addons(self, plan):
+        self.session.calls.append(("install", "addons"))
+
+    def _location(self):
+        return {"region": self.session.region}
+
+    def _kubeconfig(self, found):
+        return exec_kubeconfig(self.name, found, {"command": "moon-token", "args": [], "apiVersion": "v1"})
+
+    def nodes(self):
+        return Text(f"{self._found().machines.count} nodes")
+
+    def add_admin(self, who):
+        return Text(who)
+
+    @property
+    def bucket(self):
+        return f"moon://{self.name}"
+
+    @property
+    def _again(self):
+        return f'kit.create_cluster("moon", name="{self.name}")'
+
+
+def tags(name="lab", expires=None):
+    """Tags of the test's user."""
+    return Tags(name, "ada", "course", expires)

@@ -1,0 +1,40 @@
+"""The web site's pages: which there are, and where their links lead."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def site():
+    spec = importlib.util.spec_from_file_location("build_site", ROOT / "tools" / "build_site.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("[the guide](../docs/eks.md#access)", "[the guide](../docs/eks.md#access)"),
+        ("[home](../README.md)", "[home](../index.md)"),
+        ("[a manifest](../manifests/job.yaml)", "a manifest"),
+        ("[Kubernetes](https://kubernetes.io/)", "[Kubernetes](https://kubernetes.io/)"),
+        ("[above](#here)", "[above](#here)"),
+        ("![ranks](../docs/images/ranks.svg)", "![ranks](../docs/images/ranks.svg)"),
+    ],
+)
+def test_a_link_leads_to_a_page_of_the_site_or_is_words(site, words, expected):
+    names = {"README.md", "docs/eks.md"}
+    assert site.LINK.sub(lambda link: site.linked(link, Path("notebooks"), names), words) == expected
+
+
+def test_each_page_is_in_one_chapter_and_notebooks_have_their_numbers(site):
+    names = {"README.md", "docs/eks.md", "docs/glossary.md", "notebooks/00_start.ipynb"}
+    text = site.contents(names)
+    assert text.count("docs/eks.md") == text.count("docs/glossary.md") == 1
+    assert "\n00 Start" in text and "<notebooks/00_start.ipynb>" in text
+    assert "README" not in text

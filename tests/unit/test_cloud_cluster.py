@@ -1,0 +1,173 @@
+"""The lifecycle of a cluster at a cloud, at a made-up one: prices and consent, going on, scaling, its end."""
+
+import json
+import stat
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import yaml
+
+from kitlib.clusters.base import Shape
+from kitlib.errors import (
+    BadInput,
+    ClusterNotFound,
+    ClusterUnreachable,
+    PreflightFailed,
+    ProviderFailed,
+)
+
+from .made_up_cloud import Account, MoonCluster
+
+
+@pytest.fixture
+def account(monkeypatch, tmp_path):
+    """An empty account, files in a folder of the test's own, and nobody at the keyboard."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("TRAINYARD_BUDGET", raising=False)
+    there = Account()
+    monkeypatch.setattr(MoonCluster, "account", there, raising=False)
+    monkeypatch.setattr(MoonCluster, "clock", there.clock)
+    monkeypatch.setattr("clouds.cluster.release", lambda kube, about: there.calls.append(("release", about)))
+    return there
+
+
+def create(nodes=2, *, recreate=False, **options):
+    shape = Shape(nodes, options={"confirm": True} | options)
+    return MoonCluster.create("lab", shape, recreate=recreate)
+
+
+def test_a_cluster_is_created_remembered_and_reached_by_a_kubeconfig_without_a_secret(account):
+    cluster = create()
+    assert account.calls == [("create", part) for part in ("network", "cluster", "nodes")] + [
+        ("install", "addons")
+    ]
+    assert cluster.status["state"] == "active" and cluster.status["region"] == "moon-1"
+    assert [each["cluster"] for each in MoonCluster.existing()] == ["lab"]
+    assert "kit.connect('lab')" in MoonCluster.existing()[0]["why"]
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    assert config["users"][0]["user"]["exec"]["command"] == "moon-token"
+    assert stat.S_IMODE(cluster.kubeconfig.stat().st_mode) == 0o600
+    assert json.loads(cluster.kubeconfig.with_name("lab.json").read_text()) == {"region": "moon-1"}
+
+
+def test_nothing_is_created_unless_the_price_is_agreed_to_and_within_the_budget(account):
+    with pytest.raises(BadInput, match="agreed to"):
+        create(confirm=False)
+    with pytest.raises(BadInput, match="above the budget"):
+        create(budget=1)
+    assert account.calls == [] and MoonCluster.existing() == []
+
+
+def test_a_budget_counts_the_clusters_that_are_there_until_their_ends(account):
+    create(hours=10)
+    with pytest.raises(BadInput, match=r"beside \d+\.\d\d for what is there already"):
+        MoonCluster.create("other", Shape(2, options={"confirm": True, "budget": 6}))
+
+
+def test_a_preflight_that_fails_keeps_it_from_being_created_and_reports_the_same_beforehand(account):
+    with pytest.raises(PreflightFailed, match="5 nodes"):
+        create(nodes=6)
+    assert not MoonCluster.preflight("lab", Shape(6)).ok and MoonCluster.preflight("lab", Shape(5)).ok
+    assert account.calls == []
+
+
+def test_what_was_begun_is_gone_on_with_without_another_question(account):
+    account.faults["create", "nodes"] = ProviderFailed("no capacity", about="nodes", fix="another type")
+    with pytest.raises(ProviderFailed, match="no capacity"):
+        create()
+    account.faults.clear()
+    create(confirm=False)
+    assert account.calls.count(("create", "cluster")) == 1
+    assert account.described["lab"].state == "active"
+
+
+def test_existing_machines_do_not_change_and_recreate_deletes_them_first(account):
+    create()
+    with pytest.raises(BadInput, match="other machines"):
+        create(spot=True)
+    create(spot=True, recreate=True)
+    assert account.described["lab"].machines.spot
+    assert account.calls.count(("delete", "cluster")) == 1
+
+
+def test_options_and_names_are_checked_before_the_cloud_is_asked(account):
+    with pytest.raises(BadInput, match="has no option colour"):
+        create(colour="blue")
+    with pytest.raises(BadInput, match="letters and digits"):
+        MoonCluster.create("l/b", Shape(1))
+    with pytest.raises(BadInput, match="from 0.5 to 336"):
+        create(hours=1000)
+    assert account.calls == []
+
+
+def test_more_nodes_cost_and_fewer_do_not(account):
+    cluster = create()
+    with pytest.raises(BadInput, match="agreed to") as error:
+        cluster.scale(4)
+    assert "2 more nodes" in error.value.about
+    cluster.scale(4, confirm=True)
+    described = account.described["lab"]
+    account.described["lab"] = replace(described, machines=replace(described.machines, gpus=1))
+    assert cluster.training_gpus() == (1, 1, 1, 1)  # also of those that an autoscaler has removed
+    cluster.scale(0)
+    assert account.described["lab"].machines.count == 0
+    assert cluster.training_gpus() == ()
+    cluster.scale_up_to(3, confirm=True)
+    cluster.scale_up_to(1)
+    assert account.described["lab"].machines.count == 3
+    assert "5 of m5.xlarge, 2 more" in repr(cluster.check_quota(5, there=3))
+
+
+def test_its_end_moves_and_only_more_hours_cost(account):
+    cluster = create(hours=4)
+    with pytest.raises(BadInput, match="agreed to") as error:
+        cluster.extend(8)
+    assert "more hours of" in error.value.about
+    assert "ends at" in str(cluster.extend(2))
+    assert "ends at" in str(cluster.extend(8, confirm=True))
+    left = account.described["lab"].tags.expires - datetime.now(UTC)
+    assert left == pytest.approx(timedelta(hours=8), abs=timedelta(minutes=1))
+
+
+def test_it_is_deleted_with_what_kubernetes_created_and_verified(account):
+    cluster = create()
+    cluster.delete()
+    assert ("release", cluster.title) in account.calls
+    assert account.left() == [] and MoonCluster.existing() == []
+    cluster.delete()
+    assert cluster.status == {"name": "lab", "state": "absent"}
+
+
+def test_what_is_left_after_a_deletion_is_an_error_with_its_cost(account, monkeypatch):
+    cluster = create()
+    monkeypatch.setattr(MoonCluster, "_delete", classmethod(lambda *given: None))
+    with pytest.raises(
+        ProviderFailed, match=r"something is left.*cluster cluster-1 0.10 \$ an hour"
+    ) as error:
+        cluster.delete()
+    assert "docs/moon.md" in error.value.fix
+    assert [each["cluster"] for each in MoonCluster.existing()] == ["lab"], "it can be deleted again"
+
+
+def test_an_api_server_that_does_not_answer_is_explained_by_the_clouds_state(account):
+    cluster = create()
+    found = cluster.explain("connection refused")
+    assert isinstance(found, ClusterUnreachable) and "the Moon says it is active" in found.what
+    cluster.delete()
+    assert isinstance(cluster.explain("connection refused"), ClusterNotFound)
+    with pytest.raises(ClusterNotFound):
+        cluster.scale(3)
+
+
+def test_what_exists_of_it_is_a_table(account):
+    cluster = create()
+    rows = {each["what"]: each for each in cluster.resources()}
+    assert rows["cluster"]["costs"] == "0.10 $ an hour" and rows["nodes"]["id"] == "nodes-1"
+
+
+def test_gpus_lead_pods_to_their_nodes_and_others_prefer_the_training_nodes(account):
+    cluster = MoonCluster("lab", account)
+    assert cluster.pod_additions(gpus=1) == {}
+    assert "tolerations" not in cluster.pod_additions()
+    assert "trainyard/pool" in json.dumps(cluster.pod_additions())

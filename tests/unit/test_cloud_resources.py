@@ -1,0 +1,116 @@
+"""The kit's resources at the clouds: listed and deleted by tags, whoever created them; what clusters cost."""
+
+import pytest
+
+from clouds import resources
+from clouds.resources import Place
+from clouds.spec import ClusterInfo, Machines
+from kitlib.errors import BadInput, KitError, NotConfirmed, ProviderFailed
+
+from .made_up_cloud import PARTS, Account, MoonCluster, tags
+
+
+class Mute(MoonCluster):
+    """A cloud without credentials."""
+
+    @classmethod
+    def find_resources(cls, session, cluster=None):
+        raise ProviderFailed("no credentials were found", about="gke", fix="log in")
+
+    running_costs = find_resources
+
+
+@pytest.fixture
+def account(monkeypatch):
+    """Two complete clusters in an account that both clouds' names lead to."""
+    there = Account()
+    monkeypatch.setattr(MoonCluster, "account", there, raising=False)
+    monkeypatch.setattr(MoonCluster, "clock", there.clock)
+    providers = dict.fromkeys(("eks", "gke"), "tests.unit.made_up_cloud:MoonCluster")
+    monkeypatch.setattr(resources, "PROVIDERS", providers)
+    for name in ("lab", "other"):
+        there.things |= {(name, part): "active" for part in PARTS}
+        there.described[name] = ClusterInfo(tags(name), Machines("m5.xlarge", 2), where="moon-1")
+    return there
+
+
+def place(account, provider=MoonCluster):
+    return Place(provider, account)
+
+
+def test_resources_are_listed_with_owner_place_and_cost(account):
+    rows = list(resources.list_resources("eks"))
+    assert [(each["cluster"], each["what"]) for each in rows] == [
+        (name, part) for name in ("lab", "other") for part in PARTS
+    ]
+    assert rows[1]["owner"] == "ada" and rows[1]["where"] == "moon-1"
+    assert rows[1]["costs"] == "0.10 $ an hour"
+    assert {each["cluster"] for each in resources.list_resources("eks", cluster="lab")} == {"lab"}
+
+
+def test_a_cloud_that_does_not_answer_is_a_row_and_not_silence(account):
+    found, unanswered = resources.find([place(account), place(account, Mute)])
+    last = list(resources.table(found, unanswered))[-1]
+    assert last["what"] == "moon-1 could not be asked" and last["id"] == "no credentials were found"
+
+
+def test_where_no_cloud_answers_the_error_is_the_clouds(account):
+    with pytest.raises(KitError, match="no credentials"):
+        resources.find([place(account, Mute)])
+    with pytest.raises(KitError, match="no credentials"):
+        resources.list_resources(regions="nowhere")
+
+
+def test_a_cloud_that_there_is_not_is_refused(account):
+    with pytest.raises(BadInput, match="eks, gke"):
+        resources.list_resources("azure")
+    with pytest.raises(BadInput, match="no cluster is named"):
+        resources.delete_resources(clusters=[])
+
+
+def test_a_dry_run_deletes_nothing(account):
+    assert len(resources.delete_resources("eks")) == 6
+    assert account.left() == ["lab", "other"]
+
+
+def test_one_cluster_is_deleted_and_others_stay(account):
+    left = resources.delete_resources("eks", clusters="lab", dry_run=False, ask=pytest.fail)
+    assert len(left) == 0 and account.left() == ["other"]
+
+
+def test_more_than_one_cluster_has_to_be_typed_for(account):
+    asked = []
+    with pytest.raises(NotConfirmed):
+        resources.delete_resources("eks", dry_run=False, ask=lambda text: asked.append(text) or "no")
+    assert "2 clusters" in asked[0] and "lab (moon, moon-1)" in asked[0]
+    assert account.left() == ["lab", "other"]
+    resources.delete_resources("eks", dry_run=False, ask=lambda text: "delete")
+    assert account.left() == []
+
+
+def test_a_cluster_that_cannot_be_deleted_does_not_keep_the_others(account):
+    account.faults["delete", "network"] = ProviderFailed("in use", about="network", fix="wait")
+    with pytest.raises(ProviderFailed, match="in use; in use") as error:
+        resources.delete_resources("eks", dry_run=False, confirm=True)
+    assert error.value.about == "network, network" and "docs/clouds.md" in error.value.fix
+    assert account.calls.count(("delete", "cluster")) == 2
+
+
+def test_a_place_that_does_not_answer_keeps_a_deletion_from_passing_for_complete(account, monkeypatch):
+    both = [place(account), place(account, Mute)]
+    monkeypatch.setattr(resources, "places", lambda *given, **where: (both, []))
+    with pytest.raises(ProviderFailed, match="no credentials"):
+        resources.delete_resources(dry_run=False, confirm=True)
+    assert account.left() == []
+
+
+def test_costs_are_summed_over_clusters_and_shown_beside_the_budget(account):
+    table = resources.costs([place(account), place(account)], budget=20)
+    rows = {each["what"]: each for each in table}
+    assert list(rows) == ['cluster "lab" in moon-1', 'cluster "other" in moon-1', "together", "budget"]
+    one = float(rows['cluster "lab" in moon-1']["dollars an hour"])
+    assert float(rows["together"]["dollars an hour"]) == pytest.approx(2 * one, abs=0.02)
+    assert rows["budget"]["to its end"] == "20.00"
+    account.described["lab"] = ClusterInfo(tags(), Machines("z9.huge", 2), where="moon-1")
+    assert resources.costs([place(account)]).rows[-1][1].startswith("at least ")
+    assert "no credentials" in repr(resources.costs([place(account, Mute)]))

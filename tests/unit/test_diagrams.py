@@ -1,0 +1,25 @@
+"""The diagrams of docs and notebooks: pictures that were made from the text beside them."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted((ROOT / "docs" / "diagrams").glob("*.d2"))
+PAGES = [*(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").glob("*.ipynb")]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda each: each.stem)
+def test_a_picture_was_made_from_the_present_text(source):
+    picture = ROOT / "docs" / "images" / f"{source.stem}.svg"
+    hashed = hashlib.sha256(source.read_bytes()).hexdigest()
+    assert f"<!-- source: {hashed} -->" in picture.read_text(encoding="utf-8"), "make diagrams"
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda each: each.stem)
+def test_a_page_shows_each_diagram_with_words_for_those_who_do_not_see_it(source):
+    image = re.compile(rf"!\[([^\]]*)\]\([./a-z]*images/{source.stem}\.svg\)")
+    words = [found for page in PAGES for found in image.findall(page.read_text(encoding="utf-8"))]
+    assert words and all(len(each) > 60 for each in words)

@@ -1,0 +1,388 @@
+"""``kit.check``: each exercise is right with a solution, and tells typical wrong answers what is not yet."""
+
+import ast
+import linecache
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import exercises
+import kitlib as kit
+from exercises.checklist import Checklist, definitions
+from kitlib.errors import BadInput
+
+ROOT = Path(__file__).parents[2]
+AMDAHL = "def amdahl(share, workers):\n    return {}"
+DATASET = """
+    from pathlib import Path
+    import numpy
+    import torch
+    from PIL import Image
+    from torch.utils.data import Dataset
+
+    class Pictures(Dataset):
+        def __init__(self, root):
+            folders = sorted(each for each in Path(root).iterdir())
+            self.items = []
+            for label, folder in enumerate(folders):
+                self.items += [(path, label) for path in sorted(folder.iterdir())]
+
+        def __len__(self):
+            return len(self.items)
+
+        def __getitem__(self, index):
+            path, label = self.items[index]
+            pixels = torch.from_numpy(numpy.array(Image.open(path).convert("L")))
+            return pixels.unsqueeze(0).float() / 255, label
+"""
+SET_EPOCH = """
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    def train(images, rank, ranks, epochs):
+        sampler = DistributedSampler(images, num_replicas=ranks, rank=rank, seed=1)
+        loader = DataLoader(images, batch_size=8, sampler=sampler)
+        for epoch in range(epochs):
+            sampler.set_epoch(epoch)
+            for batch in loader:
+                yield epoch, batch
+"""
+ELASTIC = """
+    def train(state, images, rank, world_size, batch):
+        for step in range(state["step"], len(images) // batch):
+            whole = images[step * batch : (step + 1) * batch]
+            yield whole[rank::world_size]
+            state["step"] = step + 1
+"""
+CONFUSION = """
+    def confusion(labels, predictions, classes):
+        matrix = [[0] * classes for _ in range(classes)]
+        for label, prediction in zip(labels, predictions):
+            matrix[label][prediction] += 1
+        return matrix
+"""
+OPTIMIZER = """
+    import torch
+
+    def optimizer(parameters):
+        return torch.optim.SGD(parameters, lr=0.05)
+"""
+FLAGS = "--break-system-packages --no-cache-dir --constraint /opt/trainyard/constraints.txt"
+INSTRUCTION = f"RUN python -m pip install {FLAGS} einops==0.8.2"
+SOLUTIONS = {
+    "00": AMDAHL.format("1 / (1 - share + share / workers)"),
+    "04": DATASET,
+    "06": SET_EPOCH,
+    "07": ELASTIC,
+    "09": OPTIMIZER,
+    "11": CONFUSION,
+}
+# Notebook, what is replaced in the solution, by what, a check that fails then, and words of its advice.
+WRONG = [
+    ("00", "1 / (1 - share + share / workers)", "share * workers", "one worker", "should be 1"),
+    (
+        "00",
+        "1 / (1 - share + share / workers)",
+        "1 - share + share / workers",
+        "fully parallel",
+        "should be 4",
+    ),
+    (
+        "00",
+        "1 - share + share / workers",
+        "share + (1 - share) / workers",
+        "not parallel at all",
+        "should be 1",
+    ),
+    ("00", "1 / (1 - share + share / workers)", "None", "one worker", "returns None"),
+    ("00", "1 / (1 - share + share / workers)", "1 / 0", "one worker", "division by zero, in line 2"),
+    (
+        "00",
+        "return 1 / (1 - share + share / workers)",
+        "raise NotImplementedError",
+        "one worker",
+        "not written",
+    ),
+    ("04", "(Dataset)", "", "it is a Dataset", "derive"),
+    ("04", "len(self.items)", "3", "its length", "the number of folders"),
+    ("04", "label\n", "str(label)\n", "labels count", "an int"),
+    ("04", " / 255", "", "float tensor", "divide bytes by 255"),
+    ("04", ".unsqueeze(0)", "", "float tensor", "channels"),
+    ("04", "self.items[index]", "self.items[0]", "comes once", "use its index"),
+    ("04", "sorted(folder.iterdir())", "folder.iterdir()", "order is the same", "sort the files"),
+    ("04", "self.items[index]", "self.item[index]", "an item", "no attribute 'item', in line 19"),
+    ("04", "pixels.unsqueeze(0).float() / 255, label", "None", "an item", "dataset[0] is None"),
+    ("06", "            sampler.set_epoch(epoch)\n", "", "order of its own", "told the number of the epoch"),
+    ("06", "set_epoch(epoch)", "set_epoch(rank)", "each image once", "the same number"),
+    (
+        "06",
+        "            sampler.set_epoch(epoch)\n            for batch in loader:",
+        "            for batch in loader:\n                sampler.set_epoch(epoch)",
+        "order of its own",
+        "epochs 0 and 1",
+    ),
+    ("06", "set_epoch(epoch)", "set_epoch(0)", "order of its own", "epochs 0 and 1"),
+    ("06", "sampler=sampler", "shuffle=True", "each rank trains", "40"),
+    ("06", "seed=1", "seed=1, shuffle=False", "shuffled", "in the order of the data set"),
+    ("06", "yield epoch, batch", "return", "each rank trains", "keep the line that yields"),
+    ("07", 'range(state["step"], ', "range(", "goes on where it was", "begin at state"),
+    ("07", '            state["step"] = step + 1\n', "", "goes on where it was", "begin at state"),
+    ("07", "whole[rank::world_size]", "whole", "divide each step", "should take 4"),
+    ("07", "step * batch : (step + 1) * batch", "rank::world_size", "takes each image once", "of 48"),
+    (
+        "07",
+        '            yield whole[rank::world_size]\n            state["step"] = step + 1',
+        '            state["step"] = step + 1\n            yield whole[rank::world_size]',
+        "a worker was lost",
+        "after the yield",
+    ),
+    (
+        "07",
+        "            yield whole[rank::world_size]\n",
+        "",
+        "takes each image once",
+        "keep the line that yields",
+    ),
+    ("09", "torch.optim.SGD(parameters, lr=0.05)", "None", "an optimizer of PyTorch", "returns None"),
+    ("09", "lr=0.05", "lr=0.5, momentum=0.9", "8 updates old", "momentum"),
+    ("09", "lr=0.05", "lr=0.0001", "fresh gradients", "too low"),
+    ("09", "SGD(parameters", "SGD(list(parameters)[:1]", "all of them", "exactly these"),
+    ("11", "matrix[label][prediction]", "matrix[prediction][label]", "rows are the truth", "transposed"),
+    (
+        "11",
+        "[[0] * classes for _ in range(classes)]",
+        "[[0] * classes] * classes",
+        "counted once",
+        "one list",
+    ),
+    ("11", "range(classes)]", "range(max(labels) + 1)]", "a row and a column", "without images"),
+    ("11", "return matrix", "pass", "a row and a column", "returns None"),
+    ("11", "return matrix", "return 5", "a row and a column", "returns 5"),
+]
+
+
+def written(source):
+    """Execute a cell as a learner's process does; return what is passed to the checks."""
+    namespace = {}
+    text = textwrap.dedent(source)
+    linecache.cache["<your cell>"] = (len(text), None, text.splitlines(keepends=True), "<your cell>")
+    exec(compile(definitions(text), "<your cell>", "exec"), namespace)
+    return namespace
+
+
+def rows(notebook, source):
+    """Make the checks of an exercise in this process."""
+    exercise = exercises.load(notebook)
+    namespace = written(source)
+    (name,) = exercise.takes
+    answer = namespace.get(name) or namespace["Pictures"]
+    return Checklist(tuple(exercise.rows({name: answer})))
+
+
+def cell(source, monkeypatch):
+    """Execute a cell whose source can be read, as in a notebook."""
+    text = textwrap.dedent(source)
+    name = f"<cell {hash(text)}>"
+    monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(keepends=True), name))
+    namespace = {}
+    exec(compile(text, name, "exec"), namespace)
+    return namespace
+
+
+@pytest.mark.parametrize("notebook", SOLUTIONS)
+def test_a_solution_is_right(notebook):
+    found = rows(notebook, SOLUTIONS[notebook])
+    assert found, found
+
+
+@pytest.mark.parametrize(("notebook", "old", "new", "check", "advice"), WRONG)
+def test_a_wrong_answer_is_told_what_to_do(notebook, old, new, check, advice):
+    right = textwrap.dedent(SOLUTIONS[notebook])
+    old = textwrap.dedent(old) if old in right else old
+    source = textwrap.dedent(SOLUTIONS[notebook].replace(old, new))
+    assert source != right, "nothing was replaced"
+    found = rows(notebook, source)
+    failed = {row.name: row.advice for row in found if row.right is False}
+    assert any(check in name and advice in words for name, words in failed.items()), found
+
+
+def dockerfile(instruction, *, before="COPY trainers/"):
+    lines = (ROOT / "images" / "trainer" / "Dockerfile").read_text().splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith(before))
+    return lines[:place] + [instruction] + lines[place:]
+
+
+@pytest.mark.parametrize(
+    ("answer", "check", "advice"),
+    [
+        (dockerfile("RUN TODO"), "the shell runs it", "not found"),
+        (dockerfile("pip install einops"), "one instruction is new", "which instruction does"),
+        (dockerfile(f"RUN pip install {FLAGS} einops=0.8.2"), "always the same version", "einops==0.8.2"),
+        (dockerfile(f"RUN pip install {FLAGS} einops"), "always the same version", "pin it"),
+        (dockerfile("RUN pip install einops==0.8.2"), "keeps its torch", "--constraint"),
+        (dockerfile("RUN pip install einops==0.8.2"), "system's Python", "--break-system-packages"),
+        (dockerfile("RUN pip install einops==0.8.2"), "do not stay in the layer", "--no-cache-dir"),
+        (dockerfile(INSTRUCTION, before="ENV"), "does not install it again", "before COPY trainers/"),
+        (dockerfile(INSTRUCTION, before="COPY images"), "keeps its torch", "does not exist yet"),
+        (dockerfile("RUN pip install 'einops"), "the shell runs it", "the shell fails"),
+        (dockerfile("RUN pip download einops"), "the shell runs it", "it does not run pip install"),
+        (dockerfile("RUN while true; do :; done"), "the shell runs it", "does not end"),
+        ([INSTRUCTION], "one instruction is new", "is gone"),
+        (dockerfile("# RUN pip install einops"), "one instruction is new", "0 new instructions"),
+        (None, "one instruction is new", "None"),
+    ],
+)
+def test_a_wrong_instruction_is_told_what_to_do(answer, check, advice, monkeypatch):
+    monkeypatch.setattr("exercises.checks.dockerfile.SECONDS", 1)
+    found = kit.check("03", dockerfile=answer)
+    assert any(check in row.name and advice in row.advice for row in found if row.right is False), found
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [INSTRUCTION, INSTRUCTION.replace("python -m pip", "pip"), INSTRUCTION.replace(" /opt", "=/opt")],
+)
+def test_an_instruction_may_be_written_in_several_ways(instruction):
+    assert kit.check("03", dockerfile=dockerfile(instruction)), kit.check(
+        "03", dockerfile=dockerfile(instruction)
+    )
+
+
+# The process apart
+
+
+def test_a_function_of_a_cell_is_judged_in_a_process_of_its_own(monkeypatch):
+    source = SOLUTIONS["00"] + "\nraise SystemExit('only definitions of a cell are executed')"
+    monkeypatch.setattr("builtins.SystemExit", RuntimeError)
+    with pytest.raises(RuntimeError):
+        cell(source, monkeypatch)
+    amdahl = cell(SOLUTIONS["00"], monkeypatch)["amdahl"]
+    found = kit.check("00", amdahl=amdahl)
+    assert found, found
+    assert repr(found).splitlines()[-1] == "5 of 5 are right."
+
+
+@pytest.mark.parametrize(
+    ("answer", "advice"),
+    [
+        ("while True: pass", "not finished after 2 s of computing"),
+        ("__import__('time').sleep(1000)", "not finished"),
+        ("__import__('os')._exit(7)", "ended with status 7"),
+        ("raise ValueError('no')", "ValueError: no, in line 2"),
+        ("return undefined", "name 'undefined' is not defined"),
+    ],
+)
+def test_code_that_never_returns_or_breaks_the_process_is_named(answer, advice, monkeypatch):
+    monkeypatch.setattr(exercises.load("00"), "seconds", 2 if "not finished" in advice else 20)
+    amdahl = cell(f"def amdahl(share, workers):\n    {answer}", monkeypatch)["amdahl"]
+    first, *others = kit.check("00", amdahl=amdahl)
+    assert advice in first.advice
+    assert not any(row.right for row in others)
+
+
+@pytest.mark.parametrize("nonsense", [None, 3.0, "def amdahl(): pass", lambda share, workers: 1, len])
+def test_what_is_no_function_is_named(nonsense):
+    first, *_ = kit.check("00", amdahl=nonsense)
+    assert first.right is False
+    assert "write" in first.advice
+
+
+def test_the_arguments_of_a_check_are_named():
+    with pytest.raises(BadInput, match="(?s)13.*one of 00, 01"):
+        kit.check("13")
+    with pytest.raises(BadInput, match=r'kit.check\("00", amdahl=amdahl\)'):
+        kit.check("00", function=print)
+
+
+def test_each_notebook_has_an_exercise_to_write():
+    numbers = [path.name[:2] for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))]
+    assert sorted(exercises.EXERCISES) == numbers
+
+
+# The program of 05
+
+
+def functions(path):
+    tree = ast.parse(path.read_text())
+    return {each.name: ast.dump(each) for each in tree.body if isinstance(each, ast.FunctionDef)}
+
+
+def test_the_program_with_todos_is_that_of_one_process():
+    ours, theirs = (
+        functions(ROOT / "trainers" / "digits_single.py"),
+        functions(ROOT / "exercises" / "digits_todo.py"),
+    )
+    assert {name for name in ours if ours[name] != theirs.get(name)} == {"emit", "main"}
+
+
+TODO = {
+    1: '    dist.init_process_group("gloo")',
+    2: "    sampler, share = DistributedSampler(train), settings.batch_size // dist.get_world_size()\n"
+    "    loader = DataLoader(train, batch_size=share, sampler=sampler)",
+    3: "    model = DistributedDataParallel(model)",
+    4: "        sampler.set_epoch(epoch)",
+}
+
+
+def filled(**changes):
+    """Fill in the TODOs of the program, some of them otherwise."""
+    lines = []
+    for line in (ROOT / "exercises" / "digits_todo.py").read_text().splitlines():
+        todo = next((number for number in TODO if f"# TODO {number}" in line), None)
+        if todo is None and not line.startswith("    loader = "):
+            lines.append(line)
+        elif todo:
+            lines.append(changes.get(f"todo_{todo}", TODO[todo]))
+    return "\n".join(lines) + "\n"
+
+
+SINGLE = "    loader = DataLoader(train, batch_size=settings.batch_size, shuffle=True)"
+
+
+PROGRAMS = {
+    "solution": ({}, "", ""),
+    "alone": (
+        dict.fromkeys(("todo_1", "todo_3", "todo_4"), "") | {"todo_2": SINGLE},
+        "TODO 1",
+        "trains alone",
+    ),
+    "same images": ({"todo_2": SINGLE, "todo_4": ""}, "own share", "read by both ranks"),
+    "whole batch": (
+        {"todo_2": TODO[2].replace(" // dist.get_world_size()", "")},
+        "over both ranks",
+        "takes 6",
+    ),
+    "no wrapper": ({"todo_3": ""}, "TODO 3", "the weights differ"),
+    "no set_epoch": ({"todo_4": ""}, "TODO 4", "set_epoch"),
+    "misspelt": ({"todo_3": "    model = DDPP(model)"}, "its end", "'DDPP' is not defined"),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if number > 1 else [])
+        for number, name in enumerate(PROGRAMS)
+    ],
+)
+def test_the_program_is_trained_on_two_ranks(name, tmp_path):
+    changes, check, advice = PROGRAMS[name]
+    program = tmp_path / "my_digits.py"
+    program.write_text(filled(**changes))
+    found = kit.check("05", program=program)
+    if not check:
+        assert found, found
+    else:
+        assert any(check in row.name and advice in row.advice for row in found if row.right is False), found
+
+
+def test_a_program_without_changes_is_not_run():
+    first, *others = kit.check("05", program=ROOT / "exercises" / "digits_todo.py")
+    assert "as it was" in first.advice
+    assert not any(row.right for row in others)
+
+
+@pytest.mark.parametrize("program", [None, "no-such-file.py", 5])
+def test_a_program_that_is_no_file_is_named(program):
+    first, *_ = kit.check("05", program=program)
+    assert "should be the path of your file" in first.advice

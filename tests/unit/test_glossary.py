@@ -1,0 +1,44 @@
+"""The glossary has every term of the course, and every link to it resolves."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GLOSSARY = ROOT / "docs" / "glossary.md"
+HEADINGS = re.findall(r"^## (.+)$", GLOSSARY.read_text(encoding="utf-8"), flags=re.MULTILINE)
+# What a learner meets in the notebooks without an explanation beside it.
+TERMS = """
+    all-reduce; Amdahl's law; backend; batch; checkpoint; ConfigMap; container; control plane;
+    controller; CRD; data parallel; DDP; Deployment; digest; DistributedSampler; efficiency; elastic;
+    epoch; etcd; event; FSDP; gang scheduling; gloo; gradient; headless Service; heartbeat; image;
+    Indexed Job; Job; kubectl; kubelet; Kubernetes; label; layer; learning rate; limit; loss; manifest;
+    namespace; NCCL; node; operator; parameter server; PersistentVolume; PersistentVolumeClaim; pod;
+    preemption; PriorityClass; process group; PyTorchJob; quota; rank; RBAC; ReadWriteMany; registry;
+    rendezvous; replica; request; run; scheduler; Service; ServiceAccount; shared memory; speed-up;
+    staleness; state_dict; step; StorageClass; taint and toleration; task; torchrun; TrainJob; world
+    size
+"""
+
+
+def anchor(heading):
+    """Return a heading's anchor, as GitHub and Sphinx make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_the_terms_of_the_course_are_explained():
+    terms = [" ".join(each.split()) for each in TERMS.split(";")]
+    assert [each for each in terms if each not in HEADINGS] == []
+
+
+def test_terms_are_in_the_alphabets_order():
+    assert sorted(HEADINGS, key=str.lower) == HEADINGS
+
+
+@pytest.mark.parametrize("folder", ["notebooks", "docs", "localkube", "workshop", "."])
+def test_links_to_terms_resolve(folder):
+    anchors = {anchor(each) for each in HEADINGS}
+    for path in [*(ROOT / folder).glob("*.md"), *(ROOT / folder).glob("*.ipynb")]:
+        for target in re.findall(r"glossary\.md#([^)\s\"]+)\)", path.read_text(encoding="utf-8")):
+            assert target in anchors, f"{path.relative_to(ROOT)}: docs/glossary.md has no {target}"

@@ -1,0 +1,163 @@
+"""Programs and functions of a learner's own: what is sent, what is refused, and what runs on this machine."""
+
+import base64
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import kitlib as kit
+from kitlib.errors import BadInput, RunFailed
+from kitlib.jobs import sources
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A program with a package, a module and data beside it."""
+    (tmp_path / "utils").mkdir()
+    (tmp_path / "utils" / "__init__.py").write_text("")
+    (tmp_path / "utils" / "data.py").write_text("import helper\n")
+    (tmp_path / "helper.py").write_text("")
+    (tmp_path / "unused.py").write_text("")
+    (tmp_path / "config.yaml").write_text("lr: 0.1\n")
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "ä 1.png").write_bytes(b"\x89PNG\xff")
+    path = tmp_path / "train.py"
+    path.write_text("from utils.data import load\nimport torch\n")
+    return path
+
+
+def objects_of(job):
+    return {each["kind"]: each for each in job.objects}
+
+
+def fit(steps, name="mine"):
+    import torch
+
+    values = torch.arange(3)
+    print(f"{name}: loss {1 / steps}")
+    return values[steps]
+
+
+def test_packages_and_modules_beside_a_program_are_carried_at_their_paths(program):
+    made = objects_of(kit.IndexedJob(program, name="mine"))
+    data, (volume, *_) = made["ConfigMap"]["data"], made["Job"]["spec"]["template"]["spec"]["volumes"]
+    assert set(data) == {"train.py", "utils..__init__.py", "utils..data.py", "helper.py"}
+    items = {each["path"]: each["key"] for each in volume["configMap"]["items"]}
+    assert items["utils/data.py"] == "utils..data.py"
+
+
+def test_named_files_are_beside_the_program_and_in_the_working_directory(program):
+    made = objects_of(kit.IndexedJob(program, name="mine", files=["config.yaml", "pictures"]))
+    config_map, spec = made["ConfigMap"], made["Job"]["spec"]["template"]["spec"]
+    assert config_map["data"]["config.yaml"] == "lr: 0.1\n"
+    ((key, picture),) = config_map["binaryData"].items()
+    assert base64.b64decode(picture) == b"\x89PNG\xff" and key.isascii()
+    mounts = {each["mountPath"]: each.get("subPath") for each in spec["containers"][0]["volumeMounts"]}
+    assert mounts["/workspace/config.yaml"] == "config.yaml"
+    assert mounts["/workspace/pictures"] == "pictures"
+    assert "/trainyard/trainer" in mounts and "/workspace" in mounts
+
+
+def test_a_workspace_is_the_runs_own_folder_on_a_volume(program):
+    job = kit.IndexedJob(program, name="mine", workspace="shared")
+    spec = objects_of(job)["Job"]["spec"]["template"]["spec"]
+    (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "workspace"]
+    assert (mount["mountPath"], mount["subPath"]) == ("/workspace", "runs/mine")
+    (volume,) = [each for each in spec["volumes"] if each["name"] == "workspace"]
+    assert volume == {"name": "workspace", "persistentVolumeClaim": {"claimName": "shared"}}
+    assert job.claims == ("shared",)
+
+
+@pytest.mark.parametrize("kind", [kit.TorchElastic, kit.PyTorchJob, kit.ElasticJob, kit.TrainJob])
+def test_every_kind_of_job_takes_a_function_files_and_a_workspace(kind, program):
+    assert "import torch" in kind(fit, args={"steps": 2}).sources["fit.py"]
+    job = kind(program, files=["config.yaml"], workspace="shared")
+    assert "config.yaml" in job.sources
+    text = job.manifest()
+    assert "subPath: runs/" in text and "claimName: shared" in text
+    assert not re.search(r"- emptyDir: \{\}\n +name: workspace|- name: workspace\n +emptyDir", text)
+
+
+def test_what_is_too_large_says_which_files_and_the_way_out(program):
+    (program.parent / "big.bin").write_bytes(bytes(sources.CONFIG_MAP_BYTES))
+    with pytest.raises(BadInput, match=r"largest: big.bin 1,044,480") as error:
+        kit.IndexedJob(program, files=["big.bin"])
+    assert "volume.upload" in error.value.fix
+
+
+@pytest.mark.parametrize("file", ["absent.txt", "../elsewhere.txt", "."])
+def test_files_lie_beside_the_program(program, file):
+    (program.parent.parent / "elsewhere.txt").touch()
+    with pytest.raises(BadInput, match="no such file or folder beside"):
+        kit.IndexedJob(program, files=[file])
+
+
+def test_a_function_keeps_the_numbers_of_its_lines(tmp_path):
+    text = kit.IndexedJob(fit, args={"steps": 2}).sources["fit.py"]
+    own, sent = Path(__file__).read_text().splitlines(), text.splitlines()
+    line = own.index("    values = torch.arange(3)")
+    assert sent[line] == own[line]
+    assert text.endswith("fit(**{'steps': 2})\n")
+
+
+def test_a_function_that_is_defined_inside_another_keeps_its_texts():
+    def inner():
+        text = """first
+second"""
+        print(text)
+
+    exec(kit.IndexedJob(inner).sources["inner.py"], scope := {"__name__": "elsewhere"})
+    assert scope["inner"]() is None
+
+
+def test_names_from_outside_are_found_before_the_function_is_sent():
+    def train():
+        return textwrap.dedent("") + str([program for each in range(3)])
+
+    with pytest.raises(BadInput, match="uses program, textwrap from outside"):
+        kit.IndexedJob(train)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "words"),
+    [
+        (lambda: None, (), "no function that can be sent"),
+        (print, (), "no function that can be sent"),
+        (fit, {"epochs": 2}, "other arguments"),
+        (fit, ["--steps=2"], "arguments are a dict"),
+        (fit, {"steps": object()}, "a number, a text"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(function, args, words):
+    with pytest.raises(BadInput, match=words):
+        kit.IndexedJob(function, args=args)
+
+
+def test_arguments_belong_to_a_program_and_not_to_a_job(program):
+    with pytest.raises(BadInput, match="has its arguments already"):
+        kit.launch(kit.IndexedJob(program), nodes=3)
+
+
+def test_without_nodes_a_function_runs_in_this_process():
+    assert int(kit.launch(fit, nodes=0, args={"steps": 2})) == 2
+
+
+def test_without_nodes_processes_of_torchrun_run_here_and_are_measured():
+    run = kit.launch(fit, nodes=0, processes_per_node=2, args={"steps": 2, "name": "own"})
+    assert run.wait(timeout=120) is run
+    assert run.logs(rank=1) == "own: loss 0.5"
+    assert list(run.metrics().loss) == [0.5, 0.5]
+    assert "2 ranks" in repr(run.plot())
+    run.delete()
+
+
+def test_a_failure_here_names_the_learners_own_line():
+    run = kit.launch(fit, nodes=0, processes_per_node=1, args={"steps": 3})
+    line = Path(__file__).read_text().splitlines().index("    return values[steps]") + 1
+    with pytest.raises(RunFailed, match="rank 0 failed first: IndexError") as error:
+        run.wait(timeout=120)
+    assert f"line {line}, in fit" in error.value.detail
+    run.delete()
+    run.delete()

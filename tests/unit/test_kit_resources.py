@@ -1,0 +1,176 @@
+"""CPUs and GPUs of pods, of every kind of job, from the nodes of the cluster."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+
+import kitlib as kit
+from kitlib.errors import Rejected
+from kitlib.jobs.resources import NodeResources
+
+DIGITS, SERVED = "trainers/digits_ddp.py", "trainers/mnist_parameter_server.py"
+TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+WAYS = (kit.IndexedJob, kit.PyTorchJob, kit.TrainJob, kit.ElasticJob, kit.TorchElastic, kit.ParameterServer)
+
+
+def node(cpu="4", gpus="0", *, taints=(), ready="True", **spec):
+    conditions = [{"type": "Ready", "status": ready}]
+    allocatable = {"cpu": cpu, "nvidia.com/gpu": gpus}
+    return {
+        "metadata": {"name": "n"},
+        "spec": {"taints": list(taints), **spec},
+        "status": {"allocatable": allocatable, "conditions": conditions},
+    }
+
+
+class Api:
+    """Nodes, as Kubernetes lists them, or a refusal, and quotas."""
+
+    cluster, namespace = "lab", "attendee-ada"
+
+    def __init__(self, nodes, quotas=()):
+        self.nodes, self.quotas = nodes, quotas
+
+    def get_all(self, kind):
+        if kind == "Node" and self.nodes is None:
+            raise Rejected("forbidden", about="nodes", fix="ask", status=403)
+        return self.nodes if kind == "Node" else list(self.quotas)
+
+
+def cluster(*nodes, quotas=(), planned=(), listed=True):
+    return SimpleNamespace(
+        kube=Api(nodes if listed else None, quotas),
+        pod_additions=lambda *, gpus=0: {},
+        pod_annotations=lambda claims: {},
+        training_gpus=lambda: planned,
+        trainer_image=lambda: "registry.example/trainer@sha256:0",
+    )
+
+
+GPU_NODES = [node(cpu="3920m", gpus="1", taints=[TAINT])] * 4
+CPU_NODES = [node(cpu="3920m")] * 4
+
+
+def job_of(way, **arguments):
+    if way is kit.ParameterServer:
+        return way(SERVED, data="/data/mnist", volumes={"/data": "shared"}, name="lab", **arguments)
+    return way(DIGITS, name="lab", **arguments)
+
+
+def containers_of(job):
+    """Return containers of the pods that train, and those of all others."""
+    if isinstance(job, kit.ParameterServer):
+        (text,) = [each["data"] for each in job.objects if each["metadata"]["name"].endswith("-templates")]
+        pods = {role: json.loads(text[f"{role}.json"])["spec"]["containers"][0] for role in ("worker", "ps")}
+        return pods["worker"], [pods["ps"], job.objects[-1]["spec"]["template"]["spec"]["containers"][0]]
+    if isinstance(job, kit.TrainJob):
+        trainer = job.objects[-1]["spec"]["trainer"]
+        return trainer | {"resources": trainer["resourcesPerNode"]}, []
+    found = list(_containers(job.objects[-1]))
+    others = [each for item in job.objects if item["kind"] == "Pod" for each in item["spec"]["containers"]]
+    return found[0], [each for each in others if each["name"] == "store"]
+
+
+def _containers(item):
+    for key, value in item.items() if isinstance(item, dict) else enumerate(item):
+        if key == "containers":
+            yield from value
+        elif isinstance(value, dict | list):
+            yield from _containers(value)
+
+
+def variables(container):
+    return {each["name"]: each.get("value") for each in container.get("env", [])}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_worker_gets_a_gpu_and_no_cpu_limit_where_nodes_have_gpus(way):
+    worker, others = containers_of(job_of(way).on(cluster(*GPU_NODES)))
+    assert worker["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+    assert "NVIDIA_VISIBLE_DEVICES" not in variables(worker)
+    for each in others:
+        assert "nvidia.com/gpu" not in each["resources"].get("limits", {})
+        assert variables(each)["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("gpus", "nodes"), [(0, GPU_NODES), (None, CPU_NODES)])
+def test_a_worker_without_gpus_sees_none_and_has_its_share_of_the_cores(way, gpus, nodes):
+    spare = [node(cpu="3920m")] * 4
+    job = job_of(way, gpus=gpus).on(cluster(*nodes, *spare))
+    worker, others = containers_of(job)
+    assert "nvidia.com/gpu" not in job.manifest()
+    assert variables(worker)["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert worker["resources"]["limits"]["cpu"] in ("3920m", "1960m")  # 7 pods share the nodes of a server
+    assert all(variables(each)["NVIDIA_VISIBLE_DEVICES"] == "void" for each in others)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_only_workers_with_gpus_tolerate_the_taint_of_their_nodes(way):
+    tolerated = re.findall(r'key"?: "?nvidia.com/gpu', job_of(way, gpus=1).on(cluster()).manifest())
+    assert len(tolerated) in (1, 2, 5)  # master and worker; or four workers, and their template
+    assert "nvidia.com/gpu" not in job_of(way, gpus=0).on(cluster()).manifest()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pods", "processes", "gpus"),
+    [
+        (GPU_NODES, 4, 1, 1),
+        (GPU_NODES, 2, 2, 1),  # two processes share one
+        ([node(gpus="4")] * 2, 2, 4, 4),
+        ([node(gpus="4")], 4, 1, 1),
+        (GPU_NODES, 5, 1, 0),  # the fifth would wait forever
+        (CPU_NODES, 4, 1, 0),
+        ([node(gpus="8", taints=[{"key": "trainyard/simulated", "effect": "NoSchedule"}])], 1, 1, 0),
+        ([node(gpus="8", ready="False"), node(gpus="8", unschedulable=True)], 1, 1, 0),
+    ],
+)
+def test_gpus_are_counted_on_the_nodes_where_pods_may_run(nodes, pods, processes, gpus):
+    assert NodeResources.read(cluster(*nodes)).gpus_of_each(pods, processes=processes) == gpus
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pods", "processes", "limit"),
+    [
+        (CPU_NODES, 4, 1, "3920m"),
+        (CPU_NODES, 8, 1, "1960m"),
+        (CPU_NODES, 8, 2, "2"),  # a core for each process
+        ([node(cpu="1")] * 4, 4, 1, "1"),
+        (
+            [node(cpu="16", gpus="8", taints=[TAINT]), node(cpu="2")],
+            1,
+            1,
+            "2000m",
+        ),  # it cannot run on the first
+        ([], 4, 3, "3"),
+    ],
+)
+def test_cores_of_a_node_are_divided_by_the_pods_that_it_holds(nodes, pods, processes, limit):
+    assert NodeResources.read(cluster(*nodes)).cpu_limit(pods, processes=processes) == limit
+
+
+def test_tolerations_of_the_settings_count():
+    taint = {"key": "dedicated", "value": "training", "effect": "NoSchedule"}
+    there = cluster(node(gpus="2", taints=[taint]))
+    assert NodeResources.read(there).gpus_of_each(1) == 0
+    toleration = {"key": "dedicated", "operator": "Equal", "value": "training"}
+    assert NodeResources.read(there, [toleration]).gpus_of_each(1) == 1
+
+
+def test_an_attendee_who_may_not_list_nodes_has_the_gpus_of_the_quota():
+    quota = {"spec": {"hard": {"requests.nvidia.com/gpu": "2", "pods": "20"}}}
+    found = NodeResources.read(cluster(quotas=[quota], listed=False))
+    assert (found.gpus_of_each(2), found.gpus_of_each(3), found.cpu_limit(4)) == (1, 0, "1")
+
+
+def test_jobs_that_never_have_gpus_see_none():
+    job = kit.DatasetJob("mnist", volume="shared")
+    (container,) = job.objects[-1]["spec"]["template"]["spec"]["containers"]
+    assert variables(container)["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_gpus_of_nodes_that_an_autoscaler_would_add_count():
+    found = NodeResources.read(cluster(node(), node(gpus="1"), planned=(1, 1)))
+    assert (found.gpus_of_each(2), found.gpus_of_each(3)) == (1, 0)

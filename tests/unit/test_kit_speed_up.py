@@ -1,0 +1,74 @@
+"""Speed-up of runs: the median step, what it consists of, and the efficiency that follows."""
+
+import pytest
+
+from kitlib.errors import BadInput
+from kitlib.metrics.events import Event
+from kitlib.metrics.speed_up import StepTime, StepTimes, step_time
+from kitlib.widgets.speed_up_plot import plot_speed_up
+
+# Workers divide 400 ms of a step. 20 ms are not divided; the network takes 10 ms for two and 30 ms for four.
+STRONG = (StepTime(1, 64, 0.42, 0.4), StepTime(2, 32, 0.23, 0.2), StepTime(4, 16, 0.15, 0.1))
+WEAK = (StepTime(1, 64, 0.42, 0.4), StepTime(4, 64, 0.45, 0.4))
+
+
+def events(workers, *steps, every=1, batch_size=16, ms=None, rank=0):
+    """A rank's log; ``steps`` are the seconds at which they ended, None between two epochs."""
+    found = [Event("start", 0.0, rank, workers, {"batch_size": batch_size, "device": "cpu"})]
+    found += [Event("simulated_accelerator", 0.0, rank, workers, {"ms_per_image": ms})] if ms else []
+    epoch = number = 0
+    for at in steps:
+        if at is None:
+            epoch += 1
+            continue
+        found.append(Event("step", at, rank, workers, {"step": number, "epoch": epoch}))
+        number += every
+    return found
+
+
+def test_a_slow_step_and_the_pause_between_epochs_do_not_move_a_runs_step_time():
+    measured = step_time(events(4, 1.0, 1.5, 2.0, 9.0, None, 20.0, 20.5), run="x")
+    assert measured == StepTime(4, 16, 0.5)
+    assert measured.images_per_s == 4 * 16 / 0.5
+
+
+def test_steps_that_are_not_logged_are_counted_and_other_ranks_are_not():
+    others = events(2, 1.0, 7.0, every=5, rank=1)
+    assert step_time(others + events(2, 1.0, 3.0, 5.0, every=5, ms=3), run="x") == StepTime(
+        2, 16, 0.4, 16 * 0.003
+    )
+
+
+@pytest.mark.parametrize("found", [events(1, 1.0), events(1, 1.0, 2.0, batch_size=None), []])
+def test_a_run_that_says_too_little_is_named_with_what_to_do(found):
+    with pytest.raises(BadInput, match=r"(?s)run short: .*--log-every=1"):
+        step_time(found, run="short")
+
+
+def test_a_batch_that_is_divided_follows_amdahls_law_less_the_network():
+    speed = StepTimes(STRONG)
+    assert speed.simulated
+    assert speed.not_divided == pytest.approx(0.02)
+    assert [speed.network(each) for each in STRONG] == pytest.approx([0, 0.01, 0.03])
+    assert [speed.speed_up(each) for each in STRONG] == pytest.approx([1, 0.42 / 0.23, 0.42 / 0.15])
+    # Amdahl: 1 / (s + (1 - s) / n) with s = 20 / 420.
+    amdahl = [1 / (20 / 420 + 400 / 420 / n) / n for n in (1, 2, 4)]
+    assert [speed.amdahl(each) for each in STRONG] == pytest.approx(amdahl)
+
+
+def test_batches_that_grow_with_the_workers_lose_to_the_network_alone():
+    speed = StepTimes(WEAK)
+    assert speed.amdahl(WEAK[1]) == pytest.approx(1)
+    assert speed.efficiency(WEAK[1]) == pytest.approx(0.42 / 0.45)
+    assert speed.network(WEAK[1]) == pytest.approx(0.03)
+
+
+def test_it_shows_a_row_for_each_run_and_without_a_simulation_nothing_that_is_not_measured():
+    assert "4        16               150.0      426.7     2.8       70            100.0" in repr(
+        StepTimes(STRONG)
+    )
+    assert StepTimes(STRONG).table()[0]["efficiency %"] == 100
+    raw = StepTimes((StepTime(1, 64, 0.01), StepTime(4, 16, 0.02)))
+    assert "network ms" not in raw.table().columns
+    assert plot_speed_up(raw).words == "Speed-up, cpu: 1.00 with 1, 0.50 with 4"
+    assert plot_speed_up(StepTimes(STRONG)).words.startswith("Speed-up, simulated accelerator: 1.00 with 1")

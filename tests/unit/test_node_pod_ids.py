@@ -1,0 +1,35 @@
+"""The users and groups of pods on the host."""
+
+import pytest
+
+from localkube.host import IdRanges
+from localkube.kubelet.pods.pod_ids import PodIds
+from localkube.runtime.client import RuntimeCallError
+from localkube.runtime.container_spec import LinuxIdMapping
+
+FEW = IdRanges(first=1000, size=10, count=3, idmap=True)
+
+
+def test_each_pod_has_a_range_that_a_kubelet_finds_again_after_its_restart(tmp_path):
+    ids = PodIds(FEW, pods=tmp_path)
+    given = {uid: ids.of(uid) for uid in ("a", "b", "c")}
+    assert {each.host_id for each in given.values()} == {1000, 1010, 1020}
+    assert {each.size for each in given.values()} == {10}
+    again = PodIds(FEW, pods=tmp_path)
+    assert {uid: again.of(uid) for uid in given} == given
+
+
+def test_a_range_is_free_again_when_its_pod_has_gone(tmp_path):
+    ids = PodIds(FEW, pods=tmp_path)
+    given = [ids.of(uid) for uid in ("a", "b", "c")]
+    with pytest.raises(RuntimeCallError, match="all 3 ranges of user ids are in use"):
+        ids.of("d")
+    ids.release("b")
+    assert ids.of("d") == given[1]
+
+
+def test_without_idmapped_mounts_pods_share_a_range_and_without_root_they_have_the_users_id(tmp_path):
+    shared = PodIds(IdRanges(first=1000, size=10), pods=tmp_path)
+    assert shared.of("a") == shared.of("b") == LinuxIdMapping(0, 1000, 10)
+    assert PodIds(pods=tmp_path).of("a") == LinuxIdMapping(0, 0, 1)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,122 @@
+"""Build the course as a web site in build/site: README, executed notebooks, docs and API.
+
+Run by ``make site`` in an environment of its own. Notebooks come with their outputs from ``reports/``, where
+``make run`` leaves them; one that was not executed is shown without.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "docs/*.md",
+    "localkube/README.md",
+    "workshop/README.md",
+    "notebooks/*.ipynb",
+)
+CHAPTERS = (
+    ("The course", ("notebooks/*.ipynb",)),
+    ("Background", ("docs/glossary.md", "docs/trainers.md", "docs/datasets.md", "docs/elastic.md")),
+    ("Teaching", ("docs/instructors-guide.md", "docs/walk-throughs.md", "workshop/README.md")),
+)
+# A link in Markdown whose target is a file or folder of the repository.
+LINK = re.compile(r"\[([^\]\n]+)\]\(((?![a-z]+:|#)[^)\s#]+)(#[^)\s]*)?\)")
+
+
+def build(output: Path, reports: Path) -> None:
+    """Collect the pages, and let Sphinx build the site; a warning of Sphinx is an error.
+
+    Args:
+        output: The site's folder, written anew.
+        reports: Executed notebooks, with the names of those in ``notebooks/``.
+
+    Raises:
+        CalledProcessError: Sphinx found something wrong, and said what.
+    """
+    source = output.with_name(output.name + "-source")
+    for folder in filter(Path.exists, (source, output)):
+        shutil.rmtree(folder)
+    pages = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
+    names = {path.relative_to(ROOT).as_posix() for path in pages}
+    for path in pages:
+        copy_page(path, source, reports, names)
+    with (source / "index.md").open("a", encoding="utf-8") as index:
+        index.write(contents(names))
+    shutil.copytree(ROOT / "docs" / "images", source / "docs" / "images")
+    shutil.copytree(ROOT / "docs" / "images", source / "extra" / "docs" / "images")
+    shutil.copy(ROOT / "tools" / "site_settings.py", source / "conf.py")
+    words = ["-W", "--keep-going", "-q", "-b", "html", str(source), str(output)]
+    subprocess.run([sys.executable, "-m", "sphinx", *words], check=True)
+
+
+def copy_page(path: Path, source: Path, reports: Path, names: set[str]) -> None:
+    """Copy a page, a notebook as it was executed, with links that lead somewhere in the site."""
+    executed, here = reports / path.name, path.relative_to(ROOT).parent
+    found = executed if path.suffix == ".ipynb" and executed.exists() else path
+    goal = source / page_name(path.relative_to(ROOT).as_posix())
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    text = LINK.sub(lambda link: linked(link, here, names), found.read_text(encoding="utf-8"))
+    goal.write_text(text, encoding="utf-8")
+
+
+def page_name(name: str) -> str:
+    return "index.md" if name == "README.md" else name
+
+
+def linked(found: re.Match, here: Path, names: set[str]) -> str:
+    """Let a link lead to a page, an image or a heading; of what the site has not, the words stay."""
+    words, target, heading = found[1], found[2], found[3] or ""
+    parts: list[str] = []
+    for part in (*here.parts, *target.split("/")):
+        if part == "..":
+            parts.pop()
+        elif part != ".":
+            parts.append(part)
+    name = "/".join(parts)
+    if name in names:
+        up = "../" * len(here.parts)
+        return f"[{words}]({up}{page_name(name)}{heading})"
+    return found[0] if name.startswith("docs/images/") else words
+
+
+def contents(names: set[str]) -> str:
+    """Write the site's table of contents; pages that no chapter names come last."""
+    rest, blocks = names - {"README.md"}, []
+    chapters = [*CHAPTERS, ("Reference", ("*",))]
+    for title, patterns in chapters:
+        of_chapter = [
+            name for each in patterns for name in sorted(rest) if Path(name).match(each) or each == "*"
+        ]
+        rest -= set(of_chapter)
+        lines = "\n".join(map(entry, of_chapter))
+        blocks.append(f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n{lines}\n```\n")
+    return "".join(blocks)
+
+
+def entry(name: str) -> str:
+    """Name a page in the table of contents: a notebook with its number, and all others by their headings."""
+    if not name.endswith(".ipynb"):
+        return name
+    heading = json.loads((ROOT / name).read_text(encoding="utf-8"))["cells"][0]["source"][0]
+    return f"{Path(name).name[:2]} {heading.lstrip('# ').strip()} <{name}>"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "site")
+    parser.add_argument("--reports", type=Path, default=ROOT / "reports")
+    given = parser.parse_args()
+    build(given.output.resolve(), given.reports.resolve())
+    print(f"{given.output / 'index.html'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""Sphinx's settings for the course's web site (``build_site.py``)."""
+
+project = "Trainyard"
+html_title = "Trainyard"
+author = ""
+copyright = "the Trainyard authors, Apache-2.0"  # noqa: A001 - Sphinx's name
+extensions = ["myst_nb"]
+exclude_patterns = ["extra"]
+nb_execution_mode = "off"  # they were executed on a cluster
+nb_merge_streams = True
+myst_heading_anchors = 4
+myst_enable_extensions = ["html_image"]
+html_theme = "sphinx_book_theme"
+html_theme_options = {"show_toc_level": 2, "home_page_in_toc": True, "navbar_persistent": []}
+html_extra_path = ["extra"]
+html_show_sourcelink = False

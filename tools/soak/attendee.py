@@ -1,0 +1,341 @@
+"""What an attendee does: objects, jobs, exec, logs and port-forwards, with their own kubeconfig alone."""
+
+import contextlib
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from kitlib.errors import KitError, Rejected
+from kitlib.k8s.client import Kube
+from kitlib.k8s.manifests import Object
+from soak.ledger import ABSENT, Ledger
+
+DESK = "desk"
+PORT = 8000
+LABELS = {"soak": "yes"}
+MOST_JOBS, MOST_OBJECTS = 4, 40
+ANSWER_SECONDS = 30
+# A pod that a lost node takes with it is replaced at once: the soak has no five minutes to wait.
+AT_ONCE = [
+    {
+        "key": f"node.kubernetes.io/{taint}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": 5,
+    }
+    for taint in ("unreachable", "not-ready")
+]
+# Numbers its lines, so that a gap in its log shows, and answers on a port.
+PROGRAM = f"""
+import http.server, itertools, threading, time
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *words):
+        pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", {PORT}), Answer)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+for number in itertools.count():
+    print("line", number, flush=True)
+    time.sleep(1)
+"""
+
+
+class Broken(Exception):
+    """Something was promised, and does not hold."""
+
+
+class Attendee:
+    """One of those who share the cluster.
+
+    Args:
+        name: Theirs.
+        kubeconfig: Theirs.
+        kubectl: The command of kubectl, for what is forwarded.
+        ledger: Of all attendees.
+    """
+
+    def __init__(self, name: str, kubeconfig: Path, *, kubectl: list[str], ledger: Ledger) -> None:
+        self.name = name
+        self.kube = Kube(kubeconfig, cluster="soak")
+        self.namespace = self.kube.namespace
+        self._kubectl = [*kubectl, "--kubeconfig", str(kubeconfig)]
+        self._ledger = ledger
+        self._gaps: list[tuple[str, str]] = []
+        self._lock = threading.Lock()  # what concerns one object comes one after the other
+
+    def move_in(self) -> None:
+        """Create what an attendee has all the time: a claim, and a pod that a Deployment keeps."""
+        self.kube.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": "work"},
+                "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+            }
+        )
+        spec = _pod_spec(["python", "-u", "-c", PROGRAM]) | {"tolerations": AT_ONCE}
+        self.kube.create(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": DESK},
+                "spec": {
+                    "selector": {"matchLabels": {"app": DESK}},
+                    "template": {"metadata": {"labels": {"app": DESK}}, "spec": spec},
+                },
+            }
+        )
+
+    def act(self, what: str, number: int, pick: float) -> str:
+        """Do something; return what came of it.
+
+        Args:
+            what: A kind of the plan's lane "attendees".
+            number: Of the disturbance, for names.
+            pick: Between 0 and 1, which object.
+
+        Raises:
+            KitError: It could not be done, as a component was away just then.
+            Broken: It was done wrongly.
+        """
+        match what:
+            case "create":
+                return self._create_object(f"object-{number}", f"{what} {number}")
+            case "update":
+                return self._on_one("ConfigMap", pick, lambda name: self._update(name, f"{what} {number}"))
+            case "delete":
+                return self._on_one("ConfigMap", pick, lambda name: self._delete("ConfigMap", name))
+            case "job":
+                return self._create_job(f"job-{number}", seconds=round(20 * pick**3))
+            case "delete job":
+                return self._on_one("Job", pick, lambda name: self._delete("Job", name))
+            case "exec":
+                return self.execute(f"said-{number}")
+            case "logs":
+                return self.follow(seconds=5 + 40 * pick)
+            case "port-forward":
+                return self.forward(seconds=20 * pick)
+        raise ValueError(what)
+
+    # Objects.
+
+    def _create_object(self, name: str, content: str) -> str:
+        if len(self._ledger.usable(self.namespace, "ConfigMap")) >= MOST_OBJECTS:
+            return self._on_one("ConfigMap", 0, lambda name: self._delete("ConfigMap", name))
+        item = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "labels": LABELS},
+            "data": {"content": content},
+        }
+        return self._request("ConfigMap", name, content, lambda: self.kube.create(item))
+
+    def _update(self, name: str, content: str) -> str:
+        version = self.kube.get("ConfigMap", name)["metadata"]["resourceVersion"]
+        change = {"metadata": {"resourceVersion": version}, "data": {"content": content}}
+        return self._request("ConfigMap", name, content, lambda: self.kube.patch("ConfigMap", name, change))
+
+    def _delete(self, kind: str, name: str) -> str:
+        return self._request(kind, name, ABSENT, lambda: self.kube.delete(kind, name))
+
+    def _create_job(self, name: str, *, seconds: int) -> str:
+        if len(self._ledger.usable(self.namespace, "Job")) >= MOST_JOBS:
+            return self._on_one("Job", 0, lambda name: self._delete("Job", name))
+        script = f"echo begun; sleep {seconds}; until touch /claim/{name}; do sleep 1; done; echo done"
+        item = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": name, "labels": LABELS},
+            "spec": {
+                "backoffLimit": 1000,
+                "template": {
+                    "spec": _pod_spec(["sh", "-c", script])
+                    | {"restartPolicy": "OnFailure", "tolerations": AT_ONCE}
+                },
+            },
+        }
+        return self._request("Job", name, name, lambda: self.kube.create(item))
+
+    def _on_one(self, kind: str, pick: float, act: Callable[[str], str]) -> str:
+        with self._lock:
+            names = self._ledger.usable(self.namespace, kind)
+            return act(names[int(pick * len(names))]) if names else f"there is no {kind}"
+
+    def _request(self, kind: str, name: str, content: str | None, send: Callable[[], object]) -> str:
+        key = (self.namespace, kind, name)
+        before = self._ledger.possible(key)
+        self._ledger.sent(key, content)
+        try:
+            send()
+        except Rejected as error:
+            if error.status < 500:
+                self._ledger.refused(key, content, before)
+            else:
+                self._ledger.lost(key, content)
+            raise
+        except KitError:
+            self._ledger.lost(key, content)
+            raise
+        self._ledger.answered(key, content)
+        return name
+
+    def objects(self) -> dict[tuple[str, str, str], str]:
+        """Return what there is of this attendee, by key of the ledger."""
+        found = {}
+        for kind in ("ConfigMap", "Job"):
+            for item in self.kube.get_all(kind, labels="soak=yes"):
+                name = item["metadata"]["name"]
+                content = item["data"]["content"] if kind == "ConfigMap" else name
+                found[self.namespace, kind, name] = content
+        return found
+
+    def unfinished(self) -> list[str]:
+        """Return what has not come to its end yet: jobs that have not succeeded, a desk that is not ready."""
+        jobs = [
+            f"{self.namespace}/{item['metadata']['name']}: {item.get('status')}"
+            for item in self.kube.get_all("Job", labels="soak=yes")
+            if not item.get("status", {}).get("succeeded")
+        ]
+        desk = self.kube.get("Deployment", DESK).get("status", {})
+        return jobs + ([] if desk.get("readyReplicas") == 1 else [f"{self.namespace}/{DESK}: {desk}"])
+
+    def missing_files(self) -> list[str]:
+        """Return the jobs that have succeeded and whose file is not on the claim."""
+        there = set(self.kube.execute(self._desk(), ["ls", "/claim"], container="main").split())
+        done = {item["metadata"]["name"] for item in self.kube.get_all("Job", labels="soak=yes")}
+        return [f"{self.namespace}: no file of {name}" for name in sorted(done - there)]
+
+    def clear(self) -> None:
+        """Delete the jobs, the objects and the pods that have ended; the desk stays."""
+        for kind in ("Job", "ConfigMap"):
+            for item in self.kube.get_all(kind, labels="soak=yes"):
+                self._delete(kind, item["metadata"]["name"])
+        for item in self.kube.get_all("Pod"):
+            if item["status"].get("phase") in ("Failed", "Succeeded"):
+                self.kube.delete("Pod", item["metadata"]["name"])
+        self.kube.execute(self._desk(), ["sh", "-c", "rm -f /claim/job-*"], container="main")
+
+    def pods(self) -> list[str]:
+        """Return the names of all pods."""
+        return [item["metadata"]["name"] for item in self.kube.get_all("Pod")]
+
+    # Streams.
+
+    def execute(self, word: str) -> str:
+        """Run a command in the desk's pod."""
+        said = self.kube.execute(self._desk(), ["echo", word], container="main")
+        if said.strip() != word:
+            raise Broken(f"{self.namespace}: exec of `echo {word}` wrote {said!r}")
+        return "wrote it"
+
+    def follow(self, *, seconds: float) -> str:
+        """Follow the desk's log for a while: its lines are numbered, see `unexplained_gaps`."""
+        name = self._desk()
+        stream = self.kube.stream(
+            f"{self.kube.path('Pod', name)}/log", about=f"the log of {name}", params={"follow": "true"}
+        )
+        end = threading.Timer(seconds, stream.close)
+        end.start()
+        try:
+            return f"{count_lines(stream, about=self.namespace)} lines"
+        except Broken as error:
+            self._gaps.append((name, str(error)))
+            return str(error)
+        finally:
+            end.cancel()
+            stream.close()
+
+    def unexplained_gaps(self) -> list[str]:
+        """Return the gaps in logs that no Event announces: what a full disk loses, one does."""
+        said = [
+            each["involvedObject"]["name"]
+            for each in self.kube.get_all("Event", fields="reason=LogLost")
+            if each["involvedObject"]["kind"] == "Pod"
+        ]
+        return [gap for pod, gap in self._gaps if pod not in said]
+
+    def forward(self, *, seconds: float) -> str:
+        """Forward a port of the desk's pod, request something, and stay connected for a while."""
+        command = [*self._kubectl, "port-forward", f"pod/{self._desk()}", f":{PORT}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            killer = threading.Timer(ANSWER_SECONDS + seconds, process.kill)
+            killer.start()
+            try:
+                line = process.stdout.readline()
+                if " -> " not in line:
+                    return f"could not be done: {process.stderr.read().strip()[-200:]}"
+                port = line.split(" -> ")[0].rsplit(":", 1)[1]
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=ANSWER_SECONDS) as answer:
+                    status = answer.status
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(seconds)
+                return f"HTTP {status}"
+            except OSError as error:
+                return f"could not be done: {error}"
+            finally:
+                killer.cancel()
+                process.kill()
+
+    def _desk(self) -> str:
+        for item in self.kube.get_all("Pod", labels=f"app={DESK}"):
+            ready = [each for each in item["status"].get("conditions", []) if each["type"] == "Ready"]
+            if ready and ready[0]["status"] == "True" and "deletionTimestamp" not in item["metadata"]:
+                return item["metadata"]["name"]
+        raise KitError("no pod of the desk is ready", about=self.namespace, fix="wait")
+
+
+def count_lines(lines: Iterable[str], *, about: str) -> int:
+    """Count the lines of `PROGRAM`.
+
+    Raises:
+        Broken: One is missing, comes twice, or is not whole.
+    """
+    before, count = None, 0
+    for line in lines:
+        word, _, number = line.partition(" ")
+        if word != "line" or not number.isdecimal() or before not in (None, int(number) - 1):
+            raise Broken(f"{about}: in the log, line {before} is followed by {line!r}")
+        before, count = int(number), count + 1
+    return count
+
+
+def _pod_spec(command: list[str]) -> Object:
+    """Return the spec of a pod that has the attendee's claim at /claim."""
+    return {
+        "terminationGracePeriodSeconds": 1,
+        "containers": [
+            {
+                "name": "main",
+                "image": "python",
+                "command": command,
+                "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+                "volumeMounts": [{"name": "work", "mountPath": "/claim"}],
+            }
+        ],
+        "volumes": [{"name": "work", "persistentVolumeClaim": {"claimName": "work"}}],
+    }
+
+
+def wait_until_done(
+    look: Callable[[], list[str]], *, seconds: float, say: Callable[[dict], None]
+) -> list[str]:
+    """Look until nothing is left, or nothing has changed for so long; return what is left."""
+    left, deadline = None, time.monotonic() + seconds
+    while True:
+        try:
+            now = look()
+        except KitError as error:
+            now = [str(error)]
+        if not now:
+            return []
+        if now != left:
+            left, deadline = now, time.monotonic() + seconds
+            say({"what": "wait", "for": now[:5]})
+        if time.monotonic() > deadline:
+            return now
+        time.sleep(1)

@@ -1,0 +1,107 @@
+"""Clusters that are created and deleted again and again, and what is left of them on the machine."""
+
+import gc
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import psutil
+
+import kitlib as kit
+from localkube.paths import ClusterPaths
+from soak.footprint import Footprint, runs
+from soak.resources import words_of
+
+NAME, NODES = "churn", 2
+
+
+@dataclass(frozen=True)
+class MachineCounts:
+    """What there is on the machine, of anybody; more of it than before is looked at.
+
+    Attributes:
+        processes: Command lines that name the home.
+        files: Below the home and the directory of temporary files.
+        mounts: That name the home; others on the machine come and go.
+        descriptors: Of this process.
+    """
+
+    processes: tuple[str, ...]
+    files: tuple[str, ...]
+    mounts: tuple[str, ...]
+    descriptors: int
+
+    @classmethod
+    def of(cls, home: Path, scratch: Path) -> "MachineCounts":
+        gc.collect()  # the connections of a client that nobody holds any more
+        lines = [" ".join(words_of(each)) for each in psutil.process_iter() if runs(each)]
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        files = [str(path) for place in (home, scratch) for path in place.rglob("*") if path.is_file()]
+        return cls(
+            processes=tuple(line for line in lines if str(home) in line),
+            files=tuple(sorted(files)),
+            mounts=tuple(line for line in mounts if str(home) in line),
+            descriptors=psutil.Process().num_fds(),
+        )
+
+    def more_than(self, before: "MachineCounts") -> list[str]:
+        """Return in words what there is more of than before."""
+        found = []
+        for name in (each.name for each in fields(self)):
+            old, new = getattr(before, name), getattr(self, name)
+            if isinstance(new, int) and new > old:
+                found.append(f"{name}: {old} became {new}")
+            if isinstance(new, tuple):
+                found += [f"{name}: {each}" for each in new if each not in old]
+        return found
+
+
+def churn(cycles: int, *, home: Path, say: Callable[[dict], None]) -> dict:
+    """Create and delete a cluster so many times, with a pod in it; return the verdict."""
+    problems, took = [], []
+    with tempfile.TemporaryDirectory(prefix="trainyard-churn-") as scratch:
+        os.environ |= {"XDG_STATE_HOME": str(home), "TMPDIR": scratch}
+        before = None
+        for number in range(1, cycles + 1):
+            begun = time.monotonic()
+            left = cycle(ClusterPaths(NAME).root)
+            took.append(time.monotonic() - begun)
+            now = MachineCounts.of(home, Path(scratch))
+            before = before or now  # what is made once is made in the first
+            left += now.more_than(before)
+            problems += [f"cycle {number}: {each}" for each in left]
+            say({"what": "cycle", "number": number, "seconds": round(took[-1], 1), "left": left})
+    tenth = max(1, cycles // 10)
+    return {
+        "cycles": cycles,
+        "seconds": {"first": _median(took[:tenth]), "last": _median(took[-tenth:])},
+        "problems": problems,
+    }
+
+
+def cycle(root: Path) -> list[str]:
+    """Create a cluster, run a pod, delete the cluster; return what is left of it."""
+    cluster = kit.create_cluster("local", name=NAME, nodes=NODES, warm=False)
+    try:
+        container = {"name": "main", "image": "busybox", "command": ["sleep", "600"]}
+        cluster.kube.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "steady"},
+                "spec": {"containers": [container]},
+            }
+        )
+        cluster.kubectl("wait --for=condition=Ready pod/steady --timeout=120s")
+        footprint = Footprint.of(root)
+    finally:
+        cluster.delete()
+    return footprint.left()
+
+
+def _median(values: Iterable[float]) -> float:
+    return round(statistics.median(values), 1)

@@ -1,0 +1,110 @@
+"""Faults of the cluster itself: killed components, nodes off or isolated, a full disk, short certificates."""
+
+import contextlib
+import errno
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+
+import kitlib as kit
+from kitlib.errors import KitError
+from localkube.controlplane import certificates, renewal
+from localkube.controlplane.certificates import LEAF_DAYS
+from localkube.errors import LocalClusterError
+from soak import resources
+from soak.plan import UNDO
+
+BRING_BACK = {"stop": "start", "isolate": "reconnect"}
+SHORT = timedelta(minutes=15)
+CHUNK = 16 * 2**20
+
+
+class Faults:
+    """Does what the lanes of the plan say, but for the attendees'.
+
+    Args:
+        cluster: Which.
+        root: Its directory.
+        disk: The directory of the file system that is filled; None where it is not the soak's own.
+    """
+
+    def __init__(self, cluster: kit.Cluster, root: Path, *, disk: Path | None) -> None:
+        self.cluster, self.root = cluster, root
+        self._ballast = disk / "ballast" if disk else None
+        self._out = ""  # the node that is stopped or isolated
+        self.nodes = sorted(each["node"] for each in cluster.nodes())
+
+    def do(self, lane: str, what: str, pick: float) -> str:
+        """Do one thing; return what it concerned."""
+        match lane, what:
+            case (("components" | "kubelet"), name):
+                return self._kill(name)
+            case "nodes", ("stop" | "isolate"):
+                self._out = self.nodes[int(pick * len(self.nodes))]
+                self.cluster._switch(what, self._out)
+                return self._out
+            case "nodes", _:
+                self.cluster._switch(BRING_BACK[what.removeprefix(UNDO)], self._out)
+                return self._out
+            case "certificates", "shorten":
+                return self._shorten()
+            case "certificates", _:
+                self._renew()
+                return "renewed"
+            case "disk", "fill":
+                return self._fill()
+            case "disk", _:
+                self._ballast.unlink(missing_ok=True)
+                return "free"
+        raise ValueError(f"{lane}: {what}")
+
+    def undo_all(self) -> None:
+        """Leave every node on and the disk free, whatever could not be undone in its time."""
+        if self._ballast:
+            self._ballast.unlink(missing_ok=True)
+        self._renew()
+        for node in self.nodes:
+            for verb in BRING_BACK.values():
+                with contextlib.suppress(KitError):
+                    self.cluster._switch(verb, node)
+
+    def _kill(self, name: str) -> str:
+        found = resources.component(self.root, name)
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        return (
+            f"process {', '.join(str(each.pid) for each in found)}" if found else "it does not run just now"
+        )
+
+    def _shorten(self) -> str:
+        """Issue every certificate anew, to be valid for minutes only: they are renewed before, and expire."""
+        kept = certificates.LEAF_DAYS, certificates.RENEW_DAYS
+        certificates.LEAF_DAYS, certificates.RENEW_DAYS = SHORT / timedelta(days=1), LEAF_DAYS + 1
+        try:
+            self._renew()
+        finally:
+            certificates.LEAF_DAYS, certificates.RENEW_DAYS = kept
+        return f"for {SHORT}"
+
+    def _renew(self) -> None:
+        try:
+            renewal.renew(self.root)
+        except (LocalClusterError, OSError) as error:  # a full disk
+            raise KitError(str(error), about=str(self.root), fix="free it") from error
+
+    def _fill(self) -> str:
+        size = 0
+        with self._ballast.open("wb", buffering=0) as file:
+            chunk = CHUNK
+            while chunk >= 4096:
+                try:
+                    os.posix_fallocate(file.fileno(), size, chunk)
+                    size += chunk
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    chunk //= 2
+        return f"{size >> 20} MiB"

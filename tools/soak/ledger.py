@@ -1,0 +1,87 @@
+"""What the API server has acknowledged, and therefore must have at the end.
+
+A request whose answer never came may have been carried out or not, so an object can have several possible
+contents until a later request is acknowledged. Every update names the version that it changes: a request that
+nobody waits for any more fails after the next one, and cannot undo it.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Key = tuple[str, str, str]  # namespace, kind, name
+ABSENT = None
+
+
+@dataclass
+class Entry:
+    """An object that was ever requested.
+
+    Attributes:
+        possible: The contents that it may have; `ABSENT` where it may not exist.
+        settled: Whether nothing more is requested of it: a deletion without an answer may still be
+            on its way.
+    """
+
+    possible: set[str | None] = field(default_factory=lambda: {ABSENT})
+    settled: bool = False
+
+
+class Ledger:
+    """The objects of all attendees; used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[Key, Entry] = {}
+        self.acknowledged = self.unanswered = 0
+
+    def sent(self, key: Key, content: str | None) -> None:
+        """Note a request before it is sent; `ABSENT` deletes."""
+        with self._lock:
+            self._entries.setdefault(key, Entry()).possible.add(content)
+
+    def answered(self, key: Key, content: str | None) -> None:
+        """Note that the API server has acknowledged it."""
+        with self._lock:
+            entry = self._entries[key]
+            entry.possible, entry.settled = {content}, content is ABSENT
+            self.acknowledged += 1
+
+    def refused(self, key: Key, content: str | None, before: set[str | None]) -> None:
+        """Note that the API server has refused it: what was possible before still is."""
+        with self._lock:
+            self._entries[key].possible = set(before)
+
+    def lost(self, key: Key, content: str | None) -> None:
+        """Note that no answer came."""
+        with self._lock:
+            self._entries[key].settled = content is ABSENT
+            self.unanswered += 1
+
+    def possible(self, key: Key) -> set[str | None]:
+        """Return the contents that an object may have."""
+        with self._lock:
+            return set(self._entries[key].possible) if key in self._entries else {ABSENT}
+
+    def usable(self, namespace: str, kind: str) -> list[str]:
+        """Return the names of objects that exist and may be changed, oldest first."""
+        with self._lock:
+            return [
+                key[2]
+                for key, entry in self._entries.items()
+                if key[:2] == (namespace, kind) and not entry.settled and ABSENT not in entry.possible
+            ]
+
+    def check(self, found: Mapping[Key, str]) -> list[str]:
+        """Compare with what there is; return in words what is lost, changed, or not deleted."""
+        problems = []
+        with self._lock:
+            for key, entry in self._entries.items():
+                if found.get(key, ABSENT) not in entry.possible:
+                    there = "is not there" if key not in found else f"contains {found[key]!r}"
+                    wanted = " or ".join("nothing" if one is ABSENT else repr(one) for one in entry.possible)
+                    problems.append(f"{'/'.join(key)} {there}, and not {wanted}")
+            problems += [
+                f"{'/'.join(key)} was never requested" for key in found.keys() - self._entries.keys()
+            ]
+        return problems

@@ -1,0 +1,100 @@
+"""Memory of kubelet and supervisor, and etcd's size, sampled while the cluster is disturbed."""
+
+import contextlib
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from soak import resources
+
+WATCHED = ("kubelet", "supervisor")
+EVERY_SECONDS = 10.0
+GROWTH = 1.10
+# etcd takes room in steps, and gives it back when it has been compacted.
+ETCD_GROWTH, ETCD_SLACK = 1.2, 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Bytes of a process at a moment; ``pid`` tells one that was started again from the one before."""
+
+    at: float
+    pid: int
+    size: int
+
+
+class Sampler:
+    """Samples in a thread until it is closed.
+
+    Args:
+        root: The cluster's directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._begun, self._closed = root, time.monotonic(), threading.Event()
+        self.samples: dict[str, list[Sample]] = {name: [] for name in (*WATCHED, "etcd")}
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(EVERY_SECONDS):
+            self.take()
+
+    def take(self) -> None:
+        """Take one sample of each."""
+        now = time.monotonic() - self._begun
+        for name in WATCHED:
+            with contextlib.suppress(psutil.Error, OSError):
+                for process in resources.component(self._root, name)[:1]:
+                    size = resources.proportional_memory(process)
+                    self.samples[name].append(Sample(now, process.pid, size))
+        database = self._root / "etcd" / "member" / "snap" / "db"
+        with contextlib.suppress(FileNotFoundError):
+            self.samples["etcd"].append(Sample(now, 0, database.stat().st_size))
+
+
+def growth(samples: Sequence[Sample], *, after: float) -> tuple[int, int] | None:
+    """Compare a process's memory when it had run for a while with that at the end.
+
+    Args:
+        samples: Of one process, and of those that ran before it in its place.
+        after: Seconds since the process was first seen.
+
+    Returns:
+        Bytes then and at the end, each the median of some samples; None where it has not run for
+        twice as long.
+    """
+    own = [each for each in samples if each.pid == samples[-1].pid]
+    begun, end, wide = own[0].at, own[-1].at, max(after / 6, 2 * EVERY_SECONDS)
+    if end - begun < 2 * after:
+        return None
+    base = [each.size for each in own if after <= each.at - begun <= after + wide]
+    last = [each.size for each in own if each.at >= end - wide]
+    return round(statistics.median(base)), round(statistics.median(last))
+
+
+def grown(name: str, figures: tuple[int, int] | None) -> list[str]:
+    """Return a problem where the second figure is more than a tenth above the first, or there are none."""
+    if figures is None:
+        return [f"{name} has not run long enough for its memory to be judged"]
+    then, now = figures
+    return [f"{name} has grown from {then:,} to {now:,} bytes"] if now > then * GROWTH else []
+
+
+def unbounded(samples: Sequence[Sample]) -> list[str]:
+    """Return a problem where the largest size in the last third is far above that in the second."""
+    end = samples[-1].at
+    second = max(each.size for each in samples if end / 3 <= each.at < 2 * end / 3)
+    last = max(each.size for each in samples if each.at >= 2 * end / 3)
+    if last <= second * ETCD_GROWTH + ETCD_SLACK:
+        return []
+    return [f"etcd's database grows: {second:,} bytes at most in the second third, {last:,} in the last"]

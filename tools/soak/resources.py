@@ -1,0 +1,165 @@
+"""Resources that a cluster holds at a moment, to check that what has ended has left nothing."""
+
+import contextlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+KINDS = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+# Grows and shrinks by itself, and is bounded by its own rules.
+OWN_RULES = ("etcd", "logs")
+
+
+def processes(root: Path) -> list[psutil.Process]:
+    """Return every process of the cluster in ``root``, the supervisor first, as the host sees them."""
+    noted = json.loads((root / "processes.json").read_text())
+    supervisor = psutil.Process(noted["supervisor"]["pid"])
+    return [supervisor, *supervisor.children(recursive=True)]
+
+
+def component(root: Path, name: str) -> list[psutil.Process]:
+    """Return the processes of a component, by its name: one, or none while it is away."""
+    words = {"kubelet": "localkube.kubelet", "forkserver": "localkube.runtime.forkserver.server"}
+    if name == "supervisor":
+        return processes(root)[:1]
+    if name == "gateway":
+        return [each for each in processes(root) if "--packet-fd" in words_of(each)]
+    if name in words:
+        found = [each for each in processes(root) if words[name] in words_of(each)]
+        # What was forked from it has its words until it has others.
+        return [each for each in found if each.ppid() not in {other.pid for other in found}]
+    return [each for each in processes(root) if name in [Path(word).name for word in words_of(each)[:2]]]
+
+
+def runtime_init(root: Path) -> psutil.Process:
+    """Return process 1 of the cluster's namespaces."""
+    (outer,) = [
+        each
+        for each in processes(root)[0].children()
+        if any(word.endswith("runtime/init.py") for word in words_of(each))
+    ]
+    (inner,) = outer.children()
+    return inner
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """Return its command line; none once it has ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def namespaces(pid: int) -> set[str]:
+    """Return the namespaces of a process, as ``net:[4026531840]``; none when they are not to be seen."""
+    found = set()
+    for kind in KINDS:
+        with contextlib.suppress(OSError):
+            found.add(str(Path(f"/proc/{pid}/ns/{kind}").readlink()))
+    return found
+
+
+def proportional_memory(process: psutil.Process) -> int:
+    """Return the bytes of a process, each shared page counted by the share that it has."""
+    text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+    return 1024 * sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+
+
+@dataclass(frozen=True)
+class ResourceCounts:
+    """What must be the same again after any number of pods.
+
+    Attributes:
+        processes: How many, by their program.
+        descriptors: By process; without the connections of kubelet and supervisor, which clients keep a
+            while.
+        mounts: By process; the supervisor has the machine's, in which others come and go.
+        files: By directory of the cluster, without what has rules of its own.
+        pod_directories: How many, on disk and in memory.
+        control_groups: Of the cluster.
+    """
+
+    processes: dict[str, int]
+    zombies: int
+    namespaces: int
+    interfaces: int
+    mounts: dict[str, int]
+    descriptors: dict[str, int]
+    files: dict[str, int]
+    pod_directories: int
+    control_groups: int
+
+    @classmethod
+    def of(cls, root: Path) -> "ResourceCounts":
+        found, init = processes(root), runtime_init(root)
+        (kubelet,) = component(root, "kubelet")
+        kept = {"runtime": init, "kubelet": kubelet, "supervisor": found[0]}
+        in_memory = Path(f"/proc/{init.pid}/root") / root.relative_to("/") / "tmpfs"
+        return cls(
+            processes=dict(sorted(Counter(_program(each) for each in found).items())),
+            zombies=sum(_is_zombie(each) for each in found),
+            namespaces=len(set().union(*(namespaces(each.pid) for each in found))),
+            interfaces=Path(f"/proc/{init.pid}/net/dev").read_text().count(":"),
+            mounts={name: _mounts(kept[name]) for name in ("runtime", "kubelet")},
+            descriptors={name: _descriptors(each, sockets=name == "runtime") for name, each in kept.items()},
+            files=_files(root),
+            pod_directories=sum(1 for place in (root / "pods", in_memory) for _ in place.iterdir()),
+            control_groups=sum(1 for _ in control_groups(root)),
+        )
+
+    def differences(self, before: "ResourceCounts") -> list[str]:
+        """Return in words what there is more of than before, or less."""
+        old, new = asdict(before), asdict(self)
+        return [f"{name}: {old[name]} became {new[name]}" for name in new if new[name] != old[name]]
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _program(process: psutil.Process) -> str:
+    words = [word for word in words_of(process) if not word.startswith("-")]
+    return " ".join(re.sub(r".*/", "", word)[:40].split("\n")[0] for word in words[:2])
+
+
+def _mounts(process: psutil.Process) -> int:
+    return len(Path(f"/proc/{process.pid}/mountinfo").read_text().splitlines())
+
+
+def _descriptors(process: psutil.Process, *, sockets: bool) -> int:
+    count = 0
+    for path in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            count += sockets or not str(path.readlink()).startswith("socket:")
+    return count
+
+
+def _files(root: Path) -> dict[str, int]:
+    places = [path for path in root.iterdir() if path.is_dir() and path.name not in OWN_RULES]
+    # A container that was started again has a log of each run.
+    found = {path.name: sum(each.suffix != ".log" for each in path.rglob("*")) for path in places}
+    return dict(sorted(found.items())) | {".": sum(1 for path in root.iterdir())}
+
+
+def control_groups(root: Path) -> Iterator[Path]:
+    """Find the control groups of the cluster and its containers."""
+    with contextlib.suppress(FileNotFoundError):
+        for group in json.loads((root / "control-groups.json").read_text()):
+            yield from (path for path in (Path(group), *Path(group).rglob("*")) if path.is_dir())
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of all files below a folder, as they take room on the disk."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.lstat().st_blocks * 512
+    return total

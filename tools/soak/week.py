@@ -1,0 +1,190 @@
+"""The soak: attendees at work while things fail, and what must hold in the end."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+
+import kitlib as kit
+import workshop
+from kitlib.errors import KitError
+from soak import memory
+from soak.attendee import Attendee, Broken, wait_until_done
+from soak.faults import Faults
+from soak.ledger import Ledger
+from soak.memory import Sampler
+from soak.plan import UNDO, Disturbance
+from soak.resources import ResourceCounts, processes, size_of, words_of
+
+AT_ONCE = 32
+# Of kubelet and supervisor, in which they have made what they make once; a short soak shows figures alone.
+MEMORY_AFTER, LEAST_SHARE = 600.0, 1 / 4
+STEADY = 5.0
+STANDSTILL = 300.0  # a Job waits so long at most before it starts another pod
+
+
+class Soak:
+    """Attendees, disturbances and a verdict.
+
+    Args:
+        cluster: A local one, of the soak's own.
+        root: Its directory.
+        disk: The file system that may be filled.
+        say: Called with what happens, as a dict.
+    """
+
+    def __init__(
+        self, cluster: kit.Cluster, root: Path, *, disk: Path | None, say: Callable[[dict], None]
+    ) -> None:
+        self.cluster, self.root, self.say = cluster, root, say
+        self.ledger = Ledger()
+        self.faults = Faults(cluster, root, disk=disk)
+        self.attendees: list[Attendee] = []
+        self.problems: list[str] = []
+        self._done: dict[str, int] = {}
+        self._failed: dict[str, int] = {}
+
+    def start(self, attendees: int) -> None:
+        """Make the attendees, let each do everything once, and count."""
+        kubectl = self.cluster.kubectl_command()
+        for number in range(1, attendees + 1):
+            made = workshop.add(f"{number:02}", cluster=self.cluster, cpu="4", memory="8Gi")
+            one = Attendee(made.name, made.kubeconfig, kubectl=kubectl, ledger=self.ledger)
+            one.move_in()
+            self.attendees.append(one)
+        self._settle("the start")
+        for one in self.attendees[:3]:
+            for what in ("create", "job", "exec", "logs", "port-forward"):
+                one.act(what, 0, 0.0)
+        self._settle("the first jobs")
+        self.faults.do("components", "kube-apiserver", 0.0)
+        for what in ("isolate", f"{UNDO}isolate"):  # from then on, the states of nodes are in a file
+            self.faults.do("nodes", what, 0.0)
+        self._settle("the first fault")
+        self._clear()
+        self.counts = ResourceCounts.of(self.root)
+        self.say({"what": "start", "counts": vars(self.counts)})
+
+    def disturb(self, disturbances: Iterable[Disturbance], *, seconds: float) -> None:
+        """Do everything in its time; lanes side by side."""
+        self.sampler = Sampler(self.root)
+        began = time.monotonic()
+        lanes: dict[str, ThreadPoolExecutor] = {}
+        try:
+            for number, each in enumerate(disturbances, 1):
+                time.sleep(max(0.0, began + each.at - time.monotonic()))
+                if each.lane not in lanes:
+                    many = AT_ONCE if each.lane == "attendees" else 1
+                    lanes[each.lane] = ThreadPoolExecutor(many, thread_name_prefix=each.lane)
+                lanes[each.lane].submit(self._do, number, each, began)
+            time.sleep(max(0.0, began + seconds - time.monotonic()))
+        finally:
+            for lane in lanes.values():
+                lane.shutdown()
+            self.sampler.close()
+
+    def _do(self, number: int, each: Disturbance, began: float) -> None:
+        late = time.monotonic() - began - each.at
+        try:
+            if each.lane == "attendees":
+                pick = each.pick * len(self.attendees)
+                one = self.attendees[int(pick)]
+                came = f"{one.name}: {one.act(each.what, number, pick % 1)}"
+            else:
+                came = self.faults.do(each.lane, each.what, each.pick)
+            self._done[each.what] = self._done.get(each.what, 0) + 1
+        except KitError as error:
+            came = f"could not be done: {error.what}"
+            self._failed[each.what] = self._failed.get(each.what, 0) + 1
+        except Broken as error:
+            came = str(error)
+            self._found([came])
+        except Exception as error:  # noqa: BLE001 - a defect of the soak itself, which must not go unseen
+            came = repr(error)
+            self._found([f"{each.what}: {came}"])
+        took = time.monotonic() - began - each.at - late
+        self.say(vars(each) | {"late": round(late, 1), "took": round(took, 1), "came": came})
+
+    def finish(self) -> dict:
+        """Undo everything, wait until it is quiet, and judge."""
+        self.faults.undo_all()
+        self._settle("everything's end")
+        found = {}
+        for one in self.attendees:
+            found |= one.objects()
+        self._found(self.ledger.check(found))
+        for one in self.attendees:
+            self._still(one.missing_files)
+            self._still(lambda one=one: one.execute("still") and [])
+            self._still(lambda one=one: one.follow(seconds=2) and [])
+            self._still(one.unexplained_gaps)
+            self._still(lambda one=one: [] if "200" in (said := one.forward(seconds=0)) else [said])
+        self._clear()
+        left = wait_until_done(self._differences, seconds=STANDSTILL / 2, say=self.say)
+        self._found([f"left behind: {each}" for each in left])
+        return self._verdict()
+
+    def _differences(self) -> list[str]:
+        """Count again; what ends and is started again has other processes a while later."""
+        try:
+            before = {each.pid for each in processes(self.root)}
+            time.sleep(STEADY)
+            now = {each.pid: " ".join(words_of(each)[:4]) for each in processes(self.root)}
+            new = [f"started again: {words}" for pid, words in now.items() if pid not in before]
+            return new + ResourceCounts.of(self.root).differences(self.counts)
+        except (psutil.Error, OSError, ValueError) as error:  # something ended while it was counted
+            return [f"cannot be counted: {type(error).__name__}"]
+
+    def _found(self, problems: Iterable[str]) -> None:
+        for each in problems:
+            self.problems.append(each)
+            self.say({"problem": each})
+
+    def _still(self, look: Callable[[], list[str]]) -> None:
+        self._found(wait_until_done(look, seconds=30, say=self.say))
+
+    def _settle(self, what: str) -> None:
+        left = wait_until_done(
+            lambda: [each for one in self.attendees for each in one.unfinished()],
+            seconds=STANDSTILL,
+            say=self.say,
+        )
+        self._found([f"after {what}: {each}" for each in left])
+
+    def _clear(self) -> None:
+        for one in self.attendees:
+            with contextlib.suppress(KitError):
+                one.clear()
+        left = wait_until_done(
+            lambda: [f"{one.name}: {each}" for one in self.attendees for each in one.pods()[1:]],
+            seconds=120,
+            say=self.say,
+        )
+        self._found([f"not deleted: {each}" for each in left])
+
+    def _verdict(self) -> dict:
+        samples = self.sampler.samples
+        lasted = samples["supervisor"][-1].at
+        after = min(MEMORY_AFTER, lasted * LEAST_SHARE)
+        kept = {name: memory.growth(samples[name], after=after) for name in memory.WATCHED}
+        for name, figures in kept.items():
+            if after == MEMORY_AFTER:  # before, it is what is made once
+                self._found(memory.grown(name, figures))
+        self._found(memory.unbounded(samples["etcd"]))
+        return {
+            "seconds": round(lasted),
+            "done": self._done,
+            "failed": self._failed,
+            "acknowledged": self.ledger.acknowledged,
+            "unanswered": self.ledger.unanswered,
+            "memory": {"after": round(after), **kept},
+            "etcd": {
+                "database": max(each.size for each in samples["etcd"]),
+                "folder": size_of(self.root / "etcd"),
+            },
+            "counts": vars(ResourceCounts.of(self.root)),
+            "problems": self.problems,
+        }

@@ -1,0 +1,130 @@
+"""Disturb a cluster of thirty attendees at random, and prove that nothing is lost and nothing left behind.
+
+``make soak`` takes an hour; ``HOURS=`` changes that, and ``SEED=7`` does the same again. Attendees create
+objects, run jobs, and use exec, logs and port-forward, while components are killed, nodes are stopped and
+isolated, and the disk is full for a while. At the end every object that the API has acknowledged is there
+with its content, nothing is held that was not held at the start, and the memory of kubelet and supervisor and
+etcd's size have not grown.
+
+``make soak CREATE=200`` creates and deletes so many clusters instead; nothing may be left of any.
+
+What is done, and when, depends on the seed alone. It is printed as JSON, a line each, with what came of it.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from smoke.stopping import Stopping
+
+from localkube.runtime import syscalls
+
+NAME, NODES = "soak", 4
+DISK = "1500m"
+KEPT = Path("reports", "soak")
+
+
+@contextlib.contextmanager
+def own_disk(folder: Path) -> Iterator[Path | None]:
+    """Mount a small file system in ``folder`` that this process and its children alone see.
+
+    Yields:
+        Its mount point; None where the machine does not allow it.
+    """
+    place = folder / "disk"
+    place.mkdir()
+    user, group = os.getuid(), os.getgid()
+    try:
+        syscalls.unshare(syscalls.CLONE_NEWNS | (syscalls.CLONE_NEWUSER if user else 0))
+        if user:
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+            Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+        syscalls.mount("tmpfs", str(place), "tmpfs", 0, f"mode=700,size={DISK}")
+    except OSError:
+        yield None
+        return
+    try:
+        yield place
+    finally:
+        syscalls.unmount(str(place))
+
+
+@contextlib.contextmanager
+def own_cluster(home: Path, *, keep: Path) -> Iterator:
+    """Yield a local cluster whose state is nobody else's; its logs are kept."""
+    import kitlib as kit
+    from localkube.paths import ClusterPaths
+
+    os.environ["XDG_STATE_HOME"] = str(home)
+    root = ClusterPaths(NAME).root
+    cluster = kit.create_cluster("local", name=NAME, nodes=NODES)
+    try:
+        yield cluster, root
+    finally:
+        try:
+            shutil.copytree(root / "logs", keep, dirs_exist_ok=True)
+        finally:
+            cluster.delete()
+
+
+def soak(options: argparse.Namespace, *, say: Callable[[dict], None]) -> dict:
+    """Make a cluster, disturb it, and return the verdict."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-soak-") as folder, own_disk(Path(folder)) as disk:
+        from soak.plan import plan
+        from soak.week import Soak
+
+        home, seconds = disk or Path(folder), options.hours * 3600
+        without = set() if disk else {"disk"}
+        for lane in without:
+            say({"what": "left out", "lane": lane, "why": "this user may not mount a file system here"})
+        disturbances = plan(options.seed, seconds=seconds, without=without)
+        with own_cluster(home, keep=options.logs) as (cluster, root):
+            one = Soak(cluster, root, disk=disk, say=say)
+            one.start(options.attendees)
+            one.disturb(disturbances, seconds=seconds)
+            return one.finish()
+
+
+def create_and_delete(cycles: int, *, say: Callable[[dict], None]) -> dict:
+    """Create and delete so many clusters, and return the verdict."""
+    from soak.churn import churn
+
+    with tempfile.TemporaryDirectory(prefix="trainyard-soak-") as home:
+        return churn(cycles, home=Path(home), say=say)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Return 0 if all that was promised holds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="by default another one")
+    parser.add_argument("--hours", type=float, default=1.0)
+    parser.add_argument("--attendees", type=int, default=30)
+    parser.add_argument("--logs", type=Path, default=KEPT, help="where the components' logs are kept")
+    parser.add_argument("--create", type=int, metavar="N", help="create and delete N clusters instead")
+    options = parser.parse_args(argv)
+
+    def say(what: dict) -> None:
+        sys.stdout.write(json.dumps(what) + "\n")  # at once: threads call it
+        sys.stdout.flush()
+
+    Stopping()  # a signal deletes the cluster, too
+    if options.create:
+        verdict = create_and_delete(options.create, say=say)
+    else:
+        say({"seed": options.seed, "again": f"make soak SEED={options.seed} HOURS={options.hours:g}"})
+        verdict = soak(options, say=say)
+    say(verdict)
+    return 1 if verdict["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
