@@ -32,6 +32,7 @@ LOOK_SECONDS = 0.5
 REPORT_SECONDS = 5.0
 LEAST_FREE_BYTES = 1 << 20
 # What a cluster cannot do without; the scheduler and the others are not waited for.
+NOT_READY_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 NEEDED = ("supervisor", "etcd", "kube-apiserver", "kube-controller-manager", "kubelet")
 NEVER_IDLE = ("etcd", "kube-apiserver", "kubelet")
 AT_WORK_SHARE = 0.1
@@ -153,7 +154,12 @@ class Startup:
 
 
 def _is_ready_since(node: dict[str, Any], *, since: float) -> bool:
-    """Check whether a kubelet has reported the node Ready since then: the API remembers older reports."""
+    """Check whether a kubelet has reported the node Ready since then: the API remembers older reports.
+
+    It also wants the node controller's taints gone: until then pods are spread over the other nodes alone.
+    """
+    if any(taint["key"] in NOT_READY_TAINTS for taint in node["spec"].get("taints", [])):
+        return False
     for condition in node["status"].get("conditions", []):
         if condition["type"] == "Ready" and condition["status"] == "True":
             return datetime.fromisoformat(condition["lastHeartbeatTime"]).timestamp() >= since

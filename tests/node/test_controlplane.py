@@ -66,9 +66,16 @@ def names(running, kind):
     return running.run("-n", "demo", "get", kind, "-o", "name").split()
 
 
+def _words(process):
+    try:
+        return process.cmdline()
+    except psutil.ZombieProcess:  # of an earlier test of this worker
+        return []
+
+
 def command_lines(running):
     """Return the components' command lines as anybody on the machine can read them."""
-    lines = [process.cmdline() for process in psutil.Process().children()]
+    lines = [_words(process) for process in psutil.Process().children()]
     folder = str(running.paths.root)
     return [line for line in lines if any(folder in word for word in line)]
 

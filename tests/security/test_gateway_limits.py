@@ -41,13 +41,11 @@ def world():
     die_with_parent()
     os.closerange(datagrams.fileno() + 1, 1024)
     os.closerange(3, streams.fileno())  # the pipe among them, by whose end Popen learns of the exec
-    if os.fork() == 0:
-        die_with_parent()
-        while True:
+    while ready := select.select([streams, datagrams], [], [])[0]:
+        if streams in ready:
             streams.accept()[0].close()
-    while True:
-        data, sender = datagrams.recvfrom(100)
-        datagrams.sendto(data, sender)
+        if datagrams in ready:
+            datagrams.sendto(*datagrams.recvfrom(100))
 
 
 def reached(address):
