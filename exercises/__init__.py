@@ -22,12 +22,12 @@ EXERCISES = {
     "04": "dataset",
     "05": "ddp",
     "06": "set_epoch",
-    "07": "elastic_loop",
-    "08": "pytorch_job",
-    "09": "optimizer",
-    "10": "priority_class",
-    "11": "confusion",
-    "12": "adoption",
+    "08": "elastic_loop",
+    "09": "pytorch_job",
+    "10": "optimizer",
+    "11": "priority_class",
+    "12": "confusion",
+    "13": "adoption",
 }
 __all__ = ["check"]
 
@@ -46,7 +46,7 @@ def check(notebook: str, **written: object) -> Checklist:
         BadInput: The notebook has no exercise of this kind, or the exercise takes something else.
 
     Example:
-        >>> check("11", confusion=confusion)
+        >>> check("12", confusion=confusion)
     """
     if notebook not in EXERCISES:
         fix = f"one of {', '.join(EXERCISES)}"

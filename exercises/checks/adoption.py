@@ -26,7 +26,7 @@ def exists(cluster):
 
 @EXERCISE.check("the notebook's own label is on it")
 def notebook(cluster):
-    if labels(cluster).get("trainyard/notebook") != "12":
+    if labels(cluster).get("trainyard/notebook") != "13":
         raise NotYet(f"kubectl label configmap {NAME} trainyard/notebook=12 lets `kit reset 12` find it")
 
 

@@ -1,4 +1,4 @@
-"""11: a confusion matrix, from labels and predictions."""
+"""12: a confusion matrix, from labels and predictions."""
 
 from exercises.checklist import Exercise, NotYet, describe
 

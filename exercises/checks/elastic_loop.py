@@ -1,4 +1,4 @@
-"""07: a loop that survives a change of the number of workers. Rounds are begun, and broken off in a step."""
+"""08: a loop that survives a change of the number of workers. Rounds are begun, and broken off in a step."""
 
 from exercises.checklist import Exercise, NotYet, describe
 

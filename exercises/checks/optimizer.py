@@ -1,4 +1,4 @@
-"""09: an optimizer for a parameter server, whose gradients are stale. The course's own servers apply them.
+"""10: an optimizer for a parameter server, whose gradients are stale. The course's own servers apply them.
 
 Two shards of a small network receive gradients of the digits, each computed from parameters that are a number
 of versions old: what happens by chance with many workers happens here to each gradient.

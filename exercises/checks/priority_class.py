@@ -1,4 +1,4 @@
-"""10: a PriorityClass between two others. The API server judges it in a dry run; nothing is created."""
+"""11: a PriorityClass between two others. The API server judges it in a dry run; nothing is created."""
 
 from exercises.checklist import Exercise, NotYet, describe
 from exercises.manifests import check_kind, dry_run

@@ -1,4 +1,4 @@
-"""08: a PyTorchJob from a Deployment. The operator's CRD and its webhook judge it, in a dry run."""
+"""09: a PyTorchJob from a Deployment. The operator's CRD and its webhook judge it, in a dry run."""
 
 from exercises.checklist import Exercise, NotYet, describe, field
 from exercises.manifests import check_kind, dry_run, expect

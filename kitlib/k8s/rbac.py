@@ -37,21 +37,21 @@ PERMISSIONS = (
     Permission("read logs", "get", "pods/log"),
     Permission("see events", "list", "events"),
     Permission("delete runs", "delete", "jobs", "batch"),
-    Permission("create volumes", "create", "persistentvolumeclaims", notebooks="02, 04, 06 to 12"),
-    Permission("copy files, kill ranks", "create", "pods/exec", notebooks="02, 04, 06 to 12"),
-    Permission("create pods", "create", "pods", notebooks="01, 02, 04, 06 to 12"),
-    Permission("scale runs", "patch", "jobs", "batch", notebooks="07, 08"),
+    Permission("create volumes", "create", "persistentvolumeclaims", notebooks="02, 04, 06 to 13"),
+    Permission("copy files, kill ranks", "create", "pods/exec", notebooks="02, 04, 06 to 13"),
+    Permission("create pods", "create", "pods", notebooks="01, 02, 04, 06 to 13"),
+    Permission("scale runs", "patch", "jobs", "batch", notebooks="08, 09"),
     Permission(
-        "give a run's master a role", "create", "roles", "rbac.authorization.k8s.io", notebooks="09, 10"
+        "give a run's master a role", "create", "roles", "rbac.authorization.k8s.io", notebooks="10, 11"
     ),
     Permission("see the use of pods", "list", "pods", "metrics.k8s.io", notebooks="cluster.top"),
     Permission("see nodes", "list", "nodes", "", True, "01, 10, 12"),
     Permission("see storage classes", "list", "storageclasses", "storage.k8s.io", True, "02"),
     Permission("see where a volume is", "get", "persistentvolumes", "", True, "02"),
     Permission("bring a volume of one's own", "create", "persistentvolumes", "", True, "02"),
-    Permission("create priorities", "create", "priorityclasses", "scheduling.k8s.io", True, "10"),
+    Permission("create priorities", "create", "priorityclasses", "scheduling.k8s.io", True, "11"),
     Permission(
-        "install operators", "create", "customresourcedefinitions", "apiextensions.k8s.io", True, "08"
+        "install operators", "create", "customresourcedefinitions", "apiextensions.k8s.io", True, "09"
     ),
     Permission("give a workshop", "create", "namespaces", "", True, "kit.workshop"),
 )

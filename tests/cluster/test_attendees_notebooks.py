@@ -25,13 +25,13 @@ NOTEBOOKS = {
     "04": "",
     "05": "",
     "06": "",
-    "07": "",
-    "09": "",
-    "11": "",
+    "08": "",
+    "10": "",
+    "12": "",
     "01": "may not see nodes",
-    "08": "kubectl create role",
-    "10": "may not see nodes",
-    "12": "kubectl create clusterrole",
+    "09": "kubectl create role",
+    "11": "may not see nodes",
+    "13": "kubectl create clusterrole",
 }
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(2 * SECONDS)]

@@ -95,7 +95,7 @@ def test_a_wrong_job_is_told_what_to_do(path, value, check, words, local_cluster
 
 @pytest.mark.parametrize("nonsense", [None, [], "kind: Job", {"kind": "Job", "apiVersion": "batch/v1"}])
 def test_what_is_no_manifest_is_named(nonsense, local_cluster):
-    for name, keyword in (("01", "job"), ("02", "claim"), ("10", "priority_class")):
+    for name, keyword in (("01", "job"), ("02", "claim"), ("11", "priority_class")):
         found = kit.check(name, **{keyword: nonsense, "cluster": local_cluster})
         assert not any(row.right for row in list(found)[1:]), found
         assert not found
@@ -136,7 +136,7 @@ def test_a_priority_class_is_judged_by_a_dry_run(path, value, check, words, loca
     for name in ("low", "high"):
         ensure_priority_class(local_cluster.kube, name)
     written = changed(PRIORITY, path, value) if path else PRIORITY
-    found = kit.check("10", priority_class=written, cluster=local_cluster)
+    found = kit.check("11", priority_class=written, cluster=local_cluster)
     if path:
         assert words in advice(found, check), found
     else:
@@ -145,7 +145,7 @@ def test_a_priority_class_is_judged_by_a_dry_run(path, value, check, words, loca
 
 def test_labels_are_looked_up_in_the_cluster(local_cluster):
     def found():
-        return kit.check("12", cluster=local_cluster)
+        return kit.check("13", cluster=local_cluster)
 
     kubectl = local_cluster.kubectl
     kubectl("delete configmap adopted mine --ignore-not-found")

@@ -103,7 +103,7 @@ def pytorch_job(*, name="pytorch", policy="Never", workers=2, kind="Worker", **m
 def test_the_exercise_of_a_pytorch_job_is_judged_by_the_operator(
     written, check, words, local_cluster, training_operator
 ):
-    found = kit.check("08", job=written, deployment=DEPLOYMENT, cluster=local_cluster)
+    found = kit.check("09", job=written, deployment=DEPLOYMENT, cluster=local_cluster)
     failed = {row.name: row.advice for row in found if row.right is False}
     assert bool(found) == (written is not None and not check), found
     assert not check or any(check in name and words in advice for name, advice in failed.items()), found
@@ -142,7 +142,7 @@ def test_definitions_stay_while_there_are_objects_of_them(launch, write_trainer,
         assert "kubeflow" not in local_cluster.kubectl(f"get {kind} -o name")
 
 
-@pytest.mark.slow  # as notebook 08 does
+@pytest.mark.slow  # as notebook 09 does
 def test_a_train_job_trains_by_a_runtime_and_a_job_set(launch, write_trainer, local_cluster):
     assert len(kit.install("trainer", cluster=local_cluster)) == 2
     try:

@@ -19,13 +19,13 @@ def test_what_a_notebook_made_is_deleted_and_said_again_is_fine(launch, plain, l
     launch(plain("import time; time.sleep(60)", name="forgotten", nodes=1))
     local_cluster.kubectl("create configmap mine --from-literal=a=b")
     local_cluster.kubectl("label configmap mine trainyard/notebook=12")
-    became = {each["made"]: each["now"] for each in workshop.reset("12", cluster=local_cluster)}
+    became = {each["made"]: each["now"] for each in workshop.reset("13", cluster=local_cluster)}
     assert became["run/forgotten"] == became["configmap/mine"] == "deleted"
     assert became["run/left-over-0"] == "was not there"
     left = local_cluster.kubectl("get configmaps,jobs,pods -o name")
     assert "forgotten" not in left
     assert "configmap/mine" not in left
-    again = kit("reset", "12_clean_up", "-c", local_cluster.name)
+    again = kit("reset", "13_clean_up", "-c", local_cluster.name)
     assert again.exit_code == 0, again.output
     assert "deleted" not in again.output.replace("deleted: 0", "")
 

@@ -22,11 +22,11 @@ RUNS = {
     "01": ["network"],
     "05": ["digits-single", "digits", "digits-pair"],
     "06": ["cifar10-single", "cifar10"],
-    "07": ["elastic-fixed", "elastic"],
-    "08": ["digits-1x1", "digits-operator", "digits-odd", "digits-elastic", "digits-trainjob"],
-    "09": ["mnist", "mnist-test", "mnist-lab"],
-    "10": ["mnist-low", "mnist-first"],
-    "11": ["test-cifar10"],
+    "08": ["elastic-fixed", "elastic"],
+    "09": ["digits-1x1", "digits-operator", "digits-odd", "digits-elastic", "digits-trainjob"],
+    "10": ["mnist", "mnist-test", "mnist-lab"],
+    "11": ["mnist-low", "mnist-first"],
+    "12": ["test-cifar10"],
 }
 JOB_SET = "jobset.sigs.k8s.io/jobset-name"  # pods of a TrainJob have no label of the kit
 WITHOUT = ("store", "ps", "master")

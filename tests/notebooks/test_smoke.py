@@ -30,7 +30,7 @@ LAUNCH = (  # a pod that says a secret, and runs until it is deleted
     "next(iter(run.logs(rank=0, follow=True)))"
 )
 BY_HAND = "cluster.kubectl('create configmap by-hand --from-literal=a=b')"
-OPERATOR = (  # as notebook 08 leaves it when it fails
+OPERATOR = (  # as notebook 09 leaves it when it fails
     "label = 'trainyard/kit=true trainyard/operator=training-operator'\n"
     "cluster.kubectl('create namespace kubeflow')\n"
     "cluster.kubectl('-n kubeflow create deployment training-operator --image=none --replicas=0')\n"

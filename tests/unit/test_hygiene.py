@@ -18,15 +18,15 @@ COURSE = (
     "04_prepare_a_dataset",
     "05_indexed_job",
     "06_data_parallel",
-    "07_elastic",
-    "08_kubeflow_operators",
-    "09_parameter_server",
-    "10_elastic_scheduling",
-    "11_evaluate",
-    "12_clean_up",
+    "08_elastic",
+    "09_kubeflow_operators",
+    "10_parameter_server",
+    "11_elastic_scheduling",
+    "12_evaluate",
+    "13_clean_up",
 )
 PARTS = ("The question", "Exercise", "When it goes wrong", "What just happened?", "On a cloud", "Clean up")
-TRAINING = ("05", "06", "07", "08", "09", "10", "11")
+TRAINING = ("05", "06", "07", "08", "09", "10", "11", "12")
 CHECKED = "nbval-check-output"
 WITHOUT = ("00", "05", "06")  # have no cell to write in yet
 
@@ -72,7 +72,7 @@ def to_be_written(cells, number):
 
 def test_notebooks_have_their_places_in_the_course():
     assert {path.stem for path in NOTEBOOKS} <= set(COURSE)
-    assert {"00_start", "12_clean_up"} <= {path.stem for path in NOTEBOOKS}
+    assert {"00_start", "13_clean_up"} <= {path.stem for path in NOTEBOOKS}
 
 
 def test_cells_have_ids_of_their_own(notebook):

@@ -180,7 +180,7 @@ def test_the_notebooks_of_the_course_say_what_they_need_in_names_that_exist():
 
     found = {each.name: each for each in map(plan.read, (ROOT / "notebooks").glob("[0-9]*.ipynb"))}
     assert not found["00_start"].needs_cluster
-    assert found["12_clean_up"].last
+    assert found["13_clean_up"].last
     for each in found.values():
         assert set(each.programs) <= set(RECIPES)
         assert set(each.after) <= set(found)

@@ -172,7 +172,7 @@ class BorrowedNamespace(AbstractContextManager):
         return self._cluster
 
     def offer(self) -> dict[str, object]:
-        """Return the parameters by which a notebook finds it; 12_clean_up makes the kit forget it."""
+        """Return the parameters by which a notebook finds it; 13_clean_up makes the kit forget it."""
         self._cluster.remembered()
         given = {"provider": self.provider, "cluster_name": self.run}
         return given if self.nodes is None else given | {"nodes": self.nodes}
