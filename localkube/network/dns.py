@@ -69,7 +69,7 @@ class DnsServer:
 
         Raises:
             OSError: The address is taken, or not of this network namespace.
-            ValueError: The address is one of the upstreams: questions would go round for ever.
+            ValueError: The address is one of the upstreams: questions would never leave.
         """
         if (host, port) in self._upstream.servers:
             raise ValueError(f"{host}:{port} is its own upstream")
