@@ -97,7 +97,7 @@ def describe(folder: Path) -> dict:
 
 
 def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
-    """Read MNIST's training and test images, averaged to 14 x 14 pixels, with their labels.
+    """Read MNIST's training and test images of 28 x 28 pixels, with their labels.
 
     IDX files have four bytes, the last of which is the number of dimensions, then the dimensions, then bytes.
     """
@@ -113,10 +113,9 @@ def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
 
     sets = []
     for part in ("train", "t10k"):
-        pixels = read(f"{part}-images-idx3-ubyte").astype(np.float32) / 255
-        small = pixels.reshape(-1, 1, 14, 2, 14, 2).mean(axis=(3, 5))
-        labels = read(f"{part}-labels-idx1-ubyte").astype(np.int64)
-        sets.append(TensorDataset(torch.from_numpy(small), torch.from_numpy(labels)))
+        images = torch.from_numpy(read(f"{part}-images-idx3-ubyte").astype(np.float32)).unsqueeze(1)
+        labels = torch.from_numpy(read(f"{part}-labels-idx1-ubyte").astype(np.int64))
+        sets.append(TensorDataset(images.div_(255), labels))
     return sets[0], sets[1]
 
 
@@ -204,12 +203,13 @@ def evaluate(worker, network: nn.Module, test: TensorDataset, *, show: int = 16)
     """
     network.eval()
     images, labels = (part[worker.rank :: worker.world_size].to(worker.device) for part in test.tensors)
-    answers = torch.cat([network(part) for part in images.split(1024)])
+    answers = torch.cat([network(part) for part in images.split(256)])
     loss = nn.functional.cross_entropy(answers, labels, reduction="sum")
     sums = torch.tensor([loss, (answers.argmax(1) == labels).sum(), len(labels)], dtype=torch.float64)
     worker.all_reduce(sums)
     if worker.rank == 0:
-        pixels = (images[:show].squeeze(1) * 15).round().int().tolist()
+        small = nn.functional.avg_pool2d(images[:show], max(1, images.shape[-1] // 14))  # a log line is short
+        pixels = (small.squeeze(1) * 15).round().int().tolist()
         sample = [
             {"pixels": p, "label": t, "prediction": a}
             for p, t, a in zip(pixels, labels.tolist(), answers.argmax(1).tolist(), strict=False)

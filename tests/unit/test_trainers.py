@@ -142,14 +142,14 @@ def test_mnist_is_read_from_its_own_files(ddp, tmp_path):
     ):
         images, labels = found.tensors
         assert torch.equal(labels, reference.targets)
-        average = torch.nn.functional.avg_pool2d(reference.data.float().unsqueeze(1) / 255, 2)
-        assert torch.allclose(images, average, atol=1e-6)
+        assert torch.allclose(images, reference.data.float().unsqueeze(1) / 255, atol=1e-6)
     assert (len(train), len(test)) == (200, 50), "its own test set, none of which is trained on"
 
 
 @pytest.mark.timeout(120)
-def test_one_epoch_reads_mnist_on_four_ranks(tmp_path):
-    flags = ["--dataset=mnist", f"--data-dir={write_mnist(tmp_path / 'mnist', train=1000)}", "--epochs=1"]
+def test_one_epoch_trains_the_published_network_on_four_ranks_with_the_batch_of_each(tmp_path):
+    data = write_mnist(tmp_path / "mnist", train=1000)
+    flags = ["--dataset=mnist", f"--data-dir={data}", "--epochs=1", "--batch-size-per-rank=16"]
     done, events = train(
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", str(DDP), *flags
     )
@@ -158,6 +158,11 @@ def test_one_epoch_reads_mnist_on_four_ranks(tmp_path):
     assert evaluation["images"] == 50
     assert evaluation["accuracy"] >= 0.9
     assert all(event["synthetic"] for event in events if event["event"] == "start")
+    starts = of_kind(events, "start")
+    assert {event["parameters"] for event in starts} == {1_199_882}
+    assert {(event["batch_size"], event["steps"]) for event in starts} == {(16, 16)}, "250 images each"
+    assert np.array(evaluation["sample"][0]["pixels"]).shape == (14, 14)
+    assert len(json.dumps(evaluation)) < 16384
 
 
 @pytest.mark.parametrize(
