@@ -16,6 +16,7 @@ QUOTA = (
     click.option("--gpus", type=int, help="How many GPUs each may have."),
     click.option("--hours", default=12.0, show_default=True, help="How long the kubeconfigs work."),
     click.option("--jupyter", is_flag=True, help="Run a JupyterLab in a pod for each."),
+    click.option("--own-cluster", is_flag=True, help="With --jupyter: room in that pod for a local cluster."),
     click.option("--image", help="Of JupyterLab, with the kit in /kit; a local cluster needs none."),
     click.option("--host", help="Names below it lead to the cluster's Ingress; NAME.HOST is a JupyterLab."),
 )
@@ -33,9 +34,13 @@ def _quota(command):
     return command
 
 
-def _given(jupyter: bool, image: str | None, host: str | None, options: dict) -> dict[str, object]:
-    wanted = verbs.Jupyter(image=image, host=host) if jupyter or image or host else None
-    return {key: value for key, value in options.items() if value is not None} | {"jupyter": wanted}
+def _given(options: dict[str, object]) -> dict[str, object]:
+    """The arguments of a call: those that were given, with what concerns JupyterLab as one."""
+    given = {key: value for key, value in options.items() if value is not None}
+    asked, own_cluster = given.pop("jupyter"), given.pop("own_cluster")
+    pod = {key: given.pop(key) for key in ("image", "host") if key in given}
+    wanted = verbs.Jupyter(**pod, own_cluster=own_cluster) if asked or own_cluster or pod else None
+    return given | {"jupyter": wanted}
 
 
 @workshop.command()
@@ -45,19 +50,19 @@ def _given(jupyter: bool, image: str | None, host: str | None, options: dict) ->
 @click.option("--scale", is_flag=True, help="Add the nodes that are missing; it shows their price and asks.")
 @click.option("--confirm", is_flag=True, help="Agree to that price beforehand.")
 @_quota
-def create(attendees: tuple[str, ...], jupyter: bool, image: str | None, host: str | None, **options) -> None:
+def create(attendees: tuple[str, ...], **options) -> None:
     """Create a namespace for each of ATTENDEES: a number, such as 30, or their names."""
     many = int(attendees[0]) if len(attendees) == 1 and attendees[0].isdigit() else attendees
-    click.echo(verbs.create(many, **_given(jupyter, image, host, options)))
+    click.echo(verbs.create(many, **_given(options)))
 
 
 @workshop.command()
 @click.argument("name")
 @CLUSTER
 @_quota
-def add(name: str, jupyter: bool, image: str | None, host: str | None, **options) -> None:
+def add(name: str, **options) -> None:
     """Create a namespace for NAME, who comes late, and print the path of a kubeconfig."""
-    click.echo(verbs.add(name, **_given(jupyter, image, host, options)).kubeconfig)
+    click.echo(verbs.add(name, **_given(options)).kubeconfig)
 
 
 @workshop.command()
@@ -123,12 +128,12 @@ def attendee() -> None:
 @click.argument("name")
 @CLUSTER
 @_quota
-def add_attendee(name: str, jupyter: bool, image: str | None, host: str | None, **options) -> None:
+def add_attendee(name: str, **options) -> None:
     """Create a namespace for NAME, and print the path of a kubeconfig for that namespace alone.
 
     Without other options its pods may request 4 cores and 8Gi of memory.
     """
-    made = verbs.add(name, **{"cpu": "4", "memory": "8Gi"} | _given(jupyter, image, host, options))
+    made = verbs.add(name, **{"cpu": "4", "memory": "8Gi"} | _given(options))
     click.echo(made.kubeconfig)
     click.echo(f"It works until {made.expires}. Whoever has the file can use it.", err=True)
 

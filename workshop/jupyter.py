@@ -28,6 +28,9 @@ from workshop.attendees import Attendee
 
 NAME, PORT = "jupyter", 8888
 INSIDE = "https://kubernetes.default.svc"  # the API server, from inside the cluster
+OWN_CLUSTER = """
+There, provider = "local" makes a cluster of your own in that pod: you are its administrator.
+"""
 AUTHORITY = "kube-root-ca.crt"  # a ConfigMap in every namespace
 
 
@@ -39,10 +42,13 @@ class Jupyter:
         image: With the course's environment, and a clone of the kit in ``/kit``; a local cluster needs none.
         host: DNS name below which all names lead to the cluster's Ingress controller: ``ada.HOST`` is the
             JupyterLab of ada. Without it, kubectl forwards a port.
+        own_cluster: Room for a local cluster in the pod, which its attendee administers: for the notebooks
+            that need more than a namespace. An image needs the package of ``make wheel`` for that.
     """
 
     image: str | None = None
     host: str | None = None
+    own_cluster: bool = False
 
     def check(self, cluster: Cluster) -> None:
         """Raise BadInput for a cluster that needs an image where none is given."""
@@ -75,6 +81,9 @@ class Jupyter:
         }
         spec = {"containers": [container], "tolerations": list(settings.read().tolerations) or None}
         every[2] = merge(deployment, {"spec": {"template": {"spec": spec}}})
+        if self.own_cluster:
+            (more,) = manifests.read(settings.manifests("attendee", NAME, "own-cluster.yaml"))
+            every[2] = merge(every[2], more)
         if self.host:
             (rule,) = every[3]["spec"]["rules"]
             rule["host"] = self.host_of(attendee)
@@ -88,12 +97,13 @@ class Jupyter:
     def lines(self, kube: Kube, attendee: Attendee) -> str:
         """Instructions for an attendee to open it."""
         query = f"lab?token={token_of(kube)}"
+        own = OWN_CLUSTER if self.own_cluster else ""
         if self.host:
-            return f"\nYour JupyterLab: https://{self.host_of(attendee)}/{query}\n"
+            return f"\nYour JupyterLab: https://{self.host_of(attendee)}/{query}\n{own}"
         return (
             "\nYour JupyterLab runs on the cluster. In a terminal, with kubectl:\n\n"
             f"    kubectl --kubeconfig kubeconfig port-forward service/{NAME} {PORT}\n\n"
-            f"and in a browser: http://127.0.0.1:{PORT}/{query}\n"
+            f"and in a browser: http://127.0.0.1:{PORT}/{query}\n{own}"
         )
 
 
@@ -105,8 +115,8 @@ def token_of(kube: Kube) -> str:
 
 def _local() -> dict[str, str]:
     """Environment variables for pods of a local cluster: the kit, and the cache of fetched programs."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return {"KIT": str(settings.ROOT), "XDG_CACHE_HOME": cache}
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return {"KIT": str(settings.ROOT), "KIT_CACHE": str(cache / "trainyard")}
 
 
 def _inside(kube: Kube, attendee: Attendee) -> Object:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import secrets
 
 import pytest
@@ -180,9 +181,10 @@ def test_a_directory_or_a_file_of_a_volume_can_be_mounted_alone(pods, files):
     "path", ["/usr/share/trainyard-is-not-here/data", "/etc/trainyard/file.d", "/new/at/the/top"]
 )
 def test_a_mount_point_that_the_host_lacks_is_made_for_the_pod_alone(pods, path):
-    script = f"echo written > {path}/file && cat {path}/file; ls /usr/bin/env"
+    above, name = os.path.split(path)
+    script = f"echo written > {path}/file && cat {path}/file; ls {above}; ls /usr/bin/env"
     made = pod(script, main=at(path), volumes=[{"name": "data", "emptyDir": {}}])
-    assert pods.output(made) == "written\n/usr/bin/env\n"
+    assert pods.output(made) == f"written\n{name}\n/usr/bin/env\n"
 
 
 def seen_event(cluster, name, reason):

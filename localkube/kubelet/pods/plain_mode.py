@@ -138,7 +138,23 @@ def _paths(mounts: Iterable[MountSpec], directory: Path) -> dict[str, tuple[str,
     for name, other in OTHER_NAMES.items():
         if name in paths:
             paths.setdefault(other, paths[name])
-    return paths
+    return paths | _parents(paths, directory / "parents")
+
+
+def _parents(paths: Mapping[str, tuple[str, bool]], directory: Path) -> dict[str, tuple[str, bool]]:
+    """Make the directories above mount points that this machine lacks; they list what is mounted below."""
+    made = {}
+    for target, (source, _) in paths.items():
+        above = [parent for parent in Path(target).parents if not os.path.lexists(parent)]
+        if any(str(parent) in paths for parent in above):
+            continue  # a volume, whose content it is
+        for parent in above:
+            real = directory / str(parent).lstrip("/")
+            real.mkdir(mode=0o755, parents=True, exist_ok=True)
+            made[str(parent)] = (str(real), False)
+        if above:
+            (directory / target.lstrip("/")).symlink_to(source)
+    return made
 
 
 def _pairs(paths: Mapping[str, tuple[str, bool]]) -> tuple[tuple[str, str], ...]:

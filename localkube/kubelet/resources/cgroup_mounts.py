@@ -61,4 +61,4 @@ def _below(place: Path, inside: str, path: str) -> Path:
     if inside != "/" and path.startswith(inside):
         path = path[len(inside) :]
     found = place / path.strip("/")
-    return found if found.is_dir() else place
+    return found if os.path.isdir(found) else place  # also where it may not be looked at
