@@ -1,6 +1,7 @@
-"""The course as an attendee runs it: each notebook with nothing but the kubeconfig of a room.
+"""The course as an attendee runs it: each notebook with nothing but the kubeconfig of a namespace.
 
-Those that need more than one namespace stop at the cell that does, and say what is missing and who has it.
+Those that need more than one namespace stop at the cell that does, and say what is missing and who has it. An
+attendee with a cluster of their own, in the pod of their JupyterLab, runs these as well.
 """
 
 import os
@@ -86,3 +87,12 @@ def test_an_attendees_kubeconfig_runs_the_notebooks_or_they_say_what_it_takes(cl
     assert {people[each] for each, words in NOTEBOOKS.items() if words} == {
         name for name, row in rows.items() if "Rejected" in row["trouble"] or "Forbidden" in row["trouble"]
     }
+
+
+def test_an_attendee_with_a_cluster_of_their_own_runs_those_that_need_more_than_a_namespace(cluster):
+    lab = kit.workshop.Jupyter(own_cluster=True)
+    made = kit.workshop.add("administrator", cluster=cluster, jupyter=lab)
+    cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
+    run = "papermill --log-level ERROR --no-progress-bar $each /tmp/$each"
+    script = f"cd notebooks && for each in 01*.ipynb 09*.ipynb 11*.ipynb 13*.ipynb; do {run} || exit 1; done"
+    cluster.kubectl(f"exec deployment/jupyter -n {made.namespace} -- sh -c '{script}'")
