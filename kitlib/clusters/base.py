@@ -17,7 +17,7 @@ from kitlib import config
 from kitlib.clusters import nodes, trainer_image
 from kitlib.clusters.checks import Report, ok
 from kitlib.clusters.image_registry import Registry
-from kitlib.clusters.kubectl import run_kubectl
+from kitlib.clusters.kubectl import forward_port, run_kubectl
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table, Text
 from kitlib.errors import BadInput, KitError, Rejected, RunNotFound, VolumeNotFound
@@ -363,6 +363,25 @@ class Cluster(AbstractContextManager, ABC):
             >>> cluster.kubectl("get pods -o wide")
         """
         return run_kubectl(self.kubectl_command(), command, kubeconfig=self.kubeconfig, cluster=self.name)
+
+    def port_forward(self, target: str, port: int) -> AbstractContextManager[str]:
+        """Forward a free port of this machine to a port of a pod or a Service, as ``kubectl port-forward``.
+
+        Args:
+            target: ``pod/NAME`` or ``service/NAME``.
+            port: Its port.
+
+        Returns:
+            A context with the address here, such as ``127.0.0.1:40123``.
+
+        Raises:
+            CommandFailed: There is none, or it is not ready.
+
+        Example:
+            >>> with cluster.port_forward("service/s3", 5000) as address:
+            ...     urllib.request.urlopen(f"http://{address}")
+        """
+        return forward_port(self.kubectl_command(), target, port, kubeconfig=self.kubeconfig)
 
     def apply(self, path: str | Path) -> Table:
         """Apply the objects of a YAML file.

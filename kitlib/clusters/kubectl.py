@@ -4,7 +4,8 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from kitlib.clusters.machine import ask
@@ -64,3 +65,30 @@ def run_kubectl(kubectl: Sequence[str], command: str, *, kubeconfig: Path, clust
             fix=rbac_hint(said) if "forbidden" in said else helps,
         )
     return Text(done.stdout or done.stderr)
+
+
+@contextmanager
+def forward_port(kubectl: Sequence[str], target: str, port: int, *, kubeconfig: Path) -> Iterator[str]:
+    """Forward a free port of this machine to a pod or a Service, and yield its address.
+
+    Raises:
+        CommandFailed: There is no such pod or Service, or it is not ready.
+    """
+    words = ["port-forward", target, f":{port}"]
+    with subprocess.Popen(
+        [*kubectl, *words],
+        env=os.environ | {"KUBECONFIG": str(kubeconfig)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            line = process.stdout.readline()  # Forwarding from 127.0.0.1:40123 -> 5000
+            if not line:
+                what = process.stderr.read().strip() or "it ended at once"
+                fix = f"kubectl get {target} shows whether it is there and ready"
+                raise CommandFailed(what, about=f"kubectl {' '.join(words)}", fix=fix)
+            yield line.split()[2]
+        finally:
+            process.terminate()

@@ -1,13 +1,16 @@
-"""The steps of the walk-through torchelastic-eks by kubectl alone: etcd, two workers whose program is in S3,
-a third that joins them, one that is deleted.
+"""The steps of the walk-through torchelastic-eks by kubectl: an S3 server, etcd, and workers from a bucket.
 
-The trainer is that of the digits, since what is trained is not the lesson. The S3 server is moto's, in a pod.
+Their manifest is applied as it is shipped; and with a small program, so that a third joins and one leaves.
 """
 
 import json
 from pathlib import Path
 
+import boto3
 import pytest
+from PIL import Image
+
+import kitlib as kit
 
 from .ranks import until
 
@@ -18,85 +21,97 @@ CARRIED = (
     *(f"trainers/{name}" for name in ("checkpoints", "elastic", "elastic_state", "elastic_watch")),
     *(f"trainers/{name}" for name in ("elastic_launch", "elastic_rendezvous")),
 )
-STORAGE = """
-apiVersion: v1
-kind: Service
-metadata: {name: s3}
-spec: {selector: {app: s3}, ports: [{port: 5000}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: s3, labels: {app: s3}}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers:
-    - name: s3
-      image: python
-      command: [python, -m, moto.server, -H, 0.0.0.0, -p, "5000"]
-      readinessProbe: {tcpSocket: {port: 5000}, periodSeconds: 1}
-      volumeMounts: [{name: code, mountPath: /code}]
-  volumes: [{name: code, configMap: {name: code}}]
----
-apiVersion: v1
-kind: Secret
-metadata: {name: imagenet}
-stringData: {AWS_ENDPOINT_URL: "http://s3:5000", AWS_ACCESS_KEY_ID: key, AWS_SECRET_ACCESS_KEY: secret}
-"""
-UPLOAD = """
-import boto3
-client = boto3.client("s3", endpoint_url="http://localhost:5000", region_name="us-east-1",
-                      aws_access_key_id="key", aws_secret_access_key="secret")
-client.create_bucket(Bucket="bucket")
-client.upload_file("/code/digits_elastic.py", "bucket", "imagenet/main.py")
-"""
+IMAGES = 5  # of each of two classes: one step in an epoch, which takes a ResNet-101 a second or more
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def workers(local_cluster, tmp_path):
-    """The manifest of the workers as it is applied, for digits; all is deleted afterwards."""
-    kubectl = local_cluster.kubectl
+def volume(local_cluster):
+    """The volume ``shared``."""
     volume = local_cluster.create_volume("shared")
-    storage = tmp_path / "storage.yaml"
-    storage.write_text(STORAGE)
-    text = (FOLDER / "workers.yaml").read_text().replace("<BUCKET>", "bucket")
-    for given in ("--data-dir=/data/tiny-imagenet", "--epochs=10"):
-        assert f"        - {given}\n" in text
-    text = text.replace("--data-dir=/data/tiny-imagenet", "--log-every=1")
-    text = text.replace("--epochs=10", "--epochs=40\n        - --step-seconds=0.2")
-    path = tmp_path / "workers.yaml"
-    path.write_text(text)
-    yield path
-    kubectl(f"delete --ignore-not-found --wait=false -f {path} -f {FOLDER / 'etcd.yaml'} -f {storage}")
-    kubectl("delete pod,service -l job=imagenet --ignore-not-found")
-    kubectl("delete configmap imagenet code --ignore-not-found")
-    kubectl("wait pod --for=delete -l job=imagenet --timeout=120s")
+    yield volume
     volume.delete()
 
 
+@pytest.fixture
+def upload(local_cluster, volume):
+    """Start the S3 server and etcd, and upload a trainer; all is deleted afterwards."""
+    kubectl = local_cluster.kubectl
+
+    def start(trainer):
+        carried = " ".join(f"--from-file={ROOT / name}.py" for name in CARRIED)
+        kubectl(f"create configmap imagenet {carried}")
+        kubectl(f"apply -f {FOLDER / 's3.yaml'} -f {FOLDER / 'etcd.yaml'}")
+        kubectl("wait pod/s3 pod/etcd --for=condition=Ready --timeout=120s")
+        account = {"aws_access_key_id": "exercise", "aws_secret_access_key": "exercise"}
+        with local_cluster.port_forward("service/s3", 5000) as address:
+            s3 = boto3.client("s3", endpoint_url=f"http://{address}", region_name="us-east-1", **account)
+            s3.create_bucket(Bucket="my-bucket")
+            s3.upload_file(ROOT / "trainers" / trainer, "my-bucket", "imagenet/main.py")
+
+    yield start
+    kubectl("delete pod,service -l job=imagenet --ignore-not-found")
+    for name in ("workers", "etcd", "s3"):
+        kubectl(f"delete --ignore-not-found -f {FOLDER / name}.yaml")
+    kubectl("delete configmap imagenet --ignore-not-found")
+
+
+def manifest(tmp_path, changes):
+    """Write the manifest of the workers with the bucket's name, as its header does, and other changes."""
+    text = (FOLDER / "workers.yaml").read_text()
+    for old, new in ({"<BUCKET>": "my-bucket"} | changes).items():
+        assert old in text
+        text = text.replace(old, new)
+    path = tmp_path / "workers.yaml"
+    path.write_text(text)
+    return path
+
+
+def events(kubectl, worker, kind):
+    """Return the events of a kind in a worker's log."""
+    lines = kubectl(f"logs imagenet-worker-{worker}").splitlines()
+    return [json.loads(line) for line in lines if line.startswith(f'{{"event":"{kind}"')]
+
+
+def test_the_manifest_as_it_is_shipped_trains_its_resnet_on_all_images_of_the_volume(
+    volume, upload, local_cluster, tmp_path
+):
+    for part, count in (("train", IMAGES), ("val", 1)):
+        for number in range(2 * count):
+            place = tmp_path / "images" / part / f"class-{number % 2}" / f"{number}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (64, 64), (number, 128, 255 * (number % 2))).save(place)
+    kit.upload_image_folder(tmp_path / "images", volume=volume, name="tiny-imagenet-200")
+    upload("tiny_imagenet_elastic.py")
+    kubectl = local_cluster.kubectl
+    kubectl(f"apply -f {manifest(tmp_path, {})}")
+    kubectl("wait pod -l job=imagenet --for=jsonpath={.status.phase}=Succeeded --timeout=600s")
+    assert kubectl("logs imagenet-worker-2 -c fetch").startswith("s3://my-bucket/imagenet/main.py: main.py")
+    starts, steps = (events(kubectl, 1, kind) + events(kubectl, 2, kind) for kind in ("start", "step"))
+    assert {(each["model"], each["train_images"]) for each in starts} == {("resnet101", 2 * IMAGES)}
+    assert {each["step"]: each["samples"] for each in steps} == dict.fromkeys(range(10), 2 * IMAGES)
+    assert 2 in {each["world_size"] for each in steps}
+
+
 def test_workers_by_kubectl_meet_at_an_etcd_and_train_on_as_one_joins_and_one_leaves(
-    workers, local_cluster, tmp_path
+    volume, upload, local_cluster, tmp_path
 ):
     kubectl = local_cluster.kubectl
-    carried = " ".join(f"--from-file={ROOT / name}.py" for name in CARRIED)
-    kubectl(f"create configmap imagenet {carried}")
-    kubectl(f"create configmap code --from-file={ROOT / 'trainers' / 'digits_elastic.py'}")
-    kubectl(f"apply -f {tmp_path / 'storage.yaml'} -f {FOLDER / 'etcd.yaml'}")
-    kubectl("wait pod/s3 pod/etcd --for=condition=Ready --timeout=120s")
-    local_cluster.kube.execute("s3", ["python", "-c", UPLOAD], container="s3")
+    upload("digits_elastic.py")
+    more = "--epochs=40\n        - --step-seconds=0.2\n        - --log-every=1"
+    workers = manifest(tmp_path, {"        - --model=resnet101\n": "", "--epochs=10": more})
     kubectl(f"apply -f {workers}")
 
     def world(worker):
         """Return the newest world size in which a worker has made a step."""
-        lines = kubectl(f"logs imagenet-worker-{worker} --tail=20").splitlines()
-        steps = [json.loads(line) for line in lines if line.startswith('{"event":"step"')]
+        steps = events(kubectl, worker, "step")
         return steps[-1]["world_size"] if steps else 0
 
     kubectl("wait pod -l job=imagenet --for=condition=Ready --timeout=120s")
     until(lambda: world(2) == 2, "two to train")
     written = kubectl("logs imagenet-worker-1 -c fetch")
-    assert written.startswith("s3://bucket/imagenet/main.py: main.py")
+    assert written.startswith("s3://my-bucket/imagenet/main.py: main.py")
 
     third = tmp_path / "third.yaml"
     *_, service, pod = workers.read_text().split("---\n")
