@@ -64,6 +64,12 @@ def _start(options: argparse.Namespace) -> dict[str, Any]:
     return lifecycle.start(options.name, report=_reporter(), progress_seconds=options.progress_deadline)
 
 
+def _scale(options: argparse.Namespace) -> dict[str, Any]:
+    from localkube.cluster import lifecycle
+
+    return lifecycle.scale(options.name, options.nodes, report=_reporter())
+
+
 def _stop(options: argparse.Namespace) -> dict[str, Any]:
     from localkube.cluster import lifecycle
 
@@ -226,6 +232,10 @@ def _add_nodes(verbs: Any) -> None:
     node.add_argument("name", help="the cluster's")
     node.add_argument("node")
     node.set_defaults(run=_node)
+    scale = verbs.add_parser("scale", help="restart a cluster with another number of nodes")
+    scale.add_argument("name")
+    scale.add_argument("nodes", type=int)
+    scale.set_defaults(run=_scale)
     simulate = verbs.add_parser("simulate", help="set the number of nodes whose pods only report status")
     simulate.add_argument("name")
     simulate.add_argument("count", type=int)

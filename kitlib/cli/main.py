@@ -149,9 +149,9 @@ def template(provider: str, part: str) -> None:
 @click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")
 @OPTION
 def scale(nodes: int, cluster: str, provider: str | None, option: tuple[str, ...], **money) -> None:
-    """Change the number of training nodes of a cluster at a cloud to NODES; 0 costs nothing for them.
+    """Change the number of training nodes to NODES; a local cluster restarts for it.
 
-    What more nodes cost is shown, and asked for.
+    What more nodes cost at a cloud is shown, and asked for; 0 costs nothing for them.
     """
     found = clusters.connect(cluster, provider=provider, **options_of(option))
     if not hasattr(found, "scale"):

@@ -6,6 +6,7 @@ from pathlib import Path
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.machine import ask, get_images
 from kitlib.display.progress import progress
+from kitlib.display.tables import Table
 from kitlib.errors import (
     BadInput,
     ClusterBroken,
@@ -114,6 +115,29 @@ class LocalCluster(Cluster):
             self.status = ask("start", self.name, report=line.update)
             line.done(f"{self.status['nodes']} nodes are Ready, Kubernetes {self.status['version']}")
         return self
+
+    def scale(self, nodes: int, *, confirm: bool = False, budget: float | None = None) -> Table:
+        """Change the number of nodes: it restarts with its objects and volumes, and its pods start again.
+
+        Args:
+            nodes: How many.
+            confirm: For clusters at a cloud, whose nodes cost money.
+            budget: For those, too.
+
+        Raises:
+            ProviderFailed: It cannot have so many, or did not start.
+
+        Example:
+            >>> cluster.scale(4)
+        """
+        with progress(f"cluster {self.name}") as line:
+            self.status = ask("scale", self.name, str(nodes), report=line.update)
+            kept = [f"node-{number}" for number in range(nodes)]
+            for node in self.nodes():
+                if node["node"].startswith("node-") and node["node"] not in kept:
+                    self.kube.delete("Node", node["node"])
+            line.done(f"{self.status['nodes']} nodes are Ready")
+        return self.nodes()
 
     def stop(self) -> None:
         """Stop all its processes, and keep its objects and volumes; idempotent."""

@@ -94,6 +94,27 @@ def start(
     return create(name, wanted=ClusterSpec(**shape), report=report, progress_seconds=progress_seconds)
 
 
+def scale(
+    name: str, nodes: int, *, report: Report, progress_seconds: float = progress_deadline.SECONDS
+) -> dict[str, Any]:
+    """Restart a cluster with another number of nodes: it keeps objects and volumes, and pods start again.
+
+    Raises:
+        LocalClusterError: There is none, it cannot have so many nodes, or it did not start.
+    """
+    paths = ClusterPaths(name)
+    now = status(name)
+    shape = read_record(paths).get("shape")
+    if shape is None:
+        raise LocalClusterError("there is no such cluster", about=name, fix=f"kit cluster create {name}")
+    wanted = ClusterSpec(**shape | {"nodes": nodes})
+    if now["state"] == "running" and shape["nodes"] == nodes:
+        return _whole(paths, now)
+    report("stopping it")
+    stop(name)
+    return create(name, wanted=wanted, report=report, progress_seconds=progress_seconds)
+
+
 def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
     """End all processes of a cluster; its objects, volumes and port are kept. Safe to repeat."""
     check_name(name)

@@ -209,6 +209,24 @@ def test_who_creates_a_cluster_that_is_there_gets_back_the_nodes_that_were_switc
     assert {each["status"] for each in again.reconnect("node-2")} == {"Ready"}
 
 
+@pytest.mark.slow
+def test_a_local_cluster_is_scaled_up_and_down_and_keeps_its_objects(spare):
+    cluster = kit.create_cluster("local", name=spare, **SMALL)
+    cluster.kubectl("create configmap kept")
+    for count in (3, 2):
+        assert {each["node"]: each["status"] for each in cluster.scale(count)} == {
+            f"node-{number}": "Ready" for number in range(count)
+        }
+    pod = '{"spec": {"nodeName": "node-1"}}'
+    cluster.kubectl(f"run hello --image=busybox --overrides='{pod}' -- sleep 60")
+    cluster.kubectl("wait pod/hello --for=condition=Ready --timeout=60s")
+    assert "kept" in cluster.kubectl("get configmaps")
+    again = kit.create_cluster("local", name=spare, **SMALL | {"nodes": 2})
+    assert len(again.nodes()) == 2, "it has the new shape"
+    with pytest.raises(ProviderFailed, match="1 to 100 nodes"):
+        cluster.scale(0)
+
+
 def test_top_tells_what_nodes_and_pods_use(local_cluster):
     def told():
         try:
