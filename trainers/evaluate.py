@@ -35,6 +35,7 @@ from torch import nn
 MEAN, SPREAD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
 SIDE = 64  # pixels; images of other sizes are resized
 ENDINGS = (".jpeg", ".jpg", ".png")
+SHORT = {"airplane": "plane", "automobile": "car"}  # the EKS workshop's names of two classes
 
 
 def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
@@ -246,6 +247,13 @@ def count(answers: torch.Tensor, labels: torch.Tensor, classes: list[str]) -> di
     }
 
 
+def print_accuracy(result: dict) -> None:
+    """Print the accuracy of the network and of each class for people, in the words of the EKS workshop."""
+    print(f"Accuracy of the network on the {result['images']} test images: {100 * result['accuracy']:.0f} %")
+    for name, share in result["per_class"].items():
+        print(f"Accuracy for class: {SHORT.get(name, name):5s} is {100 * share:.1f} %", flush=True)
+
+
 def worst(
     answers: torch.Tensor, labels: torch.Tensor, images: torch.Tensor, names: list[str], most: int
 ) -> list:
@@ -296,7 +304,9 @@ def main(argv: list[str] | None = None) -> None:
     emit("start", **data, test_images=len(labels), model=saved["model"], device=str(device))
     answers = answer(network, images, prepare)
     mistakes = worst(answers, labels, images, about["classes"], settings.mistakes)
-    emit("eval", **data, **count(answers, labels, about["classes"]), mistakes=mistakes)
+    result = count(answers, labels, about["classes"])
+    emit("eval", **data, **result, mistakes=mistakes)
+    print_accuracy(result)
     emit("end", seconds=round(time.perf_counter() - began, 3))
 
 

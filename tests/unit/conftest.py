@@ -21,7 +21,7 @@ def run_trainer(capsys, monkeypatch):
         finally:
             if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()
-        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
 
     yield run
     torch.set_num_threads(threads)
