@@ -159,6 +159,7 @@ class TrainingJob(Job):
         image: Of the pods, with torch in it; by default ``TRAINYARD_IMAGE``, or the cluster's own.
         pull_secret: The Secret by which nodes may pull it; by default ``TRAINYARD_PULL_SECRET``, or none.
         name: Name of the run; by default made from the trainer's, and unique.
+        manifest: A YAML file with an object of the job's kind, to be filled in in place of the kit's own.
 
     Raises:
         BadInput: The trainer is missing, too large or no Python; or another argument is invalid.
@@ -185,7 +186,9 @@ class TrainingJob(Job):
         image: str | None = None,
         pull_secret: str | None = None,
         name: str | None = None,
+        manifest: str | Path | None = None,
     ) -> None:
+        self.file = None if manifest is None else config.find(manifest)
         self._read_trainer(trainer, args, files, source_secret)
         self.nodes = check_count(nodes, what="nodes", least=1, most=MAX_NODES)
         self.volumes = _claims(volumes or {})
@@ -260,10 +263,14 @@ class TrainingJob(Job):
         """Build the ConfigMap with the trainer, and the main object."""
         return [self._config_map(), self._main()]
 
-    def _read(self, kind: str, *, folder: str = "") -> Object:
-        """Read an object of ``manifests/`` and give it the name and the labels of this run."""
-        (item,) = manifests.read(config.manifests(folder or self.folder, f"{kind}.yaml"))
-        return merge(item, {"metadata": {"name": self.name, "labels": self.labels}})
+    def _read(self, kind: str, *, folder: str = "", file: Path | None = None) -> Object:
+        """Read an object of ``manifests/``, or of a file, and give it the name and the labels of this run."""
+        path = file or config.manifests(folder or self.folder, f"{kind}.yaml")
+        found = manifests.read(path)
+        if file and [each["kind"].lower() for each in found] != [kind]:
+            kinds, fix = ", ".join(each["kind"] for each in found), f"name a file with one {kind}"
+            raise BadInput(f"this manifest has {kinds or 'nothing'}", about=str(path), fix=fix)
+        return merge(found[0], {"metadata": {"name": self.name, "labels": self.labels}})
 
     def _config_map(self) -> Object:
         """Build the ConfigMap with the trainer and the modules beside it that it imports."""
@@ -278,7 +285,9 @@ class TrainingJob(Job):
         """
         (base,) = template["spec"]["containers"]
         self._drop_workspace(template["spec"])
-        spread = copy.deepcopy(template["spec"]["topologySpreadConstraints"])
+        own = [each for each in base["volumeMounts"] if each["mountPath"] not in self.volumes]
+        base["volumeMounts"] = own
+        spread = copy.deepcopy(template["spec"].get("topologySpreadConstraints", []))
         for each in spread:  # whatever the label, its value is the run
             labels = each["labelSelector"]["matchLabels"]
             labels.update(dict.fromkeys(labels, self.name))
@@ -288,7 +297,7 @@ class TrainingJob(Job):
             "args": self.args,
             "env": [*base.get("env", []), *self._environment],
             "resources": self._resources,
-            "volumeMounts": [*base["volumeMounts"], *self._mounts],
+            "volumeMounts": [*own, *self._mounts],
         }
         spec = {
             "topologySpreadConstraints": spread,

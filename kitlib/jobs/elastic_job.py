@@ -21,7 +21,7 @@ class ElasticJob(ElasticTrainingJob):
     folder = "elastic-job"
 
     def _main(self) -> Object:
-        item = self._read("elasticjob")
+        item = self._read("elasticjob", file=self.file)
         worker = item["spec"]["replicaSpecs"]["Worker"]
         (container,) = worker["template"]["spec"]["containers"]
         command, words = container["command"], [f"--nproc_per_node={self.processes_per_node}"]

@@ -25,7 +25,7 @@ class IndexedJob(TrainingJob):
         return [self._config_map(), service, self._main()]
 
     def _main(self) -> Object:
-        item = self._read("job")
+        item = self._read("job", file=self.file)
         template = item["spec"]["template"]
         replaced = {"--nnodes": self.nodes, "--nproc-per-node": self.processes_per_node}
         (container,) = template["spec"]["containers"]

@@ -53,7 +53,7 @@ class PyTorchJob(ElasticTrainingJob):
         return [self._config_map(), *store, self._main()]
 
     def _main(self) -> Object:
-        item = self._read("pytorchjob")
+        item = self._read("pytorchjob", file=self.file)
         master = item["spec"]["pytorchReplicaSpecs"]["Master"]
         if self.limits is not None:
             return self._elastic(item, master)

@@ -181,7 +181,7 @@ class TorchElastic(ElasticTrainingJob):
         return [*others, *workers, template]
 
     def _main(self) -> Object:
-        item = self._read("podtemplate")
+        item = self._read("podtemplate", file=self.file)
         (fewest, most), (backend, port) = self.limits, STORES[self.rendezvous]
         variables = {
             "PET_NNODES": f"{fewest}:{most}",

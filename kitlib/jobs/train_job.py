@@ -47,7 +47,7 @@ class TrainJob(TrainingJob):
         if self.annotations:
             about, fix = f"volumes {', '.join(self.claims)}", f"{OTHER_JOBS}, or a volume of another class"
             raise self._cannot("annotate its pods, as a volume of GCS FUSE needs it", about, fix)
-        item = self._read("trainjob")
+        item = self._read("trainjob", file=self.file)
         (pods,) = item["spec"]["podSpecOverrides"]
         self._drop_workspace(pods)
         (container,) = pods["containers"]

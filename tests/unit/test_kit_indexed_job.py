@@ -53,6 +53,20 @@ def test_torchrun_gets_its_ranks_from_the_completion_index_and_no_shell(job_of):
     assert "job-completion-index" in variables["NODE_RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
 
 
+def test_a_manifest_of_ones_own_is_filled_in(job_of):
+    given = {"manifest": "manifests/eks-workshop/train.yaml", "volumes": {"/data": "other"}}
+    job = job_of(nodes=3, args={"epochs": 2}, **given)["Job"]
+    spec, container = job["spec"]["template"]["spec"], container_of({"Job": job})
+    assert (job["spec"]["completions"], container["name"]) == (3, "worker")
+    assert (container["command"][1], container["args"]) == ("--nnodes=3", ["--epochs=2"])
+    assert container["resources"]["requests"]["memory"] == "512Mi", "what is not given stays"
+    (claim,) = (each for each in container["volumeMounts"] if each["mountPath"] == "/data")
+    (volume,) = (each for each in spec["volumes"] if each["name"] == claim["name"])
+    assert volume["persistentVolumeClaim"]["claimName"] == "other"
+    with pytest.raises(BadInput, match="this manifest has Service"):
+        job_of(manifest="manifests/eks-workshop/service.yaml")
+
+
 def test_the_pods_find_each_other_through_a_headless_service(job_of):
     objects = job_of()
     service, pod = objects["Service"]["spec"], objects["Job"]["spec"]["template"]["spec"]
