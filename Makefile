@@ -30,7 +30,8 @@ COURSES ?= $(wildcard tests/cloud/test_notebooks_on_*.py)
 # What `make run` is told: for the local cluster, and for a smoke test of any other (docs/smoke-test.md).
 quoted = '$(subst ','\'',$(1))'
 option = $(if $($(1)),$(2) $(call quoted,$($(1))))
-RUN_OPTIONS = --provider $(PROVIDER) $(call option,NODES,--nodes) $(call option,IMAGE,--image) \
+RUN_OPTIONS = --provider $(PROVIDER) $(call option,PROFILE,--profile) $(call option,MIRROR,--mirror) \
+	$(call option,NODES,--nodes) $(call option,IMAGE,--image) \
 	$(call option,LANES,--lanes) \
 	$(call option,TIME_LIMIT,--time-limit) $(call option,MIN_ACCURACY,--min-accuracy) \
 	$(call option,MIN_IMAGES_PER_S,--min-images-per-s) $(call option,MIN_ALLREDUCE,--min-allreduce-mb-per-s) \

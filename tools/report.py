@@ -9,7 +9,7 @@ import contextlib
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 WIDTH, ROW, NARROW = 1000, 44, 22  # of the picture of the lanes; a bar that is narrower has no text
 TICKS, MOST_TICKS = (10, 30, 60, 120, 300, 600), 10  # seconds between two ticks
 PICTURE_TAG = "result-picture"
+DATA = re.compile(r"^dataset ([\w-]+): (SYNTHETIC|real)", re.MULTILINE)  # of kit.prepare_dataset
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 # A cell with one of these tags has a number as its value, or a dict of numbers by these names; the dict also
 # says whether the data were synthetic.
@@ -71,6 +72,7 @@ class Result:
     failure: Failure | None
     finished: bool
     pictures: tuple[Picture, ...]
+    data: Mapping[str, str]  # real or synthetic, by data set
 
     @property
     def verdict(self) -> str:
@@ -105,6 +107,7 @@ def read(executed: Path, *, original: Path) -> Result:
         failure=next((found for cell in code if (found := _failure(cell, numbers[cell.id]))), None),
         finished=all(_executed(cell) for cell in code),
         pictures=tuple(picture for cell in code for picture in _pictures(cell)),
+        data=_data(code),
     )
 
 
@@ -150,6 +153,17 @@ def _figures(code: list[NotebookNode]) -> dict[str, float]:
 
 def _synthetic(code: list[NotebookNode]) -> bool:
     return any(isinstance(value, dict) and value.get("synthetic") for _, value in _values(code))
+
+
+def _data(code: list[NotebookNode]) -> dict[str, str]:
+    """Return for each data set whether its images were real; the digits come with scikit-learn, and are."""
+    shown = [
+        output.get("text") or output.get("data", {}).get("text/plain") or ""
+        for cell in code
+        for output in cell.outputs
+    ]
+    digits = {"digits": "real"} if any("trainers/digits_" in cell.source for cell in code) else {}
+    return digits | {name: kind.lower() for text in shown for name, kind in DATA.findall(text)}
 
 
 def _pictures(cell: NotebookNode) -> list[Picture]:

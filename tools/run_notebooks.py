@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +42,7 @@ def _environment(arguments: argparse.Namespace, run: str) -> dict[str, str]:
         "TRAINYARD_WORKSHOP": run,
         "TRAINYARD_IMAGE": arguments.image,
         "TRAINYARD_STORAGE_CLASS": arguments.storage_class,
+        "TRAINYARD_DATASET_MIRROR": arguments.mirror,
         "TRAINYARD_TOLERATIONS": arguments.tolerations,
         "KUBECONFIG": arguments.kubeconfig and str(Path(arguments.kubeconfig).expanduser().absolute()),
     }
@@ -58,6 +60,7 @@ def attempt(notebooks: Sequence[Path], outcome: Outcome, *, folder: Path, argume
         outcome,
         folder=folder,
         parameters=options_of(arguments.parameter),
+        profile=arguments.profile,
         environment=_environment(arguments, outcome.run),
     )
     outcome.lanes = len(lanes.lanes)
@@ -125,7 +128,9 @@ def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--namespace", help="existing: where to work; by default one is made where that is allowed")
     add("--image", help="of the training containers")
     add("--storage-class", help="of the volumes")
+    add("--mirror", metavar="URL", help="of a folder with the data sets' files, tried before their sources")
     add("--tolerations", help="of the training pods: key=value:Effect …")
+    add("--profile", help="parameters of each notebook: full, of notebooks/settings/full.toml")
     add("--parameter", action="append", default=[], metavar="NAME=VALUE", help="of the notebooks")
     add("--time-limit", type=seconds, help="of the whole run: 90, 90s, 30m, 2h")
     for figure, unit in thresholds.FIGURES.items():
@@ -139,11 +144,23 @@ def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
             for each in thresholds.parse(figure, text)
         ]
         options_of(arguments.option), options_of(arguments.parameter)
+        arguments.profile = read_profile(arguments.profile, arguments.folder)
         config.read(os.environ | _environment(arguments, "run"))
         arguments.lanes = _lanes(arguments)
     except (ValueError, KitError) as error:
         parser.error(str(error))
     return arguments
+
+
+def read_profile(name: str | None, folder: Path) -> dict[str, dict]:
+    """Return the parameters of each notebook, by its name, of ``settings/NAME.toml``; without a name none."""
+    if name is None:
+        return {}
+    profiles = {path.stem: path for path in (folder / "settings").glob("*.toml")}
+    found = tomllib.loads(profiles[name].read_text("utf-8")) if name in profiles else {}
+    if not found or not all(isinstance(each, dict) for each in found.values()):
+        raise ValueError(f"--profile {name}: no such profile in {folder / 'settings'}; full is one")
+    return found
 
 
 def _lanes(arguments: argparse.Namespace) -> int:
@@ -220,12 +237,18 @@ def summary(outcome: Outcome) -> list[str]:
     for name in outcome.planned:
         each = done.get(name)
         lines.append(
-            f"{name}: {each.verdict if each else 'not executed'}"
+            f"{name}: {each.verdict if each else 'not executed'}{_data(each)}"
             + (f": {each.failure}" if each and each.failure else "")
         )
     lines += [f"threshold {'held' if each.held else 'missed'}: {each}" for each in outcome.thresholds]
     count = f"{len(done)} of {len(outcome.planned)} notebooks executed in {outcome.seconds:.0f} s"
     return [*lines, count]
+
+
+def _data(result) -> str:
+    """Return whether a notebook's data were real, for its line."""
+    said = ", ".join(f"{name} {kind}" for name, kind in result.data.items()) if result else ""
+    return f" ({said})" if said else ""
 
 
 if __name__ == "__main__":

@@ -226,19 +226,25 @@ def prepare_dataset(
         >>> kit.prepare_dataset("cifar10", volume=cluster.create_volume("shared"))
     """
     job = DatasetJob(name, volume=volume, synthetic=synthetic, limit=limit, records=records)
-    for place, there in _places(volume, name, records=records):
-        complete = there is not None and ("records" in there or not records)
-        # How many are drawn, the instructor has decided for all.
-        enough = limit if place is volume else (there or {}).get("limit")
-        if complete and _suits(there, synthetic, enough):
-            return _dataset(place, there)
     with progress(f"dataset {name}") as line:
-        line.update("starting the Job that prepares it")
-        run = launch(job, cluster=volume.cluster)
-        said = _follow(run, line, timeout)
-        found = _dataset(volume, said)
-        line.done(STAND_IN.upper() if found.synthetic else f"it is there, from {found.source}")
+        found = _existing(job, volume)
+        if found is None:
+            line.update("starting the Job that prepares it")
+            run = launch(job, cluster=volume.cluster)
+            found = _dataset(volume, _follow(run, line, timeout))
+        line.done(STAND_IN.upper() if found.synthetic else f"real images, from {found.source}")
     return found
+
+
+def _existing(job: DatasetJob, volume: Volume) -> Dataset | None:
+    """Find a dataset that is complete and fits what a job would prepare."""
+    for place, there in _places(volume, job.dataset, records=job.records):
+        complete = there is not None and ("records" in there or not job.records)
+        # How many are drawn, the instructor has decided for all.
+        enough = job.limit if place is volume else (there or {}).get("limit")
+        if complete and _suits(there, job.synthetic, enough):
+            return _dataset(place, there)
+    return None
 
 
 def upload_image_folder(path: str | Path, *, volume: Volume, name: str | None = None) -> Dataset:

@@ -31,7 +31,13 @@ SCHEMA = json.loads((ROOT / "tools" / "smoke" / "result.schema.json").read_text(
 
 def executed(name, verdict="passed", failure=None):
     return SimpleNamespace(
-        name=name, verdict=verdict, failure=failure, seconds=1.0, figures={"accuracy": 0.5}, synthetic=True
+        name=name,
+        verdict=verdict,
+        failure=failure,
+        seconds=1.0,
+        figures={"accuracy": 0.5},
+        synthetic=True,
+        data={"cifar10": "synthetic"},
     )
 
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from kitlib.clusters import Cluster
 from kitlib.display.progress import shown_elsewhere
@@ -68,6 +69,7 @@ class Lanes:
         outcome: What becomes of them is noted there.
         folder: Where the executed notebooks are written.
         parameters: Of the notebooks, beside those of the site.
+        profile: More of single notebooks, by their names.
         environment: Of the processes that execute them.
     """
 
@@ -79,11 +81,12 @@ class Lanes:
         *,
         folder: Path,
         parameters: Mapping[str, object],
+        profile: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
         environment: Mapping[str, str],
     ) -> None:
         self.lanes = [Lane(number, site) for number, site in enumerate(sites, 1)]
         self.waiting, self.outcome, self.folder = waiting, outcome, folder
-        self.parameters, self.environment = parameters, environment
+        self.parameters, self.profile, self.environment = parameters, profile, environment
         self.processes, self.bundle = Processes(), Bundle()
         self._messages: queue.SimpleQueue = queue.SimpleQueue()
         self._control_plane, self._count = threading.Lock(), itertools.count(1)
@@ -222,7 +225,8 @@ class Lanes:
         of_lane = f", lane {lane.number}" if len(self.lanes) > 1 else ""
         count = f"{next(self._count)} of {len(self.outcome.planned)}"
         print(f"{notebook.label}  {notebook.path.name}: {count}{of_lane}", flush=True)
-        parameters = lane.site.offer() | dict(self.parameters)
+        own = dict(self.profile.get(notebook.name, {}))
+        parameters = lane.site.offer() | own | dict(self.parameters)
         output = self.folder / notebook.path.name
         command = notebook_command(notebook.path, output, label=notebook.label, parameters=parameters)
         lane.notebook = notebook

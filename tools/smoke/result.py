@@ -141,7 +141,7 @@ class Outcome:
 def _notebook(name: str, executed) -> dict[str, object]:
     """Return what ``result.json`` says of one notebook, executed or not."""
     if executed is None:
-        nothing = {"seconds": 0, "figures": {}, "synthetic": False, "failure": None}
+        nothing = {"seconds": 0, "figures": {}, "synthetic": False, "data": {}, "failure": None}
         return {"name": name, "verdict": "not executed"} | nothing
     failure = executed.failure and {
         "cell": executed.failure.cell,
@@ -154,6 +154,7 @@ def _notebook(name: str, executed) -> dict[str, object]:
         "seconds": round(executed.seconds, 1),
         "figures": dict(executed.figures),
         "synthetic": executed.synthetic,
+        "data": dict(executed.data),
         "failure": failure,
     }
 
