@@ -28,6 +28,8 @@ COURSE = (
 PARTS = ("The question", "Exercise", "When it goes wrong", "What just happened?", "On a cloud", "Clean up")
 TRAINING = ("05", "06", "07", "08", "09", "10", "11", "12")
 CHECKED = "nbval-check-output"
+# Cells, and the median of their lines, where a published walk-through is run beside the lesson.
+LONGER = {"08": (44, 5), "09": (48, 4)}
 WITHOUT = ("00", "05", "06")  # have no cell to write in yet
 
 
@@ -117,9 +119,10 @@ def test_cells_are_few_and_short(notebook, number):
     if number not in WITHOUT:
         place = to_be_written(cells, number)
         lesson = cells[: place - 1] + cells[place + 2 :]
-    assert 20 <= len(lesson) <= 40
+    most, middle = LONGER.get(number, (40, 3))
+    assert 20 <= len(lesson) <= most
     lengths = [len(cell.source.splitlines()) for cell in lesson if cell.cell_type == "code"]
-    assert statistics.median(lengths) <= 3
+    assert statistics.median(lengths) <= middle
     assert max(len(cell.source.splitlines()) for cell in code_cells(notebook)) <= 15
 
 
