@@ -3,10 +3,21 @@
 The first time on a machine their programs are built, which takes a minute or two each.
 """
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
 import kitlib as kit
 from kitlib.errors import KitError, LaunchRejected
+
+from ..node.clusters import eventually
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "trainers" / "digits_ddp.py"
+CPU = ROOT / "manifests" / "pytorch-job" / "cpu.yaml"
+WHOLE_NODE = ROOT / "manifests" / "pytorch-job" / "whole-node.yaml"
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -60,6 +71,51 @@ def test_a_pytorch_job_trains_with_two_processes_in_each_of_its_pods(
     assert local_cluster.run(run.name).kind == "PyTorchJob"
     run.delete()
     assert run.name not in local_cluster.kubectl("get pytorchjobs,services,configmaps,pods")
+
+
+def test_the_manifest_for_cpus_as_shipped_trains_on_two_pods_with_two_processes(
+    training_operator, local_cluster
+):
+    kubectl = local_cluster.kubectl
+    kubectl(f"create configmap torchrun-cpu --from-file=main.py={DIGITS}")
+    kubectl(f"create -f {CPU}")
+    kubectl("wait pytorchjob/torchrun-cpu --for=condition=Succeeded --timeout=240s")
+    for role, node_rank, ranks in (("master", 0, {0, 1}), ("worker", 1, {2, 3})):
+        described = kubectl(f"describe pod torchrun-cpu-{role}-0")
+        told = {"PET_NNODES": 2, "PET_NPROC_PER_NODE": 2, "PET_NODE_RANK": node_rank}
+        assert all(re.search(rf"{name}: +{value}$", described, re.M) for name, value in told.items()), (
+            described
+        )
+        assert "Started" in described.partition("Events:")[2]
+        lines = kubectl(f"logs torchrun-cpu-{role}-0").splitlines()
+        starts = [json.loads(line) for line in lines if line.startswith('{"event":"start"')]
+        assert {(each["rank"], each["world_size"]) for each in starts} == {(rank, 4) for rank in ranks}
+    kubectl("delete pytorchjob,configmap torchrun-cpu")
+
+
+@pytest.fixture
+def node_with_two_gpus(state_home):
+    with kit.create_cluster("local", name="two-gpus", nodes=1, gpus=2) as cluster:
+        kit.install("training-operator", cluster=cluster)
+        yield cluster
+
+
+def test_a_pod_that_holds_all_gpus_of_a_node_keeps_another_waiting(node_with_two_gpus):
+    kubectl = node_with_two_gpus.kubectl
+    kubectl(f"create configmap torchrun-gpu --from-file=main.py={DIGITS}")
+    kubectl(f"create -f {WHOLE_NODE}")
+    kubectl("wait pod/torchrun-gpu-master-0 --for=create --timeout=60s")
+    kubectl("wait pod/torchrun-gpu-master-0 --for=condition=Ready --timeout=60s")
+    held = kubectl("describe node node-0").partition("Allocated resources:")[2]
+    assert re.search(r"nvidia.com/gpu +2 +2$", held, re.M), held
+    limits = {"name": "another", "image": "busybox", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    pod = json.dumps({"spec": {"containers": [limits | {"command": ["true"]}]}})
+    kubectl(f"run another --image=busybox --restart=Never --overrides='{pod}'")
+    reason = 'jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}'
+    kubectl(f"wait pod/another --for='{reason}=Unschedulable' --timeout=60s")
+    eventually(lambda: "Insufficient nvidia.com/gpu" in kubectl("events --for pod/another"))
+    kubectl("delete pytorchjob torchrun-gpu")
+    kubectl("wait pod/another --for=jsonpath={.status.phase}=Succeeded --timeout=60s")
 
 
 DEPLOYMENT = {
