@@ -204,7 +204,7 @@ def test_the_order_of_tasks_is_another_one_in_each_epoch_and_the_same_for_a_seed
     assert order(1, 0) != order(1, 1)
 
 
-@pytest.mark.parametrize("name", ["records", "minibatch", "minibatches_per_task", "epochs"])
+@pytest.mark.parametrize("name", ["records", "minibatch", "minibatches_per_task"])
 def test_nothing_to_do_is_refused(name):
     with pytest.raises(ValueError, match="at least one"):
         Ledger(**{"records": 1, "minibatch": 1, "minibatches_per_task": 1, "epochs": 1} | {name: 0})

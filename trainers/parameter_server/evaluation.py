@@ -4,8 +4,12 @@ It runs during training: workers get its tasks first. The module has no I/O, lik
 the servers decide which parameters are kept, and for how long.
 """
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+
+NONE: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Evaluation:
         self._todo = deque(Portion(i, start, min(start + size, records)) for i, start in enumerate(starts))
         self._doing: dict[int, tuple[Portion, int, float]] = {}
         self._scores: dict[int, tuple[int, int, float]] = {}
+        self._metrics: Counter[str] = Counter()
         self._tasks = len(starts)
 
     def next(self, worker: int, now: float, *, patience: float) -> Portion | None:
@@ -47,12 +52,15 @@ class Evaluation:
         self._doing[portion.number] = (portion, worker, now)
         return portion
 
-    def report(self, number: int, *, images: int, correct: int, loss: float) -> bool:
+    def report(
+        self, number: int, *, images: int, correct: int, loss: float, metrics: Mapping[str, float] = NONE
+    ) -> bool:
         """Add the results of one task; return True if they are new. The first results count."""
         if number in self._scores or not 0 <= number < self._tasks:
             return False
         self._doing.pop(number, None)
         self._scores[number] = (images, correct, loss)
+        self._metrics.update(metrics)
         return True
 
     def lost(self, worker: int) -> None:
@@ -68,11 +76,8 @@ class Evaluation:
         return len(self._scores) == self._tasks
 
     def result(self) -> dict[str, float | int]:
-        """Return accuracy, mean loss and the number of images."""
+        """Return accuracy, mean loss and the number of images; with metrics of the user's, these instead."""
         images, correct, loss = (sum(column) for column in zip(*self._scores.values(), strict=True))
-        return {
-            "accuracy": round(correct / images, 5),
-            "loss": round(loss / images, 5),
-            "correct": correct,
-            "images": images,
-        }
+        means = {name: round(total / images, 5) for name, total in self._metrics.items()}
+        judged = means or {"accuracy": round(correct / images, 5), "correct": correct}
+        return judged | {"loss": round(loss / images, 5), "images": images}

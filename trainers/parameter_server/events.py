@@ -1,6 +1,7 @@
 """Events: one JSON object per line on stdout, with ``event``, ``time``, ``rank``, ``role``."""
 
 import json
+import logging
 import sys
 import time
 
@@ -22,3 +23,9 @@ class Teller:
         line = {"event": event, "time": time.time()} | self._who | fields
         sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
         sys.stdout.flush()
+
+
+def set_up_log(level: str) -> None:
+    """Write lines for people to stdout, too, from a level on; programs skip them, as they are no JSON."""
+    form = "[%(asctime)s] [%(levelname)s] %(message)s"
+    logging.basicConfig(stream=sys.stdout, level=level, format=form)

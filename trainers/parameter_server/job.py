@@ -149,7 +149,13 @@ class JobState:
             judging = self.evaluation
             for score in progress.scores:
                 if judging is not None and judging.number == score.evaluation:
-                    judging.report(score.task, images=score.images, correct=score.correct, loss=score.loss)
+                    judging.report(
+                        score.task,
+                        images=score.images,
+                        correct=score.correct,
+                        loss=score.loss,
+                        metrics=score.metrics,
+                    )
             if progress.pin_lost:
                 self.evaluate_again()
             if progress.saved and not self.saved:

@@ -8,6 +8,7 @@ workers and servers wait for it. It loads neither torch nor the user's file.
 """
 
 import argparse
+import logging
 import os
 import signal
 import socket
@@ -23,7 +24,7 @@ import grpc
 from . import channels, journal, protocol_pb2, protocol_pb2_grpc, settings
 from .crew import Crew
 from .evaluation import Evaluation
-from .events import Teller
+from .events import Teller, set_up_log
 from .job import JobState
 from .protocol_pb2 import Left, Nothing, Orders, PinRequest, SaveRequest
 from .records import Records
@@ -36,6 +37,8 @@ COMPLAIN_SECONDS = 5.0  # between two attempts to write to a full volume
 SAVE_SECONDS = 120.0
 THREADS = 4  # calls do not block; more threads would only contend
 SUPERSEDED = 3  # exit status: not a failure of the job, which another master continues
+
+log = logging.getLogger(__name__)
 
 
 class MasterService(protocol_pb2_grpc.MasterServicer):
@@ -184,11 +187,21 @@ class Conductor:
                 if job.ledger.over and running.step == job.ledger.steps:
                     job.judged = True
                     job.write({"judged": True})
-            self._tell("eval", version=running.step, **running.result())
+            self._tell_result(running)
             if not job.judged:
                 self._unpin(running.number)
         elif running is None and (job.wanted or (job.ledger.over and not job.judged)):
             self._begin_evaluation()
+
+    def _tell_result(self, evaluation: Evaluation) -> None:
+        if self._job.settings.mode == "prediction":
+            self._tell("predictions", images=evaluation.records)
+            log.info("Predictions for %d records", evaluation.records)
+            return
+        result = evaluation.result()
+        self._tell("eval", version=evaluation.step, **result)
+        figures = ", ".join(f"{name} = {value}" for name, value in result.items())
+        log.info("Evaluation at step %d: %s", evaluation.step, figures)
 
     def _begin_evaluation(self) -> None:
         """Have every server pin its parameters, and assign the test records."""
@@ -332,6 +345,7 @@ def main(argv: list[str] | None = None) -> None:
     given = parser.parse_args(argv)
     wanted = settings.from_flags(given)
     tell = Teller("master", 0, wanted.workers)
+    set_up_log(wanted.log_level)
     try:
         status = conduct(given, wanted, tell)
     except journal.Superseded as error:

@@ -1,34 +1,34 @@
 """A worker's copy of the user's model: loads parameters and computes gradients, both as flat tensors."""
 
 import os
-from types import ModuleType
 
 import torch
+from torch.utils.data import default_collate
 
 from . import shards
-from .protocol_pb2 import Tensor
+from .protocol_pb2 import Score, Tensor
 from .settings import JobSettings
-from .user_model import UserError, explain
+from .user_model import EVALUATION, PREDICTION, TRAINING, UserError, UserModel, explain
 
 
 class Replica:
     """The user's model, partitioned like on the servers.
 
     Args:
-        module: The user's file.
+        user: The user's model.
         settings: The job's.
 
     Raises:
         UserError: The user's ``model()`` raises.
     """
 
-    def __init__(self, module: ModuleType, settings: JobSettings) -> None:
-        self._user, self._path = module, settings.trainer
+    def __init__(self, user: UserModel, settings: JobSettings) -> None:
+        self._user, self._path = user, settings.trainer
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if self._device.type == "cpu" and "TRAINYARD_GPUS" in os.environ:
             print("this pod has GPUs, but torch finds no CUDA device: running on the CPU", flush=True)
         try:
-            self._model = module.model().to(self._device)
+            self._model = user.model().to(self._device)
         except Exception as error:
             raise UserError(explain(error, self._path)) from error
         plan = shards.plan(self._model, settings.servers)
@@ -54,7 +54,7 @@ class Replica:
             if gradient is not None:
                 gradient.zero_()
         try:
-            inputs, labels = self._batch(records)
+            inputs, labels = self._batch(records, TRAINING)
             self._model.train()
             loss = self._user.loss(self._model(inputs), labels)
             loss.backward()
@@ -79,18 +79,38 @@ class Replica:
         shards.unpack([each for shard in tensors for each in shard], self._flats)
 
     @torch.no_grad()
-    def judge(self, records: list[bytes]) -> tuple[int, float]:
-        """Return the number of correct predictions, and the sum of the losses.
+    def judge(self, records: list[bytes], score: Score) -> None:
+        """Add some records' correct predictions, losses and metrics to a score.
 
         Raises:
             UserError: The user's code raises.
         """
         try:
-            inputs, labels = self._batch(records)
+            inputs, labels = self._batch(records, EVALUATION)
             self._model.eval()
             outputs = self._model(inputs)
-            loss = self._user.loss(outputs, labels).item() * len(records)
-            return int((outputs.argmax(1) == labels).sum()), loss
+            score.images += len(records)
+            score.loss += self._user.loss(outputs, labels).item() * len(records)
+            if not self._user.metrics:
+                score.correct += int((outputs.argmax(1) == labels).sum())
+            for name, metric in self._user.metrics.items():
+                found = torch.as_tensor(metric(labels, outputs), dtype=torch.float64)
+                score.metrics[name] += found.mean().item() * len(records)
+        except Exception as error:
+            raise UserError(explain(error, self._path)) from error
+
+    @torch.no_grad()
+    def predict(self, records: list[bytes], worker: int) -> None:
+        """Have the user's code process the predictions for some records.
+
+        Raises:
+            UserError: The user's code raises, or there is none.
+        """
+        if self._user.process is None:
+            raise UserError(f"{self._path} has no class that processes predictions")
+        try:
+            self._model.eval()
+            self._user.process(self._model(self._batch(records, PREDICTION)), worker)
         except Exception as error:
             raise UserError(explain(error, self._path)) from error
 
@@ -98,9 +118,16 @@ class Replica:
         """Return the weights, each with its own memory."""
         return {name: each.detach().cpu().clone() for name, each in self._model.state_dict().items()}
 
-    def _batch(self, records: list[bytes]) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, labels = zip(*map(self._user.dataset, records), strict=True)
-        return torch.stack(inputs).to(self._device), torch.as_tensor(labels).to(self._device)
+    def _batch(self, records: list[bytes], mode: str):
+        """Return inputs and labels, for predictions inputs alone, on the device."""
+        return self._to_device(default_collate(list(self._user.feed(records, mode))))
+
+    def _to_device(self, batch):
+        if isinstance(batch, torch.Tensor):
+            return batch.to(self._device)
+        if isinstance(batch, dict):
+            return {name: self._to_device(each) for name, each in batch.items()}
+        return [self._to_device(each) for each in batch]
 
     def _pairs(self):
         return zip(self._groups, self._flats, strict=True)

@@ -19,8 +19,9 @@ from pathlib import Path
 import grpc
 import torch
 
-from . import channels, checkpoints, protocol_pb2, protocol_pb2_grpc, shards, user_model
+from . import channels, checkpoints, initial, protocol_pb2, protocol_pb2_grpc, shards, user_model
 from .events import Teller
+from .model_zoo import load_model
 from .protocol_pb2 import Applied, Failure, JoinRequest, Nothing, Pulse, Registration, Saved
 from .settings import JobSettings
 from .shard import Shard
@@ -174,13 +175,16 @@ def build(settings: JobSettings, index: int) -> Shard:
     Raises:
         user_model.UserError: The user's file raises.
     """
-    module = user_model.load(settings.trainer)
+    user = load_model(settings)
     try:
         torch.manual_seed(settings.seed)  # the same first weights in every process
-        groups = shards.plan(module.model(), settings.servers)[index]
+        model = user.model()
+        if settings.init:
+            initial.load(model, Path(settings.init))
+        groups = shards.plan(model, settings.servers)[index]
         return Shard(
             groups,
-            module.optimizer,
+            user.optimizer,
             grads_to_wait=settings.grads_to_wait,
             staleness_bound=settings.staleness_bound,
             path=settings.trainer,

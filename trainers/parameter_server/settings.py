@@ -15,11 +15,16 @@ class JobSettings:
     Attributes:
         job: Its name; pods and files are named after it.
         trainer: The user's file, with ``model()``, ``loss()``, ``optimizer()`` and ``dataset()``.
+        model_zoo: The folder of a model zoo; the user's file then has ElasticDL's functions.
+        functions: Their names, as JSON (`model_zoo`).
+        mode: ``training``; ``evaluation`` and ``prediction`` only use the test records.
+        init: The model to begin with: a model file, or a folder of servers' checkpoints; empty for none.
+        log_level: Of the lines for people: ``INFO`` logs losses and evaluations beside the events.
         records: Path of the training records.
         test_records: Path of the test records; empty for none.
         state_dir: Folder of the master's journal and the servers' checkpoints.
         model_file: Path for the trained model; empty for none.
-        epochs: How often each record is counted.
+        epochs: How often each record is counted; 0 if the mode is not training.
         minibatch: Records in a gradient.
         minibatches_per_task: Gradients in a task.
         evaluation_steps: Minibatches between two evaluations; 0: only at the end.
@@ -61,6 +66,11 @@ class JobSettings:
     silent_seconds: float = 10.0
     log_every: int = 10
     step_seconds: float = 0.0
+    model_zoo: str = ""
+    functions: str = ""
+    mode: str = "training"
+    init: str = ""
+    log_level: str = "WARNING"
 
     @property
     def staleness_bound(self) -> int:
@@ -83,7 +93,8 @@ class JobSettings:
         Raises:
             SystemExit: A setting is invalid; the text names the flag, and what to do.
         """
-        least = {"servers": 1, "workers": 1, "epochs": 1, "minibatch": 1, "minibatches_per_task": 1}
+        epochs = 1 if self.mode == "training" else 0
+        least = {"servers": 1, "workers": 1, "epochs": epochs, "minibatch": 1, "minibatches_per_task": 1}
         least |= {
             "grads_to_wait": 1,
             "checkpoint_steps": 1,

@@ -64,7 +64,7 @@ class Ledger:
         records: The number of records.
         minibatch: Records in a minibatch; the last one of an epoch may have fewer.
         minibatches_per_task: The number of minibatches in a task.
-        epochs: How often each record is counted.
+        epochs: How often each record is counted; 0 where the model is only evaluated.
         seed: Seed of the order of tasks, which differs in each epoch.
 
     Raises:
@@ -81,8 +81,8 @@ class Ledger:
     def __init__(
         self, *, records: int, minibatch: int, minibatches_per_task: int, epochs: int, seed: int = 0
     ) -> None:
-        if min(records, minibatch, minibatches_per_task, epochs) < 1:
-            raise ValueError("records, minibatch, minibatches per task and epochs are at least one each")
+        if min(records, minibatch, minibatches_per_task) < 1 or epochs < 0:
+            raise ValueError("records, minibatch and minibatches per task are at least one each")
         self.records, self.minibatch, self.per_task, self.epochs = (
             records,
             minibatch,

@@ -1,11 +1,18 @@
-"""The user's file: ``model()``, ``loss(outputs, labels)``, ``optimizer(parameters)``, ``dataset(record)``."""
+"""The user's file: ``model()``, ``loss(outputs, labels)``, ``optimizer(parameters)``, ``dataset(record)``.
+
+A module of a model zoo has ElasticDL's functions instead: `model_zoo`.
+"""
 
 import importlib.util
 import sys
 import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+TRAINING, EVALUATION, PREDICTION = "training", "evaluation", "prediction"
 NEEDED = {
     "model": "model() -> nn.Module",
     "loss": "loss(outputs, labels) -> tensor",
@@ -18,26 +25,68 @@ class UserError(Exception):
     """The user's file raises, or is incomplete. The text has the traceback in the user's file."""
 
 
-def load(path: str) -> ModuleType:
-    """Import the user's file as a module.
+@dataclass(frozen=True)
+class UserModel:
+    """What the workers and servers call.
+
+    Attributes:
+        model: Returns the network.
+        loss: The mean loss, from outputs and labels.
+        optimizer: Returns the optimizer of some parameters.
+        feed: The examples in some records, in a mode: (input, label) pairs; for predictions inputs alone.
+        metrics: By name, functions of labels and outputs: a value for each example, or one for all.
+        process: Called with the predictions of a minibatch, and the worker's index.
+    """
+
+    model: Callable[[], Any]
+    loss: Callable[[Any, Any], Any]
+    optimizer: Callable[[list], Any]
+    feed: Callable[[list[bytes], str], Iterable]
+    metrics: Mapping[str, Callable] = field(default_factory=dict)
+    process: Callable[[Any, int], object] | None = None
+
+
+def load(path: str) -> UserModel:
+    """Load a file with the four functions.
 
     Raises:
         UserError: It cannot be imported, or lacks one of the four functions.
     """
-    spec = importlib.util.spec_from_file_location("trainer", path)
+    module = import_file(path, folder=str(Path(path).parent))
+    check(module, NEEDED, path)
+
+    def feed(records: list[bytes], mode: str) -> Iterable:
+        return map(module.dataset, records)
+
+    return UserModel(module.model, module.loss, module.optimizer, feed)
+
+
+def import_file(path: str, *, folder: str) -> ModuleType:
+    """Import the user's file as a module, which may import others of a folder.
+
+    Raises:
+        UserError: It cannot be imported.
+    """
+    parts = Path(path).with_suffix("").relative_to(folder).parts
+    name = ".".join(parts) if len(parts) > 1 else "trainer"  # a file may be called torch.py
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules["trainer"] = module
-    sys.path.insert(0, str(Path(path).parent))  # it may import modules next to it
+    sys.modules[name] = module
+    sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise UserError(explain(error, path)) from error
-    lacking = [words for name, words in NEEDED.items() if not callable(getattr(module, name, None))]
+    return module
+
+
+def check(module: ModuleType, needed: Mapping[str, str], path: str) -> None:
+    """Raise UserError for functions that a module lacks; ``needed`` has their signatures by name."""
+    lacking = [words for name, words in needed.items() if not callable(getattr(module, name, None))]
     if lacking:
         raise UserError(f"{path} does not define {', '.join(lacking)}")
-    return module
 
 
 def explain(error: BaseException, path: str) -> str:

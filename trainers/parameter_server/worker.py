@@ -8,6 +8,7 @@ worker may die at any time; on SIGTERM it exits after the current minibatch, and
 """
 
 import argparse
+import logging
 import os
 import signal
 import socket
@@ -20,8 +21,9 @@ import grpc
 import torch
 
 from . import channels, protocol_pb2, protocol_pb2_grpc, user_model
-from .events import Teller
+from .events import Teller, set_up_log
 from .links import Links
+from .model_zoo import load_model
 from .protocol_pb2 import DUPLICATE, STALE, Failure, JoinRequest, Progress, Pulse, Score
 from .records import Records
 from .replica import Replica
@@ -30,6 +32,8 @@ from .settings import JobSettings
 PULSE_SECONDS = 1.0
 REPORT_SECONDS = 1.0
 CURRENT = 0  # the current training parameters; other numbers are those of evaluations
+
+log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -45,9 +49,9 @@ class Worker:
     def __init__(self, master, settings: JobSettings, *, index: int, stop: threading.Event) -> None:
         self._master, self._settings, self._index, self._stop = master, settings, index, stop
         self._tell = Teller("worker", index, settings.workers)
-        module = user_model.load(settings.trainer)
+        user = load_model(settings)
         torch.manual_seed(settings.seed)
-        self._replica = Replica(module, settings)
+        self._replica = Replica(user, settings)
         self._links = Links(master, self._replica.layouts, stop=stop)
         self._train = Records(Path(settings.records))
         self._test = Records(Path(settings.test_records)) if settings.test_records else None
@@ -150,6 +154,7 @@ class Worker:
         rate = self._images / max(1e-9, now - self._since)
         behind = self._staleness[-1] if self._staleness else 0
         self._since, self._images = now, 0
+        log.info("Loss = %.5f at step %d of epoch %d", loss, self._steps, epoch)
         self._tell(
             "step",
             step=self._steps,
@@ -179,14 +184,15 @@ class Worker:
             self._save()
             progress.saved = True
             return progress
-        images, correct, loss = 0, 0, 0.0
+        score = Score(evaluation=task.pin, task=task.id)
         for start in range(task.start, task.end, self._settings.minibatch):
             records = self._test.read(start, min(start + self._settings.minibatch, task.end))
-            right, total = self._replica.judge(records)
-            images, correct, loss = images + len(records), correct + right, loss + total
-        progress.scores.append(
-            Score(evaluation=task.pin, task=task.id, images=images, correct=correct, loss=loss)
-        )
+            if self._settings.mode == user_model.PREDICTION:
+                self._replica.predict(records, self._index)
+                score.images += len(records)
+            else:
+                self._replica.judge(records, score)
+        progress.scores.append(score)
         return progress
 
     def _save(self) -> None:
@@ -240,6 +246,7 @@ def main(argv: list[str] | None = None) -> None:
         try:
             settings = JobSettings.from_json(channels.insist(master.Join, who, stop=stop.is_set).settings)
             tell = Teller("worker", given.index, settings.workers)
+            set_up_log(settings.log_level)
             heart = threading.Thread(
                 target=pulse, args=(master,), kwargs={"index": given.index, "stop": stop}, daemon=True
             )
