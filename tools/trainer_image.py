@@ -1,4 +1,4 @@
-"""Write images/trainer/requirements.txt: what programs in pods declare and the official image does not have.
+"""Write the images' requirements.txt: what programs in pods declare and the official image does not have.
 
 Each program says in its first lines which packages it imports (inline script metadata, PEP 723). The file has
 their closure, pinned as in constraints.txt, so that what runs on a cloud is what ran here.
@@ -27,6 +27,7 @@ OTHERS = (
     ROOT / "operators" / "elastic_job" / "controller.py",
 )
 REQUIREMENTS = ROOT / "images" / "trainer" / "requirements.txt"
+ZOO_REQUIREMENTS = ROOT / "images" / "model-zoo" / "requirements.txt"  # of the parameter server alone
 # What the official image brings, with all that it needs.
 BASE = ("torch", "torchvision")
 PYTHON = {
@@ -76,5 +77,6 @@ def render(files: Iterable[Path] | None = None) -> str:
 
 
 if __name__ == "__main__":
-    REQUIREMENTS.write_text(render(), encoding="utf-8")
-    sys.stdout.write(f"{REQUIREMENTS.relative_to(ROOT)}: {len(render().splitlines()) - 1} packages\n")
+    for path, text in ((REQUIREMENTS, render()), (ZOO_REQUIREMENTS, render(packages()))):
+        path.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{path.relative_to(ROOT)}: {len(text.splitlines()) - 1} packages\n")

@@ -11,18 +11,17 @@ import sys
 import click
 
 from kitlib import clusters, config
-from kitlib.cli.options import CLUSTER, OPTION, options_of
+from kitlib.cli.options import CLUSTER, OPTION, ErrorGroup, options_of
 from kitlib.cli.run import launch, run
 from kitlib.cli.volume import volume
 from kitlib.clusters import machine, plugins
-from kitlib.display.tables import printable
-from kitlib.errors import BadInput, KitError
+from kitlib.errors import BadInput
 
 NAME = click.argument("name", default=config.DEFAULT_CLUSTER)
 
 
-class Commands(click.Group):
-    """The kit's commands and those of `plugins`; a KitError is shown without a traceback."""
+class Commands(ErrorGroup):
+    """The kit's commands and those of `plugins`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         installed = (name for name, each in plugins.COMMANDS.items() if plugins.is_installed(each))
@@ -32,14 +31,6 @@ class Commands(click.Group):
         if name not in plugins.COMMANDS:
             return super().get_command(ctx, name)
         return plugins.load(plugins.COMMANDS[name])
-
-    def invoke(self, ctx: click.Context):
-        try:
-            return super().invoke(ctx)
-        except KitError as error:
-            name = click.style(type(error).__name__, fg="red", bold=True)
-            click.echo(f"{name}: {printable(str(error))}", err=True)  # a pod's traceback may be in it
-            ctx.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,4 +1,4 @@
-"""Options that commands share: ``--cluster``, and ``--option`` for those of a provider."""
+"""What commands share: ``--cluster``, ``--option`` for those of a provider, and how errors are shown."""
 
 import ast
 from collections.abc import Sequence
@@ -6,12 +6,25 @@ from collections.abc import Sequence
 import click
 
 from kitlib import config
-from kitlib.errors import BadInput
+from kitlib.display.tables import printable
+from kitlib.errors import BadInput, KitError
 
 CLUSTER = click.option("--cluster", "-c", default=config.DEFAULT_CLUSTER, show_default=True, help="Its name.")
 OPTION = click.option(
     "--option", "-o", multiple=True, metavar="KEY=VALUE", help="The provider's own; repeat it."
 )
+
+
+class ErrorGroup(click.Group):
+    """Commands whose KitErrors are shown without a traceback."""
+
+    def invoke(self, ctx: click.Context):
+        try:
+            return super().invoke(ctx)
+        except KitError as error:
+            name = click.style(type(error).__name__, fg="red", bold=True)
+            click.echo(f"{name}: {printable(str(error))}", err=True)  # a pod's traceback may be in it
+            ctx.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
 
 def options_of(given: Sequence[str]) -> dict[str, object]:

@@ -91,6 +91,8 @@ def launch(
         for dry_run in (True, False):  # all are checked before the first is created
             for index, each in enumerate(objects):
                 document = index
+                if dry_run and each.get("spec", {}).get("serviceAccountName"):
+                    continue  # no pod is accepted before its ServiceAccount exists; its Job is checked
                 _create(kube, each, job.name, main=each is main, dry_run=dry_run)
     except Rejected as error:
         run.delete()

@@ -108,7 +108,7 @@ class ParameterServer(TrainingJob):
             pull_secret=pull_secret,
             name=name,
         )
-        _check_functions(self.trainer)
+        self._check_trainer()
         self.data = data if isinstance(data, str) else data.path
         self.root = self._volume_of(self.data, what="data")
         self.model_file = model_file or f"{self.root}/models/{self.name}.pt"
@@ -131,6 +131,9 @@ class ParameterServer(TrainingJob):
             check=lambda given, _: names.validate_name(given, kind="priority class"),
         )
         self.priorities = tuple(dict.fromkeys(self.classes.values()))
+
+    def _check_trainer(self) -> None:
+        check_functions(self.trainer, NEEDED, fix="trainers/mnist_parameter_server.py is an example")
 
     def _volume_of(self, path: str, *, what: str) -> str:
         """Find the mount path of the volume that holds a path."""
@@ -187,6 +190,14 @@ class ParameterServer(TrainingJob):
             self._main(),
         ]
 
+    @property
+    def objects(self) -> list[Object]:
+        *others, main = super().objects
+        template = main["spec"]["template"]
+        meta = {"name": main["metadata"]["name"]} | template["metadata"]
+        first = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
+        return [*others, first, main]  # the Job adopts the pod
+
     def _main(self) -> Object:
         """Build the master's Job."""
         item = self._own("job", "-master")
@@ -194,10 +205,15 @@ class ParameterServer(TrainingJob):
         pod = self._pod("master", item["spec"]["template"])
         (container,) = pod["spec"]["containers"]
         *command, _ = container["command"]
-        state = f"--state-dir={self.root}/parameter-server/{self.name}/$(RUN_ID)"
+        state = f"--state-dir={self.root}/parameter-server/{self.name}"
+        owner = {"name": "JOB_NAME", "value": self._object_name("-master")}
         container |= {"command": [*command, state], "args": [*self._flags(), *self.args]}
+        pod["spec"]["containers"] = [merge(container, {"env": [owner]})]
         pod["spec"] |= {"serviceAccountName": self._object_name("-master")}
-        return merge(item, {"metadata": {"annotations": notes}, "spec": {"template": pod}})
+        selector = {"matchLabels": {"elasticdl-job-name": self.name}}
+        return merge(
+            item, {"metadata": {"annotations": notes}, "spec": {"selector": selector, "template": pod}}
+        )
 
     def _flags(self) -> list[str]:
         given = {
@@ -214,6 +230,11 @@ class ParameterServer(TrainingJob):
             given |= {"dataset": self.dataset.name, "classes": ",".join(self.dataset.classes)}
         return [f"--{name}={value}" for name, value in given.items()]
 
+    def _resources_for(self, role: str) -> Object:
+        asked = self.role_resources.get(role) or {}
+        gpus = (self.gpus or 0) if role == "worker" else 0
+        return self._resources_of(asked.get("cpu"), asked.get("memory"), gpus=gpus)
+
     def _object_name(self, suffix: str) -> str:
         return f"elasticdl-{self.name}{suffix}"
 
@@ -225,27 +246,24 @@ class ParameterServer(TrainingJob):
         own = {"elasticdl-job-name": self.name, "elasticdl-replica-type": role}
         trains = role == "worker"
         address = f"{self._object_name('-master')}:50001"
-        asked = self.role_resources.get(role) or {}
-        gpus = (self.gpus or 0) if trains else 0
         container = merge(
             there,
             {
                 "image": self.image,
                 "env": [*there["env"], *(self._environment if trains else [])],
                 "volumeMounts": [*there["volumeMounts"], *self._mounts],
-                "resources": self._resources_of(asked.get("cpu"), asked.get("memory"), gpus=gpus),
+                "resources": self._resources_for(role),
             },
         )
         if role != "master":
             env = [{"name": "MASTER_ADDR", "value": address}]
             container = merge(container, {"args": [f"--master={address}"], "env": env})
-        maps = {"package": self._object_name("-package"), "trainer": self.name}
+        maps = {"package": self._object_name("-package")}
         maps |= {"templates": self._object_name("-templates")} if role == "master" else {}
         mapped = [{"name": each, "configMap": {"name": name}} for each, name in maps.items()]
-        claimed = [each for each in self._pod_volumes if each["name"] != "trainer"]
         spec = {
             "containers": [container],
-            "volumes": [*mapped, *claimed],
+            "volumes": [*mapped, *self._pod_volumes],
             "priorityClassName": self.classes.get(role),
             "imagePullSecrets": self.settings.pull_secrets,
             **(self._pod_additions() if trains else self._without_gpus),
@@ -258,7 +276,8 @@ class ParameterServer(TrainingJob):
         return merge(template, {"metadata": meta, "spec": spec})
 
 
-def _check_functions(trainer: Path) -> None:
+def check_functions(trainer: Path, needed: Mapping[str, str], *, fix: str) -> None:
+    """Raise BadInput for functions that a file does not define; ``needed`` has their signatures by name."""
     defined: set[str] = set()
     for node in ast.parse(trainer.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -268,12 +287,12 @@ def _check_functions(trainer: Path) -> None:
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             defined |= {each.id for each in targets if isinstance(each, ast.Name)}
-    lacking = [words for name, words in NEEDED.items() if name not in defined]
+    lacking = [words for name, words in needed.items() if name not in defined]
     if lacking:
         raise BadInput(
             f"the model file does not define {', '.join(lacking)}",
             about=f"trainer {trainer}",
-            fix="define it at the top of the file; trainers/mnist_parameter_server.py is an example",
+            fix=f"define it at the top of the file; {fix}",
         )
 
 

@@ -71,10 +71,21 @@ def test_the_package_and_the_users_file_travel_with_it():
     assert "mnist_parameter_server.py" in of_kind(made, "ConfigMap", "test-mnist")["data"]
 
 
-def test_state_and_model_lie_on_the_volume_and_state_is_another_one_for_each_launch():
+def test_the_first_pod_of_the_master_has_the_published_name_and_the_job_adopts_it():
+    made = job().patch({"spec": {"template": {"metadata": {"labels": {"mine": "1"}}}}})
+    *_, first, master = made.objects
+    assert (first["kind"], first["metadata"]["name"]) == ("Pod", "elasticdl-test-mnist-master")
+    assert first["spec"] == master["spec"]["template"]["spec"]
+    labels = first["metadata"]["labels"].items()
+    assert labels >= master["spec"]["selector"]["matchLabels"].items() and labels >= {"mine": "1"}.items()
+    (container,) = first["spec"]["containers"]
+    assert {"name": "JOB_NAME", "value": "elasticdl-test-mnist-master"} in container["env"]
+
+
+def test_state_and_model_lie_on_the_volume():
     made = job(data="/deep/sets/mnist", volumes={"/deep": "a", "/deep/sets": "b"}, args={"seed": 3})
     (container,) = made.objects[-1]["spec"]["template"]["spec"]["containers"]
-    assert container["command"][-1] == "--state-dir=/deep/sets/parameter-server/test-mnist/$(RUN_ID)"
+    assert container["command"][-1] == "--state-dir=/deep/sets/parameter-server/test-mnist"
     assert "--model-file=/deep/sets/models/test-mnist.pt" in container["args"]
     assert "--records=/deep/sets/mnist/records/train.npy" in container["args"]
     assert container["args"][-1] == "--seed=3"

@@ -184,6 +184,7 @@ def test_the_image_has_what_the_programs_declare():
     assert trainer_image.REQUIREMENTS.read_text() == trainer_image.render(), (
         "write it anew: .venv/bin/python tools/trainer_image.py"
     )
+    assert trainer_image.ZOO_REQUIREMENTS.read_text() == trainer_image.render(trainer_image.packages())
     pins = dict(line.split("==") for line in trainer_image.REQUIREMENTS.read_text().splitlines()[1:])
     for program in [*TRAINERS, *PROGRAMS]:
         for each in declared_for_the_image(program):
@@ -240,6 +241,8 @@ def test_the_image_is_built_on_the_official_one_of_the_torch_and_the_cuda_that_a
     assert "\nARG BASE=pytorch/pytorch:${TORCH}-cuda${CUDA}-cudnn9-runtime\n" in text
     assert f"pytorch/pytorch:{torch}-cuda{cuda}-cudnn9-runtime" == config.DEFAULT_IMAGE
     assert metadata.version("torch").partition("+")[0] == torch
+    zoo = (ROOT / "images" / "model-zoo" / "Dockerfile").read_text()
+    assert f"\nARG BASE={config.DEFAULT_IMAGE}\n" in zoo
 
 
 def test_every_manifest_that_names_the_official_image_names_that_one():

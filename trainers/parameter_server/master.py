@@ -17,6 +17,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -270,13 +271,13 @@ def recover(job: JobState, folder: Path, tell: Teller) -> journal.Journal:
     return journal.Journal(folder, {"begin": 1} | job.snapshot())
 
 
-def make_crew(job: JobState, pods: Path | None, stack: ExitStack, tell: Teller) -> Crew | None:
-    """Return the manager of the job's pods; None if there are none."""
-    if pods is None:
+def open_pods(templates: Path | None, job: str, stack: ExitStack):
+    """Return the job's pods; None if it has none."""
+    if templates is None:
         return None
     from .pods import in_this_pod  # imported only here: it loads the Kubernetes client
 
-    return Crew(job, stack.enter_context(in_this_pod(pods, job.settings.job)), tell)
+    return stack.enter_context(in_this_pod(templates, job))
 
 
 def conduct(given: argparse.Namespace, wanted: settings.JobSettings, tell: Teller) -> int:
@@ -286,11 +287,15 @@ def conduct(given: argparse.Namespace, wanted: settings.JobSettings, tell: Telle
         signal.signal(signalled, lambda *_: stop.set())
     lines: list[dict] = []
     test = len(Records(Path(wanted.test_records))) if wanted.test_records else 0
-    job = JobState(wanted, len(Records(Path(wanted.records))), test, tell, lines.append)
-    book = recover(job, Path(wanted.state_dir), tell)
-    job.write = book.write
+    records = len(Records(Path(wanted.records)))
     with ExitStack() as stack:
-        crew = make_crew(job, given.pods, stack, tell)
+        pods = open_pods(given.pods, wanted.job, stack)
+        if pods is not None:  # another folder for each launch, so that it finds no older journal
+            wanted = replace(wanted, state_dir=f"{wanted.state_dir}/{pods.owner_uid}")
+        job = JobState(wanted, records, test, tell, lines.append)
+        book = recover(job, Path(wanted.state_dir), tell)
+        job.write = book.write
+        crew = None if pods is None else Crew(job, pods, tell)
         service = MasterService(job, crew)
         server = grpc.server(ThreadPoolExecutor(THREADS, "call"), options=channels.OPTIONS)
         protocol_pb2_grpc.add_MasterServicer_to_server(service, server)

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -25,6 +26,7 @@ REPLICAS = "trainyard/replicas"
 REQUEST_SECONDS = 10
 WATCH_SECONDS = 60  # then list again
 AGAIN_SECONDS = 1.0
+OWNER_SECONDS = 30
 LIST_SECONDS = 120  # the API server may be unavailable for a while
 TROUBLE = (ApiException, HTTPError, OSError)
 GONE = {  # the reasons of Kubernetes' pod condition DisruptionTarget
@@ -57,9 +59,7 @@ class Pods(AbstractContextManager):
         self._core, self._batch = client.CoreV1Api(), client.BatchV1Api()
         self._lock = threading.Lock()
         self._pods: dict[str, dict] = {}
-        self._owner = self._plain(
-            self._batch.read_namespaced_job(owner, namespace, _request_timeout=REQUEST_SECONDS)
-        )
+        self._owner = self._plain(self._find_owner())
         self._closed = threading.Event()
         self._listed = threading.Event()
         self._threads = [
@@ -76,6 +76,24 @@ class Pods(AbstractContextManager):
 
     def __exit__(self, *exception) -> None:
         self._closed.set()  # the threads end with their watch, or with the process
+
+    @property
+    def owner_uid(self) -> str:
+        """The uid of the Job, which differs in each launch."""
+        return self._owner["metadata"]["uid"]
+
+    def _find_owner(self):
+        """Read the Job; it may be created a little later than its first pod, which it adopts."""
+        deadline = time.monotonic() + OWNER_SECONDS
+        while True:
+            try:
+                return self._batch.read_namespaced_job(
+                    self._owner_name, self._namespace, _request_timeout=REQUEST_SECONDS
+                )
+            except ApiException as error:
+                if error.status != 404 or time.monotonic() > deadline:
+                    raise
+            time.sleep(AGAIN_SECONDS / 4)
 
     # The interface for crew
 
@@ -129,7 +147,7 @@ class Pods(AbstractContextManager):
         about["name"] = self._name(role, index)
         about["labels"] = (about.get("labels") or {}) | {JOB: self._job, ROLE: role, INDEX: str(index)}
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self._owner_name}
-        about["ownerReferences"] = [owner | {"uid": self._owner["metadata"]["uid"]}]
+        about["ownerReferences"] = [owner | {"uid": self.owner_uid}]
         container = pod["spec"]["containers"][0]
         container["args"] = [*(container.get("args") or []), f"--index={index}"]
         address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}

@@ -14,7 +14,8 @@ class Records:
     """The records of one file.
 
     Args:
-        path: Path of a ``.npy`` file.
+        path: Path of a ``.npy`` file; or a dataset's part, ``/data/mnist/train`` for
+            ``/data/mnist/records/train.npy``.
 
     Raises:
         SystemExit: It does not exist, or has no records.
@@ -27,6 +28,8 @@ class Records:
 
     def __init__(self, path: str | Path) -> None:
         path = Path(path)
+        if path.suffix != ".npy":
+            path = path.with_name("records") / f"{path.name}.npy"
         advice = f'kit.prepare_dataset("{path.parent.parent.name}", volume=…, records=True) makes them'
         try:
             self._rows = np.load(path, mmap_mode="r", allow_pickle=False)

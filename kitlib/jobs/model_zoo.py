@@ -1,0 +1,193 @@
+"""Jobs of ``elasticdl``: a module of a model zoo, trained, evaluated or used for predictions.
+
+A model zoo is a folder of modules with the functions that ElasticDL names: ``custom_model``, ``loss``,
+``optimizer``, ``feed``, ``eval_metrics_fn``. It travels to the pods in a ConfigMap, or it is in their image.
+The command line is in `kitlib.cli.elasticdl`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from kitlib.clusters.nodes import GPU
+from kitlib.errors import BadInput
+from kitlib.jobs.base import FOLDER
+from kitlib.jobs.parameter_server import ParameterServer, check_functions
+from kitlib.jobs.sources import check_size
+from kitlib.k8s.manifests import Object, merge
+
+IN_IMAGE = "/"  # where a relative path in an image begins
+TRAIN, EVALUATE, PREDICT = "training", "evaluation", "prediction"
+SIGNATURES = {
+    "model": "{}()",
+    "loss": "{}(labels, predictions)",
+    "optimizer": "{}(parameters)",
+    "feed": "{}(dataset, mode, metadata)",
+}
+
+
+@dataclass(frozen=True)
+class ModelZoo:
+    """A module of a model zoo.
+
+    Attributes:
+        folder: The zoo's folder, here or in the image.
+        module: The module's path in it.
+        functions: Names of its functions, by what they are: ``{"model": "custom_model", "loss": "loss" …}``.
+        in_image: The folder is in the pods' image, and not here.
+    """
+
+    folder: PurePosixPath
+    module: PurePosixPath
+    functions: Mapping[str, str] = field(default_factory=dict)
+    in_image: bool = False
+
+    @property
+    def sources(self) -> dict[str, str | bytes]:
+        """The zoo's modules, by their paths in it; none if they are in the image."""
+        if self.in_image:
+            return {}
+        root = Path(self.folder)
+        paths = (each.relative_to(root) for each in sorted(root.rglob("*.py")))
+        chosen = (each for each in paths if not any(part.startswith(".") for part in each.parts))
+        found: dict[str, str | bytes] = {each.as_posix(): (root / each).read_text("utf-8") for each in chosen}
+        return check_size(found, about=f"model zoo {root}")
+
+
+def find_zoo(folder: str, model_def: str, functions: Mapping[str, str], *, in_image: bool) -> ModelZoo:
+    """Find a module of a model zoo.
+
+    Args:
+        folder: The zoo's folder, relative to here; or this folder's own name, as one builds images in it.
+        model_def: ``package.module.function``.
+        functions: Names of the other functions.
+        in_image: Whether the folder is in the image.
+
+    Raises:
+        BadInput: There is no such folder, module or function.
+    """
+    *path, function = model_def.split(".")
+    if not path or not all(part.isidentifier() for part in (*path, function)):
+        fix = "--model_def=mnist_functional_api.mnist_functional_api.custom_model"
+        raise BadInput("this does not name a function of a module", about=f"--model_def={model_def}", fix=fix)
+    module = PurePosixPath(*path).with_suffix(".py")
+    every = {"model": function, **functions}
+    if in_image:
+        return ModelZoo(PurePosixPath(IN_IMAGE, folder), module, every, in_image=True)
+    place = Path(folder).resolve()
+    if not place.is_dir() and Path.cwd().name == folder.rstrip("/"):
+        place = Path.cwd()
+    about = f"--model_zoo={folder} --model_def={model_def}, looked for in {place}"
+    if not (place / module).is_file():
+        there = sorted(str(each.relative_to(place)) for each in place.rglob("*.py"))[:5]
+        what = f"the model zoo has no {module}" if place.is_dir() else "there is no such model zoo"
+        has = f"it has {', '.join(there)}; " if there else ""
+        raise BadInput(
+            what, about=about, fix=f"{has}`elasticdl zoo init` in an empty folder writes an example"
+        )
+    needed = {every[role]: text.format(every[role]) for role, text in SIGNATURES.items()}
+    check_functions(place / module, needed, fix="`elasticdl zoo init` writes an example")
+    return ModelZoo(PurePosixPath(place), module, every)
+
+
+class ModelZooJob(ParameterServer):
+    """A job that `elasticdl` submits.
+
+    Args:
+        zoo: The module.
+        mode: What is done with it: `TRAIN`, `EVALUATE` or `PREDICT`.
+        data: Path of the records: those to train on, or else those to evaluate or to predict.
+        validation: Path of the records for evaluations during training; empty for none.
+        output: The model file, or a folder for ``model.pt``; empty for none.
+        init: A model file or a folder with one or with checkpoints, to begin with; empty for none.
+        state_dir: Folder of the journal and the checkpoints; by default below the data's volume.
+        requests: By role, as in a container's ``resources``; the workers' GPUs are ``gpus``.
+        limits: The same; by default the requests.
+        pull_policy: Of the image.
+        environment: Variables of all pods.
+        log_level: From which the lines for people are logged.
+        job: Arguments of a `ParameterServer`.
+    """
+
+    def __init__(
+        self,
+        zoo: ModelZoo,
+        *,
+        mode: str,
+        data: str,
+        validation: str = "",
+        output: str = "",
+        init: str = "",
+        state_dir: str = "",
+        requests: Mapping[str, Mapping[str, str]],
+        limits: Mapping[str, Mapping[str, str]],
+        pull_policy: str,
+        environment: Mapping[str, str],
+        log_level: str,
+        **job: object,
+    ) -> None:
+        self.zoo, self.mode, self.validation, self.init = zoo, mode, validation, init
+        self.requests, self.limits, self.pull_policy = requests, limits, pull_policy
+        self.environment, self.log_level = environment, log_level
+        super().__init__(zoo.module.name, data=data, **job)
+        file = output if not output or output.endswith(".pt") else f"{output.rstrip('/')}/model.pt"
+        self.model_file, self.state_dir = file, state_dir
+        if mode != TRAIN:
+            self.options["epochs"] = 0
+
+    def _read_trainer(self, trainer: object, args: object, files: object, secret: object) -> None:
+        self.function = self.remote = None
+        self.files, self.args = (), [f"--{key}={value}" for key, value in dict(args or {}).items()]
+        self.trainer, self.sources = Path(self.zoo.module), self.zoo.sources
+
+    def _check_trainer(self) -> None:
+        """`find_zoo` has checked it; one in an image is checked by the pods."""
+
+    @property
+    def _folder(self) -> str:
+        return str(self.zoo.folder) if self.zoo.in_image else FOLDER
+
+    @property
+    def _path(self) -> str:
+        return f"{self._folder}/{self.zoo.module}"
+
+    def _main(self) -> Object:
+        main = super()._main()
+        if self.state_dir:
+            (master,) = main["spec"]["template"]["spec"]["containers"]
+            master["command"][-1] = f"--state-dir={self.state_dir}"
+        return main
+
+    def _flags(self) -> list[str]:
+        given = {
+            "job": self.name,
+            "trainer": self._path,
+            "model-zoo": self._folder,
+            "functions": json.dumps(self.zoo.functions),
+            "mode": self.mode,
+            "records": self.data,
+            "test-records": self.validation if self.mode == TRAIN else self.data,
+            "model-file": self.model_file,
+            "init": self.init,
+            "log-level": self.log_level,
+            "workers": self.workers,
+            "servers": self.servers,
+        }
+        given |= {name.replace("_", "-"): value for name, value in self.options.items()}
+        return [f"--{name}={value}" for name, value in given.items() if value != ""]
+
+    def _resources_for(self, role: str) -> Object:
+        requests, limits = self.requests[role], self.requests[role] | self.limits[role]
+        if role == "worker" and self.gpus:
+            limits |= {GPU: str(self.gpus)}
+        return {"requests": requests, "limits": limits}
+
+    def _pod(self, role: str, template: Object) -> Object:
+        pod = super()._pod(role, template)
+        own = [{"name": name, "value": value} for name, value in self.environment.items()]
+        pod["spec"]["containers"] = [
+            merge(each, {"imagePullPolicy": self.pull_policy, "env": own})
+            for each in pod["spec"]["containers"]
+        ]
+        return pod

@@ -1,0 +1,250 @@
+"""The commands of ElasticDL's walk-through: what they launch, what they reject, and what a model zoo does."""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from kitlib import clusters, config
+from kitlib.cli.elasticdl import main
+from kitlib.cli.elasticdl_flags import UNAVAILABLE
+
+from .cloud_like import CloudLike
+from .container_registry import serve_registry
+from .parameter_server_job import LocalJob
+from .test_container_images import docker, with_engine
+
+ZOO = config.DATA / "trainers" / "model_zoo"
+MODEL = "mnist_functional_api.mnist_functional_api.custom_model"
+NAMES = {name: name for name in ("loss", "optimizer", "feed", "eval_metrics_fn")}
+FUNCTIONS = NAMES | {"model": "custom_model", "prediction_outputs_processor": "PredictionOutputsProcessor"}
+TRAIN = {
+    "model_zoo": "model_zoo",
+    "model_def": MODEL,
+    "training_data": "/data/mnist/train",
+    "job_name": "test-mnist",
+    "volume": "mount_path=/data,claim_name=fileserver-claim",
+}
+
+
+class Local(CloudLike):
+    provider = "local"
+    registry = None
+
+
+@pytest.fixture
+def elasticdl(tmp_path, monkeypatch):
+    """Run a command in a folder with a model zoo; return its exit status and its output."""
+    (tmp_path / "model_zoo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(clusters, "connect", lambda name: Local())
+
+    def run(*words, **flags):
+        given = [f"--{name}={value}" for name, value in flags.items()]
+        done = CliRunner().invoke(main, [*words, *given])
+        return done.exit_code, done.output
+
+    assert run("zoo", "init", model_zoo="model_zoo")[0] == 0
+    return run
+
+
+def containers(objects):
+    """Return the containers of master, servers and workers, by role."""
+    texts = {name: text for each in objects for name, text in (each.get("data") or {}).items()}
+    pods = {role: json.loads(texts[f"{role}.json"]) for role in ("ps", "worker")}
+    pods["master"] = objects[-1]["spec"]["template"]
+    return {role: (pod["spec"], pod["spec"]["containers"][0]) for role, pod in pods.items()}
+
+
+def test_the_published_flags_arrive_in_the_pods(elasticdl):
+    flags = TRAIN | {
+        "image_name": "gcr.io/mine/elasticdl:mnist",
+        "validation_data": "/data/mnist/test",
+        "num_epochs": 5,
+        "master_resource_request": "cpu=2,memory=2048Mi",
+        "worker_resource_request": "cpu=1,memory=1024Mi,disk=1024Mi",
+        "worker_resource_limit": "cpu=2,memory=2048Mi",
+        "worker_pod_priority": "low",
+        "master_pod_priority": "high",
+        "minibatch_size": 32,
+        "num_minibatches_per_task": 16,
+        "num_ps_pods": 3,
+        "num_workers": 4,
+        "evaluation_steps": 200,
+        "grads_to_wait": 2,
+        "image_pull_policy": "IfNotPresent",
+        "distribution_strategy": "ParameterServerStrategy",
+        "output": "/data/out",
+        "envs": "A=1,2,B=3",
+        "yaml": "job.yaml",
+    }
+    assert elasticdl("train", **flags)[0] == 0
+    objects = list(yaml.safe_load_all(Path("job.yaml").read_text()))
+    found = containers(objects)
+    args = found["master"][1]["args"]
+    for each in (
+        "--records=/data/mnist/train",
+        "--test-records=/data/mnist/test",
+        "--model-file=/data/out/model.pt",
+        "--epochs=5",
+        "--minibatch=32",
+        "--minibatches-per-task=16",
+        "--servers=3",
+        "--workers=4",
+        "--evaluation-steps=200",
+        "--grads-to-wait=2",
+        "--log-level=INFO",
+    ):
+        assert each in args
+    spec, worker = found["worker"]
+    assert worker["image"] == "gcr.io/mine/elasticdl:mnist" and worker["imagePullPolicy"] == "IfNotPresent"
+    asked = {"cpu": "1", "memory": "1024Mi", "ephemeral-storage": "1024Mi"}
+    assert worker["resources"] == {"requests": asked, "limits": asked | {"cpu": "2", "memory": "2048Mi"}}
+    assert {"name": "A", "value": "1,2"} in worker["env"] and {"name": "B", "value": "3"} in worker["env"]
+    assert (spec["priorityClassName"], found["master"][0]["priorityClassName"]) == ("low", "high")
+    assert found["ps"][1]["resources"]["requests"] == {"cpu": "1", "memory": "4096Mi"}
+    trainer = "/trainyard/trainer/mnist_functional_api/mnist_functional_api.py"
+    assert f"--trainer={trainer}" in args
+    (source,) = (each for each in spec["volumes"] if each["name"] == "trainer")
+    assert source["configMap"]["items"][0]["path"] == "mnist_functional_api/mnist_functional_api.py"
+
+
+def test_the_zoo_is_found_from_inside_as_the_walk_through_has_it(elasticdl, monkeypatch):
+    monkeypatch.chdir("model_zoo")
+    assert elasticdl("train", **TRAIN, yaml="job.yaml")[0] == 0
+
+
+def test_on_a_cloud_the_zoo_is_the_one_in_the_image(elasticdl, monkeypatch):
+    monkeypatch.setattr(clusters, "connect", lambda name: CloudLike())
+    done = elasticdl(
+        "train", **TRAIN | {"model_zoo": "model_zoo"}, image_name="r.example/z:1", yaml="job.yaml"
+    )
+    assert done[0] == 0
+    (_, master) = containers(list(yaml.safe_load_all(Path("job.yaml").read_text())))["master"]
+    assert "--trainer=/model_zoo/mnist_functional_api/mnist_functional_api.py" in master["args"]
+
+
+@pytest.mark.parametrize("name", sorted(UNAVAILABLE))
+def test_a_flag_of_elasticdl_that_is_not_available_is_named_as_such(elasticdl, name):
+    status, said = elasticdl("train", **{name: "x"})
+    assert status == 1
+    assert f"ElasticDL's flag --{name} is not available here" in said and "try:" in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"num_epoch": 1}, r"no such flag.*perhaps --num_epochs"),
+        ({"use_async": "True", "grads_to_wait": 2}, "asynchronous training applies each gradient at once"),
+        ({"grads_to_wait": 3}, "more gradients are waited for than workers compute"),
+        ({"evaluation_steps": 5}, "nothing to evaluate with"),
+        ({"distribution_strategy": "AllreduceStrategy"}, "kit launch"),
+        ({"restart_policy": "Always"}, "is not restarted in its pod"),
+        ({"num_workers": 0}, r"--num_workers.*0 is not in the range"),
+        ({"worker_pod_priority": "high=0.5"}, "a share of the workers"),
+        ({"worker_resource_request": "cpus=1"}, "cpus is none of cpu, memory, disk, gpu"),
+        ({"ps_resource_request": "cpu=1,gpu=1"}, "only workers have GPUs"),
+        ({"volume": "host_path=/x,mount_path=/data"}, "a folder of the nodes is not mounted"),
+        ({"volume": "mount_path=/data"}, "a mount_path and a claim_name"),
+        ({"volume": ""}, "need a volume"),
+        ({"training_data": "/elsewhere/train"}, "on no volume"),
+        ({"output": "/out"}, "on no volume"),
+        ({"envs": "A"}, "this is no variable"),
+        ({"model_zoo": "nowhere"}, "no such model zoo.*elasticdl zoo init"),
+        ({"model_def": "mnist.custom_model"}, r"has no mnist\.py.*it has mnist_functional_api"),
+        ({"model_def": "custom_model"}, "does not name a function of a module"),
+        ({"loss": "cost"}, r"does not define cost\(labels, predictions\)"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_what_to_do(elasticdl, flags, words):
+    status, said = elasticdl("train", **TRAIN | {"yaml": "job.yaml"} | flags)
+    assert status != 0 and not Path("job.yaml").exists()
+    assert re.search(words, said, re.DOTALL), said
+
+
+def test_zoo_init_keeps_what_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def custom_model(): ...")
+    Path("requirements.txt").write_text("mine==1\n")
+    done = CliRunner().invoke(main, ["zoo", "init", "--base_image=base:1"])
+    assert done.exit_code == 0 and "requirements.txt exists" in done.output
+    assert "ARG BASE=base:1\n" in Path("Dockerfile").read_text()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["Dockerfile", "mine.py", "requirements.txt"]
+
+
+@with_engine
+def test_zoo_build_and_push_bring_the_zoo_to_a_registry(tmp_path_factory, elasticdl):
+    Path("model_zoo/Dockerfile").write_text("FROM scratch\nCOPY . /model_zoo\n")
+    with serve_registry(tmp_path_factory.mktemp("registry")) as registry:
+        image = f"{registry}/elasticdl:mnist"
+        try:
+            assert elasticdl("zoo", "build", "model_zoo", image=image)[0] == 0
+            status, said = elasticdl("zoo", "push", image)
+            assert status == 0 and "sha256:" in said
+        finally:
+            docker("rmi", "--force", image)
+
+
+# The trainer
+
+
+def write_digits(path, count):
+    """Write records like MNIST's: a label, and pixels that are brighter for larger labels."""
+    labels = np.arange(count, dtype=np.uint8) % 10
+    rows = np.concatenate([labels[:, None], np.repeat(labels[:, None] * 25, 784, axis=1)], axis=1)
+    np.save(path, rows.view("V785").ravel(), allow_pickle=False)
+    return path
+
+
+def train(folder, **settings):
+    """Run a job with a worker and a server; return it."""
+    (folder / "records").mkdir(exist_ok=True)
+    zoo = shutil.copytree(ZOO, folder / "zoo", dirs_exist_ok=True)
+    own = {
+        "trainer": zoo / "mnist_functional_api" / "mnist_functional_api.py",
+        "model_zoo": zoo,
+        "functions": json.dumps(FUNCTIONS),
+        "records": folder / "train",  # a part of a dataset
+        "test_records": folder / "test",
+        "log_level": "INFO",
+        "servers": 1,
+        "workers": 1,
+        "minibatch": 32,
+    }
+    for part, count in (("train", 128), ("test", 64)):
+        write_digits(folder / "records" / f"{part}.npy", count)
+    with LocalJob(folder, **own | settings) as job:
+        for program in ("master", "server", "worker"):
+            job.start(program)
+        assert job.join("master") == 0, job.everything()
+        job.join("worker")
+    return job
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks a server with torch in it")
+def test_a_module_of_a_zoo_trains_is_evaluated_and_predicts(tmp_path):
+    trained = train(tmp_path / "train", epochs=2, evaluation_steps=4, log_every=1)
+    assert re.search(r"\[INFO\] Loss = \d", trained.log("worker").read_text())
+    lines = trained.log("master").read_text()
+    assert re.search(r"\[INFO\] Evaluation at step \d+: accuracy = \d", lines)
+    last = trained.events("master", event="eval")[-1]
+    assert last["images"] == 64 and "correct" not in last, "the metrics are those of eval_metrics_fn"
+
+    unused = {"epochs": 0, "init": trained.model_file, "model_file": ""}
+    judged = train(tmp_path / "evaluate", mode="evaluation", **unused)
+    (again,) = judged.events("master", event="eval")
+    assert {name: again[name] for name in ("accuracy", "loss")} == {
+        name: last[name] for name in ("accuracy", "loss")
+    }
+
+    checkpoints = unused | {"init": tmp_path / "train" / "state"}
+    predicted = train(tmp_path / "predict", mode="prediction", **checkpoints)
+    assert predicted.events("master", event="predictions")[0]["images"] == 64
+    said = re.findall(r"predicts, by class: \[(.*)\]", predicted.log("worker").read_text())
+    assert sum(int(each) for line in said for each in line.split(",")) == 64
