@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kitlib import config
+from kitlib.cli.options import CLUSTER
 from kitlib.errors import BadInput
 
 ROLES = ("master", "ps", "worker")
@@ -104,9 +104,8 @@ COMMON = combine(
     choice_flag("distribution_strategy", [STRATEGY, "AllreduceStrategy", "Local"], STRATEGY, "How to train."),
     text_flag("envs", "Variables of all pods: KEY=VALUE,KEY=VALUE"),
     text_flag("yaml", "Write the manifest to this file, and submit nothing."),
-    click.option("--cluster", "-c", default=config.DEFAULT_CLUSTER, envvar="TRAINYARD_CLUSTER",
-                 show_default=True, help="Name of the cluster; or TRAINYARD_CLUSTER."),
-)  # fmt: skip
+    CLUSTER,
+)
 INIT = "A model file, or a folder with model.pt or checkpoints, to begin with."
 
 

@@ -9,7 +9,14 @@ from kitlib import config
 from kitlib.display.tables import printable
 from kitlib.errors import BadInput, KitError
 
-CLUSTER = click.option("--cluster", "-c", default=config.DEFAULT_CLUSTER, show_default=True, help="Its name.")
+CLUSTER = click.option(
+    "--cluster",
+    "-c",
+    default=config.DEFAULT_CLUSTER,
+    envvar="TRAINYARD_CLUSTER",
+    show_default=True,
+    help="Its name; or TRAINYARD_CLUSTER.",
+)
 OPTION = click.option(
     "--option", "-o", multiple=True, metavar="KEY=VALUE", help="The provider's own; repeat it."
 )

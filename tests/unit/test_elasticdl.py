@@ -204,13 +204,12 @@ def write_digits(path, count):
 
 def train(folder, **settings):
     """Run a job with a worker and a server; return it."""
-    (folder / "records").mkdir(exist_ok=True)
+    (folder / "records").mkdir(parents=True)
     zoo = shutil.copytree(ZOO, folder / "zoo", dirs_exist_ok=True)
     own = {
         "trainer": zoo / "mnist_functional_api" / "mnist_functional_api.py",
         "model_zoo": zoo,
         "functions": json.dumps(FUNCTIONS),
-        "records": folder / "train",  # a part of a dataset
         "test_records": folder / "test",
         "log_level": "INFO",
         "servers": 1,
@@ -220,6 +219,7 @@ def train(folder, **settings):
     for part, count in (("train", 128), ("test", 64)):
         write_digits(folder / "records" / f"{part}.npy", count)
     with LocalJob(folder, **own | settings) as job:
+        job.flags.append(f"--records={folder / 'train'}")  # a part of a dataset
         for program in ("master", "server", "worker"):
             job.start(program)
         assert job.join("master") == 0, job.everything()
@@ -236,7 +236,7 @@ def test_a_module_of_a_zoo_trains_is_evaluated_and_predicts(tmp_path):
     last = trained.events("master", event="eval")[-1]
     assert last["images"] == 64 and "correct" not in last, "the metrics are those of eval_metrics_fn"
 
-    unused = {"epochs": 0, "init": trained.model_file, "model_file": ""}
+    unused = {"epochs": 0, "init": trained.model_file}
     judged = train(tmp_path / "evaluate", mode="evaluation", **unused)
     (again,) = judged.events("master", event="eval")
     assert {name: again[name] for name in ("accuracy", "loss")} == {
