@@ -22,6 +22,7 @@ EXERCISES = {
     "04": "dataset",
     "05": "ddp",
     "06": "set_epoch",
+    "07": "pattern",
     "08": "elastic_loop",
     "09": "pytorch_job",
     "10": "optimizer",

@@ -25,6 +25,7 @@ OTHERS = (
     FETCH,
     ROOT / "datasets" / "prepare_dataset.py",
     ROOT / "operators" / "elastic_job" / "controller.py",
+    ROOT / "notebooks" / "scripts" / "train.py",
 )
 REQUIREMENTS = ROOT / "images" / "trainer" / "requirements.txt"
 ZOO_REQUIREMENTS = ROOT / "images" / "model-zoo" / "requirements.txt"  # of the parameter server alone

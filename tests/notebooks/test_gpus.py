@@ -22,6 +22,7 @@ RUNS = {
     "01": ["network"],
     "05": ["digits-single", "digits", "digits-pair"],
     "06": ["cifar10-single", "cifar10"],
+    "07": ["own", "own-function"],
     "08": ["elastic-fixed", "elastic"],
     "09": ["digits-1x1", "digits-operator", "digits-odd", "digits-elastic", "digits-trainjob"],
     "10": ["mnist", "mnist-test", "mnist-lab"],

@@ -73,9 +73,9 @@ SOLUTIONS = {
     "00": AMDAHL.format("1 / (1 - share + share / workers)"),
     "04": DATASET,
     "06": SET_EPOCH,
-    "07": ELASTIC,
-    "09": OPTIMIZER,
-    "11": CONFUSION,
+    "08": ELASTIC,
+    "10": OPTIMIZER,
+    "12": CONFUSION,
 }
 # Notebook, what is replaced in the solution, by what, a check that fails then, and words of its advice.
 WRONG = [
@@ -125,39 +125,39 @@ WRONG = [
     ("06", "sampler=sampler", "shuffle=True", "each rank trains", "40"),
     ("06", "seed=1", "seed=1, shuffle=False", "shuffled", "in the order of the data set"),
     ("06", "yield epoch, batch", "return", "each rank trains", "keep the line that yields"),
-    ("07", 'range(state["step"], ', "range(", "goes on where it was", "begin at state"),
-    ("07", '            state["step"] = step + 1\n', "", "goes on where it was", "begin at state"),
-    ("07", "whole[rank::world_size]", "whole", "divide each step", "should take 4"),
-    ("07", "step * batch : (step + 1) * batch", "rank::world_size", "takes each image once", "of 48"),
+    ("08", 'range(state["step"], ', "range(", "goes on where it was", "begin at state"),
+    ("08", '            state["step"] = step + 1\n', "", "goes on where it was", "begin at state"),
+    ("08", "whole[rank::world_size]", "whole", "divide each step", "should take 4"),
+    ("08", "step * batch : (step + 1) * batch", "rank::world_size", "takes each image once", "of 48"),
     (
-        "07",
+        "08",
         '            yield whole[rank::world_size]\n            state["step"] = step + 1',
         '            state["step"] = step + 1\n            yield whole[rank::world_size]',
         "a worker was lost",
         "after the yield",
     ),
     (
-        "07",
+        "08",
         "            yield whole[rank::world_size]\n",
         "",
         "takes each image once",
         "keep the line that yields",
     ),
-    ("09", "torch.optim.SGD(parameters, lr=0.05)", "None", "an optimizer of PyTorch", "returns None"),
-    ("09", "lr=0.05", "lr=0.5, momentum=0.9", "8 updates old", "momentum"),
-    ("09", "lr=0.05", "lr=0.0001", "fresh gradients", "too low"),
-    ("09", "SGD(parameters", "SGD(list(parameters)[:1]", "all of them", "exactly these"),
-    ("11", "matrix[label][prediction]", "matrix[prediction][label]", "rows are the truth", "transposed"),
+    ("10", "torch.optim.SGD(parameters, lr=0.05)", "None", "an optimizer of PyTorch", "returns None"),
+    ("10", "lr=0.05", "lr=0.5, momentum=0.9", "8 updates old", "momentum"),
+    ("10", "lr=0.05", "lr=0.0001", "fresh gradients", "too low"),
+    ("10", "SGD(parameters", "SGD(list(parameters)[:1]", "all of them", "exactly these"),
+    ("12", "matrix[label][prediction]", "matrix[prediction][label]", "rows are the truth", "transposed"),
     (
-        "11",
+        "12",
         "[[0] * classes for _ in range(classes)]",
         "[[0] * classes] * classes",
         "counted once",
         "one list",
     ),
-    ("11", "range(classes)]", "range(max(labels) + 1)]", "a row and a column", "without images"),
-    ("11", "return matrix", "pass", "a row and a column", "returns None"),
-    ("11", "return matrix", "return 5", "a row and a column", "returns 5"),
+    ("12", "range(classes)]", "range(max(labels) + 1)]", "a row and a column", "without images"),
+    ("12", "return matrix", "pass", "a row and a column", "returns None"),
+    ("12", "return matrix", "return 5", "a row and a column", "returns 5"),
 ]
 
 
@@ -248,6 +248,34 @@ def test_an_instruction_may_be_written_in_several_ways(instruction):
     )
 
 
+PATTERN = r"\[train\].* it (?P<step>\d+)/.* nll (?P<loss>\S+)"
+
+
+@pytest.mark.parametrize(
+    ("answer", "check", "advice"),
+    [
+        (None, "a regular expression", "should be a text"),
+        ("TODO", "a regular expression", "(?P<step>…) and (?P<loss>…) is missing"),
+        (PATTERN.replace("step", "it"), "a regular expression", "(?P<step>…) is missing"),
+        (PATTERN + "(", "a regular expression", "no regular expression"),
+        (PATTERN.replace("nll ", "loss "), "each line", "0 of 3"),
+        (PATTERN.replace("it (", "ep ("), "each line", "0 of 3"),
+        (r"ep (?P<step>\d+).* nll (?P<loss>\S+)", "step is", "0, 0, 1"),
+        (PATTERN.replace(r"\S+", r"[\d.]+"), "loss is", "1.8412"),
+        (PATTERN.replace(r"\[train\]", ""), "left out", "[valid]"),
+        (PATTERN.replace(r"\d+", r"\d{2,3}"), "longer run", "more digits"),
+    ],
+)
+def test_a_wrong_pattern_is_told_what_to_do(answer, check, advice):
+    found = kit.check("07", pattern=answer)
+    assert any(check in row.name and advice in row.advice for row in found if row.right is False), found
+
+
+@pytest.mark.parametrize("answer", [PATTERN, r"train.*it (?P<step>\d+).*nll (?P<loss>[\d.e+-]+)"])
+def test_a_pattern_may_be_written_in_several_ways(answer):
+    assert kit.check("07", pattern=answer), kit.check("07", pattern=answer)
+
+
 # The process apart
 
 
@@ -288,8 +316,8 @@ def test_what_is_no_function_is_named(nonsense):
 
 
 def test_the_arguments_of_a_check_are_named():
-    with pytest.raises(BadInput, match="(?s)13.*one of 00, 01"):
-        kit.check("13")
+    with pytest.raises(BadInput, match="(?s)14.*one of 00, 01"):
+        kit.check("14")
     with pytest.raises(BadInput, match=r'kit.check\("00", amdahl=amdahl\)'):
         kit.check("00", function=print)
 
