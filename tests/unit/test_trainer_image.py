@@ -28,8 +28,11 @@ BIN = Path(sys.executable).parent  # of the environment, which need not be on PA
 DOCKERFILE = ROOT / "images" / "trainer" / "Dockerfile"
 MEASURES = ("allreduce",)  # learns nothing, and so has neither epochs nor an accuracy
 MODEL_FILES = ("mnist_parameter_server",)  # a program imports them
-# What torch imports for itself where it is asked for a rendezvous by etcd.
-ETCD = "torch.distributed.elastic.rendezvous.etcd_rendezvous_backend"
+# What modules of torch import for themselves.
+BEHIND = {
+    "torch.distributed.elastic.rendezvous.etcd_rendezvous_backend": "etcd",
+    "torch.utils.tensorboard": "tensorboard",
+}
 
 
 def _tool(name):
@@ -58,7 +61,7 @@ def imports(trainer):
             names.add(node.module)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.util.find_spec":
             names |= {each.value for each in node.args if isinstance(each, ast.Constant)}
-    names |= {"etcd"} if ETCD in names else set()
+    names |= {package for name, package in BEHIND.items() if name in names}
     names = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names)
     beside = {name: path for name in names if (path := trainer.with_name(f"{name}.py")).exists()}
     return (names - beside.keys()).union(*map(imports, beside.values()))
