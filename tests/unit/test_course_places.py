@@ -108,8 +108,8 @@ def test_every_command_line_in_the_guide_can_be_parsed(words):
 
 
 def test_every_target_in_the_guide_is_one_of_the_makefile():
-    assert make_targets(GUIDE, before="(?:^ {4}|`)") == {"lab", "run", "setup"}
-    assert {"lab", "run", "setup"} <= targets()
+    assert make_targets(GUIDE, before="(?:^ {4}|`)") == {"lab", "run", "setup", "wheel"}
+    assert {"lab", "run", "setup", "wheel"} <= targets()
 
 
 def test_every_notebook_is_in_the_guide():
