@@ -34,8 +34,11 @@ def loss(labels: torch.Tensor, predictions: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(predictions, labels)
 
 
-def optimizer(parameters, lr: float = 0.01) -> torch.optim.Optimizer:
-    """Return the optimizer of some parameters; each server has one, for its part of the model."""
+def optimizer(parameters, lr: float = 0.001) -> torch.optim.Optimizer:
+    """Return the optimizer of some parameters; each server has one, for its part of the model.
+
+    With ten times this learning rate, gradients of several workers, which are stale, diverge.
+    """
     return torch.optim.SGD(parameters, lr=lr)
 
 

@@ -1,0 +1,106 @@
+"""The commands of ElasticDL's walk-through as published, in a shell, on a cluster with room for them."""
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kitlib as kit
+
+# kubectl of the kit in the stead of one on PATH; the rest is the walk-through's own text.
+KUBECTL = 'kubectl() { kit kubectl "$@"; }\n'
+TRAIN = r"""
+elasticdl train \
+  --image_name=gcr.io/${PROJECT_ID}/elasticdl:mnist \
+  --model_zoo=model_zoo \
+  --model_def=mnist_functional_api.mnist_functional_api.custom_model \
+  --training_data=/data/mnist/train \
+  --validation_data=/data/mnist/test \
+  --num_epochs=5 \
+  --master_resource_request="cpu=2,memory=2048Mi" \
+  --master_resource_limit="cpu=2,memory=2048Mi" \
+  --master_pod_priority=high \
+  --worker_resource_request="cpu=2,memory=2048Mi" \
+  --worker_resource_limit="cpu=2,memory=2048Mi" \
+  --worker_pod_priority=low \
+  --ps_resource_request="cpu=2,memory=2048Mi" \
+  --ps_resource_limit="cpu=2,memory=2048Mi" \
+  --ps_pod_priority=high \
+  --minibatch_size=64 \
+  --num_minibatches_per_task=64 \
+  --num_ps_pods=2 \
+  --num_workers=4 \
+  --evaluation_steps=200 \
+  --grads_to_wait=1 \
+  --job_name=test-mnist \
+  --log_level=INFO \
+  --image_pull_policy=Always \
+  --volume="mount_path=/data,claim_name=fileserver-claim" \
+  --distribution_strategy=ParameterServerStrategy
+"""
+LATER = r"""
+elasticdl {command} --job_name={command}-mnist --num_workers=1 \
+  --checkpoint_dir_for_init={place} --{data}=/data/mnist/test \
+  --model_zoo=model_zoo --model_def=mnist_functional_api.mnist_functional_api.custom_model \
+  --volume="mount_path=/data,claim_name=fileserver-claim"
+"""
+PODS = ["master", "ps-0", "ps-1", "worker-0", "worker-1", "worker-2", "worker-3"]
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def cluster(state_home):
+    """A cluster whose nodes claim to have room for the published requests: 14 cores."""
+    name = f"test-{secrets.token_hex(3)}"
+    try:
+        yield kit.create_cluster("local", name=name, nodes=4, cpus=4, memory="8Gi")
+    finally:
+        kit.clusters.LocalCluster(name).delete()
+
+
+@pytest.fixture
+def shell(cluster, tmp_path):
+    """Run lines in a shell in the folder of the model zoo; return what they write."""
+    zoo = tmp_path / "model_zoo"
+    zoo.mkdir()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    own = os.environ | {"PATH": path, "TRAINYARD_CLUSTER": cluster.name, "PROJECT_ID": "my-project"}
+
+    def run(lines):
+        command = ["bash", "-euo", "pipefail", "-c", KUBECTL + lines]
+        done = subprocess.run(command, cwd=zoo, env=own, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_the_published_commands_train_evaluate_and_predict(cluster, shell):
+    volume = cluster.create_volume("fileserver-claim")
+    data = kit.prepare_dataset("mnist", volume=volume, synthetic=True, limit=960, records=True)
+    shell("elasticdl zoo init")
+    shell(TRAIN)
+    cluster.run("test-mnist").wait(timeout=600)
+    listed = shell("kubectl get pods")
+    assert re.findall(r"^elasticdl-test-mnist-(\S+)", listed, re.MULTILINE) == PODS
+    assert "Loss = " in shell('kubectl logs elasticdl-test-mnist-worker-0 | grep "Loss"')
+    (trained,) = shell('kubectl logs elasticdl-test-mnist-master | grep "Evaluation"').splitlines()
+    assert "Evaluation at step 75: accuracy = " in trained
+    priority = "kubectl get pod elasticdl-test-mnist-worker-0 -o jsonpath={.spec.priorityClassName}"
+    assert shell(priority) == "low"
+
+    # A checkpoint may lack the last updates, so the accuracy may be another one.
+    places = {"place": "/data/parameter-server/test-mnist"}
+    shell(LATER.format(command="evaluate", data="validation_data", **places))
+    cluster.run("evaluate-mnist").wait(timeout=300)
+    (judged,) = shell('kubectl logs elasticdl-evaluate-mnist-master | grep "Evaluation"').splitlines()
+    assert f"images = {data.test_images}" in judged
+    shell(LATER.format(command="predict", data="prediction_data", **places))
+    cluster.run("predict-mnist").wait(timeout=300)
+    counts = re.findall(r"by class: \[(.*)\]", shell("kubectl logs elasticdl-predict-mnist-worker-0"))
+    assert sum(int(each) for line in counts for each in line.split(", ")) == data.test_images
