@@ -57,7 +57,14 @@ class WholeFiles(LocalHandler):
         Path(beside).replace(path)
 
 
-def execute(notebook: Path, output: Path, parameters: dict[str, object], *, label: str = "") -> int:
+def execute(
+    notebook: Path,
+    output: Path,
+    parameters: dict[str, object],
+    *,
+    label: str = "",
+    cell_seconds: int = CELL_SECONDS,
+) -> int:
     """Write the executed notebook to ``output``; return 1 if a cell failed, and 0 otherwise.
 
     The lines that it prints begin with ``label``: several notebooks may be executed at once.
@@ -78,7 +85,7 @@ def execute(notebook: Path, output: Path, parameters: dict[str, object], *, labe
                 cwd=notebook.parent,
                 progress_bar=False,
                 start_timeout=START_SECONDS,
-                execution_timeout=CELL_SECONDS,
+                execution_timeout=cell_seconds,
                 config=Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/socket"}),
             )
     except PapermillExecutionError as error:
@@ -93,12 +100,17 @@ def main() -> int:
     parser.add_argument("notebook", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--label", default="", help="what the lines that it prints begin with")
+    parser.add_argument("--cell-seconds", type=int, default=CELL_SECONDS, help="that a cell may take")
     parser.add_argument("parameters", nargs="*", metavar="name=value")
     arguments = parser.parse_args()
     pairs = (text.split("=", 1) for text in arguments.parameters)
     parameters = {name: json.loads(value) for name, value in pairs}
     return execute(
-        arguments.notebook.absolute(), arguments.output.absolute(), parameters, label=arguments.label
+        arguments.notebook.absolute(),
+        arguments.output.absolute(),
+        parameters,
+        label=arguments.label,
+        cell_seconds=arguments.cell_seconds,
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tools" / "execute_notebook.py"
+PATIENT_SECONDS = 4 * 3600
 PATIENCE = 30  # seconds that an interrupted notebook has to shut its kernel down
 
 
@@ -78,8 +79,12 @@ class Processes:
 
 
 def notebook_command(
-    notebook: Path, output: Path, *, label: str, parameters: Mapping[str, object]
+    notebook: Path, output: Path, *, label: str, parameters: Mapping[str, object], patient: bool = False
 ) -> list[str]:
-    """Return the command that executes a notebook into ``output``; its lines begin with ``label``."""
+    """Return the command that executes a notebook into ``output``; its lines begin with ``label``.
+
+    Cells may take hours if it is ``patient``, as with the sizes of a profile.
+    """
+    more = [f"--cell-seconds={PATIENT_SECONDS}"] if patient else []
     words = [f"{name}={json.dumps(value)}" for name, value in parameters.items()]
-    return [sys.executable, str(SCRIPT), "--label", label, str(notebook), str(output), *words]
+    return [sys.executable, str(SCRIPT), "--label", label, *more, str(notebook), str(output), *words]

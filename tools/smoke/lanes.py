@@ -228,7 +228,9 @@ class Lanes:
         own = dict(self.profile.get(notebook.name, {}))
         parameters = lane.site.offer() | own | dict(self.parameters)
         output = self.folder / notebook.path.name
-        command = notebook_command(notebook.path, output, label=notebook.label, parameters=parameters)
+        command = notebook_command(
+            notebook.path, output, label=notebook.label, parameters=parameters, patient=bool(own)
+        )
         lane.notebook = notebook
         with self.outcome.timeline.span(NOTEBOOK, notebook.name, lane=lane.number) as start:
             failed = self.processes.run(command, environment=self.environment)
