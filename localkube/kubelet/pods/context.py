@@ -116,6 +116,12 @@ class Runtime:
     def log_path(self, uid: str, container: str, restart: int) -> Path:
         return self.pods / uid / "logs" / container / f"{restart}.log"
 
+    def newest_run_logged(self, uid: str, container: str) -> int | None:
+        """The number of a container's newest run that has a log: it has run, whatever was reported."""
+        return max(
+            (int(path.stem) for path in self.log_path(uid, container, 0).parent.glob("*.log")), default=None
+        )
+
     def writable_layer(self, uid: str, container: str, restart: int) -> Path:
         """The directory with what one run of a container writes outside of volumes."""
         return self.pods / uid / "writable" / f"{container}.{restart}"

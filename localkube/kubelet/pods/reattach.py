@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from localkube.kubelet.pods.pod import PodWorker
-from localkube.kubelet.status.container_state import STATUSES, ContainerRecord
+from localkube.kubelet.status.container_state import STATUSES, ContainerRecord, latest_run
 from localkube.runtime.client import RuntimeClient
 
 LOST_CODE = 137
@@ -42,8 +42,14 @@ async def reattach(
         last = before.last if before else None
         described, descriptors = await client.call("attach", id=entry["id"])
         worker.containers[name].reattach(described, descriptors, count=restart, last=last, before=before)
-    for name, record in worker.records.items():
-        if record.state == "running" and name not in latest:
+    for name in worker.containers.keys() - latest.keys():
+        record = worker.records.get(name)
+        known = latest_run(record, previous=False)
+        newest = worker.runtime.newest_run_logged(worker.uid, name)
+        if newest is not None and (known is None or known < newest):  # it ended before the API knew of it
+            last = record.last if record and record.state == "waiting" else record
+            record = ContainerRecord(name, "running", restart_count=newest, last=last)
+        if record and record.state == "running":
             worker.records[name] = _lost(record)
 
 

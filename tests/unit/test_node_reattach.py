@@ -1,0 +1,52 @@
+"""What a kubelet takes up of a pod whose containers have ended without its knowledge."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.reattach import reattach
+
+WAITING = {"state": {"waiting": {"reason": "ContainerCreating"}}, "restartCount": 0}
+STARTED = {"startedAt": "2026-01-01T00:00:00Z", "containerID": "trainyard://u.main.0"}
+RUNNING = {"state": {"running": STARTED}, "restartCount": 0}
+ENDED = STARTED | {"finishedAt": "2026-01-01T00:00:01Z", "exitCode": 0, "reason": "Completed"}
+COMPLETED = {"state": {"terminated": ENDED}, "restartCount": 0}
+BACK_OFF = {
+    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+    "lastState": {"terminated": ENDED | {"exitCode": 1}},
+    "restartCount": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "logged", "state", "count"),
+    [
+        (WAITING, 0, None, None),
+        (WAITING, 1, "terminated", 0),
+        (RUNNING, 1, "terminated", 0),
+        (COMPLETED, 1, "terminated", 0),
+        (COMPLETED, 2, "terminated", 1),
+        (BACK_OFF, 1, "waiting", 0),
+        (BACK_OFF, 2, "terminated", 1),
+    ],
+)
+def test_a_run_that_ended_with_its_node_counts_though_the_api_never_heard_of_it(
+    tmp_path, status, logged, state, count
+):
+    runtime = object.__new__(Runtime)
+    object.__setattr__(runtime, "pods", tmp_path)
+    for number in range(logged):
+        path = runtime.log_path("u", "main", number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    pod = {"status": {"containerStatuses": [{"name": "main", **status}]}}
+    worker = SimpleNamespace(pod=pod, uid="u", containers={"main": None}, runtime=runtime)
+    asyncio.run(reattach(worker, [], None, address=None))
+    record = worker.records.get("main")
+    assert (record and record.state) == state
+    assert (record and record.restart_count) == count
+    if logged == 2:
+        assert record.reason == "ContainerStatusUnknown"
+        assert record.last.restart_count == 0
