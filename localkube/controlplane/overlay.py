@@ -3,7 +3,9 @@
 A few files of upstream bring hundreds of packages into the build: helpers of tests that are compiled into
 the programs, and a function of the kubelet's that a controller borrows. `build` passes over them. What takes
 their place, or adapts an operator's library to the Kubernetes libraries of the control plane, is in the
-folder ``overlay``, by the path that it has upstream. No other file differs from what go.sum pins.
+folder ``overlay``, by the path that it has upstream. Operators look for their certificates in TMPDIR and not
+in ``/tmp``: in plain mode a statically linked program sees no other. No further file differs from what go.sum
+pins.
 """
 
 import json
@@ -25,11 +27,18 @@ OMITTED: Mapping[str, Sequence[str]] = {
     "k8s.io/apiserver": ("pkg/admission/plugin/policy/generic/policy_test_context.go",),
     "sigs.k8s.io/controller-runtime": (),
 }
+# By module, the file with the directory of its webhook's certificates.
+CERTIFICATES: Mapping[str, str] = {
+    "github.com/kubeflow/training-operator": "pkg/cert/cert.go",
+    "github.com/kubeflow/trainer/v2": "pkg/util/cert/cert.go",
+    "sigs.k8s.io/jobset": "pkg/util/cert/cert.go",
+}
+BEFORE, AFTER = "CertDir:        certDir,", 'CertDir: os.TempDir() + certDir[len("/tmp"):],'
 
 
 def digest_parts(modules: Iterable[str]) -> list[bytes]:
     """The inputs of an overlay, for fingerprints."""
-    parts = [json.dumps([module, OMITTED[module]]).encode() for module in modules]
+    parts = [json.dumps([module, OMITTED.get(module, AFTER)]).encode() for module in modules]
     for module in modules:
         for path in sorted((ADDED / module).rglob("*.go")):
             parts.append(f"{path.relative_to(ADDED)}\0".encode() + path.read_bytes())
@@ -61,14 +70,24 @@ def flags(
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(folders[module])
         edits.append(f"-replace={module}={link}")
-        for pattern in OMITTED[module]:
+        for pattern in OMITTED.get(module, ()):
             replaced |= {str(link / path.relative_to(link)): "" for path in link.glob(pattern)}
         for path in (ADDED / module).rglob("*.go"):
             replaced[str(link / path.relative_to(ADDED / module))] = str(path)
+        if module in CERTIFICATES:
+            upstream = link / CERTIFICATES[module]
+            edited = work / f"{module.replace('/', '-')}.go"
+            edited.write_text(_replace(upstream.read_text(encoding="utf-8"), BEFORE, AFTER), encoding="utf-8")
+            replaced[str(upstream)] = str(edited)
     _go([go, "mod", "edit", *edits, str(work / "go.mod")], sources, environment)
     overlay = aside / "overlay.json"
     overlay.write_text(json.dumps({"Replace": replaced}), encoding="utf-8")
     return [f"-overlay={overlay}", f"-modfile={work / 'go.mod'}"]
+
+
+def _replace(text: str, before: str, after: str) -> str:
+    assert text.count(before) == 1, f"not once in the file: {before}"
+    return text.replace(before, after)
 
 
 def clean(aside: Path) -> None:

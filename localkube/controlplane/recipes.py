@@ -10,6 +10,8 @@ from pathlib import Path
 
 from localkube.paths import cache_dir, target
 
+BUILD = 2  # raised when the same version is built in another way: what is cached of it is not used then
+
 
 @dataclass(frozen=True)
 class PinnedWheel:
@@ -78,7 +80,7 @@ class Recipe:
     @property
     def folder(self) -> Path:
         """The folder of the program and its manifests."""
-        return cache_dir() / "programs" / f"{self.name}-{self.version}-{'-'.join(target())}"
+        return cache_dir() / "programs" / f"{self.name}-{self.version}-{'-'.join(target())}-{BUILD}"
 
     @property
     def path(self) -> Path:
@@ -106,6 +108,7 @@ RECIPES = {
             manifests="manifests",
             packages=830,
             seconds=80,
+            overlay=("github.com/kubeflow/training-operator",),
         ),
         Recipe(
             "trainer-controller-manager",
@@ -114,7 +117,7 @@ RECIPES = {
             manifests="manifests",
             packages=80,
             seconds=15,
-            overlay=("sigs.k8s.io/controller-runtime",),
+            overlay=("sigs.k8s.io/controller-runtime", "github.com/kubeflow/trainer/v2"),
         ),
         Recipe(
             "jobset",
@@ -123,7 +126,7 @@ RECIPES = {
             manifests="config",
             packages=65,
             seconds=15,
-            overlay=("sigs.k8s.io/controller-runtime",),
+            overlay=("sigs.k8s.io/controller-runtime", "sigs.k8s.io/jobset"),
         ),
     )
 }

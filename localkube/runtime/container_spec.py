@@ -9,6 +9,9 @@ Source: https://github.com/opencontainers/runtime-spec/blob/main/config.md
 from dataclasses import dataclass
 from typing import Any
 
+# Directories that every container has for itself: its writable layer.
+SCRATCH = ("/tmp", "/run", "/var/tmp")
+
 
 @dataclass(frozen=True)
 class ProcessSpec:

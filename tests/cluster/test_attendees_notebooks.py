@@ -1,7 +1,8 @@
 """The course as an attendee runs it: each notebook with nothing but the kubeconfig of a namespace.
 
 Those that need more than one namespace stop at the cell that does, and say what is missing and who has it. An
-attendee with a cluster of their own, in the pod of their JupyterLab, runs these as well.
+attendee with a cluster of their own, in the pod of their JupyterLab, runs these as well, but for 09: there the
+operators of its second half listen on the same port.
 """
 
 import os
@@ -95,5 +96,5 @@ def test_an_attendee_with_a_cluster_of_their_own_runs_those_that_need_more_than_
     made = kit.workshop.add("administrator", cluster=cluster, jupyter=lab)
     cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
     run = "papermill --log-level ERROR --no-progress-bar $each /tmp/$each"
-    script = f"cd notebooks && for each in 01*.ipynb 09*.ipynb 11*.ipynb 13*.ipynb; do {run} || exit 1; done"
+    script = f"cd notebooks && for each in 01*.ipynb 11*.ipynb 13*.ipynb; do {run} || exit 1; done"
     cluster.kubectl(f"exec deployment/jupyter -n {made.namespace} -- sh -c '{script}'")

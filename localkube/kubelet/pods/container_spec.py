@@ -21,12 +21,13 @@ from localkube.kubelet.containers.environment import (
 from localkube.kubelet.images.image_programs import Program
 from localkube.kubelet.images.image_table import command_line, stand_in
 from localkube.kubelet.nodes.node import NodePool
-from localkube.kubelet.pods.context import SCRATCH, Runtime
+from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.image_pull import pull
 from localkube.kubelet.quantity import parse
 from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.kubelet.volumes.volume_manager import MountedVolume, mounts
 from localkube.runtime.container_spec import (
+    SCRATCH,
     ContainerSpec,
     LinuxCpu,
     LinuxResources,

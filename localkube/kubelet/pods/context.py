@@ -28,8 +28,6 @@ from localkube.runtime.trees import remove_tree
 
 log = logging.getLogger(__name__)
 
-# Directories that every container has for itself: its writable layer.
-SCRATCH = ("/tmp", "/run", "/var/tmp")
 REPORTS_AT_ONCE = 6
 MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
 

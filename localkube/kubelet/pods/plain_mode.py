@@ -17,7 +17,7 @@ from typing import Any
 
 from localkube.network.addresses import LoopbackAddresses
 from localkube.runtime.container import find_program
-from localkube.runtime.container_spec import ContainerSpec, MountSpec, PlainPod
+from localkube.runtime.container_spec import SCRATCH, ContainerSpec, MountSpec, PlainPod
 from localkube.runtime.plain import real_path
 
 NAME_SERVER, API_SERVER = "10.244.0.1", ("10.244.0.1", 6443)
@@ -138,22 +138,28 @@ def _paths(mounts: Iterable[MountSpec], directory: Path) -> dict[str, tuple[str,
     for name, other in OTHER_NAMES.items():
         if name in paths:
             paths.setdefault(other, paths[name])
-    return paths | _parents(paths, directory / "parents")
+    return paths | _mount_points(paths, directory)
 
 
-def _parents(paths: Mapping[str, tuple[str, bool]], directory: Path) -> dict[str, tuple[str, bool]]:
-    """Make the directories above mount points that this machine lacks; they list what is mounted below."""
+def _mount_points(paths: Mapping[str, tuple[str, bool]], directory: Path) -> dict[str, tuple[str, bool]]:
+    """Make what a container has around its mount points; returns the directories that this machine lacks.
+
+    They list what is mounted below. So do scratch directories, by links for statically linked programs.
+    """
     made = {}
     for target, (source, _) in paths.items():
-        above = [parent for parent in Path(target).parents if not os.path.lexists(parent)]
-        if any(str(parent) in paths for parent in above):
-            continue  # a volume, whose content it is
-        for parent in above:
-            real = directory / str(parent).lstrip("/")
-            real.mkdir(mode=0o755, parents=True, exist_ok=True)
-            made[str(parent)] = (str(real), False)
-        if above:
-            (directory / target.lstrip("/")).symlink_to(source)
+        around = next((str(each) for each in Path(target).parents if str(each) in paths), None)
+        if around is None:
+            lacking = [each for each in Path(target).parents if not os.path.lexists(each)]
+            for each in lacking:
+                made[str(each)] = (str(directory / "lacking" / str(each).lstrip("/")), False)
+            link = directory / "lacking" / target.lstrip("/") if lacking else None
+        else:
+            real = Path(paths[around][0])
+            link = real / os.path.relpath(target, around) if around in SCRATCH else None
+        if link is not None and not os.path.lexists(link):
+            link.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            link.symlink_to(source)
     return made
 
 
