@@ -1,8 +1,8 @@
 """The course as an attendee runs it: each notebook with nothing but the kubeconfig of a namespace.
 
-Those that need more than one namespace stop at the cell that does, and say what is missing and who has it. An
-attendee with a cluster of their own, in the pod of their JupyterLab, runs these as well, but for 09: there the
-operators of its second half listen on the same port.
+Those that need more than one namespace stop at the cell that does, and say what is missing and who has it.
+With a cluster of their own, in the pod of their JupyterLab, attendees run these as well, but for 09: there
+the operators of its second half listen on the same port.
 """
 
 import os
