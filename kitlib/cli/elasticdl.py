@@ -29,6 +29,15 @@ from kitlib.cli.options import ErrorGroup
 from kitlib.clusters import Cluster
 from kitlib.errors import BadInput, NoContainerEngine, RunExists
 
+PATHS = {
+    "training_data",
+    "validation_data",
+    "prediction_data",
+    "output",
+    "checkpoint_dir",
+    "checkpoint_dir_for_init",
+}
+
 
 @click.group(cls=ErrorGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
@@ -64,9 +73,9 @@ def train(**given: object) -> None:
             fix="--validation_data=/data/mnist/test",
         )
     args = {
-        "log-every": given["log_loss_steps"],
-        "max-staleness": given["sync_version_tolerance"],
-        "checkpoint-steps": given["checkpoint_steps"] or 100,
+        "log_every": given["log_loss_steps"],
+        "max_staleness": given["sync_version_tolerance"],
+        "checkpoint_steps": given["checkpoint_steps"] or 100,
     }
     _submit(
         given,
@@ -135,11 +144,8 @@ def _make_job(given: Mapping, cluster: Cluster, **job: object) -> object:
     limits = {role: parse_resources(given, f"{role}_resource_limit") for role in ROLES}
     gpus = int(limits["worker"].pop("gpu", requests["worker"].pop("gpu", 0)))
     volumes = parse_volumes(given["volume"])
-    for flag, path in (
-        ("data", job["data"]),
-        *((each, job.get(each)) for each in ("init", "output", "state_dir")),
-    ):
-        check_path(flag, path, volumes)
+    for flag in PATHS & given.keys():
+        check_path(flag, given[flag], volumes)
     return ModelZooJob(
         find_zoo(given["model_zoo"], given["model_def"], functions, in_image=in_image),
         name=given["job_name"],

@@ -21,16 +21,21 @@ UNAVAILABLE = {  # of ElasticDL's flags: what to do instead
     "cluster_spec_json": "--yaml=FILE writes the manifest: edit it, and apply it with kubectl",
     "custom_data_reader": "leave it out; feed() gets the records of a dataset of the kit",
     "data_reader_params": "leave it out; feed() gets the records of a dataset of the kit",
+    "dataset_fn": "--feed is its later name",
     "docker_base_url": "set DOCKER_HOST",
+    "docker_image_repository": "--image_name has the registry",
     "docker_tlscert": "set DOCKER_CERT_PATH",
     "docker_tlskey": "set DOCKER_CERT_PATH",
     "force_use_kube_config_file": "--cluster names the cluster; kit cluster list shows them",
     "get_model_steps": "leave it out; every response to a gradient has the newest parameters",
+    "image_base": "elasticdl zoo init --base_image, and zoo build",
     "keep_checkpoint_max": "leave it out; each server keeps its two newest checkpoints",
     "local_pkg_dir": "COPY the wheels in the Dockerfile, and install them there",
     "log_file_path": "kit kubectl logs POD > FILE",
     "lr_staleness_modulation": "leave it out; a lower learning rate in optimizer() does the same",
+    "model_params": "leave it out; custom_model() has default values",
     "namespace": "--cluster names the cluster, whose kubeconfig has the namespace",
+    "records_per_task": "--num_minibatches_per_task",
     "tensorboard_log_dir": "leave it out; run.watch() in a notebook draws the curves",
 }
 
@@ -49,7 +54,7 @@ class Command(click.Command):
                 raise BadInput(what, about=about, fix=UNAVAILABLE[name]) from error
             close = f"perhaps {', '.join(error.possibilities)}; " if error.possibilities else ""
             fix = f"{close}{ctx.command_path} --help lists the flags"
-            raise BadInput("there is no such flag, here or in ElasticDL", about=about, fix=fix) from error
+            raise BadInput("there is no such flag", about=about, fix=fix) from error
 
 
 def combine(*options: Callable) -> Callable:
@@ -164,14 +169,14 @@ def parse_volumes(text: str) -> dict[str, str]:
     return found
 
 
-def check_path(what: str, path: object, volumes: Mapping[str, str]) -> None:
+def check_path(flag: str, path: str, volumes: Mapping[str, str]) -> None:
     """Raise BadInput for a path that is on none of the volumes: pods would not find it, or lose it."""
-    parts = Path(str(path)).parts
+    parts = Path(path).parts
     if path and not any(parts[: len(Path(each).parts)] == Path(each).parts for each in volumes):
         mounted = ", ".join(volumes)
         raise BadInput(
-            f"this path of the {what} is on no volume",
-            about=f"{path}; volumes are mounted at {mounted}",
+            "this path is on no volume",
+            about=f"--{flag}={path}; volumes are mounted at {mounted}",
             fix=f"name a path below {mounted}, or mount another volume there with --volume",
         )
 

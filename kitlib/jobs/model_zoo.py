@@ -14,11 +14,11 @@ from kitlib.clusters.nodes import GPU
 from kitlib.errors import BadInput
 from kitlib.jobs.base import FOLDER
 from kitlib.jobs.parameter_server import ParameterServer, check_functions
-from kitlib.jobs.sources import check_size
+from kitlib.jobs.sources import check_size, flags
 from kitlib.k8s.manifests import Object, merge
 
 IN_IMAGE = "/"  # where a relative path in an image begins
-TRAIN, EVALUATE, PREDICT = "training", "evaluation", "prediction"
+TRAINING = "training"
 SIGNATURES = {
     "model": "{}()",
     "loss": "{}(labels, predictions)",
@@ -96,7 +96,7 @@ class ModelZooJob(ParameterServer):
 
     Args:
         zoo: The module.
-        mode: What is done with it: `TRAIN`, `EVALUATE` or `PREDICT`.
+        mode: ``training``, ``evaluation`` or ``prediction``.
         data: Path of the records: those to train on, or else those to evaluate or to predict.
         validation: Path of the records for evaluations during training; empty for none.
         output: The model file, or a folder for ``model.pt``; empty for none.
@@ -133,12 +133,12 @@ class ModelZooJob(ParameterServer):
         super().__init__(zoo.module.name, data=data, **job)
         file = output if not output or output.endswith(".pt") else f"{output.rstrip('/')}/model.pt"
         self.model_file, self.state_dir = file, state_dir
-        if mode != TRAIN:
+        if mode != TRAINING:
             self.options["epochs"] = 0
 
-    def _read_trainer(self, trainer: object, args: object, files: object, secret: object) -> None:
+    def _read_trainer(self, trainer: object, args: Mapping, files: object, secret: object) -> None:
         self.function = self.remote = None
-        self.files, self.args = (), [f"--{key}={value}" for key, value in dict(args or {}).items()]
+        self.files, self.args = (), flags(args)
         self.trainer, self.sources = Path(self.zoo.module), self.zoo.sources
 
     def _check_trainer(self) -> None:
@@ -167,7 +167,7 @@ class ModelZooJob(ParameterServer):
             "functions": json.dumps(self.zoo.functions),
             "mode": self.mode,
             "records": self.data,
-            "test-records": self.validation if self.mode == TRAIN else self.data,
+            "test-records": self.validation if self.mode == TRAINING else self.data,
             "model-file": self.model_file,
             "init": self.init,
             "log-level": self.log_level,

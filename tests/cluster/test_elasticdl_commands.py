@@ -53,7 +53,7 @@ PODS = ["master", "ps-0", "ps-1", "worker-0", "worker-1", "worker-2", "worker-3"
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster(state_home):
     """A cluster whose nodes claim to have room for the published requests: 14 cores."""
     name = f"test-{secrets.token_hex(3)}"
@@ -80,18 +80,34 @@ def shell(cluster, tmp_path):
     return run
 
 
-def test_the_published_commands_train_evaluate_and_predict(cluster, shell):
+@pytest.fixture(scope="module")
+def data(cluster):
+    """Images on the walk-through's claim, few, but enough for an evaluation after 200 of 375 minibatches."""
     volume = cluster.create_volume("fileserver-claim")
-    data = kit.prepare_dataset("mnist", volume=volume, synthetic=True, limit=960, records=True)
+    return kit.prepare_dataset("mnist", volume=volume, synthetic=True, limit=4800, records=True)
+
+
+def running(shell, job):
+    listed = shell(f"kubectl get pods -l elasticdl-job-name={job}")
+    return re.findall(rf"^elasticdl-{job}-(\S+)", listed, re.MULTILINE)
+
+
+def test_the_published_commands_train_evaluate_and_predict(cluster, data, shell):
     shell("elasticdl zoo init")
     shell(TRAIN)
-    cluster.run("test-mnist").wait(timeout=600)
-    listed = shell("kubectl get pods")
-    assert re.findall(r"^elasticdl-test-mnist-(\S+)", listed, re.MULTILINE) == PODS
+    run = cluster.run("test-mnist")
+    next(line for line in run.logs(rank="worker-0", follow=True) if "Loss = " in line)
+    assert running(shell, "test-mnist") == PODS
     assert "Loss = " in shell('kubectl logs elasticdl-test-mnist-worker-0 | grep "Loss"')
-    (trained,) = shell('kubectl logs elasticdl-test-mnist-master | grep "Evaluation"').splitlines()
-    assert "Evaluation at step 75: accuracy = " in trained
-    priority = "kubectl get pod elasticdl-test-mnist-worker-0 -o jsonpath={.spec.priorityClassName}"
+
+    shell("kubectl delete pod elasticdl-test-mnist-worker-0")
+    shell("kubectl wait --for=create pod/elasticdl-test-mnist-worker-4 --timeout=60s")
+    run.wait(timeout=600)
+    assert running(shell, "test-mnist") == [each for each in PODS if each != "worker-0"] + ["worker-4"]
+    said = shell('kubectl logs elasticdl-test-mnist-master | grep "Evaluation"')
+    steps = [int(each) for each in re.findall(r"Evaluation at step (\d+): accuracy = ", said)]
+    assert 200 <= steps[0] < steps[-1] == 375
+    priority = "kubectl get pod elasticdl-test-mnist-worker-1 -o jsonpath={.spec.priorityClassName}"
     assert shell(priority) == "low"
 
     # A checkpoint may lack the last updates, so the accuracy may be another one.
@@ -104,3 +120,16 @@ def test_the_published_commands_train_evaluate_and_predict(cluster, shell):
     cluster.run("predict-mnist").wait(timeout=300)
     counts = re.findall(r"by class: \[(.*)\]", shell("kubectl logs elasticdl-predict-mnist-worker-0"))
     assert sum(int(each) for line in counts for each in line.split(", ")) == data.test_images
+
+
+def test_a_deleted_master_is_replaced_by_its_job_and_the_run_goes_on(cluster, data, shell):
+    shell("elasticdl zoo init")
+    shell(TRAIN.replace("test-mnist", "lost-master"))
+    run = cluster.run("lost-master")
+    next(line for line in run.logs(rank="worker-0", follow=True) if "Loss = " in line)
+    shell("kubectl delete pod elasticdl-lost-master-master")
+    run.wait(timeout=600)
+    (master,) = (each for each in running(shell, "lost-master") if each.startswith("master"))
+    assert re.fullmatch(r"master-\w{5}", master)
+    closed = run.metrics("epoch")
+    assert set(closed.records) == {data.train_images} and len(run.metrics("resume")) == 1
