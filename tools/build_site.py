@@ -74,6 +74,8 @@ def page_name(name: str) -> str:
 def linked(found: re.Match, here: Path, names: set[str]) -> str:
     """Let a link lead to a page, an image or a heading; of what the site has not, the words stay."""
     words, target, heading = found[1], found[2], found[3] or ""
+    if heading.startswith("#cell-id="):  # leads to a cell in JupyterLab; a page has none
+        heading = ""
     parts: list[str] = []
     for part in (*here.parts, *target.split("/")):
         if part == "..":
