@@ -20,6 +20,7 @@ def site():
     ("words", "expected"),
     [
         ("[the guide](../docs/eks.md#access)", "[the guide](../docs/eks.md#access)"),
+        ("[a cell](../docs/eks.md#cell-id=05-19)", "[a cell](../docs/eks.md)"),
         ("[home](../README.md)", "[home](../index.md)"),
         ("[a manifest](../manifests/job.yaml)", "a manifest"),
         ("[Kubernetes](https://kubernetes.io/)", "[Kubernetes](https://kubernetes.io/)"),
