@@ -239,6 +239,7 @@ def test_a_module_of_a_zoo_trains_is_evaluated_and_predicts(tmp_path):
     unused = {"epochs": 0, "init": trained.model_file}
     judged = train(tmp_path / "evaluate", mode="evaluation", **unused)
     (again,) = judged.events("master", event="eval")
+    assert "[INFO] Evaluation: accuracy = " in judged.log("master").read_text()
     assert {name: again[name] for name in ("accuracy", "loss")} == {
         name: last[name] for name in ("accuracy", "loss")
     }

@@ -149,13 +149,8 @@ class JobState:
             judging = self.evaluation
             for score in progress.scores:
                 if judging is not None and judging.number == score.evaluation:
-                    judging.report(
-                        score.task,
-                        images=score.images,
-                        correct=score.correct,
-                        loss=score.loss,
-                        metrics=score.metrics,
-                    )
+                    names = ("images", "correct", "loss", "metrics")
+                    judging.report(score.task, **{name: getattr(score, name) for name in names})
             if progress.pin_lost:
                 self.evaluate_again()
             if progress.saved and not self.saved:

@@ -202,7 +202,8 @@ class Conductor:
         result = evaluation.result()
         self._tell("eval", version=evaluation.step, **result)
         figures = ", ".join(f"{name} = {value}" for name, value in result.items())
-        log.info("Evaluation at step %d: %s", evaluation.step, figures)
+        at = f" at step {evaluation.step}" if self._job.settings.epochs else ""
+        log.info("Evaluation%s: %s", at, figures)
 
     def _begin_evaluation(self) -> None:
         """Have every server pin its parameters, and assign the test records."""
