@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -227,7 +226,6 @@ def train(folder, **settings):
     return job
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="forks a server with torch in it")
 def test_a_module_of_a_zoo_trains_is_evaluated_and_predicts(tmp_path):
     trained = train(tmp_path / "train", epochs=2, evaluation_steps=4, log_every=1)
     assert re.search(r"\[INFO\] Loss = \d", trained.log("worker").read_text())
