@@ -3,7 +3,7 @@
 import psutil
 import pytest
 from soak.footprint import Footprint
-from soak.resources import ResourceCounts, proportional_memory, runtime_init
+from soak.resources import ResourceCounts, own_memory, runtime_init
 
 from .clusters import PATIENCE, Pods, eventually, pod, running_cluster, state_home
 
@@ -70,12 +70,12 @@ def check_pods_leave_nothing(cluster, *, rounds, pods, first):
     eventually(lambda: ResourceCounts.of(cluster.root).pod_directories, wanted=0)
     before = ResourceCounts.of(cluster.root)
     kept = [cluster.process("localkube.kubelet"), runtime_init(cluster.root), cluster.processes()[0]]
-    memory = [proportional_memory(process) for process in kept]
+    memory = [own_memory(process) for process in kept]
     for number in range(1, rounds + 1):
         come_and_go(cluster, number, pods=pods)
     eventually(lambda: ResourceCounts.of(cluster.root), wanted=before)
     for process, size in zip(kept, memory, strict=True):
-        assert proportional_memory(process) - size < GROWTH, process
+        assert own_memory(process) - size < GROWTH, process
 
 
 def test_a_directory_a_process_and_a_descriptor_too_many_are_seen(busy):

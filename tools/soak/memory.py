@@ -55,7 +55,7 @@ class Sampler:
         for name in WATCHED:
             with contextlib.suppress(psutil.Error, OSError):
                 for process in resources.component(self._root, name)[:1]:
-                    size = resources.proportional_memory(process)
+                    size = resources.own_memory(process)
                     self.samples[name].append(Sample(now, process.pid, size))
         database = self._root / "etcd" / "member" / "snap" / "db"
         with contextlib.suppress(FileNotFoundError):

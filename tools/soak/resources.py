@@ -64,10 +64,14 @@ def namespaces(pid: int) -> set[str]:
     return found
 
 
-def proportional_memory(process: psutil.Process) -> int:
-    """Return the bytes of a process, each shared page counted by the share that it has."""
+def own_memory(process: psutil.Process) -> int:
+    """Return the bytes of a process, each shared page counted by the share that it has.
+
+    Without pages of files: their share grows when another process ends that has the same library.
+    """
     text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-    return 1024 * sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+    kinds = ("Pss_Anon:", "Pss_Shmem:")
+    return 1024 * sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(kinds))
 
 
 @dataclass(frozen=True)
