@@ -20,6 +20,7 @@ Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``wo
 """
 
 import argparse
+import gc
 import importlib.util
 import json
 import os
@@ -404,11 +405,9 @@ def resume(settings, network, optimizer, dice) -> int:
     return about["epoch"]
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Join, read, resume, train, evaluate, save."""
+def run(settings: argparse.Namespace) -> None:
+    """Read, resume, train, evaluate, save."""
     began = time.perf_counter()
-    settings = parse_settings(argv)
-    join_the_others()
     device, group = choose_device()
     device = device if group else torch.device("cpu")  # gloo does not gather from a GPU that ranks share
     torch.manual_seed(settings.seed)  # the same first weights on every rank
@@ -460,6 +459,14 @@ def main(argv: list[str] | None = None) -> None:
             made = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
             save(settings.model_file, made | {"epochs": settings.epochs, "weights": weights})
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Join the others, and train."""
+    settings = parse_settings(argv)
+    join_the_others()
+    run(settings)
+    gc.collect()  # the sharded model's cycles hold the group: its threads must end before the interpreter
     dist.destroy_process_group()
 
 
