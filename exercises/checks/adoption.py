@@ -27,7 +27,7 @@ def exists(cluster):
 @EXERCISE.check("the notebook's own label is on it")
 def notebook(cluster):
     if labels(cluster).get("trainyard/notebook") != "13":
-        raise NotYet(f"kubectl label configmap {NAME} trainyard/notebook=12 lets `kit reset 12` find it")
+        raise NotYet(f"kubectl label configmap {NAME} trainyard/notebook=13 lets `kit reset 13` find it")
 
 
 @EXERCISE.check(f"it belongs to the run {RUN}")

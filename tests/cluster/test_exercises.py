@@ -153,7 +153,7 @@ def test_labels_are_looked_up_in_the_cluster(local_cluster):
         assert "there is no ConfigMap" in advice(found(), "is there")
         kubectl("create configmap adopted")
         assert "kubectl label" in advice(found(), "own label")
-        kubectl("label configmap adopted trainyard/notebook=12 trainyard/run=forgoten")
+        kubectl("label configmap adopted trainyard/notebook=13 trainyard/run=forgoten")
         assert "'forgoten'" in advice(found(), "belongs to the run")
         kubectl("create configmap mine")
         kubectl("label configmap mine adopted --overwrite trainyard/run=forgotten")

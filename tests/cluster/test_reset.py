@@ -18,7 +18,7 @@ def kit(*words):
 def test_what_a_notebook_made_is_deleted_and_said_again_is_fine(launch, plain, local_cluster):
     launch(plain("import time; time.sleep(60)", name="forgotten", nodes=1))
     local_cluster.kubectl("create configmap mine --from-literal=a=b")
-    local_cluster.kubectl("label configmap mine trainyard/notebook=12")
+    local_cluster.kubectl("label configmap mine trainyard/notebook=13")
     became = {each["made"]: each["now"] for each in workshop.reset("13", cluster=local_cluster)}
     assert became["run/forgotten"] == became["configmap/mine"] == "deleted"
     assert became["run/left-over-0"] == "was not there"
