@@ -237,8 +237,9 @@ def summary(outcome: Outcome) -> list[str]:
     for name in outcome.planned:
         each = done.get(name)
         lines.append(
-            f"{name}: {each.verdict if each else 'not executed'}{_data(each)}"
+            f"{name}: {each.verdict if each else 'not executed'}"
             + (f": {each.failure}" if each and each.failure else "")
+            + _data(each)
         )
     lines += [f"threshold {'held' if each.held else 'missed'}: {each}" for each in outcome.thresholds]
     count = f"{len(done)} of {len(outcome.planned)} notebooks executed in {outcome.seconds:.0f} s"
