@@ -1,12 +1,12 @@
 """What a kubelet takes up of a pod whose containers have ended without its knowledge."""
 
-import asyncio
 from types import SimpleNamespace
 
 import pytest
 
 from localkube.kubelet.pods.context import Runtime
-from localkube.kubelet.pods.reattach import reattach
+from localkube.kubelet.pods.pod_manager import PodManager
+from localkube.kubelet.pods.reattach import restore
 
 WAITING = {"state": {"waiting": {"reason": "ContainerCreating"}}, "restartCount": 0}
 STARTED = {"startedAt": "2026-01-01T00:00:00Z", "containerID": "trainyard://u.main.0"}
@@ -43,10 +43,29 @@ def test_a_run_that_ended_with_its_node_counts_though_the_api_never_heard_of_it(
         path.touch()
     pod = {"status": {"containerStatuses": [{"name": "main", **status}]}}
     worker = SimpleNamespace(pod=pod, uid="u", containers={"main": None}, runtime=runtime)
-    asyncio.run(reattach(worker, [], None, address=None))
+    restore(worker)
     record = worker.records.get("main")
     assert (record and record.state) == state
     assert (record and record.restart_count) == count
     if logged == 2:
         assert record.reason == "ContainerStatusUnknown"
         assert record.last.restart_count == 0
+
+
+def test_a_pod_that_changes_while_its_node_returns_is_restored_before_it_starts(monkeypatch, tmp_path):
+    runtime = object.__new__(Runtime)
+    object.__setattr__(runtime, "pods", tmp_path)
+    pod = {
+        "metadata": {"uid": "u"},
+        "spec": {"nodeName": "node-0"},
+        "status": {"containerStatuses": [{"name": "main", **RUNNING}]},
+    }
+    begun = []
+    worker = SimpleNamespace(pod=pod, uid="u", containers={"main": None}, runtime=runtime, records={})
+    worker.start = lambda: begun.append(worker.records["main"].state)
+    worker.changed = lambda pod: None
+    manager = object.__new__(PodManager)
+    manager._nodes, manager._workers = {"node-0": SimpleNamespace(is_reachable=True)}, {}
+    monkeypatch.setattr(manager, "_new_worker", lambda pod: worker)
+    manager._changed("MODIFIED", pod, None)
+    assert begun == ["terminated"]

@@ -17,7 +17,7 @@ from localkube.kubelet.containers.process import Process
 from localkube.kubelet.nodes.virtual_node import ISOLATED, STOPPED, VirtualNode
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.pod import PodWorker
-from localkube.kubelet.pods.reattach import reattach
+from localkube.kubelet.pods.reattach import reattach, restore
 from localkube.kubelet.resources.stats import RunningContainer
 from localkube.kubelet.status.container_state import latest_run
 from localkube.kubelet.streaming import port_forward
@@ -144,7 +144,7 @@ class PodManager:
         # Those that have an address first: they get it again.
         for pod in sorted(mine, key=lambda each: not each.get("status", {}).get("podIP")):
             if worker := self._new_worker(pod):
-                await reattach(worker, [], self._client, address=None)
+                restore(worker)
                 worker.start()
             self._workers[pod["metadata"]["uid"]].changed(pod)
         answer, _ = await self._client.call("list")
@@ -170,6 +170,7 @@ class PodManager:
         if change == "DELETED":
             self._deleted(uid)
         elif worker := self._new_worker(pod):
+            restore(worker)  # of a node that returns, it may come before `reconcile`
             worker.start()
             worker.changed(pod)
         elif uid in self._workers:

@@ -26,8 +26,7 @@ async def reattach(
     worker: PodWorker, entries: Iterable[Mapping[str, Any]], client: RuntimeClient, *, address: str | None
 ) -> None:
     """Restore a pod's state in its new worker."""
-    worker.address = address or (worker.pod.get("status") or {}).get("podIP")
-    worker.records = records(worker.pod)
+    _restore_reported(worker, address)
     latest: dict[str, tuple[int, Mapping[str, Any]]] = {}
     for entry in entries:
         _, name, restart = entry["id"].split(".")
@@ -42,7 +41,22 @@ async def reattach(
         last = before.last if before else None
         described, descriptors = await client.call("attach", id=entry["id"])
         worker.containers[name].reattach(described, descriptors, count=restart, last=last, before=before)
-    for name in worker.containers.keys() - latest.keys():
+    _record_losses(worker, worker.containers.keys() - latest.keys())
+
+
+def restore(worker: PodWorker) -> None:
+    """Restore the state of a pod of which nothing runs: it is new, or its node was switched off."""
+    _restore_reported(worker, None)
+    _record_losses(worker, worker.containers.keys())
+
+
+def _restore_reported(worker: PodWorker, address: str | None) -> None:
+    worker.address = address or (worker.pod.get("status") or {}).get("podIP")
+    worker.records = records(worker.pod)
+
+
+def _record_losses(worker: PodWorker, names: Iterable[str]) -> None:
+    for name in names:
         record = worker.records.get(name)
         known = latest_run(record, previous=False)
         newest = worker.runtime.newest_run_logged(worker.uid, name)
