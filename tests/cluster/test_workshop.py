@@ -159,6 +159,12 @@ def test_a_jupyterlab_for_one_without_a_machine_opens_by_its_token_alone(worksho
         f'exec deployment/jupyter -n {made.namespace} -- sh -c "cd notebooks && python -c \\"{program}\\""'
     )
     assert f'namespace "{made.namespace}"' in said
+    inside = f"exec deployment/jupyter -n {made.namespace} -- sh -c"
+    local_cluster.kubectl(f'{inside} "echo mine > notebooks/05_indexed_job.ipynb && kill 1"')
+    again = "jsonpath={.status.containerStatuses[0].restartCount}=1"
+    local_cluster.kubectl(f"wait pod --all -n {made.namespace} --for={again} --timeout=60s")
+    local_cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
+    assert local_cluster.kubectl(f'{inside} "cat notebooks/05_indexed_job.ipynb"').strip() == "mine"
 
 
 @pytest.mark.slow
