@@ -46,6 +46,7 @@ def _create(options: argparse.Namespace) -> dict[str, Any]:
         port=options.port,
         warm=not options.no_warm,
         mode=options.mode,
+        images=options.images,
         container_log_max_size=memory_bytes(options.container_log_max_size),
         container_log_max_files=options.container_log_max_files,
         pod_pids_limit=options.pod_pids_limit,
@@ -131,6 +132,26 @@ def _get_images(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [{"name": each.name, "version": each.version, "folder": str(each.folder)} for each in found]
 
 
+def _image_store(options: argparse.Namespace) -> Any:
+    from localkube.controlplane import image_store
+
+    def report(text: str) -> None:
+        _say({"progress": text})
+
+    match options.action:
+        case "pull":
+            return image_store.pull(options.operand[0], platform=options.platform, report=report)
+        case "load":
+            return image_store.load(Path(options.operand[0]).absolute(), report=report)
+        case "save":
+            return image_store.save(options.operand, options.output)
+        case "list":
+            return image_store.contents()
+        case "remove":
+            return image_store.remove(options.operand)
+    return image_store.prune(everything=options.all)
+
+
 def _bundle(options: argparse.Namespace) -> dict[str, Any]:
     from localkube.bundles import making, using
 
@@ -139,7 +160,9 @@ def _bundle(options: argparse.Namespace) -> dict[str, Any]:
 
     if options.action == "use":
         return using.use(options.file, report=report)
-    return making.create(options.file, with_wheels=not options.without_wheels, report=report)
+    return making.create(
+        options.file, with_wheels=not options.without_wheels, images=options.image, report=report
+    )
 
 
 def _list(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -196,6 +219,9 @@ def _add_create(verbs: Any) -> None:
     create.add_argument("--container-log-max-size", default="10Mi", metavar="SIZE")
     create.add_argument("--container-log-max-files", type=int, default=5, metavar="NUMBER")
     create.add_argument(
+        "--images", default="auto", metavar="stand-in|pull|auto", help="how images are obtained"
+    )
+    create.add_argument(
         "--pod-pids-limit", type=int, default=4096, metavar="NUMBER", help="processes and threads of a pod"
     )
     create.add_argument(
@@ -228,7 +254,7 @@ def _add_create(verbs: Any) -> None:
 
 def _add_nodes(verbs: Any) -> None:
     node = verbs.add_parser("node", help="stop or start a node, isolate it from the network or reconnect it")
-    node.add_argument("switch", choices=("stop", "start", "isolate", "reconnect"))
+    node.add_argument("switch", choices=("stop", "shutdown", "start", "isolate", "reconnect"))
     node.add_argument("name", help="the cluster's")
     node.add_argument("node")
     node.set_defaults(run=_node)
@@ -252,10 +278,18 @@ def _add_cache(verbs: Any) -> None:
     get.add_argument("name", nargs="+")
     get.add_argument("--here", action="store_true", help="list those that are here, and obtain none")
     get.set_defaults(run=_get_images)
+    store = verbs.add_parser("image-store", help="pull, load, save, list, remove or prune images")
+    store.add_argument("action", choices=("pull", "load", "save", "list", "remove", "prune"))
+    store.add_argument("operand", nargs="*", help="references, or the file to load")
+    store.add_argument("--platform", default="", help="such as linux/arm64")
+    store.add_argument("--output", type=lambda path: Path(path).absolute(), help="the file to save to")
+    store.add_argument("--all", action="store_true", help="prune also images that no container uses")
+    store.set_defaults(run=_image_store)
     bundle = verbs.add_parser("bundle", help="make or use one file with all that is fetched or built")
     bundle.add_argument("action", choices=("create", "use"))
     bundle.add_argument("file", type=lambda path: Path(path).absolute())
     bundle.add_argument("--without-wheels", action="store_true")
+    bundle.add_argument("--image", action="append", default=[], metavar="REFERENCE")
     bundle.set_defaults(run=_bundle)
 
 

@@ -357,3 +357,17 @@ def is_on_simulated_node(line: bytes) -> bool:
 
 def _key(item: Object) -> tuple[str, str]:
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+
+async def find(api: Api, path: str) -> Object | None:
+    """Get an object; None if there is none.
+
+    Raises:
+        ApiError: With any other status than 404.
+    """
+    try:
+        return await api.get(path)
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise

@@ -7,8 +7,9 @@ from urllib.parse import urlsplit
 
 from localkube.errors import LocalClusterError
 from localkube.host import HostInfo
+from localkube.kubelet.images.image_table import AUTO, IMAGE_MODES
 from localkube.kubelet.logs.container_log import LogLimits
-from localkube.kubelet.nodes.node import NodeSettings
+from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.quantity import parse
 from localkube.kubelet.resources.cgroups import PIDS_LIMIT
 from localkube.kubelet.resources.pressure import TRANSITION_SECONDS, parse_thresholds
@@ -31,6 +32,8 @@ class ClusterSpec:
         port: Of the API on 127.0.0.1; 0 takes a free one.
         warm: Keep a process with torch imported, from which training containers start at once.
         mode: ``namespaces``, ``plain``, or ``auto``: namespaces where the machine allows them.
+        images: How containers' images are obtained: ``stand-in``, ``pull``, or ``auto``, which pulls
+            those that have no preferred stand-in, where a registry answers.
         container_log_max_size: Bytes after which a container's log goes on in a new file.
         container_log_max_files: How many files of a container's log are kept.
         pod_pids_limit: Processes and threads of a pod, where control groups can be written; 0 for any number.
@@ -49,6 +52,7 @@ class ClusterSpec:
     port: int = 0
     warm: bool = True
     mode: str = "auto"
+    images: str = AUTO
     container_log_max_size: int = LogLimits.bytes
     container_log_max_files: int = LogLimits.files
     pod_pids_limit: int = PIDS_LIMIT
@@ -96,6 +100,12 @@ class ClusterSpec:
                 "tokens are judged by a server on this machine's loopback",
                 about=self.token_webhook,
                 fix="write --token-webhook http://127.0.0.1:PORT/PATH",
+            )
+        if self.images not in IMAGE_MODES:
+            raise LocalClusterError(
+                f"images are one of {', '.join(IMAGE_MODES)}",
+                about=self.images,
+                fix="correct --images, or leave it out",
             )
         if self.mode not in MODES:
             raise LocalClusterError(

@@ -2,8 +2,10 @@
 
 import os
 import platform
+import pwd
 import shutil
 import sys
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from localkube.errors import LocalClusterError
 from localkube.paths import state_dir
 from localkube.runtime import syscalls
 from localkube.runtime.container_spec import LinuxIdMapping
-from localkube.runtime.namespaces import new_user_namespace
+from localkube.runtime.overlay import can_mount_layers
+from localkube.runtime.user_namespace import MANY_IDS, enter_user_namespace, new_user_namespace
 
 CAP_SYS_ADMIN = 21
 RANGE = 65536
@@ -52,17 +55,23 @@ class IdRanges:
         count: Ranges; with a single one, all pods share it.
         idmap: Files are shifted into a pod's range when they are mounted; without that, volumes belong to
             the single range.
+        subordinate: The first of the subordinate users and groups of a user who is not root; the range is
+            then that of the runtime's own user namespace, whose root is the user.
     """
 
     first: int = 0
     size: int = 1
     count: int = 1
     idmap: bool = False
+    subordinate: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class HostInfo:
-    """The machine's properties; ``memory`` and ``disk_free`` in bytes."""
+    """The machine's properties; ``memory`` and ``disk_free`` in bytes.
+
+    ``overlay`` tells whether the layers of images can be mounted; they are copied otherwise.
+    """
 
     system: str
     python: str
@@ -73,6 +82,7 @@ class HostInfo:
     gpus: tuple[Gpu, ...]
     namespaces: Namespaces
     pod_users: IdRanges
+    overlay: bool = False
 
     @property
     def mode(self) -> str:
@@ -88,6 +98,7 @@ def inspect_host() -> HostInfo:
     place = state_dir()
     while not place.exists():
         place = place.parent
+    separation, users = namespaces(), pod_users(place)
     return HostInfo(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=f"{platform.python_version()} {sys.executable}",
@@ -96,9 +107,18 @@ def inspect_host() -> HostInfo:
         disk_free=shutil.disk_usage(place).free,
         disk_path=str(place),
         gpus=gpus(),
-        namespaces=namespaces(),
-        pod_users=pod_users(place),
+        namespaces=separation,
+        pod_users=users,
+        overlay=separation.allowed and _overlay(place, separation, users),
     )
+
+
+def _overlay(place: Path, separation: Namespaces, users: IdRanges) -> bool:
+    shifted = LinuxIdMapping(0, users.first, users.size) if users.idmap else None
+    try:
+        return can_mount_layers(place, user_namespace=separation.user_namespace, shifted=shifted)
+    except OSError:  # nothing can be written there, which who makes a cluster is told
+        return False
 
 
 def cores() -> int:
@@ -159,10 +179,14 @@ def namespaces() -> Namespaces:
 def pod_users(place: Path) -> IdRanges:
     """Find the ids for pods, and whether files below ``place`` can be shifted into their ranges.
 
-    Root's subordinate ids in /etc/subuid and /etc/subgid are taken if there are enough of them.
+    Root's subordinate ids in /etc/subuid and /etc/subgid are taken if there are enough of them. Another
+    user's are enough for one range, which all pods share.
     """
-    if platform.system() != "Linux" or not _is_administrator():
+    if platform.system() != "Linux":
         return IdRanges()
+    if not _is_administrator():
+        own = _own_subordinate_ids()
+        return IdRanges(0, MANY_IDS, subordinate=own) if own and _can_have(own) else IdRanges()
     first, count = _subordinate_ids() or OWN_RANGES
     mapping = LinuxIdMapping(0, first, RANGE)
     try:
@@ -181,13 +205,42 @@ def pod_users(place: Path) -> IdRanges:
     return IdRanges(first, RANGE, count, idmap=True)
 
 
+def _ids_of(path: str, names: Collection[str]) -> set[tuple[int, int]]:
+    """The ranges that /etc/subuid or /etc/subgid gives to a user of these names: first id, and how many."""
+    lines = Path(path).read_text().splitlines() if os.path.exists(path) else []
+    fields = (line.split(":") for line in lines if line.count(":") == 2)
+    return {(int(start), int(size)) for name, start, size in fields if name in names}
+
+
+def _own_subordinate_ids() -> tuple[int, ...]:
+    """The first of this user's subordinate users and groups; empty where they are too few for a container."""
+    try:
+        names = (pwd.getpwuid(os.getuid()).pw_name, str(os.getuid()))
+    except KeyError:
+        names = (str(os.getuid()),)
+    if not all(map(shutil.which, ("newuidmap", "newgidmap"))):
+        return ()
+    ranges = [_ids_of(path, names) for path in ("/etc/subuid", "/etc/subgid")]
+    firsts = [min((first for first, size in each if size >= MANY_IDS - 1), default=0) for each in ranges]
+    return tuple(firsts) if all(firsts) else ()
+
+
+def _can_have(subordinate: tuple[int, ...]) -> bool:
+    """Try to get subordinate ids: newuidmap may lack its rights, as in many containers."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            enter_user_namespace(subordinate)
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
+
+
 def _subordinate_ids() -> tuple[int, int] | None:
     """Return the first of root's subordinate ids, and how many ranges they are; None if too few."""
-    found = []
-    for path in ("/etc/subuid", "/etc/subgid"):
-        lines = Path(path).read_text().splitlines() if os.path.exists(path) else []
-        fields = (line.split(":") for line in lines)
-        found.append({(int(start), int(size)) for name, start, size in fields if name in ("root", "0")})
+    found = [_ids_of(path, ("root", "0")) for path in ("/etc/subuid", "/etc/subgid")]
     both = max(found[0] & found[1], key=lambda each: each[1], default=(0, 0))
     return (both[0], both[1] // RANGE) if both[1] >= FEWEST_RANGES * RANGE else None
 
@@ -226,17 +279,8 @@ def _try_namespaces(user: bool, writer: int) -> None:
     """Write the first error to the pipe, and exit."""
     step = "making a user namespace"
     try:
-        ids = os.getuid(), os.getgid()
         if user:
-            syscalls.unshare(syscalls.CLONE_NEWUSER)
-            step = "mapping the user"
-            for name, text in (
-                ("setgroups", "deny"),
-                ("uid_map", f"0 {ids[0]} 1"),
-                ("gid_map", f"0 {ids[1]} 1"),
-            ):
-                with open(f"/proc/self/{name}", "w") as file:
-                    file.write(text)
+            enter_user_namespace()
         step = "making network, mount and PID namespaces"
         syscalls.unshare(
             syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWUTS

@@ -28,6 +28,11 @@ def state_dir() -> Path:
     return _xdg("XDG_STATE_HOME", ".local/state")
 
 
+def images_dir() -> Path:
+    """The store of pulled images, one for all clusters."""
+    return state_dir() / "images"
+
+
 def private_dir(path: Path) -> Path:
     """Create ``path`` and its parents, for this user alone.
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.controlplane.disk_reserve import DiskReserve
+from localkube.controlplane.image_service import serve_images
 from localkube.host import start_time
 from localkube.network import accepting
 from localkube.network.relay import carry
@@ -100,6 +101,8 @@ class Supervisor:
             if self._plan["token_webhook"]:
                 start_task(self._let_out(**self._plan["token_webhook"]), name="token webhook")
             start_task(self._start_late(), name="late components")
+            if self._plan["images"]:
+                await serve_images(self._root / "images.sock", **self._plan["images"])
             start_task(self._serve(listener), name="forwarder")
             start_task(rotate_logs(self._root / "logs"), name="logs")
             start_task(DiskReserve(self._root / "etcd.reserve").keep(), name="disk reserve")

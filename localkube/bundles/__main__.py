@@ -14,6 +14,7 @@ def main() -> int:
     parser.add_argument("verb", choices=("create", "use"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--without-wheels", action="store_true")
+    parser.add_argument("--image", action="append", default=[], metavar="REFERENCE")
     options = parser.parse_args()
 
     def say(line: str) -> None:
@@ -24,7 +25,7 @@ def main() -> int:
         if options.verb == "use":
             use(options.file, report=say)
         else:
-            create(options.file, with_wheels=not options.without_wheels, report=say)
+            create(options.file, with_wheels=not options.without_wheels, images=options.image, report=say)
     except LocalClusterError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

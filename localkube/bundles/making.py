@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from localkube.bundles import wheels
-from localkube.bundles.manifest import NAME, BundleFile, BundleManifest
-from localkube.controlplane import binaries, duration
+from localkube.bundles.manifest import IMAGES, NAME, BundleFile, BundleManifest
+from localkube.controlplane import binaries, duration, image_store
 from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
+from localkube.kubelet.images import store
 from localkube.lock import Report
 from localkube.paths import cache_dir, private_dir, unwritable
 from localkube.runtime import preload
@@ -24,13 +25,21 @@ from localkube.runtime import preload
 REPORT_SECONDS = 4
 
 
-def create(goal: Path, *, with_wheels: bool, report: Report, constraints: Path = wheels.CONSTRAINTS) -> dict:
+def create(
+    goal: Path,
+    *,
+    with_wheels: bool,
+    report: Report,
+    images: Sequence[str] = (),
+    constraints: Path = wheels.CONSTRAINTS,
+) -> dict:
     """Make a bundle; return the file, its size, and the folders in it.
 
     Args:
         goal: The file; one that is there is replaced.
         with_wheels: Take the wheels of everything that ``constraints`` pins, about 3 GB with torch.
         report: Called with lines of progress.
+        images: Container images that come along; those that are not in the store are pulled.
         constraints: The pins.
 
     Raises:
@@ -43,10 +52,14 @@ def create(goal: Path, *, with_wheels: bool, report: Report, constraints: Path =
     aside = goal.with_name(f".{goal.name}.part")
     try:
         goal.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".wheels-", dir=private_dir(cache_dir())) as scratch:
+        with tempfile.TemporaryDirectory(prefix=".wheels-", dir=private_dir(cache_dir())) as folder:
+            scratch = Path(folder)
             if with_wheels:
-                wheels.fetch(Path(scratch), report=report, constraints=constraints)
-                sources |= {f"wheels/{path.name}": path for path in sorted(Path(scratch).iterdir())}
+                wheels.fetch(scratch, report=report, constraints=constraints)
+                sources |= {f"wheels/{path.name}": path for path in sorted(scratch.iterdir())}
+            if images:
+                _save_images(images, scratch / "images.tar", report)
+                sources[IMAGES] = scratch / "images.tar"
             report(f"Checksums of {len(sources)} files")
             manifest = BundleManifest.here([BundleFile.of(path, source) for path, source in sources.items()])
             _write(aside, manifest, list(sources.values()), report)
@@ -76,6 +89,14 @@ def _from_cache(report: Report) -> Iterator[tuple[str, Path]]:
     except LocalClusterError as error:
         report(f"Without plain mode's library: {error}")
     yield from _files("datasets", cache_dir() / "datasets")
+
+
+def _save_images(references: Sequence[str], goal: Path, report: Report) -> None:
+    for reference in references:
+        if store.find(reference) is None:
+            image_store.pull(reference, report=report)
+    report(f"Saving {len(references)} container images")
+    image_store.save(references, goal)
 
 
 def _files(path: str, folder: Path) -> Iterator[tuple[str, Path]]:

@@ -18,8 +18,9 @@ from localkube.paths import target
 
 FORMAT = 1
 NAME = "manifest.json"
-# The first part of a path is the folder of the cache to which the file belongs.
-KINDS = ("controlplane", "programs", "preload", "datasets", "wheels")
+# The first part of a path is the folder of the cache to which the file belongs; images go on to their store.
+KINDS = ("controlplane", "programs", "preload", "datasets", "wheels", "images")
+IMAGES = "images/images.tar"
 AGAIN = "copy the bundle once more, or make it again with `kit bundle create`"
 
 

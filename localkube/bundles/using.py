@@ -14,8 +14,8 @@ import zlib
 from pathlib import Path
 from typing import IO
 
-from localkube.bundles.manifest import AGAIN, NAME, BundleFile, BundleManifest, python_tag
-from localkube.controlplane import duration
+from localkube.bundles.manifest import AGAIN, IMAGES, NAME, BundleFile, BundleManifest, python_tag
+from localkube.controlplane import duration, image_store
 from localkube.errors import LocalClusterError
 from localkube.lock import Report, alone
 from localkube.paths import cache_dir, private_dir, unwritable
@@ -41,6 +41,10 @@ def use(bundle: Path, *, report: Report) -> dict:
             units = sorted({file.unit for file in manifest.files})
             for unit in units:
                 _place(Path(scratch), cache, unit)
+    if IMAGES in units:
+        # By the program that has just been placed.
+        image_store.load(cache / IMAGES, report=report)
+        (cache / IMAGES).unlink()
     if manifest.python and manifest.python != python_tag():
         report(
             f"The wheels are for {manifest.python}, and this Python is {python_tag()}: they will not be used"

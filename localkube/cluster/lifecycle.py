@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from localkube import host
@@ -32,6 +33,7 @@ from localkube.network.addresses import choose_octet
 from localkube.paths import ClusterPaths, private_dir, unwritable
 from localkube.runtime import preload
 from localkube.runtime.trees import remove_tree
+from localkube.runtime.user_namespace import enter_user_namespace
 
 BRING_BACK = {"stopped": "start", "isolated": "reconnect"}
 
@@ -165,7 +167,7 @@ def _start(
         end_processes(paths)
         if fresh:
             with contextlib.suppress(OSError):  # the cause is raised below
-                remove_tree(paths.root)
+                _remove(paths.root)
         if isinstance(error, OSError):
             raise unwritable(paths.root, error) from error
         raise
@@ -189,6 +191,30 @@ def _launch(paths: ClusterPaths, listener: socket.socket) -> subprocess.Popen:
         )
 
 
+def _remove(root: Path) -> None:
+    """Remove a cluster's directory, in which subordinate users of pods may have files.
+
+    Raises:
+        OSError: Something is left.
+    """
+    try:
+        remove_tree(root)
+    except PermissionError:
+        subordinate = host.pod_users(root).subordinate
+        if not subordinate:
+            raise
+        child = os.fork()
+        if child == 0:
+            try:
+                enter_user_namespace(subordinate)
+                remove_tree(root)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        if root.exists():
+            raise
+
+
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
@@ -203,7 +229,7 @@ def delete(name: str, *, report: Report = nobody) -> dict[str, Any]:
         existed = paths.root.exists()
         end_processes(paths)
         try:
-            remove_tree(paths.root)
+            _remove(paths.root)
         except OSError as error:
             raise unwritable(paths.root, error) from error
         lock_path(paths).unlink(missing_ok=True)

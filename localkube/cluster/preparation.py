@@ -4,6 +4,7 @@ import json
 import os
 import pwd
 import shutil
+import site
 import stat
 import sys
 import time
@@ -19,7 +20,7 @@ from localkube.config import ClusterSpec
 from localkube.controlplane import components, renewal
 from localkube.controlplane.binaries import ControlPlaneBinaries
 from localkube.host import HostInfo
-from localkube.kubelet.nodes.node import NodeSettings
+from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.resources.pressure import default_thresholds
 from localkube.network.addresses import ClusterNetwork, LoopbackAddresses, moved_ports
 from localkube.paths import ClusterPaths, cache_dir, private_dir, state_dir, write_private
@@ -110,6 +111,9 @@ class ClusterFiles:
             },
             "metrics": self.control_plane.has("metrics-server"),
             "programs": {name: list(argv) for name, argv in self.control_plane.programs.items()},
+            "images": self.wanted.images,
+            "overlay": self.machine.overlay,
+            "image_service": str(self.paths.root / "images.sock") if self._pulls() else "",
             "pod_pids_limit": self.wanted.pod_pids_limit,
             "eviction_hard": self._eviction_hard(),
             "eviction_pressure_transition_period": self.wanted.eviction_pressure_transition_period,
@@ -117,6 +121,10 @@ class ClusterFiles:
             "egress": self.control_plane.has("gateway") and self.mode != "plain",
             "plain": self._plain(),
         }
+
+    def _pulls(self) -> bool:
+        """In plain mode, programs see the host's files alone, and no image's."""
+        return self.mode != "plain" and self.control_plane.has("images")
 
     def _covered(self) -> list[str]:
         if self.mode == "plain":
@@ -148,6 +156,7 @@ class ClusterFiles:
         runtime = asdict(ClusterNetwork()) | {
             "mode": self.mode,
             "user_namespace": self.machine.namespaces.user_namespace,
+            "subordinate_ids": self.machine.pod_users.subordinate,
             "scratch": str(self.paths.root / "mnt"),
             "tmpfs": str(self.paths.tmpfs),
             "node_addresses": [node.address for node in nodes],
@@ -158,6 +167,9 @@ class ClusterFiles:
             "certificates": self._certificates(nodes),
             "components": self._components(),
             "gateway": None if plain else _gateway(self.control_plane, ClusterNetwork()),
+            "images": {"argv": self.control_plane.argv("images"), "env": registry_environment()}
+            if self._pulls()
+            else None,
             "token_webhook": None if plain else self._way_to_token_webhook(),
             "api": [self._on_loopback(ClusterNetwork().address), 6443],
         }
@@ -249,8 +261,28 @@ def python_environment() -> dict[str, str]:
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
     kept = (*kept, "TRAINYARD_LOG_LEVEL")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
+    environment |= {"PYTHONUNBUFFERED": "1"}
     source = str(Path(__file__).resolve().parents[2])
-    return environment | {"PYTHONPATH": source, "PYTHONUNBUFFERED": "1"}
+    if source not in (*site.getsitepackages(), site.getusersitepackages()):
+        # A checkout. Installed packages are found anyway, and pods' paths are without what this names.
+        environment["PYTHONPATH"] = source
+    return environment
+
+
+def registry_environment() -> dict[str, str]:
+    """The environment of what pulls images: proxies, and where the user's credentials and authorities are."""
+    names = (
+        "PATH",
+        "HOME",
+        "TMPDIR",
+        "XDG_CONFIG_HOME",
+        "XDG_STATE_HOME",
+        "DOCKER_CONFIG",
+        "REGISTRY_AUTH_FILE",
+    )
+    proxies = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
+    names = (*names, *proxies, *(name.lower() for name in proxies[:3]))
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def environment(control_plane: ControlPlaneBinaries | None = None) -> list[str]:

@@ -28,7 +28,9 @@ from localkube.paths import private_dir, unwritable
 
 SOURCES = Path(__file__).parent
 PROGRAM = "trainyard-kubernetes"
-GATEWAY = "trainyard-gateway"
+# The gateway and the store of images, which no release has.
+TOOLS = "trainyard-tools"
+TOOLS_PACKAGE = "./tools"
 REPORT_SECONDS = 5
 TAIL_LINES = 15
 # The release's own date and no commit: two builds of one source are the same file.
@@ -50,7 +52,12 @@ COMPILING = (
     "-tags=grpcnotrace",
     "-gcflags=all=-dwarf=false",
 )
-OVERLAID = ("k8s.io/kubernetes", "k8s.io/apiserver")
+OVERLAID = (
+    "k8s.io/kubernetes",
+    "k8s.io/apiserver",
+    "k8s.io/controller-manager",
+    "go.etcd.io/etcd/server/v3",
+)
 
 
 def flags() -> list[str]:
@@ -70,6 +77,7 @@ class GoModule:
         flags: Of ``go build``.
         environment: Of the build, beside the user's own.
         overlay: Modules that are compiled without some of their files; see `overlay`.
+        verb: Of ``go``, with the options that make it write a program.
     """
 
     sources: Path
@@ -79,13 +87,14 @@ class GoModule:
     flags: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     overlay: Sequence[str] = ()
+    verb: Sequence[str] = ("build",)
 
 
 def control_plane(program: str = PROGRAM) -> GoModule:
-    """The control plane's module, or that of the gateway alone."""
-    if program == GATEWAY:
-        return GoModule(SOURCES, 170, 40, 1 << 30, flags())
-    return GoModule(SOURCES, 2605, 310, 4 << 30, flags(), overlay=OVERLAID)
+    """The control plane's module, or that of our tools alone."""
+    if program == TOOLS:
+        return GoModule(SOURCES, 440, 60, 1 << 30, flags())
+    return GoModule(SOURCES, 2665, 310, 4 << 30, flags(), overlay=OVERLAID)
 
 
 def go_version() -> str:
@@ -138,10 +147,9 @@ def build(
     _check_space(go, cache, module, environment)
     aside = _aside(cache)
     try:
-        added = overlay.flags(go, module.sources, module.overlay, aside=aside, environment=environment)
-        _run(
-            go, package, aside / program, environment, report, replace(module, flags=[*module.flags, *added])
-        )
+        sources, added = overlay.lay(go, module.sources, module.overlay, aside=aside, environment=environment)
+        laid = replace(module, sources=sources, flags=[*module.flags, *added])
+        _run(go, package, aside / program, environment, report, laid)
         overlay.clean(aside)
         (aside / program).chmod(0o700)
         complete(go, aside)
@@ -152,6 +160,16 @@ def build(
         raise unwritable(folder, error) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def build_tools(go: str, folder: Path, *, environment: Mapping[str, str], report: Report) -> None:
+    """Build our tools into a folder that has the control plane: most of what they need is compiled.
+
+    Raises:
+        LocalClusterError: The build fails, or the disk is full.
+    """
+    _run(go, TOOLS_PACKAGE, folder / TOOLS, _environment() | environment, report, control_plane(TOOLS))
+    (folder / TOOLS).chmod(0o700)
 
 
 def _aside(cache: Path) -> Path:
@@ -267,7 +285,7 @@ def _run(
     name = program.name
     expected = duration(module.seconds)
     report(f"Building {name}: {expected} elsewhere on two cores with nothing cached")
-    command = [go, "build", "-v", *module.flags, "-o", str(program), package]
+    command = [go, *module.verb, "-v", *module.flags, "-o", str(program), package]
     with subprocess.Popen(
         command, cwd=module.sources, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:

@@ -160,10 +160,9 @@ def _create(control_plane: ControlPlaneBinaries, folder: Path) -> None:
 def _without(manager: ComponentCommand) -> ComponentCommand:
     words = []
     for word in manager.argv:
-        flag, _, value = word.partition("=")
+        flag, _, _ = word.partition("=")
         if flag == "--controllers":
-            kept = [name for name in value.split(",") if name not in WITHOUT_CONTROLLERS]
-            word = f"{flag}={','.join(kept)}"
+            word = ",".join((word, *(f"-{name}" for name in WITHOUT_CONTROLLERS)))
         words.append(word)
     return replace(manager, argv=tuple(words))
 

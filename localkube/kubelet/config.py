@@ -7,7 +7,7 @@ from pathlib import Path
 
 from localkube.host import IdRanges
 from localkube.kubelet.logs.container_log import LogLimits
-from localkube.kubelet.nodes.node import NodeSettings
+from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.resources.cgroups import PIDS_LIMIT
 from localkube.kubelet.resources.pressure import TRANSITION_SECONDS
 
@@ -32,6 +32,9 @@ class KubeletConfig:
         environment: Directories of the host that every container sees, read-only, wherever they are.
         covered: Directories that are empty in containers, but for ``environment`` and volumes.
         seccomp: The filter of pods' system calls (``LinuxSpec.seccomp``).
+        images: How images are obtained: ``stand-in``, ``pull`` or ``auto``; see ``image_manager.py``.
+        overlay: Layers of images are mounted; otherwise each container has a copy of its image.
+        image_service: The socket of what pulls them (``controlplane/image_service.py``).
     """
 
     server: str
@@ -56,11 +59,19 @@ class KubeletConfig:
     environment: tuple[str, ...] = ()
     covered: tuple[str, ...] = ()
     seccomp: str = ""
+    images: str = "auto"
+    overlay: bool = True
+    image_service: str = ""
     pod_pids_limit: int = PIDS_LIMIT
     eviction_hard: str = ""
     eviction_pressure_transition_period: float = TRANSITION_SECONDS
     plain: PlainSettings | None = None
     log_limits: LogLimits = LogLimits()
+
+    @property
+    def node_directories(self) -> Path:
+        """The directory with one for each node, which is its /var/lib/kubelet."""
+        return self.pods.with_name("nodes")
 
     @property
     def file(self) -> Path:

@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from localkube.api_client import Api, ApiError
@@ -39,10 +39,14 @@ class RateLimiter:
 
 
 class EventRecorder:
-    """A queue of Events; a repeated Event raises the count of the first."""
+    """A queue of Events; a repeated Event raises the count of the first.
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    Args:
+        give_way: Waits a moment for what is more urgent.
+    """
+
+    def __init__(self, api: Api, *, give_way: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._api, self._give_way = api, give_way
         self._queue: asyncio.Queue[tuple[dict[str, Any], tuple]] = asyncio.Queue(QUEUE)
         self._seen: dict[tuple, tuple[str, int]] = {}
         self._numbers = itertools.count()
@@ -98,6 +102,8 @@ class EventRecorder:
             body, key = await self._queue.get()
             # The pod's status goes first.
             await asyncio.sleep(max(pace.wait(), SETTLE_SECONDS if self._queue.empty() else 0))
+            if self._give_way and self._queue.qsize() < BURST:
+                await self._give_way()
             try:
                 await self._post(body, key)
             except ApiError as error:

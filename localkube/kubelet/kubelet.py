@@ -16,16 +16,20 @@ from localkube.errors import LocalClusterError
 from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.events import EventRecorder
+from localkube.kubelet.images.image_manager import ImageManager, ImageService
 from localkube.kubelet.images.image_programs import Programs
 from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.node_services import NodeServices
 from localkube.kubelet.nodes.node_faults import NodeFaults
 from localkube.kubelet.nodes.simulation import MARK, Simulation
 from localkube.kubelet.nodes.virtual_node import NodeStates, VirtualNode
+from localkube.kubelet.pods.component_pods import ComponentPods
 from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.mirror_pods import MirrorPods
 from localkube.kubelet.pods.plain_mode import PlainPods
 from localkube.kubelet.pods.pod_ids import PodIds
 from localkube.kubelet.pods.pod_manager import PodManager
+from localkube.kubelet.pods.static_pods import StaticPods
 from localkube.kubelet.resources.cgroups import ControlGroups
 from localkube.kubelet.resources.eviction import EvictionManager
 from localkube.kubelet.resources.limits import Limits
@@ -34,7 +38,8 @@ from localkube.kubelet.resources.stats import StatsProvider
 from localkube.kubelet.volumes.host_path import everywhere
 from localkube.kubelet.volumes.object_cache import ObjectCache, watch_authorities
 from localkube.kubelet.volumes.volume_manager import VolumeManager
-from localkube.network.addresses import LoopbackAddresses, NamespaceAddresses
+from localkube.network.addresses import ClusterNetwork, LoopbackAddresses, NamespaceAddresses
+from localkube.network.policy_enforcer import PolicyEnforcer
 from localkube.runtime import syscalls
 from localkube.runtime.client import RuntimeClient, short_name
 from localkube.tasks import start_task
@@ -49,6 +54,7 @@ class Kubelet:
         self._config = config
         self._executions: Executions | None = None
         self._pods: PodManager | None = None
+        self._components: ComponentPods | None = None
         self._tasks: list[asyncio.Task] = []
 
     async def run(self) -> None:
@@ -79,16 +85,35 @@ class Kubelet:
             stats = StatsProvider(
                 config.nodes, running=pods.running, storage=eviction.used, control_groups=runtime.limits.usage
             )
-            async with NodeServices(config, runtime=runtime, bound=bound, pods=pods, stats=stats) as services:
+            mirrors = MirrorPods(api, nodes=runtime.nodes, pods=bound, names=frozenset(nodes))
+            self._components = _component_pods(config, runtime, mirrors=mirrors, bound=bound)
+            async with NodeServices(
+                config, runtime=runtime, bound=bound, pods=pods, stats=stats, components=self._components
+            ) as services:
                 for node in reachable:
                     node.start_heartbeat()
-                self._go(runtime.nodes.run(), "watch nodes")
-                self._go(authorities.run(), "watch authorities")
-                self._go(runtime.limits.run(), "limits")
-                self._go(eviction.run(), "eviction")
-                self._go(pods.refresh_volumes(), "volumes")
+                for name, work in (
+                    ("watch nodes", runtime.nodes.run()),
+                    ("mirror pods", mirrors.run()),
+                    ("pods of the components", self._components.run()),
+                    ("watch authorities", authorities.run()),
+                    ("limits", runtime.limits.run()),
+                    ("eviction", eviction.run()),
+                    ("volumes", pods.refresh_volumes()),
+                    ("image garbage", runtime.images.collect_garbage()),
+                ):
+                    self._go(work, name)
                 faults = NodeFaults(nodes, states=states, client=client, pods=pods)
+                static = StaticPods(
+                    config.file.with_name("static-pods"),
+                    nodes=nodes,
+                    mirrors=mirrors,
+                    begin=pods.begin_static,
+                    end=pods.end_static,
+                )
+                static.load(pods.add_static)
                 self._go(self._run_pods(bound, pods, faults, services), "pods")
+                self._go(static.run(), "static pods")
                 await client.gone
 
     async def _run_pods(
@@ -115,6 +140,8 @@ class Kubelet:
             self._executions.exited(entry)
         if entry["owner"] == "container" and self._pods:
             self._pods.exited(entry)
+        if entry["owner"] == "component" and self._components:
+            self._components.exited()
 
     def _go(self, work: Any, name: str) -> None:
         self._tasks.append(start_task(work, name=name, critical=True))
@@ -124,40 +151,34 @@ def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: Ob
     """Create the parts that all pods use."""
     plain = config.plain
     addresses = LoopbackAddresses(plain.octet, low=plain.low) if plain else NamespaceAddresses()
-    allocatable = {node.name: node.allocatable() for node in config.nodes}
     hide = config.hide
     if not plain:
         mounts = Path("/proc/self/mountinfo").read_text()
         hide = tuple(sorted({place for each in hide for place in everywhere(each, mounts)}))
     ids = PodIds(config.ids, pods=config.pods)
-    pressure = Pressure(
-        parse_thresholds(config.eviction_hard),
-        transition=config.eviction_pressure_transition_period,
-        observe=lambda: observe(config.pods),
-    )
-    pressure.look()
 
     def kill(identity: str) -> None:
         start_task(client.call("kill", id=identity, signal=9), name=f"out of memory {identity}")
 
+    images = _images(config, objects)
+    events = EventRecorder(api)
+    start_task(events.run(), name="events of the cluster", critical=True)
     return Runtime(
         api=api,
         client=client,
         objects=objects,
-        volumes=VolumeManager(
-            api,
-            pods=config.pods,
-            tmpfs=config.tmpfs,
-            claimed=config.volumes.resolve(),
-            private=hide,
-            allocatable=lambda node: allocatable[node],
-            objects=objects,
-            ids=ids,
-            mount=None if plain else syscalls.mount,
-        ),
+        images=images,
+        volumes=_volumes(config, api, objects, hide=hide, ids=ids, images=images),
         logs=LogFiles(config.log_limits),
         executions=Executions(client),
-        events=EventRecorder(api),
+        events=events,
+        policies=PolicyEnforcer(
+            api,
+            client=client,
+            network=ClusterNetwork(),
+            warn=lambda policy, reason, message: events.record(policy, reason, message, warning=True),
+            plain=bool(plain),
+        ),
         hide=hide,
         ids=ids,
         environment=config.environment,
@@ -165,21 +186,81 @@ def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: Ob
         seccomp=config.seccomp,
         forkserver=config.forkserver,
         pods=config.pods,
+        node_directories=config.node_directories,
         tmpfs=config.tmpfs,
         services=Informer(api, "/api/v1/services"),
         nodes=Informer(api, "/api/v1/nodes", label_selector=f"!{MARK}"),
         version=config.version,
-        programs=Programs(config.programs),
         limits=Limits(
             groups=ControlGroups.claim(config.socket.parent, pids_limit=config.pod_pids_limit)
             if config.control_groups
             else None,
             kill=kill,
         ),
-        pressure=pressure,
+        pressure=_pressure(config),
         addresses=addresses,
         plain=PlainPods(addresses, Path(plain.preload)) if plain else None,
     )
+
+
+def _component_pods(
+    config: KubeletConfig, runtime: Runtime, *, mirrors: MirrorPods, bound: Informer
+) -> ComponentPods:
+    return ComponentPods(
+        runtime.api,
+        client=runtime.client,
+        mirrors=mirrors,
+        pods=bound,
+        plan=config.file.with_name("plan.json"),
+        node=config.nodes[0],
+        address=runtime.network.address,
+        version=config.version,
+    )
+
+
+def _images(config: KubeletConfig, objects: ObjectCache) -> ImageManager:
+    return ImageManager(
+        secret=objects.secret,
+        programs=Programs(config.programs),
+        service=ImageService(config.image_service) if config.image_service else None,
+        mode=config.images,
+        overlay=config.overlay,
+    )
+
+
+def _volumes(
+    config: KubeletConfig,
+    api: Api,
+    objects: ObjectCache,
+    *,
+    hide: tuple[str, ...],
+    ids: PodIds,
+    images: ImageManager,
+) -> VolumeManager:
+    allocatable = {node.name: node.allocatable() for node in config.nodes}
+    return VolumeManager(
+        api,
+        pods=config.pods,
+        tmpfs=config.tmpfs,
+        claimed=config.volumes.resolve(),
+        node_directories=config.node_directories,
+        private=hide,
+        allocatable=lambda node: allocatable[node],
+        objects=objects,
+        ids=ids,
+        images=images,
+        mount=None if config.plain else syscalls.mount,
+    )
+
+
+def _pressure(config: KubeletConfig) -> Pressure:
+    pressure = Pressure(
+        parse_thresholds(config.eviction_hard),
+        transition=config.eviction_pressure_transition_period,
+        observe=lambda: observe(config.pods),
+    )
+    pressure.look()
+    return pressure
 
 
 async def serve_control_socket(

@@ -8,6 +8,7 @@ from localkube.api_client import Informer
 from localkube.controlplane.etcd_maintenance import maintain_etcd
 from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.nodes.node import KUBELET_PORT
+from localkube.kubelet.pods.component_pods import ComponentPods
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.resources.metrics_server import publish_metrics_server
@@ -19,6 +20,8 @@ from localkube.network.apiserver_endpoints import publish_api_server
 from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
 from localkube.network.egress_proxy import EgressProxy
+from localkube.network.host_ports import HostPorts
+from localkube.network.node_listeners import NodePlace, NodeSockets
 from localkube.network.service_proxy import ServiceProxy
 from localkube.tasks import start_task
 
@@ -32,6 +35,7 @@ class NodeServices:
         bound: The informer of bound pods.
         pods: Answers the kubelet's API.
         stats: The same for metrics.
+        components: The same for the logs of the cluster's own programs.
     """
 
     def __init__(
@@ -42,11 +46,14 @@ class NodeServices:
         bound: Informer,
         pods: PodManager,
         stats: StatsProvider,
+        components: ComponentPods,
     ) -> None:
         self._config, self._runtime, self._bound = config, runtime, bound
+        self._sockets = NodeSockets(runtime.client, runtime.addresses)
         self._server = KubeletServer(
             pods,
             files=runtime.logs,
+            component_log=components.log,
             cert_file=config.pki / "kubelet-serving.crt",
             key_file=config.pki / "kubelet-serving.key",
             client_ca_file=config.pki / "ca.crt",
@@ -63,8 +70,26 @@ class NodeServices:
         upstreams = [(network.gateway, 53)] if config.egress else []
         dns = await self._stack.enter_async_context(DnsServer(zone, upstreams=upstreams))
         await dns.listen(*reach(network.address, 53))
-        proxy = ServiceProxy(services=services, slices=slices, place=reach, reach=reach)
+        places = [NodePlace(node.name, node.address, node.pods, node.zone) for node in config.nodes]
+        proxy = ServiceProxy(
+            services=services,
+            slices=slices,
+            nodes=places,
+            sockets=self._sockets,
+            permits=runtime.policies.permits,
+            place=reach,
+            reach=reach,
+        )
         await self._stack.enter_async_context(proxy)
+        ports = HostPorts(
+            places,
+            pods=self._bound,
+            sockets=self._sockets,
+            permits=runtime.policies.permits,
+            reach=reach,
+            plain=bool(config.plain),
+        )
+        await self._stack.enter_async_context(ports)
         await self._stack.enter_async_context(self._server)
         if config.plain:
             egress = EgressProxy(Path(config.plain.egress), runtime.addresses)
@@ -73,6 +98,8 @@ class NodeServices:
         self._go(self._server.follow_renewals(), "renewals of the server's certificate")
         self._go(services.run(), "watch services")
         self._go(slices.run(), "watch endpointslices")
+        policies = runtime.policies.run(pods=self._bound, targets=proxy.targets, follow=(services, slices))
+        self._go(policies, "network policies")
         self._go(Provisioner(api, directory=config.volumes).run(), "provisioner")
         self._go(maintain_etcd(config.etcd, pki=config.pki), "etcd's maintenance")
         self._go(publish_api_server(api, address=network.address, port=6443), "endpoints of kubernetes")
@@ -86,7 +113,9 @@ class NodeServices:
     async def open(self) -> None:
         """Accept requests about pods, once they are known."""
         if not self._config.plain:
-            await self._server.listen("0.0.0.0", KUBELET_PORT)
+            for node in self._config.nodes:
+                bound = await self._sockets.bind(node.address, "0.0.0.0", KUBELET_PORT, "TCP")
+                await self._server.listen_on(bound)
             return
         # The machine's own network is not ours to listen on.
         for node in self._config.nodes:

@@ -6,9 +6,10 @@ metrics. Errors are the kubelet's sentences in plain text, because kubectl shows
 
 import contextlib
 import logging
+import socket
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from aiohttp import web
 from localkube.api_client import replacements
 from localkube.kubelet.logs.container_log import parse_timestamp, timestamp
 from localkube.kubelet.logs.log_reader import LogFiles, LogOptions, read_log
+from localkube.kubelet.pods.component_pods import read_component_log
 from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.resources.stats import may_read
 
@@ -31,6 +33,9 @@ NUMBERS = {"tail_lines": "tailLines", "limit_bytes": "limitBytes"}
 class KubeletServer:
     """Serves the kubelet's API; an async context manager.
 
+    Args:
+        component_log: Returns the log of a pod, by namespace and name, that is a program of the cluster.
+
     Example:
         >>> async with KubeletServer(pods, files=files, cert_file=c, key_file=k, client_ca_file=ca) as server:
         ...     await server.listen("0.0.0.0", 10250)
@@ -44,10 +49,12 @@ class KubeletServer:
         cert_file: Path,
         key_file: Path,
         client_ca_file: Path,
+        component_log: Callable[[str, str], Path | None] = lambda namespace, name: None,
         routes: Iterable[web.RouteDef] = (),
     ) -> None:
         self._pods = pods
         self._files = files
+        self._component_log = component_log
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(client_ca_file))
         self._tls.verify_mode = ssl.CERT_REQUIRED
         self._certificate = cert_file, key_file
@@ -77,6 +84,10 @@ class KubeletServer:
         await site.start()
         return self._runner.addresses[-1][1]
 
+    async def listen_on(self, sock: socket.socket) -> None:
+        """Listen on a socket that is bound."""
+        await web.SockSite(self._runner, sock, ssl_context=self._tls).start()
+
     async def follow_renewals(self) -> None:
         """Serve new connections with each renewed certificate, for ever."""
         async for _ in replacements(self._certificate[0]):
@@ -101,6 +112,8 @@ class KubeletServer:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         namespace, name, container = (request.match_info[key] for key in ("namespace", "pod", "container"))
+        if own := self._component_log(namespace, name):
+            return await self._send(request, read_component_log(own, log_options(request.query)))
         pod = self._pods.pod(namespace, name)
         if pod is None:
             return _refuse(404, f'pod "{name}" does not exist')
@@ -119,13 +132,13 @@ class KubeletServer:
             reason = self._pods.waiting_reason(pod, container)
             detail = f": {reason}" if reason else " - no logs yet"
             return _refuse(400, f"{about} is waiting to start{detail}")
-        return await self._send(request, path, options)
+        return await self._send(request, read_log(path, files=self._files, options=options))
 
-    async def _send(self, request: web.Request, path: Path, options: LogOptions) -> web.StreamResponse:
+    async def _send(self, request: web.Request, log: AsyncGenerator[bytes]) -> web.StreamResponse:
         answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await answer.prepare(request)
         with contextlib.suppress(ConnectionError):  # the reader has gone: kubectl logs was interrupted
-            async with contextlib.aclosing(read_log(path, files=self._files, options=options)) as blocks:
+            async with contextlib.aclosing(log) as blocks:
                 async for block in blocks:
                     await answer.write(block)
             await answer.write_eof()

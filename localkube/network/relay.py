@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 Backend = tuple[str, int]
 Choose = Callable[[str], Iterable[Backend]]
+# Decides whether a client, by its address, may connect to a backend by a protocol.
+Permits = Callable[[str, Backend, str], bool]
 
 CONNECT_SECONDS = 2.0
 BACKLOG = 1024
@@ -27,22 +29,23 @@ LARGEST_DATAGRAM = 65536
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
+def permit_all(_client: str, _backend: Backend, _protocol: str) -> bool:
+    return True
+
+
 class TcpListener:
     """Accepts connections, and connects each to the first backend that accepts it.
 
     Args:
-        address: Where to listen, (ip, port).
+        bound: The socket to listen on.
         choose: Called with the client's IP address for each connection; the backends in the order to try.
-
-    Raises:
-        OSError: The address is taken, or not of this network namespace.
     """
 
-    def __init__(self, address: Backend, choose: Choose) -> None:
+    def __init__(self, bound: socket.socket, choose: Choose) -> None:
         self._choose = choose
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task] = set()
-        self._socket = _bound(socket.SOCK_STREAM, address)
+        self._socket = bound
         self._socket.listen(BACKLOG)
         self.address: Backend = self._socket.getsockname()
         self._loop.add_reader(self._socket, self._accept)
@@ -195,19 +198,16 @@ class UdpListener:
     """Forwards each client's datagrams to one backend, and its answers back, until a minute of silence.
 
     Args:
-        address: Where to listen, (ip, port).
+        bound: The socket to receive from.
         choose: As for ``TcpListener``; called again when a client's backend is no longer among them.
-
-    Raises:
-        OSError: The address is taken, or not of this network namespace.
     """
 
-    def __init__(self, address: Backend, choose: Choose) -> None:
+    def __init__(self, bound: socket.socket, choose: Choose) -> None:
         self._choose = choose
         self._loop = asyncio.get_running_loop()
         self._flows: dict[Backend, _Flow] = {}
         self._sweeper: asyncio.TimerHandle | None = None
-        self._socket = _bound(socket.SOCK_DGRAM, address)
+        self._socket = bound
         self.address: Backend = self._socket.getsockname()
         self._loop.add_reader(self._socket, self._receive)
 
@@ -281,9 +281,24 @@ class _Flow:
         self.socket.connect(backend)
 
 
-def _bound(kind: socket.SocketKind, address: Backend) -> socket.socket:
-    made = socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK)
+LISTENERS = {"TCP": TcpListener, "UDP": UdpListener}
+Listener = TcpListener | UdpListener
+
+
+def bind(protocol: str, address: Backend) -> socket.socket:
+    """Make a socket for TCP or UDP that is bound to an address.
+
+    Raises:
+        OSError: The address is taken, or not of this network namespace.
+    """
+    kind = socket.SOCK_DGRAM if protocol == "UDP" else socket.SOCK_STREAM
+    return bound_to(socket.socket(socket.AF_INET, kind), address)
+
+
+def bound_to(made: socket.socket, address: Backend) -> socket.socket:
+    """Bind a new socket, or close it and raise OSError."""
     try:
+        made.setblocking(False)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
     except OSError:

@@ -3,26 +3,76 @@
 The whole Service range is local to the network namespace, so an address only needs a listener; one without
 endpoints refuses connections.
 
+NodePorts are on the address of each node, also those of LoadBalancers, which get no address here.
+
 Limits: endpoints see the proxy's address; a connection whose endpoints all refuse is accepted and reset;
-connections through a Service end with the kubelet; NodePort, LoadBalancer, external IPs and SCTP are not
-supported; traffic policies make no difference. Headless and ExternalName Services are DNS only.
+connections through a Service end with the kubelet; external IPs and SCTP are not supported. Headless and
+ExternalName Services are DNS only.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from localkube.api_client import Informer
-from localkube.network.relay import Backend, TcpListener, UdpListener
+from localkube.network.node_listeners import Front, NodeListeners, NodePlace, NodeSockets
+from localkube.network.relay import (
+    LISTENERS,
+    Backend,
+    Choose,
+    Listener,
+    Permits,
+    UdpListener,
+    bind,
+    permit_all,
+)
 from localkube.network.service_records import Key, Object, cluster_ips, owner, slices_of
 
 log = logging.getLogger(__name__)
 
-Front = tuple[str, int, str]
-LISTENERS = {"TCP": TcpListener, "UDP": UdpListener}
 AFFINITY_SECONDS = 10800
 RETRY_SECONDS = 1.0
+LOCAL = "Local"
+# Backends, the seconds of affinity, and which of the backends are for a client.
+Target = tuple[list[Backend], float | None, Callable[[str], Collection[Backend]] | None]
+
+
+@dataclass(frozen=True, order=True)
+class ServiceEndpoint:
+    """An endpoint of a Service port.
+
+    Attributes:
+        backend: Its address.
+        node: Where it runs.
+        for_nodes: The nodes, and ``for_zones`` the zones, whose clients it is meant for; none for all.
+    """
+
+    backend: Backend
+    node: str = ""
+    for_nodes: tuple[str, ...] = ()
+    for_zones: tuple[str, ...] = ()
+
+
+def nearest(
+    endpoints: Sequence[ServiceEndpoint], client: NodePlace | None, *, local: bool
+) -> Sequence[ServiceEndpoint]:
+    """Choose the endpoints for a client on a node; None for one that is on none.
+
+    Args:
+        local: Only those on the client's node, by the Service's traffic policy.
+    """
+    if client is None:
+        return endpoints
+    if local:
+        return [each for each in endpoints if each.node == client.name]
+    for hints, own in (("for_nodes", client.name), ("for_zones", client.zone)):
+        if all(getattr(each, hints) for each in endpoints):
+            near = [each for each in endpoints if own in getattr(each, hints)]
+            if near:
+                return near
+    return endpoints
 
 
 class Balancer:
@@ -30,14 +80,25 @@ class Balancer:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.backends: tuple[Backend, ...] = ()
+        self._near: Callable[[str], Collection[Backend]] | None = None
         self.affinity_seconds: float | None = None
         self._clock = clock
         self._next = 0
         self._clients: dict[str, tuple[Backend, float]] = {}
 
-    def update(self, backends: Sequence[Backend], affinity_seconds: float | None) -> None:
-        """Replace the endpoints; clients of those that remain keep them."""
+    def update(
+        self,
+        backends: Sequence[Backend],
+        affinity_seconds: float | None,
+        near: Callable[[str], Collection[Backend]] | None = None,
+    ) -> None:
+        """Replace the endpoints; clients of those that remain keep them.
+
+        Args:
+            near: Those of them that are for a client, by its address; by default all.
+        """
         self.backends = tuple(backends)
+        self._near = near
         self.affinity_seconds = affinity_seconds
         self._clients = {
             client: entry
@@ -45,14 +106,19 @@ class Balancer:
             if affinity_seconds is not None and entry[0] in self.backends
         }
 
+    def candidates(self, client: str) -> tuple[Backend, ...]:
+        """The endpoints that are for a client."""
+        near = self._near(client) if self._near else self.backends
+        return tuple(backend for backend in self.backends if backend in near)
+
     def choose(self, client: str) -> Iterator[Backend]:
         """Yield the endpoints to try for a client, each once.
 
         With affinity, the last one taken from the iterator becomes the client's.
         """
-        backends, known = self.backends, self._clients.get(client)
+        backends, known = self.candidates(client), self._clients.get(client)
         first = self._next
-        if known and known[1] > self._clock():
+        if known and known[1] > self._clock() and known[0] in backends:
             first = backends.index(known[0])
         else:
             self._next += 1
@@ -64,10 +130,18 @@ class Balancer:
 
 
 class ServiceProxy:
-    """Listens on every ClusterIP that has endpoints; an async context manager.
+    """Listens on every ClusterIP and NodePort that has endpoints; an async context manager.
 
-    Established connections survive changes of their Service. In plain mode ``place`` maps a Service's (ip,
-    port) to the address to listen on, and ``reach`` an endpoint's to the one to connect to.
+    Established connections survive changes of their Service.
+
+    Args:
+        services: The informers of Services
+        slices: and EndpointSlices.
+        nodes: The nodes, for NodePorts and traffic policies.
+        sockets: Makes sockets on their addresses; without it there are no NodePorts.
+        permits: Decides whether a client may connect to an endpoint by a protocol.
+        place: In plain mode, maps a Service's (ip, port) to the address to listen on,
+        reach: and an endpoint's to the one to connect to.
     """
 
     def __init__(
@@ -75,13 +149,18 @@ class ServiceProxy:
         *,
         services: Informer,
         slices: Informer,
+        nodes: Sequence[NodePlace] = (),
+        sockets: NodeSockets | None = None,
+        permits: Permits = permit_all,
         place: Callable[[str, int], Backend] = lambda ip, port: (ip, port),
         reach: Callable[[str, int], Backend] = lambda ip, port: (ip, port),
     ) -> None:
         self._services, self._slices = services, slices
-        self._place, self._reach = place, reach
+        self._place, self._reach, self._permits = place, reach, permits
+        self._nodes = tuple(nodes) if sockets else ()
+        self._on_nodes = NodeListeners(sockets) if sockets else None
         self._fronts: dict[Key, dict[Front, Balancer]] = {}
-        self._listeners: dict[Front, TcpListener | UdpListener] = {}
+        self._listeners: dict[Front, Listener] = {}
         self._changed: set[Key] = set()
         self._scheduled: asyncio.Handle | None = None
         self._failed: set[Front] = set()
@@ -103,11 +182,22 @@ class ServiceProxy:
         for listener in self._listeners.values():
             listener.close()
         self._listeners.clear()
+        if self._on_nodes:
+            self._on_nodes.close()
 
     def address(self, ip: str, port: int, protocol: str = "TCP") -> Backend | None:
         """The address that listens for a Service's port; None if it has no endpoints."""
-        listener = self._listeners.get((ip, port, protocol))
+        listener = self._listeners.get(Front(ip, port, protocol))
         return listener and listener.address
+
+    def targets(self, client: str) -> dict[Front, tuple[Sequence[Backend], bool]]:
+        """The endpoints of each ClusterIP's TCP ports for a client, and whether it keeps to one of them."""
+        return {
+            front: (backends, balancer.affinity_seconds is not None)
+            for fronts in self._fronts.values()
+            for front, balancer in fronts.items()
+            if front.protocol == "TCP" and not front.node and (backends := balancer.candidates(client))
+        }
 
     def _slice_changed(self, _change: str, item: Object, before: Object | None) -> None:
         for version in (item, before):
@@ -138,48 +228,83 @@ class ServiceProxy:
         listener = self._listeners.get(front)
         if not balancer.backends:
             self._stop(front)
+        elif front.node:
+            self._on_nodes.serve(front, self._chooser(front, balancer), about=f"Service {'/'.join(key)}")
+            self._on_nodes.forget(front, balancer.backends)
         elif isinstance(listener, UdpListener):
             listener.forget(balancer.backends)
         elif listener is None:
-            ip, port, protocol = front
             try:
-                self._listeners[front] = LISTENERS[protocol](self._place(ip, port), balancer.choose)
+                bound = bind(front.protocol, self._place(front.ip, front.port))
+                self._listeners[front] = LISTENERS[front.protocol](bound, self._chooser(front, balancer))
                 self._failed.discard(front)
             except OSError as error:
-                level = logging.DEBUG if front in self._failed else logging.WARNING
-                log.log(level, "Service %s/%s: cannot listen on %s:%d: %s", *key, ip, port, error.strerror)
+                level, at = (
+                    logging.DEBUG if front in self._failed else logging.WARNING,
+                    (front.ip, front.port),
+                )
+                log.log(level, "Service %s/%s: cannot listen on %s:%d: %s", *key, *at, error.strerror)
                 self._failed.add(front)
                 self._loop.call_later(RETRY_SECONDS, self._mark, key)
 
+    def _chooser(self, front: Front, balancer: Balancer) -> Choose:
+        return lambda client: (
+            backend for backend in balancer.choose(client) if self._permits(client, backend, front.protocol)
+        )
+
     def _stop(self, front: Front) -> None:
+        if front.node:
+            self._on_nodes.stop(front)
         listener = self._listeners.pop(front, None)
         if listener:
             listener.close()
 
-    def _wanted(self, key: Key) -> dict[Front, tuple[list[Backend], float | None]]:
-        """The endpoints and affinity of each address of a Service."""
+    def _wanted(self, key: Key) -> dict[Front, Target]:
+        """What connections to each address of a Service lead to."""
         service = self._services.store.get(key)
         ips = cluster_ips(service) if service else []
         if not ips or service["spec"].get("type") == "ExternalName":
             return {}
         spec = service["spec"]
-        seconds = None
-        if spec.get("sessionAffinity") == "ClientIP":
-            config = (spec.get("sessionAffinityConfig") or {}).get("clientIP") or {}
-            seconds = config.get("timeoutSeconds", AFFINITY_SECONDS)
         slices = slices_of(key, self._slices)
         wanted = {}
         for port in spec.get("ports") or ():
             protocol = port.get("protocol", "TCP")
             if protocol in LISTENERS:
                 own = {(ip, port["port"]) for ip in ips}
-                found = [backend for backend in _backends(slices, port, protocol) if backend not in own]
-                backends = [self._reach(*backend) for backend in found]
-                wanted |= {(ip, port["port"], protocol): (backends, seconds) for ip in ips}
+                found = [each for each in _endpoints(slices, port, protocol) if each.backend not in own]
+                reached = [replace(each, backend=self._reach(*each.backend)) for each in found]
+                target = self._target(spec, reached, local=spec.get("internalTrafficPolicy") == LOCAL)
+                wanted |= {Front(ip, port["port"], protocol): target for ip in ips}
+                for node in self._nodes if port.get("nodePort") else ():
+                    front = Front(node.address, port["nodePort"], protocol, node.address)
+                    wanted[front] = self._on_node(spec, reached, node)
         return wanted
 
+    def _target(self, spec: Object, endpoints: Sequence[ServiceEndpoint], *, local: bool) -> Target:
+        chooses = local or any(each.for_nodes or each.for_zones for each in endpoints)
 
-def _backends(slices: Sequence[Object], port: Object, protocol: str) -> list[Backend]:
+        def near(client: str) -> Collection[Backend]:
+            place = next((node for node in self._nodes if node.has(client)), None)
+            return {each.backend for each in nearest(endpoints, place, local=local)}
+
+        return [each.backend for each in endpoints], _affinity(spec), near if chooses else None
+
+    def _on_node(self, spec: Object, endpoints: Sequence[ServiceEndpoint], node: NodePlace) -> Target:
+        if spec.get("externalTrafficPolicy") == LOCAL:
+            endpoints = [each for each in endpoints if each.node == node.name]
+        return [each.backend for each in endpoints], _affinity(spec), None
+
+
+def _affinity(spec: Object) -> float | None:
+    """The seconds for which a client keeps its endpoint."""
+    if spec.get("sessionAffinity") != "ClientIP":
+        return None
+    config = (spec.get("sessionAffinityConfig") or {}).get("clientIP") or {}
+    return config.get("timeoutSeconds", AFFINITY_SECONDS)
+
+
+def _endpoints(slices: Sequence[Object], port: Object, protocol: str) -> list[ServiceEndpoint]:
     """The ready endpoints of one port; if there are none, those that still serve while terminating."""
     ready, leaving = [], []
     for item in slices:
@@ -191,13 +316,20 @@ def _backends(slices: Sequence[Object], port: Object, protocol: str) -> list[Bac
             and entry.get("port")
         ]
         for endpoint in item.get("endpoints") or ():
-            conditions = endpoint.get("conditions") or {}
-            found = [(address, number) for address in endpoint["addresses"][:1] for number in numbers]
+            conditions, hints = endpoint.get("conditions") or {}, endpoint.get("hints") or {}
+            near = [
+                tuple(each["name"] for each in hints.get(kind) or ()) for kind in ("forNodes", "forZones")
+            ]
+            found = [
+                ServiceEndpoint((address, number), endpoint.get("nodeName") or "", *near)
+                for address in endpoint["addresses"][:1]
+                for number in numbers
+            ]
             if conditions.get("ready") is not False:
                 ready += found
             elif conditions.get("serving") and conditions.get("terminating"):
                 leaving += found
-    return sorted(set(ready or leaving))
+    return sorted({each.backend: each for each in ready or leaving}.values())
 
 
 def _key(item: Object) -> Key:

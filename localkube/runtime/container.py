@@ -15,17 +15,25 @@ import termios
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from localkube.runtime.container_spec import ContainerSpec, LinuxSpec, ProcessSpec
+from localkube.runtime.container_spec import (
+    ContainerSpec,
+    LinuxIdMapping,
+    LinuxSpec,
+    ProcessSpec,
+    UserSpec,
+)
 from localkube.runtime.rootfs import build_root, enter_root
 from localkube.runtime.syscalls import (
     CLONE_NEWNS,
     CLONE_NEWPID,
-    drop_privileges,
     filter_system_calls,
+    limit_capabilities,
+    set_capabilities,
     set_dumpable,
     setns,
     unshare,
 )
+from localkube.runtime.user_namespace import new_user_namespace
 
 NEW_NAMESPACES = {"mount": CLONE_NEWNS, "pid": CLONE_NEWPID}
 
@@ -55,7 +63,8 @@ def create(
     """
     try:
         with stage(writer, "sandbox"):
-            _leave_host(spec.linux, fds, writer)
+            fds = fds | _renumbered(spec)
+            _leave_host(spec, fds, writer)
             os.setsid()
             for name in ("net", "uts", "ipc"):
                 setns(fds[name])
@@ -68,7 +77,7 @@ def create(
         if pid == 0:
             with stage(writer, "mount"):
                 enter_root(scratch)
-            become(spec.process, fds, writer, main, seccomp=spec.linux.seccomp)
+            become(spec.process, fds, writer, main, seccomp=spec.linux.seccomp, own_mounts=True)
         report_pid(writer, pid)
     finally:
         os._exit(0)
@@ -87,7 +96,7 @@ def join(spec: ContainerSpec, fds: dict[str, int], container: int, writer: int) 
     """
     try:
         with stage(writer, "sandbox"):
-            _leave_host(spec.linux, fds, writer)
+            _leave_host(spec, fds, writer)
             # The mount namespace comes last: behind it /proc is the container's. The user namespace is
             # entered by the child, which has the runtime's privileges until then.
             names = ("user", "net", "uts", "ipc", "pid", "mnt")
@@ -109,20 +118,32 @@ def join(spec: ContainerSpec, fds: dict[str, int], container: int, writer: int) 
         os._exit(0)
 
 
-def _leave_host(linux: LinuxSpec, fds: dict[str, int], writer: int) -> None:
+def _renumbered(spec: ContainerSpec) -> dict[str, int]:
+    """Where the pod has a single id, make a user namespace in which it has the numbers of the process."""
+    user, mapping = spec.process.user, spec.linux.id_mapping
+    if mapping.size > 1 or (user.uid, user.gid) == (0, 0):
+        return {}
+    owned = mapping.host_id
+    return {"user": new_user_namespace(LinuxIdMapping(user.uid, owned), LinuxIdMapping(user.gid, owned))}
+
+
+def _leave_host(spec: ContainerSpec, fds: dict[str, int], writer: int) -> None:
     """Make this process ready to be seen by a pod.
 
-    Nobody may read its memory, and it keeps no descriptor but the container's own. The container's root owns
+    Nobody may read its memory, and it keeps no descriptor but the container's own. The container's user owns
     its pipes, and has the groups that its devices require.
     """
+    linux, user = spec.linux, spec.process.user
     set_dumpable(False)
     close_others({*fds.values(), writer})
     enter_limits(linux)
     if linux.id_mapping.size > 1:
+        first = linux.id_mapping.host_id
         for name in ("stdin", "stdout", "stderr"):
             if name in fds and stat.S_ISFIFO(os.fstat(fds[name]).st_mode):
-                os.fchown(fds[name], linux.id_mapping.host_id, linux.id_mapping.host_id)
-        os.setgroups(_device_groups(linux.devices))
+                os.fchown(fds[name], first + user.uid, first + user.gid)
+        wanted = [first + group for group in user.additional_gids]
+        os.setgroups(sorted({*_device_groups(linux.devices), *wanted}))
 
 
 def close_others(kept: Iterable[int]) -> None:
@@ -158,6 +179,7 @@ def become(
     main: Callable | None = None,
     program: str = "",
     seccomp: str = "",
+    own_mounts: bool = False,
 ) -> NoReturn:
     """Execute the command of ``process``, without privileges, in the namespaces of the caller.
 
@@ -166,17 +188,20 @@ def become(
         writer: Reports a failure, and the master of the terminal.
         program: The file to execute, if it is not to be searched for.
         seccomp: The filter of its system calls, see ``LinuxSpec``.
+        own_mounts: Where it may mount at all, it does so in a mount namespace of its user namespace; what the
+            runtime has mounted stays.
     """
     try:
         with stage(writer, "exec"):
             os.umask(0o022)
             if "user" in fds:
                 setns(fds["user"])
-                os.setresgid(0, 0, 0)
-                os.setresuid(0, 0, 0)
+                _become_root()
+                if own_mounts and "CAP_SYS_ADMIN" in (process.capabilities or ()):
+                    unshare(CLONE_NEWNS)
                 set_dumpable(False)  # another user has what fs.suid_dumpable says
             if process.terminal:
-                master = take_terminal()
+                master = take_terminal(process.user.uid)
                 with socket.socket(fileno=os.dup(writer)) as report:
                     socket.send_fds(report, [b"{}\n"], [master])
                 os.close(master)
@@ -185,10 +210,14 @@ def become(
                     os.dup2(fds[name], number)
             os.chdir(process.cwd)
             if process.capabilities is not None:
-                drop_privileges(process.capabilities)
+                limit_capabilities(process.capabilities, no_new_privileges=process.no_new_privileges)
             reset_signals()
             if seccomp:
                 filter_system_calls(base64.b64decode(seccomp))
+            if "user" in fds:
+                _become_user(process.user)
+            if process.capabilities is not None and os.geteuid() == 0:
+                set_capabilities(process.capabilities)
             if main is None:
                 env = process.environment
                 os.execve(program or find_program(process.args[0], env, process.cwd), process.args, env)
@@ -199,14 +228,39 @@ def become(
         os._exit(126)
 
 
-def take_terminal() -> int:
+def _become_root() -> None:
+    """Take the ids of the user namespace's root, unless it has but one id, with another number."""
+    if _has_id(0):
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+
+
+def _has_id(uid: int) -> bool:
+    with open("/proc/self/uid_map") as file:
+        return any(int(first) <= uid < int(first) + int(size) for first, _, size in map(str.split, file))
+
+
+def _become_user(user: UserSpec) -> None:
+    """Take the ids of the container's user; with any but root's, the kernel takes away all capabilities.
+
+    Raises:
+        OSError: The user namespace does not have them.
+    """
+    os.setresgid(user.gid, user.gid, user.gid)
+    os.setresuid(user.uid, user.uid, user.uid)
+    set_dumpable(False)
+
+
+def take_terminal(uid: int = 0) -> int:
     """Lead a new session with a new terminal as standard streams; return the terminal's master.
 
-    It is opened inside the container, so that ``tty`` names a device that exists there.
+    It is opened inside the container, so that ``tty`` names a device that exists there, for ``uid``.
     """
     os.setsid()
     master, slave = os.openpty()
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    if os.fstat(slave).st_uid != uid:
+        os.fchown(slave, uid, -1)
     for number in range(3):
         os.dup2(slave, number)
     os.close(slave)

@@ -14,6 +14,15 @@ SCRATCH = ("/tmp", "/run", "/var/tmp")
 
 
 @dataclass(frozen=True)
+class UserSpec:
+    """The ids of a process, as its container sees them."""
+
+    uid: int = 0
+    gid: int = 0
+    additional_gids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class ProcessSpec:
     """The container's first process.
 
@@ -22,7 +31,9 @@ class ProcessSpec:
         env: ``NAME=value`` each.
         cwd: The working directory, created if it is missing.
         terminal: Give it a terminal in place of pipes.
-        capabilities: The only ones it keeps, with no way to new privileges; None keeps those of the caller.
+        capabilities: The only ones it keeps; None keeps those of the caller.
+        user: Its ids; in a user namespace of a single id, that id has these numbers.
+        no_new_privileges: No program that it executes gives it any, whatever its file's mode says.
     """
 
     args: tuple[str, ...]
@@ -30,6 +41,8 @@ class ProcessSpec:
     cwd: str = "/"
     terminal: bool = False
     capabilities: tuple[str, ...] | None = None
+    user: UserSpec = UserSpec()
+    no_new_privileges: bool = True
 
     @property
     def environment(self) -> dict[str, str]:
@@ -37,15 +50,32 @@ class ProcessSpec:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> "ProcessSpec":
-        return cls(**_with_tuples(raw) | {"args": tuple(raw["args"])})
+        user = UserSpec(**_with_tuples(raw["user"])) if "user" in raw else UserSpec()
+        return cls(**_with_tuples(raw) | {"args": tuple(raw["args"]), "user": user})
 
 
 @dataclass(frozen=True)
 class RootSpec:
-    """The root file system: a view of the one at ``path``, read-only but for the mounts."""
+    """The root file system.
+
+    Attributes:
+        path: The directory that has the layers. Without layers, the root is a view of this directory,
+            read-only but for the mounts; or, if it is the container's ``own``, the directory itself.
+        readonly: Nothing can be written but in mounts.
+        layers: Names of an image's layers in ``path``, the lowest first, in the format of overlayfs.
+        writable: A directory for what is written above the layers.
+    """
 
     path: str = "/"
     readonly: bool = False
+    layers: tuple[str, ...] = ()
+    writable: str = ""
+    own: bool = False
+
+    @property
+    def of_image(self) -> bool:
+        """Whether the root is an image's, and not the host's."""
+        return bool(self.layers) or self.own
 
 
 @dataclass(frozen=True)
@@ -54,12 +84,14 @@ class MountSpec:
 
     Attributes:
         destination: The absolute path in the container.
-        type: ``bind`` or ``tmpfs``.
+        type: ``bind``, ``tmpfs``, or ``overlay`` for an image: then the source has its layers, and the
+            options are ``lowerdir=…``, as of overlayfs, and ``subpath=…`` for a part of the image.
         source: On the host, for a bind mount.
-        options: Of mount(8): ``ro``; for tmpfs ``mode=…`` and ``size=…``. With ``idmap`` the owners of the
-            files of a bind mount are shifted by the container's id mapping, where the file system can do it.
-            Two are this runtime's own, for bind mounts: with ``nosymlinks`` no component of the source may
-            be a symlink, with ``masked`` the container's masked paths are covered in the mount as well.
+        options: Of mount(8): ``ro``, and ``rro`` for what is mounted below it as well; for tmpfs ``mode=…``
+            and ``size=…``. With ``idmap`` the owners of the files of a bind mount are shifted by the
+            container's id mapping, where the file system can do it. Two are this runtime's own, for bind
+            mounts: with ``nosymlinks`` no component of the source may be a symlink, with ``masked`` the
+            container's masked paths are covered in the mount as well.
     """
 
     destination: str
@@ -106,7 +138,8 @@ class LinuxSpec:
         namespaces: Those created for this container alone; all others are its pod's.
         id_mapping: Of the pod's user namespace, for users and groups alike.
         devices: Paths of device nodes that are bound from the host.
-        cgroups_path: The ``cgroup.procs`` file of the container in each hierarchy.
+        cgroups_path: The file in each hierarchy by which a process with one thread enters the container's
+            group.
         masked_paths: Directories that are covered by empty ones.
         seccomp: The filter of its system calls, a classic BPF program in base64; empty for none.
     """
@@ -136,7 +169,7 @@ class ContainerSpec:
         cpu = LinuxCpu(**linux["resources"]["cpu"])
         return cls(
             process=ProcessSpec.from_dict(raw["process"]),
-            root=RootSpec(**raw["root"]),
+            root=RootSpec(**_with_tuples(raw["root"])),
             mounts=tuple(MountSpec(**_with_tuples(mount)) for mount in raw["mounts"]),
             hostname=raw["hostname"],
             linux=LinuxSpec(

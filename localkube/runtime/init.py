@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 sys.path.pop(0)
 sys.path.insert(0, os.path.abspath(__file__).removesuffix("/localkube/runtime/init.py"))
 
-from localkube.runtime import namespaces, plain
+from localkube.runtime import namespaces, plain, syscalls
 from localkube.runtime.connections import Connections, Reply
 from localkube.runtime.container import ContainerStartError
 from localkube.runtime.container_spec import ProcessSpec, StartRequest
@@ -35,7 +35,9 @@ from localkube.runtime.launches import DEADLINE_SECONDS, Launch, Launches, Zygot
 from localkube.runtime.messages import close_all
 from localkube.runtime.netlink import Netlink
 from localkube.runtime.pod_network import (
+    NETLINK_NETFILTER,
     make_network,
+    make_node,
     make_pod,
     move_pod,
     open_gate,
@@ -75,8 +77,11 @@ class RuntimeInit:
         )
         self._plain = settings["mode"] == "plain"
         self._netlink = None if self._plain else Netlink()
+        self._nodes: dict[str, int] = {}
         if not self._plain:
             make_network(self._netlink, settings)
+            addresses = settings["node_addresses"]
+            self._nodes = {address: make_node(self._netlink, settings, address) for address in addresses}
 
     def run(self) -> NoReturn:
         wake_reader, wake_writer = socket.socketpair()
@@ -122,18 +127,30 @@ class RuntimeInit:
         return Reply(fds=[gate], close=[gate])
 
     def _do_socket(self, request: dict) -> Reply:
-        """Make a TCP socket of the runtime's network, or of a pod's, for a client outside of it.
+        """Make a socket of the runtime's network, of a pod's or of a node's, for a process outside of it.
 
-        The answer's ``loopback`` is the address at which the pod's localhost is reached by it. A pod without
-        a sandbox is refused: in its place would be the loopback of the cluster itself.
+        It is a TCP socket, with ``udp`` one for datagrams, or with ``netfilter`` one for the kernel's rules;
+        ``node`` is a node's address. The answer's
+        ``loopback`` is the address at which the pod's localhost is reached by it. A pod without a sandbox is
+        refused: in its place would be the loopback of the cluster itself.
         """
         family, loopback = (socket.AF_INET6, "::1") if request.get("v6") else (socket.AF_INET, "127.0.0.1")
+        kind = socket.SOCK_DGRAM if request.get("udp") else socket.SOCK_STREAM
         if "pod" in request and request["pod"] not in self._pods:
             raise ContainerStartError("sandbox", "pod not found")
-        pod = self._pods[request["pod"]] if "pod" in request else {}
-        if self._plain and "pod" in request:
-            loopback = self._addresses[request["pod"]]
-        made = socket_in(pod, family) if pod else socket.socket(family)
+        protocol = 0
+        if request.get("netfilter"):
+            family, kind, protocol = socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER
+        namespace = self._nodes.get(request.get("node", ""))
+        if "pod" in request:
+            namespace = self._pods[request["pod"]].get("net")
+            loopback = self._addresses[request["pod"]] if self._plain else loopback
+        if namespace is None and request.get("netfilter"):  # these would be rules for the machine
+            raise ContainerStartError("sandbox", "there is no network to make rules for")
+        if namespace is None:
+            made = socket.socket(family, kind, protocol)
+        else:
+            made = socket_in(namespace, family, kind, protocol)
         descriptor = made.detach()
         return Reply({"loopback": loopback}, [descriptor], [descriptor])
 
@@ -141,11 +158,22 @@ class RuntimeInit:
         """Create the namespaces that the containers of a pod share."""
         pod, address = request["pod"], request["address"]
         if pod not in self._pods:
-            self._pods[pod] = {} if self._plain else make_pod(self._netlink, request)
+            node = self._nodes.get(address, -1)
+            self._pods[pod] = {} if self._plain else make_pod(self._netlink, request, node=node)
             self._addresses[pod] = address
             for prefix, bridge in self._unplugged.items():
                 if address.startswith(prefix):
                     move_pod(self._netlink, address, bridge)
+        return Reply()
+
+    def _do_take_mount(self, request: dict) -> Reply:
+        """Mount on ``target`` what the process ``pid``, of a container, has mounted on ``path``."""
+        namespaces.take_mount(request["pid"], request["path"], request["target"])
+        return Reply()
+
+    def _do_drop_mount(self, request: dict) -> Reply:
+        """Unmount what ``take_mount`` has mounted."""
+        syscalls.unmount(request["target"])
         return Reply()
 
     def _do_remove_sandbox(self, request: dict) -> Reply:
@@ -229,7 +257,7 @@ class RuntimeInit:
         entry = ProcessEntry(
             launch.identity, "container", launch.pid, time.time(), streams, start.spec, start.plain
         )
-        if "pause" in pod or start.target:
+        if "pid" in pod or start.target:
             entry.mount_namespace = namespaces.mount_namespace(launch.pid)
         return self._started(entry, {"forked": forked}, list(streams.values()))
 

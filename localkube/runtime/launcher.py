@@ -28,24 +28,56 @@ from localkube.runtime.container_spec import ContainerSpec, PlainPod
 Helper = Callable[[dict[str, Any], dict[str, int], int], NoReturn]
 
 
-def serve(sock: socket.socket, helper: Helper) -> None:
+def serve(sock: socket.socket, helper: Helper, *, ahead: bool = False) -> None:
     """Fork a helper for each request, until the runtime closes its end of ``sock``.
 
     A request is a socket. The helper receives its content there, reports its own pid, that of the process
     which it leaves behind, or a stage and a message; the socket ends when that process has executed its
     program.
+
+    Args:
+        ahead: Fork one helper before it is needed, for the next request.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
+    spare = _fork_helper(sock, helper) if ahead else None
     while received := messages.receive(sock):
         _, (request,) = received
-        if os.fork() == 0:
-            sock.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _help(request, helper)
+        if spare is None or not _hand_over(spare, request):
+            with _fork_helper(sock, helper) as fresh:
+                _hand_over(fresh, request)
         os.close(request)
+        if spare is not None:
+            spare.close()
+            spare = _fork_helper(sock, helper)
 
 
-def _help(writer: int, helper: Helper) -> None:
+def _fork_helper(sock: socket.socket, helper: Helper) -> socket.socket:
+    """Fork a helper that waits for its request; it ends without one when its socket is closed here."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork():
+        theirs.close()
+        return ours
+    sock.close()
+    ours.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    received = messages.receive(theirs)
+    theirs.close()
+    if received is None:
+        os._exit(0)
+    _, (request,) = received
+    return _help(request, helper)
+
+
+def _hand_over(helper: socket.socket, request: int) -> bool:
+    """Give a helper its request; False if it has been killed."""
+    try:
+        messages.send(helper, {}, [request])
+    except ConnectionError:
+        return False
+    return True
+
+
+def _help(writer: int, helper: Helper) -> NoReturn:
     """Carry out one request and end; a container that the forkserver has loaded leaves by an exception."""
     try:
         with stage(writer, "sandbox"):
@@ -84,9 +116,10 @@ def main() -> None:
         return
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
-    # What is here by now stays, and a collection in a fork would copy the pages that it shares.
+    # What is here by now stays. A collection would copy the pages that forks share, and none lives for long.
     gc.freeze()
-    serve(sock, launch)
+    gc.disable()
+    serve(sock, launch, ahead=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The runtime's namespaces, a pod's user namespace, and the process namespace that its containers may share.
+"""The runtime's namespaces, and the process namespace that a pod's containers may share.
 
-Standard library only, for ``init.py``. A pod's network, UTS and IPC namespaces are in ``pod_network.py``, a
-container's own in ``container.py``.
+Standard library only, for ``init.py``. A pod's network, UTS and IPC namespaces are in ``pod_network.py``, its
+user namespace in ``user_namespace.py``, a container's own in ``container.py``.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from localkube.runtime import syscalls
 from localkube.runtime.container import ContainerStartError, find_program
-from localkube.runtime.container_spec import LinuxIdMapping
+from localkube.runtime.user_namespace import enter_user_namespace
 
 KILL_PASSES = 5
 
@@ -21,12 +21,8 @@ def enter_namespaces(settings: dict[str, Any]) -> None:
     """Become PID 1 of the runtime's namespaces; the calling process stays outside as its parent."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     syscalls.die_with_parent(signal.SIGTERM)
-    user, group = os.getuid(), os.getgid()
     if settings["user_namespace"]:
-        syscalls.unshare(syscalls.CLONE_NEWUSER)
-        _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"0 {user} 1")
-        _write("/proc/self/gid_map", f"0 {group} 1")
+        enter_user_namespace(settings.get("subordinate_ids", ()))
     spaces = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID
     syscalls.unshare(spaces | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC)
     child = os.fork()
@@ -46,37 +42,6 @@ def _wait_for(child: int) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     _, status = os.waitpid(child, 0)
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)
-
-
-def new_user_namespace(mapping: LinuxIdMapping) -> int:
-    """Create a user namespace, over which the caller keeps all privileges, and open it.
-
-    The process that it is created with ends at once; the caller reaps it when it comes to that.
-
-    Raises:
-        OSError: The kernel refuses, or the ids are not the caller's to give.
-    """
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    child = syscalls.fork_into_user_namespace()
-    if child == 0:
-        try:
-            os.close(writer)
-            os.read(reader, 1)
-        finally:
-            os._exit(0)
-    os.close(reader)
-    try:
-        for kind in ("uid", "gid"):
-            line = f"{mapping.container_id} {mapping.host_id} {mapping.size}"
-            _write(f"/proc/{child}/{kind}_map", line)
-        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(writer)
 
 
 def share_processes() -> dict[str, int]:
@@ -130,6 +95,36 @@ def end_shared_processes(pod: dict[str, int]) -> None:
     if "pause" in pod:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(pod["pause"], signal.SIGKILL)
+
+
+def take_mount(pid: int, path: str, target: str) -> None:
+    """Mount on ``target`` what a process has mounted on ``path`` in a mount namespace of its own.
+
+    It is cloned by a fork, because a process that has entered that namespace could not come back.
+
+    Raises:
+        ContainerStartError: The process is gone, or the kernel refuses.
+    """
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            syscalls.setns(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY))
+            socket.send_fds(theirs, [b"ok"], [syscalls.clone_tree(path)])
+        except OSError as error:
+            theirs.send(str(error).encode())
+        finally:
+            os._exit(0)
+    theirs.close()
+    message, descriptors, _, _ = socket.recv_fds(ours, 4096, 1)
+    ours.close()
+    os.waitpid(child, 0)
+    if message != b"ok":
+        raise ContainerStartError("mount", (message or b"the mount could not be taken over").decode())
+    try:
+        syscalls.move_mount(descriptors[0], target)
+    finally:
+        os.close(descriptors[0])
 
 
 def mount_namespace(pid: int) -> int | None:

@@ -16,12 +16,15 @@ from typing import Any
 from localkube.runtime.container import ContainerStartError
 from localkube.runtime.container_spec import LinuxIdMapping
 from localkube.runtime.messages import close_all
-from localkube.runtime.namespaces import new_user_namespace, share_processes
+from localkube.runtime.namespaces import share_processes
 from localkube.runtime.netlink import Netlink, hardware_address
 from localkube.runtime.syscalls import CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWUTS, setns, unshare
+from localkube.runtime.user_namespace import new_user_namespace
 
 SIOCETHTOOL, ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO = 0x8946, 0x17, 0x1F, 0x24
+NETLINK_NETFILTER = 12
 SOL_PACKET, PACKET_IGNORE_OUTGOING, ETH_P_ALL = 263, 23, 3
+SHAREABLE = {"net": CLONE_NEWNET, "ipc": CLONE_NEWIPC}
 BRIDGE, GATE = "trainyard0", ("gate-in", "gate-out")
 
 
@@ -33,8 +36,6 @@ def make_network(netlink: Netlink, settings: dict[str, Any]) -> None:
     netlink.set_up("lo")
     netlink.add_bridge(BRIDGE, hardware=hardware_address(settings["address"]))
     netlink.add_address(BRIDGE, settings["address"], settings["prefix"])
-    for address in settings["node_addresses"]:
-        netlink.add_address(BRIDGE, address, 32)
     netlink.set_up(BRIDGE)
     netlink.add_local_range(settings["services"], settings["services_prefix"])
     netlink.add_veth(GATE[0], peer=GATE[1], peer_pid=os.getpid(), master=socket.if_nametoindex(BRIDGE))
@@ -42,6 +43,26 @@ def make_network(netlink: Netlink, settings: dict[str, Any]) -> None:
     for name in GATE:
         netlink.set_up(name)
     netlink.add_route("0.0.0.0", 0, name=BRIDGE, gateway=settings["gateway"])
+
+
+def make_node(netlink: Netlink, settings: dict[str, Any], address: str) -> int:
+    """Create the network namespace of a node, with its address, and open it: that of its kubelet's servers.
+
+    Pods with ``hostNetwork`` are in it, so two nodes' pods can listen on the same port.
+    """
+    home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    bridge = socket.if_nametoindex(BRIDGE)
+    try:
+        unshare(CLONE_NEWNET)
+        _connect(netlink, settings | {"router": settings["address"], "address": address}, bridge)
+        # For pods in it, whose root has no privileges over it.
+        write_sysctl("net.ipv4.ip_unprivileged_port_start", "0")
+        with contextlib.suppress(OSError):  # an unprivileged user's namespace has one group
+            write_sysctl("net.ipv4.ping_group_range", "0 2147483647")
+        return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        setns(home)
+        os.close(home)
 
 
 def open_gate() -> int:
@@ -66,33 +87,30 @@ def without_offload(name: str) -> None:
 
 
 def unplug_node(netlink: Netlink, request: dict[str, Any], pods: list[str]) -> None:
-    """Take a node off the network: its address goes, its pods hear each other alone, on a bridge of theirs.
+    """Take a node off the network: it and its pods hear each other alone, on a bridge of theirs.
 
     Nothing happens when it is off already.
 
     Args:
-        request: ``address`` of the node, and ``bridge``, the name of the one that its pods get.
+        request: ``address`` of the node, and ``bridge``, the name of the one that it and its pods get.
     """
-    with _unless(errno.EADDRNOTAVAIL):
-        netlink.delete_address(BRIDGE, request["address"], 32)
     with _unless(errno.EEXIST):
-        netlink.add_bridge(request["bridge"], hardware=hardware_address(request["address"]))
+        netlink.add_bridge(request["bridge"])
     netlink.set_up(request["bridge"])
-    for address in pods:
+    for address in (request["address"], *pods):
         move_pod(netlink, address, request["bridge"])
 
 
 def plug_node(netlink: Netlink, request: dict[str, Any], pods: list[str]) -> None:
     """Undo ``unplug_node``; nothing happens when the node is on the network."""
-    for address in pods:
+    for address in (request["address"], *pods):
         move_pod(netlink, address, BRIDGE)
     with _unless(errno.ENODEV):
         netlink.delete_link(request["bridge"])
-    netlink.add_address(BRIDGE, request["address"], 32)
 
 
 def move_pod(netlink: Netlink, address: str, bridge: str) -> None:
-    """Make a pod's interface a port of another bridge."""
+    """Make a pod's or a node's interface a port of another bridge."""
     with _unless(errno.ENODEV):  # its namespace may be gone, and its descriptor not yet closed
         netlink.set_up(_interface(address), master=socket.if_nametoindex(bridge))
 
@@ -107,11 +125,11 @@ def _unless(harmless: int) -> Iterator[None]:
 
 
 def _interface(address: str) -> str:
-    """Name a pod's interface by its address's last two bytes, so that no two pods have the same."""
+    """Name a pod's or a node's interface by its address's last two bytes, so that no two have the same."""
     return "pod" + "-".join(address.split(".")[2:])
 
 
-def make_pod(netlink: Netlink, request: dict[str, Any]) -> dict[str, int]:
+def make_pod(netlink: Netlink, request: dict[str, Any], *, node: int) -> dict[str, int]:
     """Create a pod's user, network, UTS and IPC namespaces.
 
     The last three belong to the runtime's user namespace: a container's root cannot change interfaces.
@@ -119,7 +137,9 @@ def make_pod(netlink: Netlink, request: dict[str, Any]) -> dict[str, int]:
     Args:
         request: ``hostname``, ``address``, ``prefix``, ``router`` (to ``services``), ``gateway`` (out), and
             ``ids``, a ``LinuxIdMapping``; with ``share_processes`` its containers share a process namespace
-            as well.
+            as well. ``sysctls`` are parameters of these namespaces, by name. ``host`` names the namespaces
+            that it shares with its node: ``net``, ``ipc``, ``pid``; the last two are all nodes'.
+        node: The network namespace of its node.
 
     Returns:
         Descriptors: ``user``, ``net``, ``uts``, ``ipc``, and those of ``share_processes``.
@@ -128,10 +148,19 @@ def make_pod(netlink: Netlink, request: dict[str, Any]) -> dict[str, int]:
     home, made = _namespaces(), {}
     try:
         # Entered by this process itself, and left again: a fork would take longer than all the rest.
-        unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
+        shared = request.get("host", ())
+        unshare(CLONE_NEWUTS | sum(flag for name, flag in SHAREABLE.items() if name not in shared))
+        if "net" in shared:
+            setns(node)
         made = _namespaces()
-        _configure_pod(netlink, request, bridge)
-        _allow_without_privileges(ids)
+        socket.sethostname(request["hostname"])
+        if "net" not in shared:
+            _connect(netlink, request, bridge)
+            _allow_without_privileges(ids)
+        if "pid" in shared:
+            made["pid"] = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        for name, value in request.get("sysctls", {}).items():
+            write_sysctl(name, value)
         made["user"] = new_user_namespace(ids)
         if request.get("share_processes"):
             made |= share_processes()
@@ -147,10 +176,14 @@ def make_pod(netlink: Netlink, request: dict[str, Any]) -> dict[str, int]:
 
 def _allow_without_privileges(ids: LinuxIdMapping) -> None:
     """Let every process of the pod listen on ports below 1024 and send pings, as containerd does."""
-    last = ids.host_id + ids.size - 1
-    for name, value in (("ip_unprivileged_port_start", "0"), ("ping_group_range", f"{ids.host_id} {last}")):
-        with open(f"/proc/sys/net/ipv4/{name}", "w") as file:
-            file.write(value)
+    write_sysctl("net.ipv4.ip_unprivileged_port_start", "0")
+    write_sysctl("net.ipv4.ping_group_range", f"{ids.host_id} {ids.host_id + ids.size - 1}")
+
+
+def write_sysctl(name: str, value: str) -> None:
+    """Set a parameter of the caller's network or IPC namespace."""
+    with open(f"/proc/sys/{name.replace('.', '/')}", "w") as file:
+        file.write(value)
 
 
 def _namespaces() -> dict[str, int]:
@@ -160,19 +193,19 @@ def _namespaces() -> dict[str, int]:
     }
 
 
-def socket_in(pod: dict[str, int], family: int) -> socket.socket:
-    """Make a TCP socket of a pod's network, whose loopback is the pod's; any process may use it."""
+def socket_in(namespace: int, family: int, kind: int, protocol: int = 0) -> socket.socket:
+    """Make a socket of a pod's or a node's network, whose loopback is the pod's; any process may use it."""
     home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    setns(pod["net"])
+    setns(namespace)
     try:
-        return socket.socket(family, socket.SOCK_STREAM)
+        return socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol)
     finally:
         setns(home)
         os.close(home)
 
 
-def _configure_pod(netlink: Netlink, request: dict[str, Any], bridge: int) -> None:
-    socket.sethostname(request["hostname"])
+def _connect(netlink: Netlink, request: dict[str, Any], bridge: int) -> None:
+    """Connect the network namespace that the caller is in to the bridge."""
     outside = _interface(request["address"])
     own = hardware_address(request["address"])
     netlink.add_veth(outside, peer="eth0", peer_pid=os.getpid(), master=bridge, hardware=own)

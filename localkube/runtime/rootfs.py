@@ -1,4 +1,6 @@
-"""A container's root file system: the host's, read-only, with writable places and volumes mounted into it.
+"""A container's root file system, with volumes mounted into it.
+
+It is that of an image, whose layers lie below a writable one, or the host's, read-only with writable places.
 
 The kubelet decides on the mounts (``kubelet/pods/container_spec.py``); they are made here, in the mount
 namespace of the container. Standard library only.
@@ -11,7 +13,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from localkube.runtime.container_spec import ContainerSpec, MountSpec
+from localkube.runtime.container_spec import ContainerSpec, MountSpec, RootSpec
 from localkube.runtime.syscalls import (
     MOUNT_ATTR_NODEV,
     MOUNT_ATTR_NOEXEC,
@@ -31,10 +33,13 @@ from localkube.runtime.syscalls import (
     pivot_root,
     restrict_mount,
     set_file_ids,
+    unmount,
 )
 
+CONTROL_GROUPS = "/sys/fs/cgroup"
 # Not taken from the host, wherever the root is.
-OWN_DIRECTORIES = {"dev", "proc", "lost+found"}
+OWN_DIRECTORIES = {"dev", "proc", "sys", "lost+found"}
+OWN_MOUNTS = ("proc", "dev", "sys")
 DEVICE_LINKS = {
     "fd": "/proc/self/fd",
     "stdin": "/proc/self/fd/0",
@@ -89,27 +94,36 @@ class _Root:
     def mount_point(self, path: str, *, is_file: bool) -> str:
         return mount_point(self.path, path, is_file=is_file, owner=self.owner)
 
+    def directory(self, name: str) -> str:
+        """Find or make a directory at the top.
+
+        Raises:
+            OSError: It is a link in the image, which would lead what is mounted there elsewhere.
+        """
+        place = self.mount_point(name, is_file=False)
+        if place != f"{self.path}/{name}" or not os.path.isdir(place):
+            raise OSError(errno.ENOTDIR, "it must be an ordinary directory in the image", f"/{name}")
+        return place
+
 
 def build_root(spec: ContainerSpec, scratch: str, user_namespace: int | None = None) -> None:
     """Make the container's root file system.
-
-    The root is a tmpfs; the host's top-level directories are bound into it, read-only. A mount point that
-    the host lacks is made by putting a tmpfs over its parent and binding the parent's entries into that,
-    because an overlay over the host's root is refused in a user namespace.
 
     Args:
         scratch: A directory on which the new root is mounted; containers share it without seeing each other.
         user_namespace: The pod's; the mounts belong to the runtime's, so that the container cannot undo them.
     """
     root = _Root(scratch, spec.linux.id_mapping.host_id, user_namespace, spec.linux.masked_paths)
-    root.tmpfs(scratch, MS_NODEV, "mode=755", "size=1g")
-    mount(None, scratch, None, MS_UNBINDABLE)
-    covered = {each.destination.strip("/") for each in spec.mounts if not os.path.islink(each.destination)}
-    for name in sorted(set(os.listdir(spec.root.path)) - covered - OWN_DIRECTORIES):
-        _take_from_host(os.path.join(spec.root.path, name), scratch + "/" + name)
-    os.mkdir(scratch + "/proc")
+    if spec.root.of_image:
+        _mount_layers(root, spec.root)
+        for name in OWN_MOUNTS:
+            root.directory(name)
+    else:
+        _show_host(root, spec)
+    _mount_sys(scratch + "/sys")
+    _show_control_groups(root, spec.linux.cgroups_path)
     _make_devices(root, spec.linux.devices)
-    for path in (*MASKED_PATHS, *spec.linux.masked_paths):
+    for path in (*MASKED_PATHS, *(() if spec.root.of_image else spec.linux.masked_paths)):
         _cover(scratch + path)
     read_only = [made for each in spec.mounts if (made := _mount_entry(each, root)) is not None]
     # The working directory comes before what is read-only, and may lie below it.
@@ -142,19 +156,96 @@ def enter_root(scratch: str) -> None:
     os.chdir("/")
 
 
-def _take_from_host(source: str, target: str) -> None:
-    if os.path.islink(source):
-        os.symlink(os.readlink(source), target)
-    elif os.path.isdir(source):
-        os.mkdir(target)
-        mount(source, target, None, MS_BIND | MS_REC)
-        restrict_mount(target, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
+def _mount_layers(root: _Root, spec: RootSpec) -> None:
+    """Mount an image's layers below the container's own, or its copy of the image.
+
+    The layers are shared by all pods, with the ids of the image: a mount shifts them into the pod's range.
+    Their names are relative, because the options of a mount have room for a page.
+    """
+    source = _open(spec.path)
+    try:
+        _bind(source, root.path, root.user_namespace)
+    finally:
+        os.close(source)
+    if spec.own:
+        return
+    writable = _open(spec.writable)
+    try:
+        os.chdir(root.path)
+        above = f"/proc/self/fd/{writable}"
+        options = f"lowerdir={':'.join(reversed(spec.layers))},upperdir={above}/upper,workdir={above}/work"
+        # Nothing has to reach the disk: each run has a layer of its own.
+        mount("overlay", root.path, "overlay", MS_NODEV, f"{options},userxattr,volatile")
+    finally:
+        os.chdir("/")
+        os.close(writable)
+
+
+def _show_host(root: _Root, spec: ContainerSpec) -> None:
+    """Bind the host's top-level directories into a tmpfs, read-only.
+
+    A mount point that the host lacks is made by putting a tmpfs over its parent and binding the parent's
+    entries into that, because an overlay over the host's root is refused in a user namespace.
+    """
+    root.tmpfs(root.path, MS_NODEV, "mode=755", "size=1g")
+    mount(None, root.path, None, MS_UNBINDABLE)
+    covered = {each.destination.strip("/") for each in spec.mounts if not os.path.islink(each.destination)}
+    for name in sorted(set(os.listdir(spec.root.path)) - covered - OWN_DIRECTORIES):
+        source, target = os.path.join(spec.root.path, name), f"{root.path}/{name}"
+        if os.path.islink(source):
+            os.symlink(os.readlink(source), target)
+        elif os.path.isdir(source):
+            os.mkdir(target)
+            _bind_read_only(source, target)
+    for name in OWN_MOUNTS:
+        os.mkdir(f"{root.path}/{name}")
+
+
+def _mount_sys(target: str) -> None:
+    """Mount the /sys of the pod's own network; the host's, with what is mounted in it, if that is refused."""
+    try:
+        mount("sysfs", target, "sysfs", PROC_FLAGS | MS_RDONLY)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EBUSY):
+            raise
+        _bind_read_only("/sys", target)
+
+
+def _bind_read_only(source: str, target: str) -> None:
+    mount(source, target, None, MS_BIND | MS_REC)
+    restrict_mount(target, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
+
+
+def _show_control_groups(root: _Root, files: Iterable[str]) -> None:
+    """Show the container its own control groups alone, where programs look up their limits.
+
+    Args:
+        files: That of each by which it is entered. In version 1 there is a directory for each hierarchy, to
+            which controllers' names may be links.
+    """
+    groups = [os.path.dirname(each) for each in files if each.startswith(CONTROL_GROUPS + "/")]
+    place = root.path + CONTROL_GROUPS
+    if any(os.path.exists(f"{group}/cgroup.controllers") for group in groups):
+        _bind_read_only(groups[0], place)
+        return
+    if not groups:
+        return
+    links = {each.name: os.readlink(each.path) for each in os.scandir(CONTROL_GROUPS) if each.is_symlink()}
+    sources = {group: _open(group) for group in groups}
+    root.tmpfs(place, MS_NODEV | MS_NOEXEC, "mode=755", "size=64k")
+    for group, source in sources.items():
+        hierarchy = group.split("/")[4]
+        os.mkdir(f"{place}/{hierarchy}")
+        _bind_read_only(f"/proc/self/fd/{source}", f"{place}/{hierarchy}")
+        os.close(source)
+        for name in (name for name, target in links.items() if target == hierarchy):
+            os.symlink(hierarchy, f"{place}/{name}")
+    restrict_mount(place, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, recursive=False)
 
 
 def _make_devices(root: _Root, devices: Iterable[str]) -> None:
     """Make a /dev with these device nodes of the host, and nothing of the host's to write on."""
     directory = root.path + "/dev"
-    os.mkdir(directory)
     root.tmpfs(directory, 0, "mode=755", "size=64k")
     for path in devices:
         if os.path.exists(path):
@@ -172,6 +263,9 @@ def _make_devices(root: _Root, devices: Iterable[str]) -> None:
 
 def _mount_entry(entry: MountSpec, root: _Root) -> int | None:
     """Make one of the specification's mounts; returns it, open, if it has to be made read-only at the end."""
+    if entry.type == "overlay":
+        _mount_image(entry, root)
+        return None
     if entry.type == "tmpfs":
         target = root.mount_point(entry.destination, is_file=False)
         root.tmpfs(target, MS_NODEV, *(option for option in entry.options if option != "ro"))
@@ -187,8 +281,42 @@ def _mount_entry(entry: MountSpec, root: _Root) -> int | None:
         os.close(source)
     is_device = stat.S_ISCHR(kind) or stat.S_ISBLK(kind)
     attributes = MOUNT_ATTR_NOSUID | (0 if is_device else MOUNT_ATTR_NODEV)
-    restrict_mount(target, attributes | (MOUNT_ATTR_RDONLY if entry.readonly else 0))
+    restrict_mount(target, attributes)
+    if entry.readonly:
+        restrict_mount(target, attributes | MOUNT_ATTR_RDONLY, recursive="rro" in entry.options)
     return None
+
+
+def _mount_image(entry: MountSpec, root: _Root) -> None:
+    """Mount an image read-only, or the file or directory of it that is its ``subpath``."""
+    options = dict(option.split("=", 1) for option in entry.options if "=" in option)
+    layers, below = options["lowerdir"], options.get("subpath", "")
+    # Here it is put together, as nothing is mounted there yet.
+    aside = f"{root.path}/proc"
+    store = _open(entry.source)
+    try:
+        _bind(store, aside, root.user_namespace)
+    finally:
+        os.close(store)
+    mounts = 1
+    if ":" in layers:
+        os.chdir(aside)
+        try:
+            mount("overlay", aside, "overlay", MS_NODEV | MS_RDONLY, f"lowerdir={layers},userxattr")
+        finally:
+            os.chdir("/")
+        mounts = 2
+    else:
+        below = f"{layers}/{below}"
+    place = _open_exactly(below, inside=aside)
+    try:
+        target = root.mount_point(entry.destination, is_file=not stat.S_ISDIR(os.fstat(place).st_mode))
+        mount(f"/proc/self/fd/{place}", target, None, MS_BIND)
+    finally:
+        os.close(place)
+    for _ in range(mounts):
+        unmount(aside)
+    restrict_mount(target, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
 
 
 def _bind(source: int, target: str, user_namespace: int | None) -> None:
@@ -228,10 +356,10 @@ def _open(name: str, *, inside: int | None = None, follow: bool = True) -> int:
     return os.open(name, flags, dir_fd=inside)
 
 
-def _open_exactly(path: str) -> int:
+def _open_exactly(path: str, *, inside: str = "/") -> int:
     """Open a path of which no part may be a symlink: one may have been put there since it was checked."""
-    place = _open("/")
-    for part in path.strip("/").split("/"):
+    place = _open(inside)
+    for part in filter(None, path.split("/")):
         above, place = place, _open(part, inside=place, follow=False)
         os.close(above)
         if stat.S_ISLNK(os.fstat(place).st_mode):

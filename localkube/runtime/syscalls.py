@@ -25,21 +25,19 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 2
 SECCOMP_MODE_FILTER, FILTER_INSTRUCTION = 2, 8
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 CAPABILITY_VERSION_3 = 0x20080522
+# In the order of their numbers: https://man7.org/linux/man-pages/man7/capabilities.7.html
+_NAMES = """
+    CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE
+    NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO
+    SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG
+    MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM
+    BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE
+"""
+CAPABILITIES = {f"CAP_{name}": number for number, name in enumerate(_NAMES.split())}
 # containerd's defaults without NET_RAW, by which a pod could forge another's packets, and without MKNOD and
 # AUDIT_WRITE, which no user namespace has.
-CAPABILITIES = {
-    "CAP_CHOWN": 0,
-    "CAP_DAC_OVERRIDE": 1,
-    "CAP_FOWNER": 3,
-    "CAP_FSETID": 4,
-    "CAP_KILL": 5,
-    "CAP_SETGID": 6,
-    "CAP_SETUID": 7,
-    "CAP_SETPCAP": 8,
-    "CAP_NET_BIND_SERVICE": 10,
-    "CAP_SYS_CHROOT": 18,
-    "CAP_SETFCAP": 31,
-}
+_DEFAULT = "CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE SYS_CHROOT SETFCAP"
+DEFAULT_CAPABILITIES = tuple(f"CAP_{name}" for name in _DEFAULT.split())
 LAST_CAPABILITY = 63
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -126,6 +124,14 @@ def open_idmapped_tree(source: int, user_namespace: int) -> int:
     return tree
 
 
+def clone_tree(path: str) -> int:
+    """Clone the mounts at a path; return a descriptor for ``move_mount``."""
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE
+    tree = _libc.syscall(SYS_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags)
+    _check(tree < 0, f"open_tree {path}")
+    return tree
+
+
 def move_mount(tree: int, target: str) -> None:
     """Attach a tree of mounts that is open."""
     result = _libc.syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)
@@ -153,16 +159,24 @@ def pivot_root(new: str) -> None:
     unmount(".")
 
 
-def drop_privileges(capabilities: Iterable[str]) -> None:
-    """Keep these capabilities alone, for good: bounding set, permitted, effective, inheritable."""
+def limit_capabilities(capabilities: Iterable[str], *, no_new_privileges: bool) -> None:
+    """Drop all other capabilities from the bounding set, for good; with the last, no program gives any."""
     kept = {CAPABILITIES[name] for name in capabilities}
     for capability in range(LAST_CAPABILITY + 1):
         if capability not in kept:
             _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
-    _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
-    low = sum(1 << bit for bit in kept)
+    if no_new_privileges:
+        _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+
+
+def set_capabilities(capabilities: Iterable[str]) -> None:
+    """Keep these capabilities alone: permitted, effective, and none that is inherited."""
+    low, high = (
+        sum(1 << bit % 32 for bit in map(CAPABILITIES.get, capabilities) if bit // 32 == word)
+        for word in (0, 1)
+    )
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
-    data = (ctypes.c_uint32 * 6)(low, low, 0, 0, 0, 0)
+    data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
     _check(_libc.capset(header, data), "capset")
 
 

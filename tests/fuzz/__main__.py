@@ -1,22 +1,24 @@
 """Fuzz targets for so many seconds each: ``python -m tests.fuzz SECONDS [TARGET…]``; by default all of them.
 
-Those in Python need atheris, those of the gateway Go. Inputs that reach new code are kept in reports/fuzz,
-and a failing one is written there. What is worth keeping belongs in the corpus, which the tests replay.
+Those in Python need atheris, those of the gateway and of images Go. Inputs that reach new code are kept in
+reports/fuzz, and a failing one is written there. What is worth keeping belongs in the corpus, which the tests
+replay.
 """
 
 import subprocess
 import sys
 from pathlib import Path
 
-from . import gateway
+from . import gateway, images
 
 CORPUS = Path(__file__).parent / "corpus"
 FOUND = Path("reports") / "fuzz"
+GO = dict.fromkeys(gateway.TARGETS, "gateway") | dict.fromkeys(images.TARGETS, "images")
 
 
 def main() -> None:
     seconds, *names = sys.argv[1:]
-    names = names or [*sorted(each.name for each in CORPUS.iterdir()), *gateway.TARGETS]
+    names = names or [*sorted(each.name for each in CORPUS.iterdir()), *GO]
     if len(names) == 1:
         sys.exit(_fuzz(names[0], seconds))
     # A process each, because libFuzzer ends the one that it runs in.
@@ -27,8 +29,9 @@ def main() -> None:
 
 
 def _fuzz(name: str, seconds: str) -> int:
-    if name in gateway.TARGETS:
-        return gateway.go_test("-run=^$", f"-fuzz=^{name}$", f"-fuzztime={seconds}s").returncode
+    if package := GO.get(name):
+        arguments = ("-run=^$", f"-fuzz=^{name}$", f"-fuzztime={seconds}s")
+        return gateway.go_test(*arguments, package=package).returncode
     import atheris
 
     with atheris.instrument_imports(include=["localkube", "unpack", "tarfile", "zipfile", "dnslib"]):

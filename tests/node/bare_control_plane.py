@@ -1,7 +1,6 @@
 """A control plane without nodes on loopback: the real servers, for tests of the parts of the kubelet.
-parts.
 
-Nothing of the site is here: no namespaces, no kubelet, no scheduler.
+Nothing of the site is here: no namespaces, no kubelet, and no scheduler unless it is named.
 """
 
 import contextlib
@@ -78,6 +77,7 @@ def bare(
     control_plane: ControlPlaneBinaries,
     *,
     components: tuple[str, ...] = COMPONENTS,
+    addresses: ListenAddresses | None = None,
     change: Callable[[ComponentCommand], ComponentCommand] = lambda component: component,
 ) -> Iterator[BareControlPlane]:
     """Run the named components, yield when the API server is ready, and stop them.
@@ -86,18 +86,12 @@ def bare(
         directory: For certificates, data and logs.
         control_plane: The binaries.
         components: Which to start.
+        addresses: Where they listen; by default on free ports of loopback.
         change: Applied to each before.
     """
     paths = TestPaths("bare", directory)
-    api_port, etcd_port, peer_port = _free_ports(3)
-    addresses = ListenAddresses(
-        api_bind="127.0.0.1",
-        api_port=api_port,
-        advertise="127.0.0.1",
-        etcd_port=etcd_port,
-        etcd_peer_port=peer_port,
-    )
-    certificates.issue(paths.pki, node_addresses=[])
+    addresses = addresses or _on_loopback()
+    certificates.issue(paths.pki, node_addresses=[addresses.advertise])
     private_dir(paths.etcd)
     private_dir(paths.logs)
     certificates.write_kubeconfig(
@@ -151,6 +145,12 @@ def _wait_until_ready(component: ComponentCommand, paths: ClusterPaths) -> None:
 
 def _log(component: ComponentCommand, paths: ClusterPaths) -> Path:
     return paths.logs / f"{component.name}.log"
+
+
+def _on_loopback() -> ListenAddresses:
+    api, etcd, peer = _free_ports(3)
+    at = "127.0.0.1"
+    return ListenAddresses(api_bind=at, api_port=api, advertise=at, etcd_port=etcd, etcd_peer_port=peer)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -26,7 +26,7 @@ from localkube.runtime.container_spec import (
 )
 from localkube.runtime.forkserver.command import plan
 from localkube.runtime.netlink import Netlink
-from localkube.runtime.syscalls import CAPABILITIES
+from localkube.runtime.syscalls import DEFAULT_CAPABILITIES
 
 
 def start(
@@ -35,7 +35,7 @@ def start(
     """Send the request that the runtime would send."""
     variables = tuple(f"{name}={value}" for name, value in env.items())
     spec = ContainerSpec(
-        ProcessSpec(tuple(argv), variables, "/scripts", capabilities=tuple(CAPABILITIES)),
+        ProcessSpec(tuple(argv), variables, "/scripts", capabilities=DEFAULT_CAPABILITIES),
         mounts=(
             MountSpec("/tmp", "tmpfs", options=("mode=1777",)),
             *root_mounts(environment(), covered(environment())),

@@ -59,6 +59,11 @@ def nobody(places: Mapping[Path, Path]) -> Enter:
         places: For each path that nobody needs, the directory that is to be seen there. Closed directories
             on the way are replaced by empty ones, in a mount namespace of its own.
     """
+    return become(NOBODY, NOBODY, places)
+
+
+def become(user: int, group: int, places: Mapping[Path, Path]) -> Enter:
+    """Return how root becomes another user, for whom ``places`` are as for `nobody`."""
     doors = {door for path in places if (door := _closed(path))}
 
     def enter() -> None:
@@ -71,8 +76,8 @@ def nobody(places: Mapping[Path, Path]) -> Enter:
             path.mkdir(parents=True, exist_ok=True)
             mount(f"/proc/self/fd/{descriptor}", str(path), None, MS_BIND | MS_REC)
         os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.setresgid(group, group, group)
+        os.setresuid(user, user, user)
 
     return enter
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube.runtime.forkserver.command import plan, unfit
+from localkube.runtime.forkserver.command import COLD_TORCHRUN, cold_command, plan, unfit
 
 
 @pytest.fixture
@@ -58,6 +58,24 @@ def test_a_console_script_of_the_environment_is_run_by_the_interpreter_in_its_fi
     found = ask(environment, "shown")
     assert found["argv"] == ["python", f"{environment}/shown"]
     assert (found["comm"], found["executable"]) == ("python", f"{environment}/python")
+
+
+@pytest.mark.parametrize(
+    ("argv", "mounts", "prefixed"),
+    [
+        (("torchrun", "train.py"), ["/data"], True),
+        (("python", "-m", "torch.distributed.run", "train.py"), [], True),
+        (("python", "train.py"), [], False),
+        (("torchrun", "train.py"), ["/data", "{environment}/"], False),  # another interpreter
+    ],
+)
+def test_only_torchrun_of_this_interpreter_forks_its_workers_without_a_forkserver(
+    environment, argv, mounts, prefixed
+):
+    found = ask(environment, *argv)
+    command = cold_command(found, mounts=[each.format(environment=environment) for each in mounts])
+    prefix = [found["executable"], "-P", "-m", COLD_TORCHRUN] if prefixed else []
+    assert command == [*prefix, *argv]
 
 
 @pytest.mark.parametrize(

@@ -183,3 +183,9 @@ def _note(reasons: dict, state: dict) -> bool:
     if waiting.get("message"):
         reasons[waiting["reason"]] = waiting["message"]
     return True
+
+
+@pytest.mark.namespaces
+def test_a_user_that_a_stand_in_s_program_cannot_run_as_is_named(pods):
+    asked = pods.running(image("nginx", securityContext={"runAsUser": 101}))["metadata"]["name"]
+    assert pods.wait_for_event(asked, "UnsupportedFields", "runAsUser has no effect")["type"] == "Warning"

@@ -218,11 +218,11 @@ def test_a_readiness_gate_is_somebody_elses_to_open_and_to_close(pods, cluster):
 
 
 def test_what_a_pod_asks_for_in_vain_is_named(pods):
-    secured = {"securityContext": {"runAsUser": 1000, "privileged": True}}
-    name = pods.running(pod(FOREVER, main=secured, hostNetwork=True))["metadata"]["name"]
-    event = pods.wait_for_event(name, "UnsupportedFields", "hostNetwork is not supported")
+    secured = {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}
+    name = pods.running(pod(FOREVER, main=secured, hostUsers=True))["metadata"]["name"]
+    event = pods.wait_for_event(name, "UnsupportedFields", "hostUsers is not supported")
     assert event["type"] == "Warning"
-    for field in ("hostNetwork", "securityContext.runAsUser of container main", "securityContext.privileged"):
+    for field in ("hostUsers", "securityContext.seccompProfile of container main"):
         assert field in event["message"]
 
 

@@ -11,6 +11,11 @@ from localkube.kubelet.resources.cgroups import PIDS_LIMIT, RECORD
 from .clusters import Pods, eventually, pod, python, running_cluster, state, state_home
 from .test_pods_resize import resize
 
+OWN_LIMIT = (
+    "from pathlib import Path\nroot = Path('/sys/fs/cgroup')\n"
+    "print([int(each.read_text()) for each in root.rglob('memory.max')]\n"
+    "  or [int(each.read_text()) for each in root.rglob('memory.limit_in_bytes')])"
+)
 GREEDY = "held = []\nwhile True: held.append(b'x' * (8 << 20))"
 SPIN = (
     "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
@@ -62,6 +67,10 @@ def test_a_container_whose_child_took_too_much_says_so_too(groups, pods):
 def test_the_kernel_throttles_a_container_to_its_cpu_limit(groups, pods):
     seconds = float(pods.output(limited(SPIN, cpu="250m")))
     assert seconds < 1.2  # of 2 that went by; 0.5 and what a late scheduler lets through
+
+
+def test_a_container_sees_its_own_limit_and_no_other_group(groups, pods):
+    assert pods.output(limited(OWN_LIMIT, memory="64Mi")) == f"{[64 << 20]}\n"
 
 
 def test_a_container_that_has_ended_leaves_no_group(groups, cluster, pods):

@@ -5,6 +5,7 @@ The cluster is started by the setting, on a machine that may well allow namespac
 TRAINYARD_MODE=plain.
 """
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -13,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 from soak.footprint import Footprint
+
+from localkube.runtime.client import RuntimeCallError, RuntimeClient
 
 from . import restrictions
 from .clusters import Pods, Refused, eventually, is_ready, localkube, pod, python, running_cluster, state_home
@@ -223,3 +226,24 @@ def _running(mark: str) -> list[psutil.Process]:
         for process in psutil.process_iter(["cmdline"])
         if " ".join(process.info["cmdline"] or []) == mark
     ]
+
+
+def test_a_policy_that_nobody_enforces_says_so(cluster, pods):
+    body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "closed"}}
+    cluster.kubectl("create", "-f", "-", stdin=body | {"spec": {"podSelector": {}}})
+    try:
+        event = pods.wait_for_event("closed", "NetworkPolicyNotEnforced", "not enforced: in plain mode")
+        assert event["type"] == "Warning"
+        assert pods.output(pod("echo runs")) == "runs\n"
+        with pytest.raises(RuntimeCallError, match="no network to make rules for"):
+            asyncio.run(rules_of_the_machine(cluster))
+    finally:
+        cluster.kubectl("delete", "networkpolicy", "closed")
+
+
+async def rules_of_the_machine(cluster):
+    client = await RuntimeClient.connect(cluster.root / "runtime.sock", on_exit=lambda entry: None)
+    try:
+        await client.call("socket", node="10.244.254.1", netfilter=True)
+    finally:
+        client.close()

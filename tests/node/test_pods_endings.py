@@ -78,11 +78,11 @@ def test_a_line_that_was_written_in_parts_is_one_line_of_that_message(pods):
     assert terminated(made)["message"].strip("\n") == "    sys.exit(main())"
 
 
-def test_a_command_that_does_not_exist_is_named(pods, cluster):
+def test_a_command_that_does_not_exist_is_named(pods):
     made = pods.finish(pod(main={"command": ["no-such-trainer", "--fast"]}))
     assert (terminated(made)["reason"], terminated(made)["exitCode"]) == ("StartError", 128)
     assert 'exec: "no-such-trainer": executable file not found in $PATH' in terminated(made)["message"]
-    assert "no-such-trainer" in cluster.kubectl("get", "events", "--field-selector=reason=Failed")
+    pods.wait_for_event(made["metadata"]["name"], "Failed", "no-such-trainer")
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,28 @@ def test_without_a_specification_a_pod_has_its_own_name(pods):
     assert pods.logs(made).strip() == made["metadata"]["name"]
 
 
+def test_a_pod_has_the_resolver_and_the_name_that_it_asks_for(pods):
+    config = {"nameservers": ["192.0.2.53"], "searches": ["lab.example"], "options": [{"name": "rotate"}]}
+    asked = {"dnsPolicy": "None", "dnsConfig": config, "subdomain": "team", "setHostnameAsFQDN": True}
+    full = "anna.team.default.svc.cluster.local"
+    made = pods.output(pod("cat /etc/resolv.conf; hostname; head -1 /etc/hosts", hostname="anna", **asked))
+    assert made.splitlines() == [
+        "search lab.example",
+        "nameserver 192.0.2.53",
+        "options rotate",
+        full,
+        "# Kubernetes-managed hosts file.",
+    ]
+
+
+@pytest.mark.namespaces
+def test_names_of_the_machines_own_server_are_resolved_by_a_pod_that_leaves_the_cluster_out(pods):
+    script = (
+        "grep nameserver /etc/resolv.conf; getent hosts kubernetes.default.svc.cluster.local || echo none"
+    )
+    assert pods.output(pod(script, dnsPolicy="Default")).splitlines() == ["nameserver 10.244.255.254", "none"]
+
+
 def test_host_aliases_are_in_the_hosts_file(pods):
     aliases = [{"ip": "192.0.2.7", "hostnames": ["data.example", "data"]}]
     assert pods.output(pod("getent hosts data", hostAliases=aliases)).split()[0] == "192.0.2.7"

@@ -110,3 +110,41 @@ def test_a_container_that_never_ran_before_has_no_previous_output(pods, cluster)
     name = pods.running(pod("sleep 600"))["metadata"]["name"]
     with pytest.raises(AssertionError, match="previous terminated container"):
         cluster.kubectl("logs", "--previous", name)
+
+
+def rules(action, *codes):
+    return {
+        "restartPolicyRules": [{"action": action, "exitCodes": {"operator": "In", "values": list(codes)}}]
+    }
+
+
+def test_a_rule_restarts_a_container_of_a_pod_that_never_restarts(pods):
+    main = KEEP["main"] | {"restartPolicy": "Never"} | rules("Restart", 42)
+    made = pods.finish(pod(COUNT + "[ $n = 2 ] || exit 42", volumes=KEEP["volumes"], main=main))
+    assert (made["status"]["phase"], container(made)["restartCount"]) == ("Succeeded", 1)
+
+
+def test_a_rule_restarts_all_containers_of_a_pod_in_place(pods):
+    main = KEEP["main"] | {"restartPolicy": "Never"} | rules("RestartAllContainers", 42)
+    inits = [
+        init("prepare", "echo prepared >> /keep/log"),
+        init("beside", "echo beside >> /keep/log; exec sleep 600", restartPolicy="Always"),
+    ]
+    script = COUNT + "sleep 1; [ $n = 2 ] || exit 42; cat /keep/log"
+    asked = pod(script, volumes=KEEP["volumes"], main=main, initContainers=inits)
+    other = init("other", "echo other >> /keep/log; sleep 3")
+    asked["spec"]["containers"].append(other)
+    name = pods.create(asked)
+    restarting = pods.until(name, lambda pod: condition(pod, "AllContainersRestarting") == "True")
+    assert restarting["status"]["phase"] == "Running"
+    made = pods.until(name, lambda pod: pod["status"]["phase"] in ("Succeeded", "Failed"))
+    assert sorted(pods.logs(made).split()[2:]) == sorted(2 * ["prepared", "beside", "other"])
+    counts = {each: container(made, each)["restartCount"] for each in ("main", "other", "prepare", "beside")}
+    assert set(counts.values()) == {1}, counts
+    assert condition(made, "AllContainersRestarting") == "False"
+    assert restarting["status"]["podIP"] == made["status"]["podIP"]
+
+
+def condition(pod, kind):
+    found = {each["type"]: each["status"] for each in pod["status"].get("conditions") or []}
+    return found.get(kind)

@@ -16,6 +16,8 @@ from soak.footprint import Footprint
 from . import restrictions
 from .clusters import PATIENCE, Pods, Refused, localkube, pod, python, running_cluster, state
 from .terminals import Terminal
+from .test_network_policies import policy
+from .test_pods_host_network import NODES, SERVE, ask, ports_of, service
 from .unprivileged import enter_as_nobody, nobodys
 
 pytestmark = pytest.mark.skipif(
@@ -147,6 +149,18 @@ def test_containers_share_their_processes_where_their_pod_asks_for_it(pods):
 def test_a_probe_runs_a_command_in_a_container(pods):
     probe = {"exec": {"command": ["test", "-e", "/tmp/up"]}, "periodSeconds": 1}
     pods.running(pod("touch /tmp/up; sleep 600", main={"readinessProbe": probe}))
+
+
+def test_networks_of_nodes_and_policies_are_the_users_own(cluster, pods):
+    with service(cluster, type="NodePort") as name:
+        main = python(SERVE) | {"args": ["8080", "web"], "readinessProbe": {"tcpSocket": {"port": 8080}}}
+        made = pods.running(pod(main=main, labels={"app": name}))
+        at = f"tcp:{made['status']['podIP']}:8080"
+        words = [at, f"tcp:{name}:80", f"tcp:{NODES[1]}:{ports_of(cluster, name)['tcp'].node_port}"]
+        assert ask(pods, *words) == ["web"] * 3
+        assert ask(pods, at, hostNetwork=True) == ["web"]
+        with policy(cluster, podSelector={"matchLabels": {"app": name}}):
+            assert ask(pods, *(f"!{word}" for word in words)) == ["nothing"] * 3
 
 
 def test_deleting_leaves_nothing_even_after_the_supervisor_was_killed(home, cluster):

@@ -295,7 +295,7 @@ def test_mounts_bind_outer_directories_first(tmp_path):
     assert mounts(container, ready, environment={"RANK": "3"}) == [
         MountSpec("/data", source=str(tmp_path / "data"), options=("ro",)),
         MountSpec("/data/runs", source=f"{tmp_path}/data/runs/3", options=("nosymlinks",)),
-        MountSpec("/etc/train.py", source=str(tmp_path / "train.py"), options=("ro", "nosymlinks")),
+        MountSpec("/etc/train.py", source=str(tmp_path / "train.py"), options=("ro", "rro", "nosymlinks")),
     ]
 
 

@@ -7,6 +7,7 @@ Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-te
 """
 
 import asyncio
+import re
 import signal
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
@@ -17,6 +18,16 @@ from localkube.kubelet.status.restart_policy import is_sidecar
 # What is left at least after hooks and waiting have used up the time, as in the kubelet.
 LEAST_SECONDS = 2.0
 Kill = Callable[[Process, int], Awaitable[None]]
+
+
+def signal_number(name: str) -> int:
+    """The number of a stop signal, such as ``SIGQUIT`` or ``3``; SIGTERM for none."""
+    if name.isdigit():
+        return int(name)
+    full = name.upper() if name.upper().startswith("SIG") else f"SIG{name.upper()}"
+    if match := re.fullmatch(r"SIGRT(MIN|MAX)([+-]\d+)?", full):
+        return int(getattr(signal, f"SIGRT{match[1]}")) + int(match[2] or 0)
+    return int(getattr(signal, full, signal.SIGTERM))
 
 
 def waits_for(pod: Mapping[str, Any], name: str) -> list[str]:
@@ -42,13 +53,15 @@ async def end(
     kill: Kill,
     hook: Callable[[], Awaitable[None]] | None = None,
     after: Iterable[Process] = (),
+    stop_signal: int = signal.SIGTERM,
 ) -> None:
-    """End a container: its hook, its turn, SIGTERM, and after the rest of ``grace`` SIGKILL.
+    """End a container: its hook, its turn, its stop signal, and after the rest of ``grace`` SIGKILL.
 
     Args:
         grace: Seconds; without any it is killed.
         hook: Its preStop hook.
         after: Those that it waits for.
+        stop_signal: The signal that asks it to end.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + grace
@@ -60,7 +73,7 @@ async def end(
     if grace > 0 and process.running:
         if hook or others:
             deadline = max(deadline, loop.time() + LEAST_SECONDS)
-        await kill(process, signal.SIGTERM)
+        await kill(process, stop_signal)
     await end_by(process, deadline, kill=kill)
 
 

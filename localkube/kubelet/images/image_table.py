@@ -1,15 +1,14 @@
 """Stand-ins for container images: the host's file system, and for known images their entry point.
 
-Images are not pulled. ``images.toml`` is the table; here is how an image finds its entry, and how Kubernetes
-combines a container's command with the entry's. A container that names its command runs it on any image; one
-that does not needs an entry, because nothing else knows what the image would have run.
+``images.toml`` is the table; here is how an image finds its entry. A container that names its command runs it
+on any image; one that does not needs an entry, because nothing else knows what the image would have run.
 
 Pure. Where the programs of the table lie on this machine is in ``image_programs.py``.
 """
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
@@ -17,6 +16,8 @@ from importlib import resources
 from typing import Any
 
 WORKING_DIRECTORY = "/workspace"
+# How images are obtained: never pulled, always, or unless a stand-in is preferred or no registry answers.
+STAND_IN, PULL, AUTO = IMAGE_MODES = "stand-in", "pull", "auto"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class StandIn:
     hub_tags: str = ""
     hub_example: str = ""
     cannot: str = ""
+    preferred: bool = False
     known: bool = True
 
     def fits(self, repository: str, tag: str) -> bool:
@@ -90,27 +92,6 @@ def stand_in(image: str) -> StandIn:
     """
     repository, tag = split(image)
     return next((entry for entry in table() if entry.fits(repository, tag)), UNKNOWN)
-
-
-def command_line(container: Mapping[str, Any], program: Sequence[str] = ()) -> list[str] | None:
-    """Combine command and arguments with the image's entry point as Kubernetes does; None if it is not known.
-
-    Source: https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/
-
-    Args:
-        program: The command of the image's program on this machine, which replaces the image's word for it.
-    """
-    image = stand_in(container["image"])
-    command, arguments = container.get("command"), container.get("args")
-    if command:
-        line = [*command, *(arguments or [])]
-    elif arguments:
-        line = [*image.entrypoint, *arguments] if image.known else None
-    else:
-        line = [*image.entrypoint, *image.arguments]
-    if line and line[0] in image.provides:
-        line = [*program, *line[1:]]
-    return line or None
 
 
 def missing_tag(image: str) -> str:

@@ -1,71 +1,50 @@
 """Virtual nodes: their Node objects, leases, pod addresses and GPUs.
 
-Kubernetes renews a lease every 10 s and calls a node NotReady after 50 s. Here it is 3 s and 16 s
+Kubernetes renews a lease every 10 s and calls a node NotReady after 50 s. Here it is 5 s and 16 s
 (``controlplane/components.py``), so that a lesson that stops a node does not have to wait.
 """
 
 import asyncio
+import contextlib
 import logging
 import platform
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, ApiError, Informer
+from localkube.kubelet.nodes.node_settings import NodeSettings
+from localkube.kubelet.plugins.device_manager import DeviceManager
+from localkube.kubelet.plugins.node_directory import NodeDirectory
+from localkube.kubelet.pods.runtime_class import HANDLERS
 from localkube.kubelet.resources.allocation import Allocations
 from localkube.runtime.client import RuntimeCallError
 
+HANDLER_FEATURES = {"recursiveReadOnlyMounts": True, "userNamespaces": True}
+# Volumes of CSI drivers are attached by the controller manager.
+ANNOTATIONS = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 KUBELET_PORT = 10250
-MAX_PODS = 250
-# With it the API server passes the WebSockets of exec, attach and port-forward on as they are.
-DECLARED_FEATURE = "ExtendWebSocketsToKubelet"
-
-
-@dataclass(frozen=True)
-class NodeSettings:
-    """One node: ``cpus`` in cores, ``memory`` in bytes.
-
-    ``external_address`` is its address outside the cluster's network, if it has one.
-    """
-
-    name: str
-    index: int
-    cpus: float
-    memory: int
-    storage: int
-    gpus: int = 0
-    gpu_devices: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    external_address: str = ""
-
-    @property
-    def address(self) -> str:
-        return f"10.244.254.{self.index + 1}"
-
-    @property
-    def first_core(self) -> int:
-        """Where its cores begin among the machine's, so that nodes differ."""
-        return int(self.index * self.cpus)
-
-    def allocatable(self) -> dict[str, str]:
-        """The node's allocatable resources."""
-        quantities = {
-            "cpu": f"{round(self.cpus * 1000)}m",
-            "memory": f"{self.memory // 1024}Ki",
-            "ephemeral-storage": f"{self.storage // 1024}Ki",
-            "pods": str(MAX_PODS),
-        }
-        return quantities | ({"nvidia.com/gpu": str(self.gpus)} if self.gpus else {})
+# With the first the API server passes the WebSockets of exec, attach and port-forward on as they are; the
+# scheduler sends pods whose rules need the second.
+DECLARED_FEATURES = ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"]
 
 
 class NodePool:
-    """The pod addresses and GPU devices of a node."""
+    """The pods, pod addresses and GPU devices of a node."""
 
-    def __init__(self, settings: NodeSettings) -> None:
+    def __init__(self, settings: NodeSettings, *, directory: Path = Path("/nonexistent")) -> None:  # noqa: B008
         self.settings = settings
+        self.directory = NodeDirectory(directory / settings.name)
+        self.devices = DeviceManager(self.directory, changed=self._devices_changed)
+        self.drivers: Any = None
+        # Its pods are being terminated, and it admits no others.
+        self.shutting_down = False
+        # Set when the node's status has news.
+        self.news = asyncio.Event()
+        self._pods: dict[str, tuple[Mapping[str, Any], Callable[[], None]]] = {}
         self._addresses: dict[str, str] = {}
-        self._devices: dict[str, list[str]] = {}
+        self._gpus: dict[str, list[str]] = {}
         self._next = 2
         self.allocations = Allocations(settings.allocatable())
 
@@ -77,7 +56,7 @@ class NodePool:
         """
         if uid not in self._addresses:
             taken = set(self._addresses.values())
-            prefix = f"10.244.{self.settings.index + 1}."
+            prefix = self.settings.pods
             # In turn, because the kernel takes a moment to free the interface of a pod that has just gone.
             order = [*range(self._next, 255), *range(2, self._next)]
             free = next((prefix + str(last) for last in order if prefix + str(last) not in taken), None)
@@ -89,22 +68,41 @@ class NodePool:
             self._next = max(2, int(self._addresses[uid].rsplit(".", 1)[1]) % 254 + 1)
         return self._addresses[uid]
 
-    def devices(self, uid: str, container: str, count: int) -> list[str] | None:
-        """Allocate a container's real GPUs; None when the node only declares GPUs."""
-        if not self.settings.gpu_devices:
+    def gpus(self, uid: str, container: str, count: int) -> list[str] | None:
+        """Allocate a container's real GPUs; None when the node only declares GPUs, or a plugin has them."""
+        if not self.settings.gpu_devices or self.devices.has("nvidia.com/gpu"):
             return None
         key = f"{uid}/{container}"
-        if key not in self._devices:
-            taken = {device for devices in self._devices.values() for device in devices}
+        if key not in self._gpus:
+            taken = {device for devices in self._gpus.values() for device in devices}
             free = [device for device in self.settings.gpu_devices if device not in taken]
-            self._devices[key] = free[:count]
-        return self._devices[key]
+            self._gpus[key] = free[:count]
+        return self._gpus[key]
+
+    def add(self, pod: Mapping[str, Any], *, report: Callable[[], None] = lambda: None) -> None:
+        """Count a pod among those that the node has; ``report`` is called with news of its devices."""
+        self._pods[pod["metadata"]["uid"]] = pod, report
+
+    def _devices_changed(self) -> None:
+        self.news.set()
+        for uid, (_, report) in list(self._pods.items()):
+            if self.devices.uses(uid):
+                report()
+
+    def others(self, uid: str) -> list[Mapping[str, Any]]:
+        """List the pods that the node has beside one."""
+        return [pod for other, (pod, _) in self._pods.items() if other != uid]
+
+    def remove(self, uid: str) -> None:
+        """Give back what a pod was allocated of the node's resources and ports."""
+        self._pods.pop(uid, None)
+        self.allocations.release(uid)
 
     def release(self, uid: str) -> None:
-        self.allocations.release(uid)
+        self.remove(uid)
         self._addresses.pop(uid, None)
-        for key in [key for key in self._devices if key.startswith(uid + "/")]:
-            del self._devices[key]
+        for key in [key for key in self._gpus if key.startswith(uid + "/")]:
+            del self._gpus[key]
 
 
 def node_object(settings: NodeSettings, *, version: str, pressure: Collection[str] = ()) -> dict[str, Any]:
@@ -117,13 +115,13 @@ def node_object(settings: NodeSettings, *, version: str, pressure: Collection[st
         ),
         "node.kubernetes.io/instance-type": "local",
         "topology.kubernetes.io/region": "local",
-        "topology.kubernetes.io/zone": f"local-{'abc'[settings.index % 3]}",
+        "topology.kubernetes.io/zone": settings.zone,
         **settings.labels,
     }
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": settings.name, "labels": labels},
+        "metadata": {"name": settings.name, "labels": labels, "annotations": ANNOTATIONS},
         "spec": {
             "podCIDR": f"10.244.{settings.index + 1}.0/24",
             "providerID": f"trainyard://{settings.name}",
@@ -137,12 +135,16 @@ def node_status(
     *,
     version: str,
     pressure: Collection[str] = (),
+    devices: DeviceManager | None = None,
+    shutting_down: bool = False,
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Compute the status of a node.
 
     Args:
         pressure: The conditions of pressure that hold.
+        devices: Of its plugins.
+        shutting_down: Its pods are being terminated.
         before: The node as it is known; transition times are kept from there.
     """
     now = rfc3339()
@@ -150,9 +152,10 @@ def node_status(
         _condition(kind, "True" if kind in pressure else "False", *PRESSURE[kind][kind in pressure], now)
         for kind in PRESSURE
     ]
-    conditions.append(
-        _condition("Ready", "True", "KubeletReady", "the kubelet runs containers as processes", now)
-    )
+    ready = ("True", "KubeletReady", "the kubelet runs containers as processes")
+    if shutting_down:
+        ready = ("False", "KubeletNotReady", "node is shutting down")
+    conditions.append(_condition("Ready", *ready, now))
     known = {each["type"]: each for each in ((before or {}).get("status") or {}).get("conditions") or []}
     for each in conditions:
         last = known.get(each["type"], {})
@@ -165,11 +168,13 @@ def node_status(
             *(external if settings.external_address else []),
             {"type": "Hostname", "address": settings.name},
         ],
-        "capacity": settings.allocatable(),
-        "allocatable": settings.allocatable(),
+        "capacity": settings.allocatable() | (devices.quantities(healthy=False) if devices else {}),
+        "allocatable": settings.allocatable() | (devices.quantities(healthy=True) if devices else {}),
         "conditions": conditions,
         "daemonEndpoints": {"kubeletEndpoint": {"Port": KUBELET_PORT}},
-        "declaredFeatures": [DECLARED_FEATURE],
+        "declaredFeatures": DECLARED_FEATURES,
+        "features": {"supplementalGroupsPolicy": True},
+        "runtimeHandlers": [{"name": name, "features": HANDLER_FEATURES} for name in ("", *HANDLERS)],
         "nodeInfo": {
             "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(
                 platform.machine(), platform.machine()
@@ -234,7 +239,7 @@ def _read(path: str) -> str:
 log = logging.getLogger(__name__)
 
 # As the kubelet: four renewals in the time that a lease lasts.
-LEASE_SECONDS, RENEW_SECONDS, STATUS_SECONDS = 12, 3, 300
+LEASE_SECONDS, RENEW_SECONDS, STATUS_SECONDS = 20, 5, 300
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
@@ -249,21 +254,26 @@ async def register_node(
         if error.status != 409:
             raise
         path = f"/api/v1/nodes/{settings.name}"
-        known = await api.patch(path, {"metadata": {"labels": node["metadata"]["labels"]}})
+        metadata = {name: node["metadata"][name] for name in ("labels", "annotations")}
+        known = await api.patch(path, {"metadata": metadata})
         status = node_status(settings, version=version, pressure=pressure, before=known)
+        for kind in ("capacity", "allocatable"):
+            # Plugins have to register again, and until then nobody should be sent here for their devices.
+            left = [name for name in (known.get("status") or {}).get(kind) or {} if "/" in name]
+            status[kind] = dict.fromkeys(left, "0") | status[kind]
         await api.patch(path + "/status", {"status": status})
 
 
 async def keep_alive(
     api: Api,
-    settings: NodeSettings,
+    pool: NodePool,
     *,
     version: str,
     seen: Informer,
     pressure: Callable[[], Collection[str]] = tuple,
     changed: Callable[[str], None] = lambda reason: None,
 ) -> None:
-    """Renew the node's lease and status, for ever.
+    """Renew the node's lease and status, for ever; news of its pool are reported at once.
 
     The status is sent early for a node that is not Ready: after the machine has slept, the node controller
     calls the node unreachable until its next status.
@@ -273,14 +283,22 @@ async def keep_alive(
         pressure: Returns the conditions of pressure that hold; each change is reported with the next beat.
         changed: Called with the reason of an Event for each of them that begins or ends.
     """
-    beats, told = 0, set(pressure())
+    settings, beats, told = pool.settings, 0, set(pressure())
     while True:
         try:
             await renew(api, settings.name, seconds=LEASE_SECONDS)
             node, now = seen.store.get(("", settings.name), {}), set(pressure())
             due = not is_ready(node) or beats % (STATUS_SECONDS // RENEW_SECONDS) == 0
-            if now != told or (beats and due):
-                status = node_status(settings, version=version, pressure=now, before=node)
+            if now != told or pool.news.is_set() or (beats and due):
+                pool.news.clear()
+                status = node_status(
+                    settings,
+                    version=version,
+                    pressure=now,
+                    devices=pool.devices,
+                    shutting_down=pool.shutting_down,
+                    before=node,
+                )
                 await api.patch(f"/api/v1/nodes/{settings.name}/status", {"status": status})
             for kind in now ^ told:
                 changed(PRESSURE[kind][kind in now][0].replace("Kubelet", "Node", 1))
@@ -288,7 +306,10 @@ async def keep_alive(
             beats += 1
         except ApiError as error:
             log.warning("heartbeat of %s: %s", settings.name, error)
-        await asyncio.sleep(RENEW_SECONDS)
+            pool.news.set()
+            await asyncio.sleep(RENEW_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(pool.news.wait(), RENEW_SECONDS)
 
 
 async def renew(api: Api, node: str, *, seconds: int) -> None:

@@ -1,22 +1,30 @@
-"""Faults of virtual nodes: each can be stopped and started, isolated from the network and reconnected.
+"""Faults of virtual nodes: each can be stopped or shut down and started, isolated and reconnected.
 
 What cannot be written down, as on a full disk, is not done: the next kubelet would not know of it.
-A stopped node runs nothing. An isolated one keeps its pods running: they are moved to a bridge of their own,
-and the node's requests to the API fail.
+A stopped node runs nothing; one that is shut down first ends its pods, ordinary ones before critical ones.
+An isolated one keeps its pods running: they are moved to a bridge of their own, and the node's requests to
+the API fail.
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping
 
 from localkube.errors import LocalClusterError
 from localkube.kubelet.nodes.virtual_node import ISOLATED, RUNNING, STOPPED, NodeStates, VirtualNode
 from localkube.kubelet.pods.pod_manager import PodManager
+from localkube.kubelet.resources.pressure import is_critical
 from localkube.paths import unwritable
 from localkube.runtime.client import RuntimeCallError, RuntimeClient
 
+log = logging.getLogger(__name__)
+
+# Of a node that shuts down: for all pods, then for critical ones; and for what they report.
+GRACE_SECONDS, CRITICAL_SECONDS, REPORT_SECONDS = 30.0, 10.0, 5.0
+
 
 class NodeFaults:
-    """Runs ``stop``, ``start``, ``isolate`` and ``reconnect``, one at a time."""
+    """Runs ``stop``, ``shutdown``, ``start``, ``isolate`` and ``reconnect``, one at a time."""
 
     def __init__(
         self, nodes: Mapping[str, VirtualNode], *, states: NodeStates, client: RuntimeClient, pods: PodManager
@@ -45,6 +53,7 @@ class NodeFaults:
             )
         verbs = {
             "stop": self._stop,
+            "shutdown": self._shut_down,
             "start": self._start,
             "isolate": self._isolate,
             "reconnect": self._reconnect,
@@ -67,6 +76,26 @@ class NodeFaults:
         node.disconnect(STOPPED)
         await self._client.call("unplug", **node.network_place())
         await self._pods.kill_all(node)
+
+    async def _shut_down(self, node: VirtualNode) -> None:
+        """Terminate a node's pods as a kubelet does when its machine shuts down, and stop the node."""
+        if node.state == RUNNING:
+            node.pool.shutting_down = True
+            node.pool.news.set()
+            try:
+                for critical, seconds in ((False, GRACE_SECONDS), (True, CRITICAL_SECONDS)):
+                    workers = [
+                        each
+                        for each in self._pods.workers()
+                        if each.pool is node.pool and is_critical(each.pod) == critical and not each.finished
+                    ]
+                    ends = (each.terminate(grace=seconds) for each in workers)
+                    await asyncio.wait_for(asyncio.gather(*ends), seconds + REPORT_SECONDS)
+            except TimeoutError:
+                log.warning("%s is stopped before all of its pods have ended", node.name)
+            finally:
+                node.pool.shutting_down = False
+        await self._stop(node)
 
     async def _start(self, node: VirtualNode) -> None:
         if node.state == ISOLATED:

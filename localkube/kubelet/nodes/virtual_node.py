@@ -8,7 +8,9 @@ from pathlib import Path
 
 from localkube.api_client import ApiError, NodeApi
 from localkube.kubelet.events import EventRecorder
-from localkube.kubelet.nodes.node import NodePool, NodeSettings, keep_alive, register_node
+from localkube.kubelet.nodes.node import NodePool, keep_alive, register_node
+from localkube.kubelet.nodes.node_settings import NodeSettings
+from localkube.kubelet.plugins.csi import CsiDrivers
 from localkube.kubelet.pods.context import Runtime
 from localkube.paths import write_private
 from localkube.tasks import start_task
@@ -31,12 +33,21 @@ class VirtualNode:
 
     def __init__(self, settings: NodeSettings, *, runtime: Runtime, state: str) -> None:
         self.settings = settings
-        self.pool = NodePool(settings)
+        self.pool = NodePool(settings, directory=runtime.node_directories)
         self.state = state
         self.api = NodeApi(runtime.api)
         self.api.silent = state != RUNNING
-        self.runtime = replace(runtime, api=self.api, events=EventRecorder(self.api))
+        events = EventRecorder(self.api, give_way=runtime.starting.give_way)
+        self.runtime = replace(runtime, api=self.api, events=events)
+        self.pool.drivers = runtime.volumes.drivers[self.name] = CsiDrivers(
+            self.name,
+            self.pool.directory,
+            api=self.api,
+            client=runtime.client,
+            secret=runtime.objects.secret,
+        )
         self._heartbeat: asyncio.Task | None = None
+        runtime.images.recorders[self.name] = self.runtime.events
         start_task(self.runtime.events.run(), name=f"events {self.name}", critical=True)
 
     @property
@@ -47,10 +58,14 @@ class VirtualNode:
     def is_reachable(self) -> bool:
         return self.state == RUNNING
 
+    def has_address(self, address: str) -> bool:
+        """Check whether an address is one of its pods', which may have its own."""
+        return address == self.settings.address or address.startswith(self.prefix)
+
     @property
     def prefix(self) -> str:
         """The common prefix of its pods' addresses."""
-        return f"10.244.{self.settings.index + 1}."
+        return self.settings.pods
 
     async def register(self) -> None:
         """Register it, once the API server responds."""
@@ -77,7 +92,7 @@ class VirtualNode:
     def start_heartbeat(self) -> None:
         work = keep_alive(
             self.api,
-            self.settings,
+            self.pool,
             version=self.runtime.version,
             seen=self.runtime.nodes,
             pressure=lambda: self.runtime.pressure.conditions,

@@ -6,11 +6,14 @@ Everything that a container's start depends on comes together in ``start_request
 
 import math
 import os
+import stat
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from localkube.kubelet.containers import security_context
 from localkube.kubelet.containers.environment import (
     ConfigError,
     container_environment,
@@ -18,13 +21,14 @@ from localkube.kubelet.containers.environment import (
     references,
     service_environment,
 )
-from localkube.kubelet.images.image_programs import Program
-from localkube.kubelet.images.image_table import command_line, stand_in
+from localkube.kubelet.images.container_image import ResolvedImage
 from localkube.kubelet.nodes.node import NodePool
+from localkube.kubelet.plugins.device_manager import DeviceGrant
+from localkube.kubelet.plugins.rpc import PluginError
+from localkube.kubelet.pods import network_files
 from localkube.kubelet.pods.context import Runtime
-from localkube.kubelet.pods.image_pull import pull
 from localkube.kubelet.quantity import parse
-from localkube.kubelet.status.container_state import ContainerRecord
+from localkube.kubelet.volumes import host_path
 from localkube.kubelet.volumes.volume_manager import MountedVolume, mounts
 from localkube.runtime.container_spec import (
     SCRATCH,
@@ -36,9 +40,9 @@ from localkube.runtime.container_spec import (
     ProcessSpec,
     RootSpec,
     StartRequest,
+    UserSpec,
 )
-from localkube.runtime.forkserver.command import plan
-from localkube.runtime.syscalls import CAPABILITIES
+from localkube.runtime.forkserver.command import ForkPlan, cold_command, plan
 
 WARM_ANNOTATION = "trainyard/warm-start"
 TERMINATION_PATH = "/dev/termination-log"
@@ -58,15 +62,13 @@ async def start_request(
     address: str,
     volumes: Mapping[str, MountedVolume],
     restart: int,
-    previous: ContainerRecord | None,
     target: str = "",
-) -> StartRequest:
+) -> tuple[StartRequest, ResolvedImage]:
     """Build the request that starts a container of a pod whose sandbox and volumes are ready.
 
     Args:
         pool: The node's addresses and devices.
         restart: The number of this start, from 0.
-        previous: Its record so far, for the back-off of its image.
         target: The running container whose processes it shares.
 
     Raises:
@@ -74,37 +76,97 @@ async def start_request(
         VolumeError: A volume cannot be mounted as it says.
         ApiError: The API server did not answer.
     """
-    meta, uid, name = pod["metadata"], pod["metadata"]["uid"], container["name"]
-    hostname = pod["spec"].get("hostname") or meta["name"][:63]
-    program = pull(runtime, pod, container, previous)
-    argv = _argv(container, program)
-    environment = await _environment(runtime, pod, container, pool, address, hostname, program)
-    process = _process(container, argv, environment)
+    uid, name = pod["metadata"]["uid"], container["name"]
+    hostname, _ = network_files.hostname(pod, node=pool.settings.name)
+    layer = runtime.writable_layer(uid, name, restart)
+    image = await runtime.images.get(pod, container, used_by=layer)
+    grant = await _devices(pool, pod, container)
+    user = _user(runtime, pod, container, image)
+    environment = await _environment(runtime, pod, container, pool, address, hostname, image, user)
+    environment = {**grant.env, **environment}
+    process, fork_plan = _warm_start(
+        runtime, pod, container, image, process=_process(container, image, environment, user)
+    )
+    plain = None
+    own = _image_mounts if image.layers else _host_mounts
     spec = ContainerSpec(
         process=process,
-        root=RootSpec(readonly=bool((container.get("securityContext") or {}).get("readOnlyRootFilesystem"))),
+        root=_root(runtime, uid, container, image, layer),
         mounts=(
-            *_writable_mounts(runtime, uid, runtime.writable_layer(uid, name, restart)),
-            *root_mounts(runtime.environment, runtime.covered),
+            *own(runtime, uid, layer),
             *_network_mounts(runtime, uid),
             *mounts(container, volumes, environment=environment, private=runtime.hide),
+            *_device_mounts(runtime, pool, grant),
             _termination_mount(runtime, uid, container, restart),
         ),
         hostname=hostname,
         linux=_linux(runtime, pod, container, pool, identity=f"{uid}.{name}.{restart}", target=target),
     )
-    fork_plan = plain = None
-    if runtime.forkserver and (meta.get("annotations") or {}).get(WARM_ANNOTATION) != "false":
-        fork_plan = plan(process.args, environment, python=sys.executable, path=environment.get("PATH", ""))
     if runtime.plain:
         spec, plain = runtime.plain.adapt(
             spec,
             directory=runtime.pods / uid / "plain" / f"{name}.{restart}",
             address=address,
-            namespace=meta["namespace"],
+            namespace=pod["metadata"]["namespace"],
             warn=lambda text: runtime.events.record(pod, "UnsupportedFields", text, warning=True),
         )
-    return StartRequest(spec, bool(container.get("stdin")), fork_plan, plain, target)
+    return StartRequest(spec, bool(container.get("stdin")), fork_plan, plain, target), image
+
+
+def _user(
+    runtime: Runtime, pod: Mapping[str, Any], container: Mapping[str, Any], image: ResolvedImage
+) -> UserSpec:
+    if not image.program:
+        return security_context.user(pod, container, image_user=image.user, read=image.read)
+    # What stands in for an image's program is in the user's cache, which nobody else may enter.
+    if not runtime.plain and security_context.effective(pod, container, "runAsUser"):
+        message = f'runAsUser has no effect: the program that stands in for image "{image.name}" runs as root'
+        runtime.events.record(pod, "UnsupportedFields", message, warning=True)
+    return UserSpec()
+
+
+def _warm_start(
+    runtime: Runtime,
+    pod: Mapping[str, Any],
+    container: Mapping[str, Any],
+    image: ResolvedImage,
+    *,
+    process: ProcessSpec,
+) -> tuple[ProcessSpec, ForkPlan | None]:
+    """Plan how the forkserver can start a container, and the command for the case that it does not."""
+    environment = process.environment
+    if image.layers or process.terminal:
+        return process, None
+    found = plan(process.args, environment, python=sys.executable, path=environment.get("PATH", ""))
+    if found is None:
+        return process, None
+    volumes_at = [each["mountPath"] for each in container.get("volumeMounts") or ()]
+    process = replace(process, args=tuple(cold_command(found, mounts=volumes_at)))
+    may_be_warm = (pod["metadata"].get("annotations") or {}).get(WARM_ANNOTATION) != "false"
+    return process, found if runtime.forkserver and may_be_warm else None
+
+
+async def _devices(pool: NodePool, pod: Mapping[str, Any], container: Mapping[str, Any]) -> DeviceGrant:
+    try:
+        return await pool.devices.grant(pod, container)
+    except PluginError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _device_mounts(runtime: Runtime, pool: NodePool, grant: DeviceGrant) -> Iterable[MountSpec]:
+    """Make the mounts that a plugin asks for; it may have no more of the machine than a hostPath."""
+    for destination, path, readonly in grant.mounts:
+        own = pool.directory.resolve(path)
+        try:
+            place = host_path.checked(str(own or path), "")
+            if not own:
+                host_path.refuse_private(place, runtime.hide)
+        except (OSError, host_path.HostPathError) as error:
+            raise ConfigError(f"device mount {path}: {error}", reason="CreateContainerError") from error
+        options = ["ro"] if readonly else []
+        options += ["idmap"] if runtime.ids.idmap else []
+        options += [] if own else ["masked"]
+        yield MountSpec(destination, source=str(place), options=tuple(options))
 
 
 def _linux(
@@ -118,7 +180,7 @@ def _linux(
 ) -> LinuxSpec:
     first_core = pool.settings.first_core
     groups, cores = runtime.limits.apply(container, identity=identity, first_core=first_core, pod=pod)
-    shares = target or pod["spec"].get("shareProcessNamespace")
+    shares = target or pod["spec"].get("shareProcessNamespace") or "pid" in runtime.shared_with_node(pod)
     return LinuxSpec(
         namespaces=("mount",) if shares else ("mount", "pid"),
         id_mapping=runtime.ids.of(pod["metadata"]["uid"]),
@@ -126,30 +188,45 @@ def _linux(
         resources=LinuxResources(LinuxCpu(",".join(map(str, cores)))),
         cgroups_path=tuple(groups),
         masked_paths=runtime.hide,
-        seccomp=runtime.seccomp,
+        seccomp="" if (container.get("securityContext") or {}).get("privileged") else runtime.seccomp,
     )
 
 
-def _argv(container: Mapping[str, Any], program: Program) -> list[str]:
-    """The command of container and image, before the expansion of ``$(VAR)``."""
-    argv = command_line(container, program.argv)
+def _process(
+    container: Mapping[str, Any],
+    image: ResolvedImage,
+    environment: Mapping[str, str],
+    user: UserSpec,
+) -> ProcessSpec:
+    argv = image.command_line(container)
     if argv is None:
-        raise ConfigError(
-            f'image "{container["image"]}" is not known here, so nobody knows what it runs: '
-            "give the container a command",
-            reason="CreateContainerError",
-        )
-    return argv
-
-
-def _process(container: Mapping[str, Any], argv: list[str], environment: Mapping[str, str]) -> ProcessSpec:
+        raise ConfigError("no command specified", reason="CreateContainerError")
     return ProcessSpec(
         args=tuple(expand(word, environment) for word in argv),
         env=tuple(f"{name}={value}" for name, value in environment.items()),
-        cwd=container.get("workingDir") or stand_in(container["image"]).directory,
+        cwd=container.get("workingDir") or image.directory,
         terminal=bool(container.get("tty")),
-        capabilities=tuple(CAPABILITIES),
+        capabilities=security_context.capabilities(container),
+        user=user,
+        # The host's own files give privileges to nobody in a container.
+        no_new_privileges=not image.layers or security_context.no_new_privileges(container),
     )
+
+
+def _root(
+    runtime: Runtime, uid: str, container: Mapping[str, Any], image: ResolvedImage, layer: Path
+) -> RootSpec:
+    readonly = bool((container.get("securityContext") or {}).get("readOnlyRootFilesystem"))
+    if not image.layers:
+        return RootSpec(readonly=readonly)
+    if image.copy:
+        return RootSpec(str(image.copy), readonly, own=True)
+    for name in ("upper", "work"):
+        (layer / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        runtime.ids.give(layer / name, uid)
+    # The writable layer's own mode is that of the root directory.
+    (layer / "upper").chmod(stat.S_IMODE((image.store / image.layers[-1]).stat().st_mode))
+    return RootSpec(str(image.store), readonly, image.layers, str(layer))
 
 
 async def _environment(
@@ -159,18 +236,19 @@ async def _environment(
     pool: NodePool,
     address: str,
     hostname: str,
-    program: Program,
+    image: ResolvedImage,
+    user: UserSpec,
 ) -> dict[str, str]:
     namespace, settings = pod["metadata"]["namespace"], pool.settings
     configmaps, secrets = references(pod)
-    base = {
-        "PATH": ":".join(filter(None, (program.directory, os.path.dirname(sys.executable), SYSTEM_PATH))),
-        "HOME": HOME,
+    if image.layers:
+        base = {"HOME": security_context.home(user.uid, image.read)}
+    else:
+        base = _host_environment(container, settings.cpus, image)
+    base |= {
         "HOSTNAME": hostname,
-        "LANG": "C.UTF-8",
         **({"TERM": "xterm"} if container.get("tty") else {}),
-        **dict.fromkeys(THREAD_VARIABLES, str(_threads(container, settings.cpus))),
-        **stand_in(container["image"]).env,
+        **(image.env or {}),
         **_gpus(pod, container, pool),
     }
     node = {"status": {"allocatable": settings.allocatable()}}
@@ -185,6 +263,17 @@ async def _environment(
         pod_ips=[address],
         host_ips=[settings.address],
     )
+
+
+def _host_environment(container: Mapping[str, Any], node_cpus: float, image: ResolvedImage) -> dict[str, str]:
+    """The variables of a container that runs on the host's file system."""
+    places = (image.program_directory, os.path.dirname(sys.executable), SYSTEM_PATH)
+    return {
+        "PATH": ":".join(filter(None, places)),
+        "HOME": HOME,
+        "LANG": "C.UTF-8",
+        **dict.fromkeys(THREAD_VARIABLES, str(_threads(container, node_cpus))),
+    }
 
 
 async def _existing(
@@ -203,7 +292,7 @@ def _threads(container: Mapping[str, Any], node_cpus: float) -> int:
 def _gpus(pod: Mapping[str, Any], container: Mapping[str, Any], pool: NodePool) -> dict[str, str]:
     """Give a container the real GPUs that it asked for, and hide the others."""
     count = int((container.get("resources", {}).get("limits") or {}).get("nvidia.com/gpu", 0))
-    found = pool.devices(pod["metadata"]["uid"], container["name"], count)
+    found = pool.gpus(pod["metadata"]["uid"], container["name"], count)
     if found is None:
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(found), "NVIDIA_VISIBLE_DEVICES": ",".join(found) or "void"}
@@ -216,25 +305,29 @@ def devices() -> tuple[str, ...]:
 
 
 def root_mounts(environment: Iterable[str], covered: Iterable[str] = ()) -> list[MountSpec]:
-    """Every container's shared memory, and what it sees of the directories that are covered.
+    """What every container on the host's file system sees of the directories that are covered.
 
     Args:
         environment: Directories of the host; readable by the container even if they are closed to others.
         covered: Directories whose other content no container sees; none in plain mode.
     """
-    shared_memory = ("mode=1777", f"size={SHARED_MEMORY_BYTES}")
     scratch = tuple(directory + "/" for directory in SCRATCH)
     covered = [place for place in covered if not place.startswith(scratch)]
     environment = [place for place in environment if covered or place.startswith(scratch)]
     shown = [MountSpec(place, source=place, options=("ro", "idmap", "masked")) for place in environment]
     shown += [MountSpec(place, "tmpfs", options=("mode=755", "size=1m", "ro")) for place in covered]
-    return [
-        MountSpec("/dev/shm", "tmpfs", options=shared_memory),
-        *sorted(shown, key=lambda mount: mount.destination),
-    ]
+    return sorted(shown, key=lambda mount: mount.destination)
 
 
-def _writable_mounts(runtime: Runtime, uid: str, layer: Path) -> list[MountSpec]:
+def _shared_memory() -> MountSpec:
+    return MountSpec("/dev/shm", "tmpfs", options=("mode=1777", f"size={SHARED_MEMORY_BYTES}"))
+
+
+def _image_mounts(runtime: Runtime, uid: str, layer: Path) -> list[MountSpec]:
+    return [_shared_memory()]
+
+
+def _host_mounts(runtime: Runtime, uid: str, layer: Path) -> list[MountSpec]:
     """Make a container's own directories, empty for each run, on the disk that its pod's limit counts."""
     made = []
     for place in SCRATCH:
@@ -243,7 +336,7 @@ def _writable_mounts(runtime: Runtime, uid: str, layer: Path) -> list[MountSpec]
         directory.chmod(0o1777)
         runtime.ids.give(directory, uid)
         made.append(MountSpec(place, source=str(directory)))
-    return made
+    return [*made, _shared_memory(), *root_mounts(runtime.environment, runtime.covered)]
 
 
 def _network_mounts(runtime: Runtime, uid: str) -> list[MountSpec]:
@@ -258,5 +351,6 @@ def _termination_mount(runtime: Runtime, uid: str, container: Mapping[str, Any],
     path = runtime.termination_path(uid, container["name"], restart)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.touch()
+    path.chmod(0o666)  # for whichever user the container runs as
     runtime.ids.give(path, uid)
     return MountSpec(container.get("terminationMessagePath") or TERMINATION_PATH, source=str(path))

@@ -16,23 +16,26 @@ from localkube.api_client import ApiError
 from localkube.kubelet.containers import termination as stopping
 from localkube.kubelet.containers.environment import ConfigError
 from localkube.kubelet.containers.process import Process
+from localkube.kubelet.images.image_manager import IMAGE_BACK_OFF, IMAGE_REASONS
 from localkube.kubelet.pods.container_spec import start_request
-from localkube.kubelet.pods.image_pull import IMAGE_BACK_OFF, IMAGE_REASONS
 from localkube.kubelet.pods.resize import changed
 from localkube.kubelet.probes.handlers import HandlerError, ProbeResult, ProbeTarget
 from localkube.kubelet.probes.prober import Prober
 from localkube.kubelet.status import container_state as records
 from localkube.kubelet.status.container_state import EPHEMERAL, INIT, ContainerExit, ContainerRecord
 from localkube.kubelet.status.restart_policy import (
+    RESTART_ALL,
     backoff,
     container_should_restart,
     crashes,
     is_sidecar,
+    restart_action,
     restarts_after_probe,
     waiting_to_restart,
 )
 from localkube.kubelet.volumes.volume_manager import VolumeError
 from localkube.runtime.client import RuntimeCallError
+from localkube.runtime.container_spec import UserSpec
 from localkube.runtime.messages import close_all
 
 RETRY_SECONDS = 2.0
@@ -62,6 +65,7 @@ class ContainerWorker:
         # It is started again to get other resources, and does not run yet.
         self._resizing = False
         self._updated = asyncio.Event()
+        self._stop_signal = ""
 
     @property
     def process(self) -> Process | None:
@@ -83,14 +87,14 @@ class ContainerWorker:
                     # It was started while the others were asked to end.
                     await pod.kill(process, signal.SIGKILL)
                 result = await process.wait()
-                # Before the end is recorded: what is reported then already says whether it runs again.
-                await pod.runtime.remove_writable_layer(pod.uid, self.name, self.record.restart_count)
                 self._ended(result)
                 del pod.processes[self.name]
-                if not pod.processes:
-                    pod.quiet.set()
+                self._clear(self.record.restart_count)
             record = self.record
-            if record is None or pod.stopping.is_set():
+            if record is None or pod.stopping.is_set() or pod.restarting.is_set():
+                return
+            if record.state == "terminated" and self._restarts_all(record):
+                pod.restart_all()
                 return
             if record.state == "waiting":
                 await self._pause(RETRY_SECONDS)
@@ -98,6 +102,19 @@ class ContainerWorker:
                 await self._back_off(record)
             else:
                 return
+
+    def _clear(self, restart: int) -> None:
+        """Remove what a run that has ended wrote; its status and the next run do not wait for it."""
+        pod = self._pod
+        pod.clearing += 1
+
+        async def clear() -> None:
+            await pod.runtime.remove_writable_layer(pod.uid, self.name, restart)
+            pod.clearing -= 1
+            if not pod.processes and not pod.clearing:
+                pod.quiet.set()
+
+        pod.in_background(clear())
 
     async def begin(self) -> None:
         """Start it once, with its postStart hook, unless it runs or has ended for good."""
@@ -178,7 +195,19 @@ class ContainerWorker:
         self._event("Killing", message or f"Stopping container {self.name}")
         has_hook = (self.container.get("lifecycle") or {}).get("preStop")
         hook = self._pre_stop if has_hook else None
-        await stopping.end(process, grace=grace, kill=self._pod.kill, hook=hook, after=after or ())
+        wanted = (self.container.get("lifecycle") or {}).get("stopSignal") or self._stop_signal
+        await stopping.end(
+            process,
+            grace=grace,
+            kill=self._pod.kill,
+            hook=hook,
+            after=after or (),
+            stop_signal=stopping.signal_number(wanted),
+        )
+
+    def wake(self) -> None:
+        """End its back-off."""
+        self._updated.set()
 
     def abandon(self) -> None:
         """Stop its probes."""
@@ -194,10 +223,11 @@ class ContainerWorker:
         identity = f"{pod.uid}.{self.name}.{count}"
         self._replaced = False
         self._updated.clear()
-        pod.in_background(pod.runtime.remove_former_runs(pod.uid, self.name, count))
+        if count:
+            pod.in_background(pod.runtime.remove_former_runs(pod.uid, self.name, count))
         definition = _definition(self.container)
         try:
-            request = await start_request(
+            request, image = await start_request(
                 pod.runtime,
                 pod.pod,
                 self.container,
@@ -205,7 +235,6 @@ class ContainerWorker:
                 address=pod.address,
                 volumes=pod.volumes,
                 restart=count,
-                previous=self.record,
                 target=self._target_identity(),
             )
             entry, descriptors = await pod.runtime.client.call(
@@ -232,6 +261,8 @@ class ContainerWorker:
             self._event("Started", f"Container {self.name} started{how}")
             hook_done = await self._post_start(process)
             record = records.running(self.name, process.identity, process.started, count, last)
+            self._stop_signal = image.stop_signal
+            definition |= {"image_id": image.id, "user": _user(request.spec.process.user)}
             record = replace(record, started=False, ready=False, **definition)
             self._runs(record, process, hook_done=hook_done)
 
@@ -266,7 +297,15 @@ class ContainerWorker:
         record = replace(record, started=False, ready=False, **_definition(self.container))
         if known:
             flags = {"started": known.started, "ready": known.ready}
-            record = replace(record, **flags, image=known.image or record.image, resources=known.resources)
+            record = replace(
+                record,
+                **flags,
+                image=known.image or record.image,
+                image_id=known.image_id or record.image_id,
+                resources=known.resources,
+                user=known.user,
+            )
+        self._stop_signal = self._pod.runtime.images.stop_signal(record.image)
         self._runs(record, process, hook_done=True)
 
     def _runs(self, record: ContainerRecord, process: Process, *, hook_done: bool) -> None:
@@ -360,6 +399,9 @@ class ContainerWorker:
         pod.records[self.name] = records.ended(record, result, message=message, out_of_memory=over)
         pod.report(ended=record.container_id)
 
+    def _restarts_all(self, record: ContainerRecord) -> bool:
+        return not self._replaced and restart_action(self.container, record.exit_code) == RESTART_ALL
+
     def _restarts(self, record: ContainerRecord) -> bool:
         if self._ephemeral:
             return False
@@ -406,6 +448,13 @@ class ContainerWorker:
 
     def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
         self._pod.event(reason, message, warning=warning, container=f"spec.{self._kind}{{{self.name}}}")
+
+
+def _user(user: UserSpec) -> dict[str, Any]:
+    """The user of a container as its status has it."""
+    groups = list(user.additional_gids)
+    linux = {"uid": user.uid, "gid": user.gid} | ({"supplementalGroups": groups} if groups else {})
+    return {"linux": linux}
 
 
 def _definition(container: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,23 +12,27 @@ from typing import Any
 from localkube.api_client import Api, Informer
 from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.events import EventRecorder
-from localkube.kubelet.images.image_programs import Programs
+from localkube.kubelet.images.image_manager import ImageManager
 from localkube.kubelet.logs.container_log import segments
 from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.pods.plain_mode import PlainPods
 from localkube.kubelet.pods.pod_ids import PodIds
+from localkube.kubelet.pods.starts import StartingPods
 from localkube.kubelet.probes.handlers import Handlers
 from localkube.kubelet.resources.limits import Limits
 from localkube.kubelet.resources.pressure import Pressure
 from localkube.kubelet.volumes.object_cache import ObjectCache
 from localkube.kubelet.volumes.volume_manager import VolumeManager
 from localkube.network.addresses import Addresses, ClusterNetwork, NamespaceAddresses
+from localkube.network.policy_enforcer import PolicyEnforcer
 from localkube.runtime.client import RuntimeClient
 from localkube.runtime.trees import remove_tree
 
 log = logging.getLogger(__name__)
 
 REPORTS_AT_ONCE = 6
+# Trees of files that are removed at the same time: each takes turns with this process's other work.
+REMOVALS_AT_ONCE = 2
 MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
 
 
@@ -43,6 +47,7 @@ class Runtime:
         covered: Directories of the host that are empty in containers, but for the former and volumes.
         seccomp: The filter of pods' system calls (``LinuxSpec.seccomp``).
         pods: The directory of the pods' files.
+        node_directories: A directory for each node, its /var/lib/kubelet.
         tmpfs: The same in memory, for what comes from the API. No pod may write there: it is all pods'.
         plain: In plain mode.
         forkserver: Let the forkserver start the containers that it can.
@@ -51,6 +56,7 @@ class Runtime:
     api: Api
     client: RuntimeClient
     objects: ObjectCache
+    images: ImageManager
     volumes: VolumeManager
     logs: LogFiles
     executions: Executions
@@ -60,9 +66,9 @@ class Runtime:
     tmpfs: Path
     services: Informer
     nodes: Informer
+    node_directories: Path = Path("/nonexistent")
     network: ClusterNetwork = field(default_factory=ClusterNetwork)
     addresses: Addresses = field(default_factory=NamespaceAddresses)
-    programs: Programs = field(default_factory=Programs)
     ids: PodIds = field(default_factory=PodIds)
     environment: tuple[str, ...] = ()
     covered: tuple[str, ...] = ()
@@ -70,13 +76,26 @@ class Runtime:
     plain: PlainPods | None = None
     forkserver: bool = False
     reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
+    starting: StartingPods = field(default_factory=StartingPods)
+    removing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REMOVALS_AT_ONCE))
     limits: Limits = field(default_factory=Limits)
     pressure: Pressure = field(default_factory=Pressure)
+    policies: PolicyEnforcer | None = None
     version: str = ""
 
     @cached_property
     def handlers(self) -> Handlers:
         return Handlers(self.addresses, execute=self.executions.run, version=self.version)
+
+    def shared_with_node(self, pod: Mapping[str, Any]) -> list[str]:
+        """List the namespaces that a pod shares with its node: ``net``, ``ipc``, ``pid``.
+
+        Processes only where its user cannot end the cluster's own.
+        """
+        fields = {"net": "hostNetwork", "ipc": "hostIPC", "pid": "hostPID"}
+        shared = [name for name, field in fields.items() if pod["spec"].get(field)]
+        has_own_user = self.ids.of(pod["metadata"]["uid"]).size > 1
+        return [name for name in shared if name != "pid" or has_own_user]
 
     def tmpfs_directory(self, uid: str) -> Path:
         return self.tmpfs / uid
@@ -91,23 +110,29 @@ class Runtime:
 
     async def remove_files(self, uid: str) -> None:
         """Remove all that a pod has left; what cannot be removed is named in the log, and stays."""
+        await self.starting.give_way()
         try:
             await self.volumes.remove(uid)
         except OSError as error:
             log.warning("a volume of pod %s is left: %s", uid, error)
         for directory in self.directories(uid):
             try:
-                await asyncio.to_thread(remove_tree, directory)
+                await self._remove(directory)
             except OSError as error:
                 log.warning("files of pod %s are left: %s", uid, error)
                 return
         self.ids.release(uid)
+        self.images.forget(uid)
+
+    async def _remove(self, directory: Path) -> None:
+        async with self.removing:
+            await asyncio.to_thread(remove_tree, directory)
 
     async def remove_written(self, uid: str) -> None:
         """Remove what a pod that has ended has stored, but for its logs: the disk is short."""
         try:
             await self.volumes.remove(uid)
-            await asyncio.to_thread(remove_tree, self.pods / uid / "writable")
+            await self._remove(self.pods / uid / "writable")
         except OSError as error:
             log.warning("files of pod %s are left: %s", uid, error)
 
@@ -126,8 +151,9 @@ class Runtime:
 
     async def remove_writable_layer(self, uid: str, container: str, restart: int) -> None:
         """Remove it once the run has ended; what cannot be removed goes with the pod."""
+        await self.starting.give_way()
         try:
-            await asyncio.to_thread(remove_tree, self.writable_layer(uid, container, restart))
+            await self._remove(self.writable_layer(uid, container, restart))
         except OSError as error:
             log.warning("files of container %s of pod %s are left: %s", container, uid, error)
 

@@ -5,6 +5,7 @@ the API.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -15,13 +16,26 @@ from localkube.api_client import ApiError
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.containers.termination import waits_for
 from localkube.kubelet.nodes.node import NodePool, is_ready
+from localkube.kubelet.plugins.rpc import PluginError
+from localkube.kubelet.pods import admission, network_files
 from localkube.kubelet.pods.container_worker import ContainerWorker
 from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.mirror_pods import is_mirror, with_status
+from localkube.kubelet.pods.network_files import HostnameError
 from localkube.kubelet.pods.resize import PodResize
+from localkube.kubelet.pods.runtime_class import check_runtime_class
 from localkube.kubelet.pods.status_manager import StatusManager
+from localkube.kubelet.resources.allocation import requests
 from localkube.kubelet.status import container_state
 from localkube.kubelet.status.container_state import EPHEMERAL, INIT, MAIN, ContainerRecord
-from localkube.kubelet.status.pod_status import DEADLINE_EXCEEDED, EVICTED, TERMINAL, pod_status
+from localkube.kubelet.status.pod_status import (
+    DEADLINE_EXCEEDED,
+    EVICTED,
+    NODE_SHUTDOWN,
+    TERMINAL,
+    pod_status,
+)
+from localkube.kubelet.status.restart_policy import removed_to_restart
 from localkube.kubelet.status.unsupported_fields import unsupported_fields, unsupported_fields_in_plain_mode
 from localkube.kubelet.volumes.volume_manager import MountedVolume, VolumeError
 from localkube.runtime.client import RuntimeCallError, RuntimeExited
@@ -29,8 +43,10 @@ from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
 
+OWN_PROCESSES = "the pod has the user of the cluster's own processes, and could end them"
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 10.0
 EVICTION_GRACE_SECONDS = 1.0
+RESTART_SECONDS = 1.0
 
 
 class PodWorker:
@@ -49,7 +65,10 @@ class PodWorker:
         # The end of a short process can overtake the answer to the order that started it.
         self.early: dict[str, dict[str, Any]] = {}
         self.stopping = asyncio.Event()
-        # Set while no container runs, and what those wrote that did is gone.
+        # Set while its containers end because all of them start again.
+        self.restarting = asyncio.Event()
+        # Set while no container runs, and what those wrote that did is gone: so many are being cleared away.
+        self.clearing = 0
         self.quiet = asyncio.Event()
         self.quiet.set()
         self.finished = False
@@ -77,12 +96,23 @@ class PodWorker:
 
     def start(self) -> None:
         self.resources.start()
+        self.pool.add(self.pod, report=self.report)
+        if self._is_new:
+            self.runtime.starting.begin(self.uid)
         self._task = start_task(self._run(), name=f"pod {self._path}")
 
     def changed(self, pod: Mapping[str, Any]) -> None:
         """Take a newer version of the pod's object."""
+        metadata = pod["metadata"]
+        if metadata.get("deletionTimestamp") and not (
+            metadata.get("deletionGracePeriodSeconds", 30) or metadata.get("finalizers")
+        ):
+            self._reports.gone()  # the API forgets it by itself, at this moment
         self._update(pod)
         gates = pod["spec"].get("readinessGates")
+        observed = (pod.get("status") or {}).get("observedGeneration")
+        if not self.finished and observed and observed != pod["metadata"].get("generation"):
+            self._reports.soon()
         if not self.finished and self.processes and (gates or not is_ready(pod)):
             # The node controller says so of every pod of a node that was silent for a while.
             self._reports.soon()
@@ -101,10 +131,13 @@ class PodWorker:
         self.early[entry["id"]] = entry
 
     async def discard(self) -> None:
-        """Remove everything: the object is gone from the API."""
+        """Remove everything: the object is gone from the API, and so is its claim to the node's resources."""
+        self.pool.remove(self.uid)
+        self._reports.gone()
         await self.stop(grace=0)
         if self._task:
             await asyncio.wait([self._task])
+        await self.quiet.wait()
         await self._release()
         await self.runtime.client.call("delete_pod", pod=self.uid)
         self.runtime.events.forget(self.uid)
@@ -116,6 +149,7 @@ class PodWorker:
             if task:
                 task.cancel()
         self._reports.abandon()
+        self.runtime.starting.end(self.uid)
         for container in self.containers.values():
             container.abandon()
         for process in self.processes.values():
@@ -149,10 +183,19 @@ class PodWorker:
             self.event("Evicted", message, warning=True)
             self.in_background(self.stop(grace=EVICTION_GRACE_SECONDS, override=(*EVICTED, message)))
 
+    async def terminate(self, *, grace: float) -> None:
+        """End it with its node, which is shutting down; at most ``grace`` seconds are left."""
+        own = self.pod["spec"].get("terminationGracePeriodSeconds", 30)
+        await self.stop(grace=min(own, grace), override=NODE_SHUTDOWN)
+        if self._task:
+            await asyncio.wait([self._task])
+
     # Its life.
 
     def _update(self, pod: Mapping[str, Any]) -> None:
         """Take a newer specification, from the watch or in the answer to a report."""
+        if is_mirror(pod):
+            pod = with_status(self.resources.wanted, pod)
         self.resources.wanted = pod
         self.sync_containers()
 
@@ -175,19 +218,43 @@ class PodWorker:
 
     async def _run(self) -> None:
         try:
-            if self._is_new and (refusal := self.runtime.pressure.refusal(self.pod)):
-                self.event(EVICTED[1], refusal, warning=True)
-                self._override = (*EVICTED, refusal)
+            if self._is_new and (refused := await self._refusal()):
+                reason, message = refused
+                self.event(reason, message, warning=True)
+                self._override = ("Failed", reason, f"Pod was rejected: {message}")
             elif self.pod.get("status", {}).get("phase") not in TERMINAL:
                 deadline = self.in_background(self._watch_deadline())
                 await self._sync_with_retry()
                 deadline.cancel()
             self.finished = True
+            self.runtime.starting.end(self.uid)
             await self._release()
             self._reports.soon()
             await self._reports.sent()
         except RuntimeExited:
             log.info("pod %s: the runtime has ended", self._path)
+
+    async def _refusal(self) -> tuple[str, str] | None:
+        """Explain why the node does not admit it, by reason and message; None when it does."""
+        if pressure := self.runtime.pressure.refusal(self.pod):
+            return EVICTED[1], pressure
+        if self.pool.shutting_down:
+            return "NodeShutdown", "Pod was rejected as the node is shutting down."
+        name, allocations = self.pool.settings.name, self.pool.allocations
+        node = self.runtime.nodes.store.get(("", name)) or {}
+        if not admission.fits(self.pod, node):
+            node = None  # its labels may just have changed
+            with contextlib.suppress(ApiError):
+                node = await self.runtime.api.get(f"/api/v1/nodes/{name}")
+        shortage = allocations.shortage(self.uid, requests(self.pod))
+        others = self.pool.others(self.uid)
+        if refused := admission.refusal(self.pod, others=others, node=node, shortage=shortage):
+            return refused
+        try:
+            await self.pool.devices.allocate(self.pod)
+        except PluginError as error:
+            return "UnexpectedAdmissionError", f"Allocate failed due to {error}, which is unexpected"
+        return None
 
     async def _sync_with_retry(self) -> None:
         """Run the pod's lifecycle; on an error of our own, report it on the pod and retry."""
@@ -213,39 +280,73 @@ class PodWorker:
 
     def _report_unsupported(self, pod: Mapping[str, Any]) -> None:
         check = unsupported_fields_in_plain_mode if self.runtime.plain else unsupported_fields
-        if vain := check(pod):
+        vain = check(pod)
+        own_processes = not self.runtime.plain and "pid" not in self.runtime.shared_with_node(self.pod)
+        if pod["spec"].get("hostPID") and own_processes:
+            vain.append(f"hostPID is not supported: {OWN_PROCESSES}")
+        if vain:
             self.event("UnsupportedFields", "; ".join(vain), warning=True)
 
     async def _sync(self) -> None:
         if await self._prepare():
             self._beside = [self.in_background(worker.keep()) for worker in self._ephemeral]
-            if await self._initialise():
-                for worker in self._main:
-                    # One after the other, since a postStart hook holds up what comes after it.
-                    if not self.stopping.is_set():
-                        await worker.begin()
-                await _together(worker.keep(begun=True) for worker in self._main)
+            while True:
+                sidecars: list[asyncio.Task] = []
+                if await self._initialise(sidecars):
+                    for worker in self._main:
+                        # One after the other, since a postStart hook holds up what comes after it.
+                        if not self.stopping.is_set() and not self.restarting.is_set():
+                            await worker.begin()
+                    self.in_background(self._started())
+                    await _together(worker.keep(begun=True) for worker in self._main)
+                if self.stopping.is_set() or not self.restarting.is_set():
+                    break
+                await asyncio.gather(*sidecars)
+                await self._restart()
         await self.stop(grace=self.grace)
         await asyncio.gather(*self._beside or ())
         # Those of a previous kubelet, where the pod was stopped before it could be gone on with.
         await _together(self.containers[name].keep() for name in list(self.processes))
 
-    async def _initialise(self) -> bool:
-        """Run the init containers in their order; False when the pod ends with them.
+    async def _started(self) -> None:
+        await self._reports.sent()
+        self.runtime.starting.end(self.uid)
+
+    def restart_all(self) -> None:
+        """End all containers but ephemeral ones, without grace, so that all of them start again."""
+        self.restarting.set()
+        self.report()
+        for worker in (*self._inits, *self._main):
+            self.in_background(worker.stop(grace=0))
+            worker.wake()
+
+    async def _restart(self) -> None:
+        """Let all containers start again, as if they had never run; volumes and sandbox stay."""
+        for worker in (*self._inits, *self._main):
+            if worker.record:
+                self.records[worker.name] = removed_to_restart(worker.record)
+        self.report()
+        await self.pause(RESTART_SECONDS)
+        self.restarting.clear()
+        self.report()
+
+    async def _initialise(self, sidecars: list[asyncio.Task]) -> bool:
+        """Run the init containers in their order; False when the pod ends with them, or all start again.
 
         Sidecars go on beside what follows them; each has started before the next.
         """
-        initialised = any(worker.record for worker in self._main)
+        initialised = any(worker.record and worker.record.state != "waiting" for worker in self._main)
         for worker in self._inits:
             if worker.sidecar:
-                self._beside.append(self.in_background(worker.keep()))
+                sidecars.append(self.in_background(worker.keep()))
+                self._beside.append(sidecars[-1])
                 if not initialised:
                     await self._unless_stopped(worker.started.wait())
                 continue
             await worker.keep()
-            if self.stopping.is_set() or worker.record.exit_code != 0:
+            if self.stopping.is_set() or self.restarting.is_set() or worker.record.exit_code != 0:
                 return False
-        return not self.stopping.is_set()
+        return not self.stopping.is_set() and not self.restarting.is_set()
 
     # Its sandbox and volumes.
 
@@ -256,20 +357,48 @@ class PodWorker:
 
     async def _prepare(self) -> bool:
         """Make sandbox and volumes; False when the pod is stopped before. Harmless to repeat."""
-        hostname = self.pod["spec"].get("hostname") or self.pod["metadata"]["name"][:63]
 
         async def address() -> None:
-            self.address = self.pool.address(self.uid, wanted=self.address)
-            _write_network_files(self.runtime, self.pod, hostname, self.address)
+            if self.pod["spec"].get("hostNetwork"):
+                self.address = self.pool.settings.address
+            else:
+                self.address = self.pool.address(self.uid, wanted=self.address)
+            self._write_network_files()
 
         async def sandbox() -> None:
-            request = self.runtime.network.pod_network() | {"hostname": hostname, "address": self.address}
+            if self.pool.directory.is_mounted_by(self.pod):
+                await self.pool.devices.open()
+                await self.pool.drivers.open()
+            name, _ = network_files.hostname(self.pod, node=self.pool.settings.name)
+            request = self.runtime.network.pod_network() | {"hostname": name, "address": self.address}
             request["ids"] = self.runtime.ids.of(self.uid)
             request["share_processes"] = bool(self.pod["spec"].get("shareProcessNamespace"))
-            made = self.runtime.client.call("run_sandbox", pod=self.uid, **request)
+            request["sysctls"] = admission.sysctls(self.pod)
+            request["host"] = self.runtime.shared_with_node(self.pod)
+            await check_runtime_class(self.runtime.api, self.pod)
+            made = self._make_sandbox(request)
             _, self.volumes = await asyncio.gather(made, self.runtime.volumes.prepare(self.pod))
 
         return await self._until_done(address) and await self._until_done(sandbox)
+
+    async def _make_sandbox(self, request: Mapping[str, Any]) -> None:
+        await self.runtime.client.call("run_sandbox", pod=self.uid, **request)
+        if self.runtime.policies:
+            await self.runtime.policies.prepare(self.pod, self.address, fresh=self._is_new)
+
+    def _write_network_files(self) -> None:
+        pod, network = self.pod, self.runtime.network
+        name, full = network_files.hostname(pod, node=self.pool.settings.name)
+        of_node = network_files.node_resolver(gateway=network.gateway)
+        resolver, left_out = network_files.resolver(pod, cluster=network.address, of_node=of_node)
+        for message in left_out:
+            self.event("DNSConfigForming", message, warning=True)
+        hosts = network_files.hosts(
+            pod, name=name, full=full, addresses=[self.address], of_node=network_files.node_hosts()
+        )
+        files = {"hosts": hosts, "hostname": f"{name}\n", "resolv.conf": resolver.text()}
+        for path in network_files.write(self.runtime.network_files(self.uid), files):
+            self.runtime.ids.give(path, self.uid)
 
     async def _until_done(self, attempt: Callable[[], Awaitable[None]]) -> bool:
         """Repeat ``attempt`` until it succeeds; False when the pod is stopped. Failures become Events."""
@@ -281,7 +410,10 @@ class PodWorker:
             except VolumeError as error:
                 self.event(error.reason, error.message, warning=True)
             except RuntimeCallError as error:
-                self.event("FailedCreatePodSandBox", error.message, warning=True)
+                message = f"Failed to create pod sandbox: {error.message}"
+                self.event("FailedCreatePodSandBox", message, warning=True)
+            except HostnameError as error:
+                self.event("FailedCreatePodSandBox", str(error), warning=True)
             except ApiError as error:
                 self.event("FailedMount", str(error), warning=True)
             self.report()
@@ -295,6 +427,7 @@ class PodWorker:
         if self.address:
             await self.runtime.client.call("remove_sandbox", pod=self.uid)
         self.pool.release(self.uid)
+        self.pool.devices.release(self.uid)
 
     # Its end.
 
@@ -340,6 +473,8 @@ class PodWorker:
             now=time.time(),
             override=self._override,
             terminal=self.finished,
+            restarting=self.restarting.is_set(),
+            devices={name: self.pool.devices.statuses(self.uid, name) for name in self.containers},
         )
 
     # What its containers ask of it.
@@ -383,7 +518,8 @@ class PodWorker:
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Any]) -> None:
         """Wait for ``work``, or until the pod is being stopped."""
-        tasks = [asyncio.create_task(work), asyncio.create_task(self.stopping.wait())]
+        ends = (self.stopping.wait(), self.restarting.wait())
+        tasks = [asyncio.create_task(each) for each in (work, *ends)]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
@@ -393,22 +529,3 @@ async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     async with asyncio.TaskGroup() as group:
         for work in works:
             group.create_task(work)
-
-
-def _write_network_files(runtime: Runtime, pod: Mapping[str, Any], hostname: str, address: str) -> None:
-    """Write the pod's /etc/hosts, /etc/hostname and /etc/resolv.conf, which its containers mount and own."""
-    namespace, subdomain = pod["metadata"]["namespace"], pod["spec"].get("subdomain", "")
-    full = f"{hostname}.{subdomain}.{namespace}.svc.cluster.local\t" if subdomain else ""
-    hosts = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
-    hosts.append(f"{address}\t{full}{hostname}")
-    for alias in pod["spec"].get("hostAliases") or []:
-        hosts.append(f"{alias['ip']}\t{' '.join(alias.get('hostnames', []))}")
-    search = f"search {namespace}.svc.cluster.local svc.cluster.local cluster.local"
-    resolver = ["nameserver 10.244.0.1", search, "options ndots:5"]
-    uid = pod["metadata"]["uid"]
-    directory = runtime.network_files(uid)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, lines in (("hosts", hosts), ("hostname", [hostname]), ("resolv.conf", resolver)):
-        (directory / name).write_text("\n".join(lines) + "\n")
-        (directory / name).chmod(0o644)
-        runtime.ids.give(directory / name, uid)

@@ -32,6 +32,11 @@ class PodIds:
     def idmap(self) -> bool:
         return self._ranges.idmap
 
+    @property
+    def many(self) -> bool:
+        """Whether a pod has more ids than one."""
+        return self._ranges.size > 1
+
     def of(self, uid: str) -> LinuxIdMapping:
         """Return the pod's range, a free one the first time.
 

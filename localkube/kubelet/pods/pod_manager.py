@@ -16,6 +16,7 @@ from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.nodes.virtual_node import ISOLATED, STOPPED, VirtualNode
 from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.mirror_pods import MIRROR, is_mirror, with_status
 from localkube.kubelet.pods.pod import PodWorker
 from localkube.kubelet.pods.reattach import reattach, restore
 from localkube.kubelet.resources.stats import RunningContainer
@@ -45,16 +46,17 @@ class PodManager:
         self._client = runtime.client
         self._workers: dict[str, PodWorker] = {}
         self._leaving: dict[str, PodWorker] = {}
+        self._static: dict[str, Mapping[str, Any]] = {}
+        self._ends: dict[tuple[str, str], asyncio.Task] = {}
         runtime.logs.on_loss = self._log_lost
 
     async def run(self) -> None:
         """Reattach to running pods, then follow the informer, which has synced."""
         answer, _ = await self._client.call("list")
         entries = _containers(answer)
-        known = {pod["metadata"]["uid"] for pod in self._pods.store.values()}
+        known = set(self._known())
         self._runtime.limits.keep_only({entry["id"] for entry in entries})
-        for pod in list(self._pods.store.values()):
-            uid = pod["metadata"]["uid"]
+        for uid, pod in self._known().items():
             mine = [entry for entry in entries if _uid(entry) == uid]
             if worker := self._new_worker(pod):
                 await reattach(worker, mine, self._client, address=answer["pods"].get(uid))
@@ -62,15 +64,17 @@ class PodManager:
                 if self._nodes[pod["spec"]["nodeName"]].is_reachable:
                     worker.changed(pod)
         # Pods of an isolated node run on, also when they were deleted meanwhile.
-        isolated = tuple(node.prefix for node in self._nodes.values() if node.state == ISOLATED)
-        known |= {uid for uid, address in answer["pods"].items() if isolated and address.startswith(isolated)}
+        isolated = [node for node in self._nodes.values() if node.state == ISOLATED]
+        known |= {
+            uid for uid, place in answer["pods"].items() if any(node.has_address(place) for node in isolated)
+        }
         await self._sweep(answer, known)
         # The informer may have seen changes meanwhile.
         self._pods.subscribe(self._changed)
-        present = {pod["metadata"]["uid"] for pod in self._pods.store.values()}
+        present = self._known()
         for uid in [uid for uid in self._workers if uid not in present]:
             self._deleted(uid)
-        for pod in list(self._pods.store.values()):
+        for pod in present.values():
             self._changed("ADDED", pod, None)
 
     async def refresh_volumes(self) -> None:
@@ -118,7 +122,7 @@ class PodManager:
         for uid in lost:
             self._workers.pop(uid).abandon()
         answer, _ = await self._client.call("list")
-        lost |= {uid for uid, address in answer["pods"].items() if address.startswith(node.prefix)}
+        lost |= {uid for uid, address in answer["pods"].items() if node.has_address(address)}
         running = [entry["id"] for entry in answer["entries"] if _uid(entry) in lost]
         for identity in running:
             await self._client.call("kill", id=identity, signal=9)
@@ -136,7 +140,7 @@ class PodManager:
 
     async def reconcile(self, node: VirtualNode) -> None:
         """Bring the node's pods in line with the API."""
-        pods = {pod["metadata"]["uid"]: pod for pod in self._pods.store.values()}
+        pods = self._known()
         for uid in [uid for uid, worker in self._workers.items() if worker.pool is node.pool]:
             if uid not in pods:
                 self._deleted(uid)
@@ -146,21 +150,76 @@ class PodManager:
             if worker := self._new_worker(pod):
                 restore(worker)
                 worker.start()
-            self._workers[pod["metadata"]["uid"]].changed(pod)
+            if found := self._workers.get(pod["metadata"]["uid"]):
+                found.changed(pod)
         answer, _ = await self._client.call("list")
         await self._sweep(answer, {*pods, *self._workers, *self._leaving})
+
+    # Static pods.
+
+    def add_static(self, pod: Mapping[str, Any]) -> None:
+        """Know a pod of a file, before ``run``."""
+        self._static[pod["metadata"]["uid"]] = pod
+
+    def begin_static(self, pod: Mapping[str, Any]) -> None:
+        """Run a pod of a file, once an earlier one of its name has ended."""
+        self.add_static(pod)
+
+        async def begin() -> None:
+            if before := self._ends.get(_name(pod)):
+                await asyncio.wait([before])
+            if pod["metadata"]["uid"] in self._static:
+                self._changed("ADDED", dict(pod), None)
+
+        start_task(begin(), name=f"static pod {pod['metadata']['name']}")
+
+    def end_static(self, pod: Mapping[str, Any]) -> None:
+        """End a pod whose file has gone, within its grace period."""
+        uid = pod["metadata"]["uid"]
+        self._static.pop(uid, None)
+        if worker := self._workers.get(uid):
+
+            async def end() -> None:
+                await worker.stop(grace=worker.grace)
+                self._deleted(uid)
+
+            self._ends[_name(pod)] = start_task(end(), name=f"end of static pod {pod['metadata']['name']}")
+
+    def _known(self) -> dict[str, dict[str, Any]]:
+        """All pods by uid: the API's, and those of files with the status of their mirrors."""
+        known, mirrors = {}, {}
+        for pod in self._pods.store.values():
+            uid, annotations = pod["metadata"]["uid"], pod["metadata"].get("annotations") or {}
+            if is_mirror(pod):
+                mirrors[annotations[MIRROR]] = pod
+            else:
+                known[uid] = pod
+        for uid, pod in self._static.items():
+            known[uid] = with_status(pod, mirrors[uid]) if uid in mirrors else dict(pod)
+        return known
 
     # Workers.
 
     def _new_worker(self, pod: Mapping[str, Any]) -> PodWorker | None:
         node = self._nodes.get(pod["spec"].get("nodeName", ""))
         uid = pod["metadata"]["uid"]
-        if node is None or node.state == STOPPED or uid in self._workers:
+        if node is None or node.state == STOPPED or uid in self._workers or is_mirror(pod):
             return None
-        self._workers[uid] = PodWorker(pod, pool=node.pool, runtime=node.runtime)
+        try:
+            self._workers[uid] = PodWorker(pod, pool=node.pool, runtime=node.runtime)
+        except Exception:
+            if uid not in self._static:
+                raise
+            log.exception("static pod %s cannot be run", pod["metadata"]["name"])  # nobody has validated it
+            return None
         return self._workers[uid]
 
     def _changed(self, change: str, pod: dict[str, Any], before: dict[str, Any] | None) -> None:
+        if is_mirror(pod):
+            uid = pod["metadata"]["annotations"][MIRROR]
+            if uid not in self._workers or change == "DELETED":
+                return
+            pod, before = with_status(self._workers[uid].pod, pod), None
         uid = pod["metadata"]["uid"]
         if before and before["metadata"]["uid"] != uid:
             self._changed("DELETED", before, None)
@@ -252,6 +311,10 @@ class PodManager:
 
 def _containers(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [entry for entry in answer["entries"] if entry["owner"] == "container"]
+
+
+def _name(pod: Mapping[str, Any]) -> tuple[str, str]:
+    return pod["metadata"]["namespace"], pod["metadata"]["name"]
 
 
 def _uid(entry: Mapping[str, Any]) -> str:

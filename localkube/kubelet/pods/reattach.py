@@ -80,6 +80,7 @@ def _lost(record: ContainerRecord) -> ContainerRecord:
         restart_count=record.restart_count,
         container_id=record.container_id,
         image=record.image,
+        image_id=record.image_id,
         last=record.last,
     )
 
@@ -114,7 +115,9 @@ def _state(
         restart_count=count,
         container_id=container_id.removeprefix("trainyard://"),
         image=item.get("image", ""),
+        image_id=item.get("imageID", ""),
         resources=item.get("resources"),
+        user=item.get("user"),
         ready=bool(item.get("ready")),
         started=bool(item.get("started")),
         last=last,

@@ -11,6 +11,7 @@ from typing import Any
 
 from localkube.api_client import ApiError
 from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.mirror_pods import is_static
 from localkube.kubelet.status.pod_status import status_patch
 from localkube.tasks import start_task
 
@@ -43,15 +44,22 @@ class StatusManager:
         self._pod, self._status, self._answered = pod, status, answered
         self._ended: list[str] = []
         self._dirty = False
+        self._gone = False
         self._task: asyncio.Task | None = None
 
     def soon(self, *, ended: str | None = None) -> None:
         """Report the status, with all changes until it is sent; ``ended`` names an exited container."""
+        if self._gone:
+            return
         if ended:
             self._ended.append(ended)
         self._dirty = True
         if self._task is None or self._task.done():
             self._task = start_task(self._run(), name=f"status {self._path}")
+
+    def gone(self) -> None:
+        """Report nothing from now on: the API has no such pod any more."""
+        self._gone = True
 
     async def sent(self) -> None:
         """Wait until nothing is left to report."""
@@ -77,10 +85,15 @@ class StatusManager:
 
     async def _send(self) -> None:
         async with self._runtime.reporting:
+            if self._gone:
+                self._dirty = False
+                return
             # Computed late: what happens to a pod that waits here is reported together.
             self._dirty = False
             ended = list(self._ended)
             patch = status_patch(self._pod(), self._status())
+            if patch and is_static(self._pod()):
+                del patch["metadata"]  # its mirror has another uid
             if patch:
                 answer = await self._runtime.api.patch(self._path + "/status", patch)
                 # Somebody may have changed it since, and the watch have said so before this answer came.

@@ -102,7 +102,7 @@ class ControlGroups:
         # they would otherwise count as a single one.
         self._weigh(self._roots["cpu"], float(os.cpu_count() or 1))
         for directory in self.directories:
-            (directory / BEST_EFFORT).mkdir(exist_ok=True)
+            _create(directory / BEST_EFFORT)
         self._delegate(self._roots["memory"] / BEST_EFFORT, {"pids"} & self._roots.keys())
         self._weigh(self._roots["cpu"] / BEST_EFFORT, 0.0)
 
@@ -141,21 +141,30 @@ class ControlGroups:
             directory.parent.mkdir(exist_ok=True)
         self._delegate(groups["memory"].parent, self._roots)
         for directory in dict.fromkeys(groups.values()):
-            directory.mkdir(exist_ok=True)
+            _create(directory)
         self.resize_pod(identity, pod)
         self.resize(identity, resources)
         self._limit_pids(groups, "..")
-        return [str(directory / "cgroup.procs") for directory in dict.fromkeys(groups.values())]
+        return self._entrances(groups)
 
     def _make_best_effort(self, identity: str) -> list[str]:
         shared = {controller: root / BEST_EFFORT for controller, root in self._roots.items()}
         if "pids" in shared:
             own = shared["pids"] / _pod(identity)
-            own.mkdir(exist_ok=True)
+            _create(own)
             shared = {name: own if self.version == 2 else group for name, group in shared.items()}
             shared["pids"] = own
             self._limit_pids(shared)
-        return [str(directory / "cgroup.procs") for directory in dict.fromkeys(shared.values())]
+        return self._entrances(shared)
+
+    def _entrances(self, groups: dict[str, Path]) -> list[str]:
+        """List the files by which a process with one thread enters groups.
+
+        In version 1 this is ``tasks``: to move a whole process by ``cgroup.procs``, the kernel stops every
+        fork of the machine for a grace period of RCU, 16 ms here in place of 0.7.
+        """
+        name = "tasks" if self.version == 1 else "cgroup.procs"
+        return [str(directory / name) for directory in dict.fromkeys(groups.values())]
 
     def _limit_pids(self, groups: dict[str, Path], below: str = "") -> None:
         if "pids" in groups:
@@ -320,6 +329,12 @@ def _below_first(group: Path) -> list[Path]:
     """List the groups in a group, inner ones before outer ones."""
     inner = [Path(place) for place, _, _ in os.walk(group, topdown=False)]
     return inner[:-1]
+
+
+def _create(group: Path) -> None:
+    """Create a group that its container may read, whatever the umask."""
+    group.mkdir(exist_ok=True)
+    group.chmod(0o755)
 
 
 def _gone(group: Path) -> bool:

@@ -67,8 +67,8 @@ class Limits:
             pod: Its pod; by default it is alone.
 
         Returns:
-            The ``cgroup.procs`` files that its first process joins, and the cores that it may use; empty
-            where it is not held.
+            The files to which its first process writes a 0 to join its control groups, and the cores that it
+            may use; empty where it is not held.
         """
         wanted = resources(container)
         if self._groups is not None:

@@ -57,8 +57,13 @@ def measure(
     for _, container in containers(pod):
         name = container["name"]
         found[name] = count(directory / "logs" / name)
-        found[name] += sum(map(count, (directory / "writable").glob(f"{name}.*")))
-        if count is disk_usage and name in pids:
+        layers = list((directory / "writable").glob(f"{name}.*"))
+        found[name] += sum(map(count, layers))
+        if (
+            count is disk_usage
+            and name in pids
+            and not any((each / part).exists() for each in layers for part in ("upper", "root"))
+        ):
             found[name] += written(pids[name])
     return StorageUsage(volumes, found)
 

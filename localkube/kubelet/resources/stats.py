@@ -15,7 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-from localkube.kubelet.nodes.node import NodeSettings
+from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.resources.proc_usage import MonotonicCounter, ProcessTable, Usage
 from localkube.network.addresses import Addresses
 

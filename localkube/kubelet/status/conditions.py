@@ -9,11 +9,12 @@ Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-co
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from localkube.kubelet.status.restart_policy import is_sidecar
+from localkube.kubelet.status.restart_policy import is_sidecar, may_restart_all
 
 Object = Mapping[str, Any]
 # Present only while a resize of the pod's resources waits or goes on.
 RESIZES = ("PodResizePending", "PodResizeInProgress")
+RESTARTING = "AllContainersRestarting"
 OWN = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 Finding = tuple[bool, str, str]
 FINE: Finding = (True, "", "")
@@ -29,6 +30,7 @@ def pod_conditions(
     now: str,
     evicted: str = "",
     resizes: Sequence[Object] = (),
+    restarting: bool = False,
 ) -> list[dict[str, Any]]:
     """Compute the whole list of conditions.
 
@@ -40,10 +42,13 @@ def pod_conditions(
         sandbox: The pod's network exists.
         now: The API's form of the time, for conditions that change.
         evicted: Why the node has ended the pod, if it has.
+        restarting: All containers are ended, to start again.
         resizes: Type, reason, message and observedGeneration of those of ``RESIZES`` that hold.
     """
     before = (pod.get("status") or {}).get("conditions") or []
-    foreign = [dict(condition) for condition in before if condition["type"] not in (*OWN, *RESIZES)]
+    foreign = [
+        dict(condition) for condition in before if condition["type"] not in (*OWN, *RESIZES, RESTARTING)
+    ]
     containers_ready = _containers_ready(phase, statuses, init_statuses, pod)
     findings = {
         "PodReadyToStartContainers": (sandbox and phase not in ("Succeeded", "Failed"), "", ""),
@@ -58,6 +63,10 @@ def pod_conditions(
     if evicted and "DisruptionTarget" not in known:
         finding = (True, "TerminationByKubelet", evicted)
         own.append(_condition("DisruptionTarget", finding, None, generation, now))
+    if may_restart_all(pod):
+        finding = (True, "RestartAllContainersStarted", "container exited with restart policy rule")
+        finding = finding if restarting else (False, "", "")
+        own.append(_condition(RESTARTING, finding, known.get(RESTARTING), generation, now))
     for each in resizes:
         finding, last = (True, each.get("reason", ""), each.get("message", "")), known.get(each["type"])
         unchanged = last if last and last.get("reason", "") == finding[1] else None
@@ -99,9 +108,15 @@ def _initialised(
         for container in pod["spec"].get("initContainers") or []
         if not by_name[container["name"]]["started" if is_sidecar(container) else "ready"]
     ]
-    if incomplete:
+    if incomplete and not (may_restart_all(pod) and was_initialised(pod)):
         return False, "ContainersNotInitialized", f"containers with incomplete status: {_names(incomplete)}"
     return FINE
+
+
+def was_initialised(pod: Object) -> bool:
+    """Check whether the pod has reported that its init containers are done."""
+    reported = (pod.get("status") or {}).get("conditions") or []
+    return any(each["type"] == "Initialized" and each["status"] == "True" for each in reported)
 
 
 def _containers_ready(

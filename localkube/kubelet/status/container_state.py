@@ -40,6 +40,7 @@ class ContainerRecord:
         started: A running container's startup probe has passed, or it has none.
         image: The image of the definition that runs.
         resources: The requests and limits that the run has.
+        user: Its ids, as the status has them.
         image_id: What in truth runs: the root file system's name.
     """
 
@@ -58,6 +59,7 @@ class ContainerRecord:
     started: bool = False
     image: str = ""
     resources: Mapping[str, Any] | None = None
+    user: Mapping[str, Any] | None = None
     image_id: str = ""
 
 

@@ -17,7 +17,7 @@ from localkube.kubelet.status.container_state import (
     ContainerRecord,
     exit_reason,
 )
-from localkube.kubelet.status.restart_policy import container_should_restart, is_sidecar
+from localkube.kubelet.status.restart_policy import container_should_restart, is_sidecar, may_restart_all
 
 Object = Mapping[str, Any]
 TERMINAL = ("Succeeded", "Failed")
@@ -27,6 +27,7 @@ DEADLINE_EXCEEDED = (
     "DeadlineExceeded",
     "Pod was active on the node longer than the specified deadline",
 )
+NODE_SHUTDOWN = ("Failed", "Terminated", "Pod was terminated in response to imminent node shutdown.")
 # Merged by the API server by these keys, when a patch is strategic; other lists are replaced.
 _MERGE_KEYS = {"conditions": "type", "podIPs": "ip", "hostIPs": "ip"}
 
@@ -52,25 +53,28 @@ def pod_status(
     override: tuple[str, str, str] | None = None,
     terminal: bool = False,
     resizes: Sequence[Object] = (),
+    devices: Mapping[str, Sequence[Object]] = {},  # noqa: B006
+    restarting: bool = False,
 ) -> dict[str, Any]:
     """Compute the v1.PodStatus to report.
 
     Args:
-        pod: The v1.Pod with its latest status: transition times, the phase once it is terminal, addresses,
-            and conditions of others are kept from there.
+        pod: The v1.Pod with its latest status, of which what is not computed here is kept.
         records: Of all containers, by name; one without waits to be created.
         pod_ip: None before the pod's network exists and after it is gone; a known address is kept.
         host_ip: The node's address.
         start_time: When the kubelet first saw the pod.
         now: The time of this report.
-        override: Phase, reason and message that replace the computed ones: ``("Failed", "Evicted", "…")``;
-            for ``activeDeadlineSeconds``, ``DEADLINE_EXCEEDED``.
+        override: Phase, reason and message in place of the computed ones: ``("Failed", "Evicted", "…")``.
         terminal: No container will be started again, whatever the restart policy: the pod is being deleted,
             or was overridden, and all its processes have ended.
         resizes: See ``conditions.pod_conditions``.
+        devices: The health of devices, by container.
+        restarting: All containers are ended, to start again.
     """
     before = pod.get("status") or {}
     init_statuses, statuses, ephemeral_statuses = (_statuses(pod, kind, records) for kind in STATUSES)
+    _add_health(statuses, devices)
     every = {each["name"]: each for each in (*init_statuses, *statuses, *ephemeral_statuses)}
     phase, reason, message = _outcome(pod, every, terminal, override)
     status: dict[str, Any] = {
@@ -82,25 +86,34 @@ def pod_status(
             init_statuses=init_statuses,
             sandbox=bool(pod_ip),
             now=timestamp(now),
-            evicted=message if reason == EVICTED[1] else "",
+            evicted=message if reason in (EVICTED[1], NODE_SHUTDOWN[1]) else "",
             resizes=resizes,
+            restarting=restarting,
         ),
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
         "startTime": before.get("startTime") or timestamp(start_time),
         "containerStatuses": statuses,
     }
-    address = pod_ip or before.get("podIP")
     return status | _present(
         initContainerStatuses=init_statuses,
         ephemeralContainerStatuses=ephemeral_statuses,
-        podIP=address,
-        podIPs=[{"ip": address}] if address else None,
+        **_addresses(pod_ip or before.get("podIP")),
         reason=reason,
         message=message,
         qosClass=before.get("qosClass"),
         observedGeneration=pod["metadata"].get("generation"),
     )
+
+
+def _add_health(statuses: Sequence[dict[str, Any]], devices: Mapping[str, Sequence[Object]]) -> None:
+    for each in statuses:
+        if devices.get(each["name"]):
+            each["allocatedResourcesStatus"] = list(devices[each["name"]])
+
+
+def _addresses(address: str | None) -> dict[str, Any]:
+    return {"podIP": address, "podIPs": [{"ip": address}]} if address else {}
 
 
 def status_patch(pod: Object, status: Object) -> dict[str, Any] | None:
@@ -133,6 +146,8 @@ def phase_of(pod: Object, statuses: Mapping[str, Object], *, terminal: bool = Fa
     others = [c["name"] for c in (*sidecars, *(pod["spec"].get(EPHEMERAL) or []))]
     running = sum("running" in statuses[name]["state"] for name in others if name in statuses)
     initialisation = _init_phase(pod, statuses)
+    if may_restart_all(pod) and conditions.was_initialised(pod):
+        initialisation = None  # however far they are when all containers start again
     if initialisation:
         return "Pending" if running else initialisation
     ended = 0
@@ -218,9 +233,21 @@ def _status(container: Object, record: ContainerRecord, *, kind: str) -> dict[st
         status["allocatedResources"] = allocated["requests"]
     if kind != EPHEMERAL:
         status["started"] = running and record.started
+    if record.user and record.state != "waiting":
+        status["user"] = dict(record.user)
+    if container.get("volumeMounts"):
+        status["volumeMounts"] = [_volume_mount(each) for each in container["volumeMounts"]]
     identity = record.container_id or (record.last.container_id if record.last else "")
     if identity:
         status["containerID"] = _identity(identity)
+    return status
+
+
+def _volume_mount(mount: Object) -> dict[str, Any]:
+    status = {"name": mount["name"], "mountPath": mount["mountPath"]}
+    if mount.get("readOnly"):
+        recursive = mount.get("recursiveReadOnly") in ("Enabled", "IfPossible")
+        status |= {"readOnly": True, "recursiveReadOnly": "Enabled" if recursive else "Disabled"}
     return status
 
 

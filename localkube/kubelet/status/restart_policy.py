@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from localkube.kubelet.status.container_state import ContainerRecord
+from localkube.kubelet.status.container_state import ContainerRecord, containers
 
 Object = Mapping[str, Any]
+RESTART, RESTART_ALL = "Restart", "RestartAllContainers"
 FIRST_DELAY, LONGEST_DELAY, FORGIVEN_AFTER = 10.0, 300.0, 600.0
 
 
@@ -28,14 +29,25 @@ def container_should_restart(pod: Object, container: Object, exit_code: int) -> 
 
     An init container under ``Always`` runs again only when it failed; a sidecar always.
     """
-    for rule in container.get("restartPolicyRules") or []:
-        if _matches(rule, exit_code):
-            return rule["action"] == "Restart"
+    if action := restart_action(container, exit_code):
+        return action in (RESTART, RESTART_ALL)
     policy = container.get("restartPolicy") or pod["spec"].get("restartPolicy", "Always")
     is_init = any(container["name"] == other["name"] for other in pod["spec"].get("initContainers") or [])
     if is_init and not is_sidecar(container) and policy == "Always":
         policy = "OnFailure"
     return should_restart(policy, exit_code)
+
+
+def restart_action(container: Object, exit_code: int) -> str | None:
+    """The action of the first of a container's ``restartPolicyRules`` that matches its end."""
+    rules = container.get("restartPolicyRules") or []
+    return next((rule["action"] for rule in rules if _matches(rule, exit_code)), None)
+
+
+def may_restart_all(pod: Object) -> bool:
+    """Check whether the end of one of a pod's containers may start all of them again."""
+    rules = [rule for _, each in containers(pod) for rule in each.get("restartPolicyRules") or []]
+    return any(rule["action"] == RESTART_ALL for rule in rules)
 
 
 def restarts_after_probe(pod: Object, container: Object) -> bool:
@@ -89,6 +101,25 @@ def waiting_to_restart(pod: Object, record: ContainerRecord, delay: float) -> Co
         ready=False,
         started=False,
         last=replace(record, last=None),
+    )
+
+
+def removed_to_restart(record: ContainerRecord) -> ContainerRecord:
+    """The record of a container that waits until all containers of its pod start again."""
+    text = "The container is removed because RestartAllContainers in place"
+    last = record.last if record.state == "waiting" else replace(record, last=None)
+    return replace(
+        record,
+        state="waiting",
+        reason="RestartingAllContainers",
+        message=text,
+        started_at=None,
+        finished_at=None,
+        exit_code=None,
+        signal=None,
+        ready=False,
+        started=False,
+        last=last,
     )
 
 

@@ -22,41 +22,18 @@ class FieldRule:
     asks: Callable[[Any], bool] = bool
 
 
-ONE_USER = "every container starts as its root, which is nobody on the machine"
+ONE_USER = "in plain mode every process is the cluster's user"
 ONE_FILTER = "every container has the same filter of system calls"
 NO_PROFILE = "no profile confines containers"
 
 POD_RULES = (
-    FieldRule("hostNetwork", "the pod has a network of its own"),
-    FieldRule("hostPID", "each container sees its own processes"),
-    FieldRule("hostIPC", "the pod has an IPC namespace of its own"),
     FieldRule("hostUsers", "the pod has a user namespace of its own"),
-    FieldRule("runtimeClassName", "containers are processes of this machine"),
-    FieldRule("setHostnameAsFQDN", "the host name is the short one"),
-    FieldRule("dnsConfig", "names are resolved by the cluster alone"),
-    FieldRule(
-        "dnsPolicy",
-        "names are resolved by the cluster",
-        lambda value: value not in (None, "ClusterFirst", "ClusterFirstWithHostNet"),
-    ),
     FieldRule("resourceClaims", "dynamic resources are not allocated"),
-    FieldRule("securityContext.runAsUser", ONE_USER, lambda value: value is not None),
-    FieldRule("securityContext.runAsGroup", ONE_USER, lambda value: value is not None),
-    FieldRule("securityContext.runAsNonRoot", ONE_USER),
-    FieldRule("securityContext.fsGroup", ONE_USER, lambda value: value is not None),
-    FieldRule("securityContext.supplementalGroups", ONE_USER),
-    FieldRule("securityContext.sysctls", "the kernel's settings are the machine's"),
     FieldRule("securityContext.seLinuxOptions", NO_PROFILE),
     FieldRule("securityContext.seccompProfile", ONE_FILTER, lambda value: _other_filter(value)),
     FieldRule("securityContext.appArmorProfile", NO_PROFILE, lambda value: _profile(value)),
 )
 CONTAINER_RULES = (
-    FieldRule("securityContext.privileged", "containers have an ordinary container's capabilities"),
-    FieldRule("securityContext.capabilities.add", "containers have an ordinary container's capabilities"),
-    FieldRule("securityContext.capabilities.drop", "containers have an ordinary container's capabilities"),
-    FieldRule("securityContext.runAsUser", ONE_USER, lambda value: value is not None),
-    FieldRule("securityContext.runAsGroup", ONE_USER, lambda value: value is not None),
-    FieldRule("securityContext.runAsNonRoot", ONE_USER),
     FieldRule("securityContext.seLinuxOptions", NO_PROFILE),
     FieldRule("securityContext.seccompProfile", ONE_FILTER, lambda value: _other_filter(value)),
     FieldRule("securityContext.appArmorProfile", NO_PROFILE, lambda value: _profile(value)),
@@ -65,18 +42,36 @@ CONTAINER_RULES = (
     ),
     FieldRule("volumeDevices", "there are no block devices"),
     FieldRule(
-        "ports",
-        "nothing listens on the node's address (hostPort)",
-        lambda value: any(port.get("hostPort") for port in value or ()),
+        "volumeMounts",
+        "no later mount reaches a container, or comes out of one (mountPropagation)",
+        lambda value: any(
+            each.get("mountPropagation") not in (None, "None", "HostToContainer") for each in value or ()
+        ),
     ),
 )
 UNCONFINED = FieldRule(
     "securityContext.seccompProfile", NO_PROFILE, lambda value: bool(value) and not _other_filter(value)
 )
+PRIVILEGES = "in plain mode a process has the rights of the cluster's user"
+PLAIN_USER_RULES = (
+    FieldRule("securityContext.runAsUser", ONE_USER, lambda value: value is not None),
+    FieldRule("securityContext.runAsGroup", ONE_USER, lambda value: value is not None),
+    FieldRule("securityContext.runAsNonRoot", ONE_USER),
+)
 # In plain mode: every container sees the processes of the whole machine, and its files.
 PLAIN_POD_RULES = (
-    *(rule for rule in POD_RULES if rule.field not in ("hostPID", "hostIPC", "hostUsers")),
+    *(rule for rule in POD_RULES if rule.field != "hostUsers"),
     UNCONFINED,
+    FieldRule("dnsConfig", "names are resolved by the cluster alone"),
+    FieldRule(
+        "dnsPolicy",
+        "names are resolved by the cluster",
+        lambda value: value not in (None, "ClusterFirst", "ClusterFirstWithHostNet"),
+    ),
+    FieldRule("securityContext.sysctls", "the kernel's settings are the machine's"),
+    *PLAIN_USER_RULES,
+    FieldRule("securityContext.fsGroup", ONE_USER, lambda value: value is not None),
+    FieldRule("securityContext.supplementalGroups", ONE_USER),
     FieldRule(
         "volumes",
         "in plain mode a volume in memory is a directory on disk, and its sizeLimit is not a wall",
@@ -86,6 +81,10 @@ PLAIN_POD_RULES = (
 PLAIN_CONTAINER_RULES = (
     *CONTAINER_RULES,
     UNCONFINED,
+    *PLAIN_USER_RULES,
+    FieldRule("securityContext.privileged", PRIVILEGES),
+    FieldRule("securityContext.capabilities.add", PRIVILEGES),
+    FieldRule("securityContext.capabilities.drop", PRIVILEGES),
     FieldRule(
         "securityContext.readOnlyRootFilesystem",
         "in plain mode programs see this machine's files, with the rights of the cluster's user",
@@ -107,8 +106,8 @@ def unsupported_fields(
     """Describe each unsupported field that the pod sets.
 
     Example:
-        >>> unsupported_fields({"spec": {"hostPID": True, "containers": []}})
-        ['hostPID is not supported: each container sees its own processes']
+        >>> unsupported_fields({"spec": {"hostUsers": True, "containers": []}})
+        ['hostUsers is not supported: the pod has a user namespace of its own']
     """
     spec = pod["spec"]
     found: dict[str, list[str]] = {}

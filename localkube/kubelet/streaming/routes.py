@@ -1,6 +1,6 @@
 """The kubelet's streaming routes: exec, attach and port-forward, by WebSocket.
 
-The API server passes WebSockets on to nodes that declare ``node.DECLARED_FEATURE``. SPDY is refused.
+The API server passes WebSockets on to nodes that declare ``ExtendWebSocketsToKubelet``. SPDY is refused.
 """
 
 import contextlib

@@ -66,6 +66,26 @@ def everywhere(directory: str, mountinfo: str) -> set[str]:
     return found
 
 
+def places_of(device: str, inside: str, mountinfo: str) -> list[str]:
+    """Find the paths at which a directory of a file system may be seen.
+
+    Args:
+        device: Of the file system, as ``8:1``.
+        inside: The directory's path in the file system.
+        mountinfo: As for ``everywhere``.
+
+    Example:
+        >>> mounts = "1 0 8:1 / / rw - ext4 a rw\\n2 1 8:1 /home /mnt rw - ext4 a rw"
+        >>> places_of("8:1", "/home/ada", mounts)
+        ['/home/ada', '/mnt/ada']
+    """
+    found = []
+    for other, root, place in map(_mount, mountinfo.splitlines()):
+        if other == device and (rest := _below(inside, root)) is not None:
+            found.append(os.path.join(place, rest).rstrip("/") or "/")
+    return found
+
+
 def _mount(line: str) -> tuple[str, str, str]:
     """Read a mount's device, its root in the file system, and its place; with a space as an octal number."""
     fields = (

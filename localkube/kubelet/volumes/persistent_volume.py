@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Api, ApiError
+from localkube.api_client import Api, find
 
 Object = Mapping[str, Any]
 
@@ -19,10 +19,15 @@ class ClaimError(Exception):
 
 @dataclass(frozen=True)
 class ClaimDirectory:
-    """A claim's directory on the host."""
+    """A claim's directory on the host.
+
+    Attributes:
+        volume: The v1.PersistentVolume of one that a CSI driver mounts, which has no path yet.
+    """
 
     path: Path
     read_only: bool
+    volume: Object | None = None
 
 
 class ClaimResolver:
@@ -41,13 +46,14 @@ class ClaimResolver:
         """
         claim = await self._claim(pod, spec)
         volume = await self._volume(claim)
-        path = _directory(volume)
+        driver = volume if "csi" in volume["spec"] else None
+        path = Path() if driver else _directory(volume)
         modes = claim["spec"].get("accessModes") or []
         if "ReadWriteOncePod" in modes:
             self._reserve(claim["metadata"]["uid"], pod["metadata"]["uid"], claim["metadata"]["name"])
         wants = spec.get("persistentVolumeClaim") or {}
         read_only = bool(wants.get("readOnly")) or modes == ["ReadOnlyMany"]
-        return ClaimDirectory(path, read_only)
+        return ClaimDirectory(path, read_only, driver)
 
     def forget(self, uid: str) -> None:
         """Release the pod's ReadWriteOncePod claims."""
@@ -61,7 +67,9 @@ class ClaimResolver:
             if is_ephemeral
             else spec["persistentVolumeClaim"]["claimName"]
         )
-        claim = await self._find(f"/api/v1/namespaces/{metadata['namespace']}/persistentvolumeclaims/{name}")
+        claim = await find(
+            self._api, f"/api/v1/namespaces/{metadata['namespace']}/persistentvolumeclaims/{name}"
+        )
         if claim is None:
             raise ClaimError(f'persistentvolumeclaim "{name}" not found')
         owners = [owner["uid"] for owner in claim["metadata"].get("ownerReferences") or []]
@@ -73,7 +81,7 @@ class ClaimResolver:
 
     async def _volume(self, claim: Object) -> Object:
         name = claim["spec"]["volumeName"]
-        volume = await self._find(f"/api/v1/persistentvolumes/{name}")
+        volume = await find(self._api, f"/api/v1/persistentvolumes/{name}")
         if volume is None:
             raise ClaimError(f'persistentvolume "{name}" of the claim is gone')
         if (volume["spec"].get("claimRef") or {}).get("uid") != claim["metadata"]["uid"]:
@@ -81,14 +89,6 @@ class ClaimResolver:
         if volume["spec"].get("volumeMode") == "Block":
             raise ClaimError("volumeMode Block needs a block device; use Filesystem in a local cluster")
         return volume
-
-    async def _find(self, path: str) -> Object | None:
-        try:
-            return await self._api.get(path)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
 
     def _reserve(self, claim: str, pod: str, name: str) -> None:
         if self._users.setdefault(claim, pod) != pod:

@@ -24,10 +24,11 @@ DEFAULT_MODE = 0o644
 
 @dataclass(frozen=True)
 class VolumeFile:
-    """A file's content and permission bits."""
+    """A file's content, permission bits, and owner as containers see it."""
 
     content: bytes
     mode: int = DEFAULT_MODE
+    uid: int = 0
 
 
 Files = dict[str, VolumeFile]
@@ -110,8 +111,14 @@ def _checked(path: str) -> str:
 DATA, NEXT = "..data", "..data_tmp"
 
 
-def write_atomically(directory: Path, files: Mapping[str, VolumeFile], *, owner: int = 0) -> bool:
-    """Make ``directory`` hold exactly ``files``, which belong to ``owner``; return whether anything changed.
+def write_atomically(
+    directory: Path, files: Mapping[str, VolumeFile], *, owner: int = 0, group: int | None = None
+) -> bool:
+    """Make ``directory`` hold exactly ``files``; return whether anything changed.
+
+    Args:
+        owner: The id of the containers' root on the disk; 0 leaves the files the kubelet's.
+        group: The id of their group, if it is not root's; their modes let it read.
 
     Raises:
         OSError: The disk refuses.
@@ -128,7 +135,7 @@ def write_atomically(directory: Path, files: Mapping[str, VolumeFile], *, owner:
         if "/" in path:
             for parent in reversed(Path(path).parents):
                 _make_directory(fresh / parent)
-        _write_file(fresh / path, file, owner)
+        _write_file(fresh / path, file, owner, owner if group is None else group)
     pointer = directory / NEXT
     pointer.unlink(missing_ok=True)
     pointer.symlink_to(fresh.name)
@@ -164,12 +171,12 @@ def _make_directory(path: Path) -> None:
     path.chmod(0o755)
 
 
-def _write_file(path: Path, file: VolumeFile, owner: int) -> None:
+def _write_file(path: Path, file: VolumeFile, owner: int, group: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as target:
         target.write(file.content)
-        if owner:
-            os.fchown(descriptor, owner, owner)
+        if owner or file.uid or group:
+            os.fchown(descriptor, owner + file.uid, group)
         os.fchmod(descriptor, file.mode)
 
 

@@ -1,23 +1,29 @@
 """The volumes of pods: prepared before the containers start, updated, and removed.
 
 Every volume is a directory (or file) on the host that is bind-mounted into the containers. An emptyDir in
-memory is a tmpfs. ``sizeLimit`` is enforced for memory only; ``fsGroup`` is ignored, because files belong to
-the root of the containers: those of a volume that pods may share by an idmapped mount.
+memory is a tmpfs. ``sizeLimit`` is enforced for memory only. Files belong to the root of the containers,
+those of a volume that pods may share by an idmapped mount, and to the pod's ``fsGroup``.
 
 Source: https://kubernetes.io/docs/concepts/storage/volumes/
 """
 
 import asyncio
 import os
+import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, ApiError
-from localkube.kubelet.containers.environment import expand
+from localkube.kubelet.containers.environment import ConfigError, expand
+from localkube.kubelet.containers.security_context import effective
+from localkube.kubelet.images.image_manager import ImageManager
+from localkube.kubelet.plugins.csi import CsiDrivers, CsiError, CsiVolume
+from localkube.kubelet.plugins.node_directory import NodeDirectory
 from localkube.kubelet.pods.pod_ids import PodIds
 from localkube.kubelet.quantity import whole
+from localkube.kubelet.status.container_state import containers
 from localkube.kubelet.volumes import host_path, projected
 from localkube.kubelet.volumes.host_path import SubPathError, resolve_subpath
 from localkube.kubelet.volumes.object_cache import ObjectCache, TokenManager
@@ -37,7 +43,8 @@ class MountedVolume:
 
     The content of a ``managed`` volume comes from the API, so nothing is created in it. A ``foreign`` one may
     be any directory of this machine, in which the clusters' own directory is hidden. ``owner`` is the id of
-    the containers' root on the disk; with ``idmap`` it is shifted by the mount.
+    the containers' root on the disk; with ``idmap`` it is shifted by the mount. An image has ``layers``, the
+    lowest first, in the directory ``source``.
     """
 
     source: Path
@@ -46,6 +53,7 @@ class MountedVolume:
     foreign: bool = False
     owner: int = 0
     idmap: bool = False
+    layers: tuple[str, ...] = ()
 
 
 class VolumeError(Exception):
@@ -69,10 +77,12 @@ class VolumeManager:
         pods: The directory that has one folder a pod, by uid.
         tmpfs: The same in memory, for what comes from the API: many small files, some of them secret.
         claimed: The directory of the volumes that this cluster made for claims.
+        node_directories: A directory for each node, its /var/lib/kubelet.
         private: Directories that no volume may show, as real paths.
         allocatable: Returns what a node offers, by the node's name; for limits in downward API files.
         objects: Shared with others who read ConfigMaps and Secrets.
         ids: The users and groups of pods.
+        images: Where volumes that are images come from; None where there are none.
         mount: Called as ``syscalls.mount``; None where nothing can be mounted, as in plain mode.
     """
 
@@ -83,20 +93,25 @@ class VolumeManager:
         pods: Path,
         tmpfs: Path | None = None,
         claimed: Path | None = None,
+        node_directories: Path = Path("/nonexistent"),  # noqa: B008
         private: tuple[str, ...] = (),
         allocatable: Callable[[str], Mapping[str, str]] = lambda node: {},
         objects: ObjectCache | None = None,
         ids: PodIds | None = None,
+        images: ImageManager | None = None,
         mount: Callable[..., None] | None = syscalls.mount,
     ) -> None:
         self._pods = pods
         self._tmpfs = tmpfs or pods
         self._claimed, self._private = claimed, private
+        self._node_directories = node_directories
         self._allocatable = allocatable
         self._objects = objects or ObjectCache(api)
         self._tokens = TokenManager(api)
         self._claims = ClaimResolver(api)
-        self._ids = ids or PodIds()
+        self._ids, self._images = ids or PodIds(), images
+        # The CSI drivers of each node, by its name.
+        self.drivers: dict[str, CsiDrivers] = {}
         self._mount = mount
 
     async def prepare(self, pod: Object) -> dict[str, MountedVolume]:
@@ -123,6 +138,8 @@ class VolumeManager:
         """Delete the pod's volumes, except those of claims and of the host. Safe to repeat."""
         self._tokens.forget(uid)
         self._claims.forget(uid)
+        for drivers in self.drivers.values():
+            await drivers.unpublish(uid)
         for directory in {root / uid / "volumes" for root in (self._pods, self._tmpfs)}:
             if directory.is_dir():
                 await asyncio.to_thread(_delete, directory)
@@ -144,7 +161,13 @@ class VolumeManager:
             raise _failed(spec, problem) from error
         except ApiError as error:
             raise _failed(spec, error.message) from error
-        except (projected.PayloadError, ClaimError, host_path.HostPathError, _MissingError) as error:
+        except (
+            CsiError,
+            projected.PayloadError,
+            ClaimError,
+            host_path.HostPathError,
+            _MissingError,
+        ) as error:
             raise _failed(spec, str(error)) from error
 
     async def _make(self, pod: Object, spec: Object) -> MountedVolume:
@@ -156,20 +179,39 @@ class VolumeManager:
             return self._empty_dir(pod, spec)
         if kind == "hostPath":
             path = spec["hostPath"]["path"]
+            node = NodeDirectory(self._node_directories / pod["spec"].get("nodeName", ""))
+            if own := node.resolve(path):
+                node.create()
+                own = host_path.checked(str(own), spec["hostPath"].get("type") or "")
+                return MountedVolume(own, idmap=self._ids.idmap)
             host_path.refuse_private(path, self._private)
             place = host_path.checked(path, spec["hostPath"].get("type") or "")
             return MountedVolume(place, foreign=True, idmap=self._ids.idmap)
+        if kind == "csi":
+            return await self._csi(
+                pod, CsiVolume.inline(pod, spec), read_only=bool(spec["csi"].get("readOnly"))
+            )
         if kind in ("persistentVolumeClaim", "ephemeral"):
             claim = await self._claims.locate(pod, spec)
+            if claim.volume:
+                return await self._csi(pod, CsiVolume.of_claim(claim.volume), read_only=claim.read_only)
             foreign = self._claimed is None or self._claimed not in claim.path.resolve().parents
             if foreign:
                 host_path.refuse_private(claim.path, self._private)
             owner = 0 if self._ids.idmap else self._owner(pod)
             if owner and not foreign:
                 os.chown(claim.path, owner, owner)
+            group = _fs_group(pod)
+            if group is not None and not foreign and not claim.read_only and self._ids.many:
+                policy = pod["spec"]["securityContext"].get("fsGroupChangePolicy")
+                await asyncio.to_thread(
+                    give_group, claim.path, owner + group, root_decides=policy == "OnRootMismatch"
+                )
             return MountedVolume(
                 claim.path, read_only=claim.read_only, foreign=foreign, owner=owner, idmap=self._ids.idmap
             )
+        if kind == "image":
+            return await self._image(pod, spec)
         raise _MissingError(
             f"volumes of kind {kind} need a driver that a local cluster does not have; "
             "use a persistentVolumeClaim, hostPath or emptyDir"
@@ -188,23 +230,71 @@ class VolumeManager:
                 f"an emptyDir of medium {medium} is not available here; use Memory or leave it out"
             )
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        group, mode = self._group(pod), 0o777 if _fs_group(pod) is None else 0o2777
         if medium == "Memory" and self._mount and not directory.is_mount():
             size = _memory_size(pod, spec)
-            options = "mode=777" + (f",uid={owner},gid={owner}" if owner else "")
+            options = f"mode={mode:o}" + (f",uid={owner},gid={group}" if self._ids.many else "")
             options += f",size={size}" if size else ""
             flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
             self._mount("tmpfs", str(directory), "tmpfs", flags, options)
         elif not medium or not self._mount:
-            directory.chmod(0o777)
-            self._ids.give(directory, pod["metadata"]["uid"])
+            if self._ids.many:
+                os.chown(directory, owner, group)
+            directory.chmod(mode)
         return MountedVolume(directory, owner=owner)
+
+    async def _csi(self, pod: Object, volume: CsiVolume, *, read_only: bool) -> MountedVolume:
+        """Have a driver mount a volume."""
+        drivers = self.drivers.get(pod["spec"].get("nodeName", ""))
+        if drivers is None or self._mount is None:
+            raise _MissingError("CSI drivers need namespaces, which plain mode does not have")
+        published = await drivers.publish(pod, volume)
+        # What a driver binds of its own volumes, it may show to others.
+        own = [place for place in (self._node_directories, self._pods, self._claimed) if place]
+        foreign = not any(published.path.is_relative_to(place) for place in own)
+        if foreign:
+            host_path.refuse_private(published.path, self._private)
+        group, policy = _fs_group(pod), published.driver.get("fsGroupPolicy", "ReadWriteOnceWithFSType")
+        wanted = policy == "File" or (
+            policy == "ReadWriteOnceWithFSType" and volume.fs_type and volume.access_mode == "ReadWriteOnce"
+        )
+        if group is not None and wanted and not read_only and published.on_disk and self._ids.many:
+            owner = 0 if self._ids.idmap else self._owner(pod)
+            await asyncio.to_thread(give_group, published.path, owner + group)
+        # Nobody may write to a file whose owner an idmapped mount does not have, such as a driver pod's own.
+        idmap = self._ids.idmap and published.on_disk and published.path.stat().st_uid < self._owner(pod)
+        return MountedVolume(published.path, read_only=read_only, foreign=foreign, idmap=idmap)
+
+    async def _image(self, pod: Object, spec: Object) -> MountedVolume:
+        """Get an image as a volume, which is read-only."""
+        wanted, directory = spec["image"], self._directory(pod, spec)
+        asked = {"name": "", "image": wanted["reference"], "imagePullPolicy": wanted.get("pullPolicy")}
+        if self._images is None:
+            raise _MissingError("images cannot be mounted here")
+        try:
+            image = await self._images.get(pod, asked, used_by=directory)
+        except ConfigError as error:
+            raise _MissingError(error.message) from error
+        if not image.layers:
+            raise _MissingError(
+                f'image "{wanted["reference"]}" is not pulled, and nothing stands in for a volume'
+            )
+        return MountedVolume(image.store, read_only=True, managed=True, idmap=True, layers=image.layers)
+
+    def _group(self, pod: Object) -> int:
+        """The id of the pod's ``fsGroup`` on the disk, or else of its root group."""
+        return self._owner(pod) + (_fs_group(pod) or 0 if self._ids.many else 0)
 
     def _owner(self, pod: Object) -> int:
         return self._ids.of(pod["metadata"]["uid"]).host_id
 
     async def _write(self, pod: Object, spec: Object) -> bool:
         files = await self._files(pod, spec)
-        return projected.write_atomically(self._directory(pod, spec), files, owner=self._owner(pod))
+        if _fs_group(pod) is not None:
+            files = {path: replace(file, mode=file.mode | 0o440) for path, file in files.items()}
+        return projected.write_atomically(
+            self._directory(pod, spec), files, owner=self._owner(pod), group=self._group(pod)
+        )
 
     async def _files(self, pod: Object, spec: Object) -> projected.Files:
         kind = _kind(spec)
@@ -232,8 +322,48 @@ class VolumeManager:
         if kind == "serviceAccountToken":
             seconds = source.get("expirationSeconds") or TOKEN_SECONDS
             text = await self._tokens.get(pod, audience=source.get("audience") or "", seconds=seconds)
-            return {source["path"]: projected.VolumeFile(text.encode(), mode)}
+            uid = _only_user(pod)
+            if uid is not None or _fs_group(pod) is not None:
+                mode = 0o600
+            return {source["path"]: projected.VolumeFile(text.encode(), mode, (uid or 0) * self._ids.many)}
         raise _MissingError(f"projections of kind {kind} are not available in a local cluster")
+
+
+def give_group(root: Path, group: int, *, root_decides: bool = False) -> None:
+    """Give a volume to a group, which may then read and write all that is in it.
+
+    Args:
+        root_decides: Leave the rest as it is if the volume's own directory is the group's already.
+
+    Raises:
+        OSError: The disk refuses.
+    """
+    status = root.stat()
+    if root_decides and (status.st_gid, status.st_mode & 0o2070) == (group, 0o2070):
+        return
+    for _, _, files, place in os.fwalk(root, follow_symlinks=False):
+        os.chown(place, -1, group)
+        os.fchmod(place, stat.S_IMODE(os.fstat(place).st_mode) | 0o2770)
+        for name in files:
+            # Another pod may exchange it meanwhile: what is open is what is changed.
+            found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+            try:
+                mode = os.fstat(found).st_mode
+                os.chown(name, -1, group, dir_fd=place, follow_symlinks=False)
+                if stat.S_ISREG(mode):
+                    os.chmod(f"/proc/self/fd/{found}", stat.S_IMODE(mode) | 0o660)
+            finally:
+                os.close(found)
+
+
+def _fs_group(pod: Object) -> int | None:
+    return (pod["spec"].get("securityContext") or {}).get("fsGroup")
+
+
+def _only_user(pod: Object) -> int | None:
+    """The user of all containers, to whom a pod's token belongs; None where they differ or leave it open."""
+    users = {effective(pod, container, "runAsUser") for _, container in containers(pod)}
+    return users.pop() if len(users) == 1 else None
 
 
 class _MissingError(Exception):
@@ -263,8 +393,13 @@ def mounts(
     for wish in container.get("volumeMounts") or []:
         volume = volumes[wish["name"]]
         target = "/" + wish["mountPath"].strip("/")
+        if volume.layers:
+            entries.append(_image_mount(wish, volume, target, environment or {}))
+            continue
         source = _mount_source(wish, volume, environment or {})
         options = ["ro"] if volume.read_only or wish.get("readOnly") else []
+        if volume.read_only or wish.get("recursiveReadOnly") in ("Enabled", "IfPossible"):
+            options.append("rro")
         if source != volume.source:
             # A container may exchange a directory of its volume for a link between now and the mount.
             options.append("nosymlinks")
@@ -275,6 +410,19 @@ def mounts(
             options.append("masked")
         entries.append(MountSpec(target, source=str(source), options=tuple(options)))
     return sorted(entries, key=lambda entry: entry.destination.count("/"))
+
+
+def _image_mount(
+    wish: Object, volume: MountedVolume, target: str, environment: Mapping[str, str]
+) -> MountSpec:
+    below = wish.get("subPath") or expand(wish.get("subPathExpr") or "", environment)
+    options = ["ro", f"lowerdir={':'.join(reversed(volume.layers))}"]
+    return MountSpec(
+        target,
+        "overlay",
+        source=str(volume.source),
+        options=(*options, *([f"subpath={below}"] if below else [])),
+    )
 
 
 def _refuse_private(source: Path, private: tuple[str, ...]) -> None:

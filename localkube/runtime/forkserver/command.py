@@ -7,7 +7,7 @@ of the mathematical libraries. A command with one of these starts cold. ``interp
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict
 
 # Read once, when the interpreter or a library that the forkserver has already loaded starts.
@@ -35,12 +35,15 @@ FREE = {
     "TORCH_HOME",
 }
 FREE_PREFIXES = ("TORCHELASTIC_", "TORCH_NCCL_")
+LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch"}
+COLD_TORCHRUN = "localkube.runtime.forkserver.cold_torchrun"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class ForkPlan(TypedDict):
     """A program to run in a fork of the forkserver; plain data, because it travels in a request."""
 
+    command: list[str]  # as execve would get it
     kind: str  # script, module or command
     target: str
     arguments: list[str]
@@ -82,6 +85,7 @@ def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str)
     if kind == "command" and sys.version_info >= (3, 13):
         return None  # its tracebacks show the source, which the public way to run a string does not
     return ForkPlan(
+        command=list(argv),
         kind=kind,
         target=target,
         arguments=arguments,
@@ -92,6 +96,26 @@ def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str)
         unbuffered="u" in letters or is_on(env, "PYTHONUNBUFFERED"),
         no_bytecode="B" in letters or is_on(env, "PYTHONDONTWRITEBYTECODE"),
     )
+
+
+def is_torchrun(container: ForkPlan) -> bool:
+    """Check whether a command is torchrun, by its own name or as a module."""
+    name = os.path.basename(container["target"])
+    return container["target"] in LAUNCHERS if container["kind"] == "module" else name == "torchrun"
+
+
+def cold_command(container: ForkPlan, *, mounts: Iterable[str]) -> list[str]:
+    """Return the command of a container that the forkserver does not start: torchrun still forks its workers.
+
+    Args:
+        container: The plan of its own command.
+        mounts: Where it mounts volumes: over the interpreter, it would not be this one.
+    """
+    python = container["executable"]
+    covered = any(python.startswith(f"{place.rstrip('/')}/") for place in mounts)
+    if covered or not is_torchrun(container):
+        return container["command"]
+    return [python, "-P", "-m", COLD_TORCHRUN, *container["command"]]
 
 
 def unfit(env: Mapping[str, str]) -> str | None:

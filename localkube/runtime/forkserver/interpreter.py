@@ -53,7 +53,8 @@ class ForkserverState:
     def __init__(self, modules: set[str]) -> None:
         inherited = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(":") if entry]
         # Without the directory of ``python -m``, and without what only the parent was given.
-        self.path = [entry for entry in sys.path[1:] if entry not in inherited]
+        own = sys.path if sys.flags.safe_path else sys.path[1:]
+        self.path = [entry for entry in own if entry not in inherited]
         self.interpreter = os.stat(sys.executable)
         self._before = modules
         self._loaded: dict[str, types.ModuleType] = {}
@@ -79,20 +80,17 @@ class ForkserverState:
         return site.getusersitepackages() in self.path or os.path.isdir(os.path.join(home, below))
 
 
-def run(
-    plan: ForkPlan, argv: list[str], env: dict[str, str], state: ForkserverState, *, last: Callable[[], None]
-) -> NoReturn:
+def run(plan: ForkPlan, env: dict[str, str], state: ForkserverState, *, last: Callable[[], None]) -> NoReturn:
     """Become the program of ``plan``; the calling process is a fork with its descriptors 0, 1 and 2 in place.
 
     Args:
-        argv: The container's own command, for the case that it must start cold after all.
         last: Called when everything is set up, immediately before the program.
 
     Raises:
         native.Become: Always, but for a cold start; nothing may catch it.
     """
     if not _can_run(plan, env, state):
-        _start_cold(plan, argv, env)
+        start_cold(plan, env)
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
@@ -150,9 +148,10 @@ def _provides(directory: str, names: set[str]) -> bool:
     )
 
 
-def _start_cold(plan: ForkPlan, argv: list[str], env: dict[str, str]) -> NoReturn:
+def start_cold(plan: ForkPlan, env: dict[str, str]) -> NoReturn:
+    """Execute the command of ``plan`` in place of this process."""
     try:
-        os.execve(plan["program"], argv, env)
+        os.execve(plan["program"], plan["command"], env)
     except OSError as error:
         os.write(2, f"cannot start {plan['program']}: {error.strerror}\n".encode())
         os._exit(127)

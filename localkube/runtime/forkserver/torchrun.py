@@ -16,9 +16,7 @@ from typing import Any
 
 from localkube.runtime import messages, syscalls
 from localkube.runtime.forkserver import interpreter
-from localkube.runtime.forkserver.command import ForkPlan, plan
-
-LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch"}
+from localkube.runtime.forkserver.command import ForkPlan, is_torchrun, plan
 
 
 class ForkedWorker(subprocess.Popen):
@@ -38,7 +36,7 @@ def prepare(container: ForkPlan, state: interpreter.ForkserverState) -> Callable
     Raises:
         native.Become: In a worker, on the way to its program.
     """
-    if not _is_torchrun(container):
+    if not is_torchrun(container):
         return lambda: None
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
@@ -47,11 +45,6 @@ def prepare(container: ForkPlan, state: interpreter.ForkserverState) -> Callable
         _be_zygote(theirs, parent, state)
     theirs.close()
     return lambda: _replace_popen(ours, container["executable"])
-
-
-def _is_torchrun(container: ForkPlan) -> bool:
-    name = os.path.basename(container["target"])
-    return container["target"] in LAUNCHERS if container["kind"] == "module" else name == "torchrun"
 
 
 def _be_zygote(sock: socket.socket, parent: int, state: interpreter.ForkserverState) -> None:
@@ -93,7 +86,7 @@ def _be_middle(
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
     os.closerange(3, 1 << 20)
-    interpreter.run(request["plan"], request["argv"], request["env"], state, last=lambda: None)
+    interpreter.run(request["plan"], request["env"], state, last=lambda: None)
 
 
 def _replace_popen(sock: socket.socket, python: str) -> None:
@@ -126,15 +119,15 @@ class _Popen:
         decisive = {name: value for name, value in env.items() if name != "LD_PRELOAD" or not same}
         worker = plan(argv, decisive, python=self._python, path=env.get("PATH", ""))
         if worker is not None and options == {"start_new_session": True}:
-            pid = self._request(worker, argv, env, [0, _number(stdout, 1), _number(stderr, 2)])
+            pid = self._request(worker, env, [0, _number(stdout, 1), _number(stderr, 2)])
             if pid:
                 return ForkedWorker(args, pid)
         return subprocess.Popen(args=args, env=env, stdout=stdout, stderr=stderr, **options)
 
-    def _request(self, worker: ForkPlan, argv: list[str], env: dict[str, str], descriptors: list[int]) -> int:
+    def _request(self, worker: ForkPlan, env: dict[str, str], descriptors: list[int]) -> int:
         umask = os.umask(0)
         os.umask(umask)
-        request = {"plan": worker, "argv": argv, "env": env, "cwd": os.getcwd(), "umask": umask}
+        request = {"plan": worker, "env": env, "cwd": os.getcwd(), "umask": umask}
         with self._lock:
             try:
                 messages.send(self._sock, request, descriptors)

@@ -1,4 +1,4 @@
-"""Run Go's fuzzing on the gateway, whose package gets ``fuzz_test.go`` by an overlay."""
+"""Run Go's tests and fuzzing on the gateway, whose package gets ``fuzz_test.go`` by an overlay."""
 
 import json
 import os
@@ -11,12 +11,12 @@ MODULE = HERE.parents[2] / "localkube" / "controlplane"
 TARGETS = ("FuzzFrame", "FuzzQuestion", "FuzzPack")
 
 
-def go_test(*arguments: str) -> subprocess.CompletedProcess:
-    """Run ``go test`` with these arguments on the gateway's package."""
+def go_test(*arguments: str, package: str = "gateway") -> subprocess.CompletedProcess:
+    """Run ``go test`` with these arguments on a package, with the ``fuzz_test.go`` of its folder here."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as overlay:
-        beside = MODULE / "gateway" / "fuzz_test.go"
-        json.dump({"Replace": {str(beside): str(HERE / "fuzz_test.go")}}, overlay)
+        beside = MODULE / package / "fuzz_test.go"
+        json.dump({"Replace": {str(beside): str(HERE.parent / package / "fuzz_test.go")}}, overlay)
         overlay.flush()
         env = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", "GOWORK": "off"}
-        command = ["go", "test", "-overlay", overlay.name, *arguments, "./gateway/"]
+        command = ["go", "test", "-overlay", overlay.name, *arguments, f"./{package}/"]
         return subprocess.run(command, cwd=MODULE, env=env, check=False)

@@ -1,0 +1,131 @@
+"""The user, groups and capabilities of a container, from its security context and its image. Pure.
+
+The rules are those of the kubelet and containerd:
+https://kubernetes.io/docs/tasks/configure-pod-container/security-context/
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from localkube.kubelet.containers.environment import ConfigError
+from localkube.runtime.container_spec import UserSpec
+from localkube.runtime.syscalls import CAPABILITIES, DEFAULT_CAPABILITIES
+
+Read = Callable[[str], str | None]
+
+
+def effective(pod: Mapping[str, Any], container: Mapping[str, Any], field: str) -> Any:
+    """A field of the container's security context, or else of the pod's."""
+    own = (container.get("securityContext") or {}).get(field)
+    return own if own is not None else (pod["spec"].get("securityContext") or {}).get(field)
+
+
+def user(
+    pod: Mapping[str, Any], container: Mapping[str, Any], *, image_user: str | None, read: Read
+) -> UserSpec:
+    """The ids of a container's processes.
+
+    Args:
+        image_user: As in ``1000:100`` or ``nginx``; empty for root, None where nobody knows it.
+        read: Reads a file of the image.
+
+    Raises:
+        ConfigError: With the kubelet's reason: root where it is refused, or a name that the image lacks.
+    """
+    wanted, group = effective(pod, container, "runAsUser"), effective(pod, container, "runAsGroup")
+    name, _, image_group = ("", "", "") if wanted is not None else (image_user or "").partition(":")
+    if wanted is not None or image_user is not None:
+        _refuse_root(pod, container, wanted, name)
+    uid, own_gid, login = _find_user(wanted, name, read)
+    if group is None:
+        group = _find_group(image_group, read) if image_group else own_gid
+    context = pod["spec"].get("securityContext") or {}
+    more = {*(context.get("supplementalGroups") or ())}
+    if context.get("fsGroup") is not None:
+        more.add(context["fsGroup"])
+    if login and context.get("supplementalGroupsPolicy") != "Strict":
+        more |= {
+            int(gid) for _, _, gid, members in _entries(read("/etc/group"), 4) if _listed(login, members)
+        }
+    return UserSpec(uid, group, tuple(sorted({group, *more})))
+
+
+def home(uid: int, read: Read) -> str:
+    """The home directory of a user in its image, as the container runtime sets HOME."""
+    return next((entry[5] for entry in _entries(read("/etc/passwd"), 7) if entry[2] == str(uid)), "") or "/"
+
+
+def _refuse_root(pod: Mapping[str, Any], container: Mapping[str, Any], wanted: int | None, name: str) -> None:
+    if not effective(pod, container, "runAsNonRoot"):
+        return
+    meta = pod["metadata"]
+    where = f'(pod: "{meta["name"]}_{meta["namespace"]}({meta["uid"]})", container: {container["name"]})'
+    if wanted == 0:
+        raise ConfigError(f"container's runAsUser breaks non-root policy {where}")
+    if wanted is None and name and not name.isdigit():
+        raise ConfigError(
+            f"container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is "
+            f"non-root {where}"
+        )
+    if wanted is None and int(name or 0) == 0:
+        raise ConfigError(f"container has runAsNonRoot and image will run as root {where}")
+
+
+def _find_user(wanted: int | None, name: str, read: Read) -> tuple[int, int, str]:
+    """Return uid, the gid that the image gives it, and its name there."""
+    number = wanted if wanted is not None else int(name or 0) if (name or "0").isdigit() else None
+    for login, _, uid, gid, *_ in _entries(read("/etc/passwd"), 7):
+        if (uid == str(number)) if number is not None else (login == name):
+            return int(uid), int(gid), login
+    if number is None:
+        raise ConfigError(
+            f"unable to find user {name}: no matching entries in passwd file", reason="CreateContainerError"
+        )
+    return number, 0, ""
+
+
+def _find_group(name: str, read: Read) -> int:
+    if name.isdigit():
+        return int(name)
+    for group, _, gid, _ in _entries(read("/etc/group"), 4):
+        if group == name:
+            return int(gid)
+    raise ConfigError(
+        f"unable to find group {name}: no matching entries in group file", reason="CreateContainerError"
+    )
+
+
+def _entries(text: str | None, fields: int) -> Iterable[list[str]]:
+    """The well-formed lines of ``/etc/passwd`` or ``/etc/group``."""
+    for line in (text or "").splitlines():
+        entry = line.split(":")
+        if len(entry) == fields and all(each.isdigit() for each in entry[2 : 4 if fields == 7 else 3]):
+            yield entry
+
+
+def _listed(login: str, members: str) -> bool:
+    return login in members.split(",")
+
+
+def capabilities(container: Mapping[str, Any]) -> tuple[str, ...]:
+    """The capabilities of a container, within its user namespace."""
+    context = container.get("securityContext") or {}
+    if context.get("privileged"):
+        return tuple(CAPABILITIES)
+    changes = context.get("capabilities") or {}
+    add, drop = (_named(changes.get(each) or ()) for each in ("add", "drop"))
+    kept = set(CAPABILITIES) if "CAP_ALL" in add else set(DEFAULT_CAPABILITIES)
+    if "CAP_ALL" in drop:
+        kept = set()
+    kept = (kept | (add & set(CAPABILITIES))) - (drop - add if "CAP_ALL" in drop else drop)
+    return tuple(name for name in CAPABILITIES if name in kept)
+
+
+def _named(names: Iterable[str]) -> set[str]:
+    return {name if name.startswith("CAP_") else f"CAP_{name}" for name in map(str.upper, names)}
+
+
+def no_new_privileges(container: Mapping[str, Any]) -> bool:
+    """Whether programs of the image give no more privileges than the container has."""
+    context = container.get("securityContext") or {}
+    return context.get("allowPrivilegeEscalation") is False and not context.get("privileged")

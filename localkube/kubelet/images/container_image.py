@@ -1,0 +1,132 @@
+"""What an image decides about a container, whether it was pulled or something stands in for it."""
+
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+MOST_BYTES = 4 << 20
+OPAQUE = "user.overlay.opaque"
+
+
+@dataclass(frozen=True)
+class ResolvedImage:
+    """An image as a container's specification needs it.
+
+    Attributes:
+        name: As the container's status shows it.
+        id: The digest by which it can be pulled again; of a stand-in, what it is.
+        entrypoint: ENTRYPOINT, and
+        command: CMD.
+        env: Variables.
+        directory: WORKDIR.
+        user: USER, as in ``1000:100`` or ``nginx``; None for a stand-in, of whose image nobody knows it.
+        stop_signal: STOPSIGNAL, such as ``SIGQUIT``; empty for SIGTERM.
+        layers: Names of the layers in ``store``, the lowest first; none for a stand-in, which runs on the
+            host's file system.
+        store: The directory of the layers.
+        copy: A copy of the image's files for this container alone, where layers cannot be mounted.
+        provides: Words by which the image calls the program of a stand-in, and
+        program: the command of that program on this machine.
+        program_directory: A folder in which the program has its usual name, for PATH.
+    """
+
+    name: str
+    id: str = ""
+    entrypoint: Sequence[str] = ()
+    command: Sequence[str] = ()
+    env: Mapping[str, str] | None = None
+    directory: str = "/"
+    user: str | None = None
+    stop_signal: str = ""
+    layers: tuple[str, ...] = ()
+    store: Path = Path("/")
+    copy: Path | None = None
+    provides: Sequence[str] = ()
+    program: Sequence[str] = ()
+    program_directory: str = ""
+
+    def command_line(self, container: Mapping[str, Any]) -> list[str] | None:
+        """Combine a container's command and arguments with the image's; None where there is no command.
+
+        Source: https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/
+        """
+        command, arguments = container.get("command"), container.get("args")
+        own = [*self.entrypoint, *(arguments or self.command)]
+        line = [*command, *(arguments or [])] if command else own
+        if line and line[0] in self.provides:
+            line = [*self.program, *line[1:]]
+        return line or None
+
+    def read(self, path: str) -> str | None:
+        """Read a small text file of the image, such as ``/etc/passwd``; None where it has none."""
+        if not self.layers:
+            place = Path(path)
+            return place.read_text(errors="replace") if place.is_file() else None
+        for layer in reversed(self.layers):
+            found = _read_in_layer(self.store / layer, path.strip("/").split("/"))
+            if found is not None:
+                return found.decode(errors="replace") if found is not HIDDEN else None
+        return None
+
+
+def from_record(record: Mapping[str, Any], name: str, store: Path) -> ResolvedImage:
+    """Describe an image of the store (``store.py``)."""
+    config = record["config"]
+    env = dict(each.split("=", 1) for each in config.get("Env") or [] if "=" in each)
+    repository = re.sub(r":[^:/]*$", "", name.partition("@")[0]) + "@"
+    digests = record.get("digests") or []
+    return ResolvedImage(
+        name=name,
+        id=next((each for each in digests if each.startswith(repository)), (*digests, record["id"])[0]),
+        entrypoint=config.get("Entrypoint") or (),
+        command=config.get("Cmd") or (),
+        env={"PATH": DEFAULT_PATH} | env,
+        directory=config.get("WorkingDir") or "/",
+        user=config.get("User") or "",
+        stop_signal=config.get("StopSignal") or "",
+        layers=tuple(record["layers"]),
+        store=store / "layers",
+    )
+
+
+HIDDEN = b"\0hidden"
+
+
+def _read_in_layer(root: Path, parts: Sequence[str]) -> bytes | None:
+    """Read a file of one layer; ``HIDDEN`` if the layer hides what lower ones have, None if it says nothing.
+
+    Nothing is followed: a link in an image may lead anywhere.
+    """
+    opaque = False
+    place = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts[:-1]:
+            above, place = place, os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+            os.close(above)
+            if not stat.S_ISDIR(os.fstat(place).st_mode):
+                return HIDDEN
+            opaque = opaque or _is_opaque(place)
+        status = os.stat(parts[-1], dir_fd=place, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
+            return HIDDEN
+        file = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+        with os.fdopen(file, "rb") as stream:
+            return stream.read(MOST_BYTES)
+    except FileNotFoundError:
+        return HIDDEN if opaque else None
+    except OSError:  # a whiteout or a link in the way, or a file that is closed to us
+        return HIDDEN
+    finally:
+        os.close(place)
+
+
+def _is_opaque(directory: int) -> bool:
+    try:
+        return os.getxattr(directory, OPAQUE) == b"y"
+    except OSError:
+        return False

@@ -1,0 +1,438 @@
+"""The images of containers: found in the store, pulled, or replaced by what stands in for them.
+
+Reasons, Events and the back-off are the kubelet's. An image that the table prefers to stand in for is not
+pulled, unless that is asked for; another one is, and falls back to its stand-in where no registry answers.
+
+Source: https://kubernetes.io/docs/concepts/containers/images/
+"""
+
+import asyncio
+import base64
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from localkube.kubelet.containers.environment import ConfigError
+from localkube.kubelet.events import EventRecorder
+from localkube.kubelet.images import store
+from localkube.kubelet.images.container_image import ResolvedImage, from_record
+from localkube.kubelet.images.image_programs import Program, ProgramNotFound, Programs
+from localkube.kubelet.images.image_table import (
+    AUTO,
+    IMAGE_MODES,
+    STAND_IN,
+    StandIn,
+    ignored_mounts,
+    missing_tag,
+    stand_in,
+)
+from localkube.kubelet.status.container_state import containers
+from localkube.paths import images_dir, private_dir
+from localkube.runtime.client import short_name
+
+log = logging.getLogger(__name__)
+
+Object = Mapping[str, Any]
+IMAGE_FAILED, IMAGE_BACK_OFF, NEVER_PULL, INVALID_NAME = IMAGE_REASONS = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+)
+ANNOTATION = "trainyard/images"
+FIRST_BACK_OFF_SECONDS, LONGEST_BACK_OFF_SECONDS = 10.0, 300.0
+# How long a registry that did not answer is not asked again for images that have a stand-in; twice as long
+# each time, because the next container waits for as long as a connection may take.
+UNREACHABLE_SECONDS, LONGEST_UNREACHABLE_SECONDS = 60.0, 1800.0
+PULLS_AT_ONCE = 3
+# The kubelet's imageGCHighThresholdPercent and imageGCLowThresholdPercent, and how often it looks.
+HIGH_SHARE, LOW_SHARE, GARBAGE_SECONDS = 0.85, 0.80, 300.0
+LINE_BYTES = 16 << 20
+
+
+class PullError(Exception):
+    """An image could not be pulled; ``reason`` is the puller's word for why."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass
+class _BackOff:
+    message: str
+    seconds: float
+    until: float
+
+    @classmethod
+    def after(cls, former: "_BackOff | None", message: str, first: float, longest: float) -> "_BackOff":
+        """Wait for twice as long as before."""
+        seconds = min(former.seconds * 2, longest) if former else first
+        return cls(message, seconds, time.monotonic() + seconds)
+
+
+@dataclass(frozen=True)
+class ImageService:
+    """What pulls images, on the host (``controlplane/image_service.py``); ``socket`` is its path."""
+
+    socket: str
+
+    async def pull(self, reference: str, auths: Sequence[Object]) -> dict[str, Any]:
+        """Pull an image into the store; returns its record.
+
+        Raises:
+            PullError: It cannot be had.
+        """
+        said = await self.run("pull", reference, content=json.dumps({"auths": auths}))
+        return said["image"]
+
+    async def copy(self, identifier: str, target: Path) -> None:
+        """Copy an image's files to a directory.
+
+        Raises:
+            PullError: The disk refuses.
+        """
+        target.mkdir(mode=0o755, exist_ok=True)
+        await self.run("checkout", identifier, str(target))
+
+    async def run(self, verb: str, *arguments: str, content: str = "") -> dict[str, Any]:
+        """Run a verb; returns the last line of its output.
+
+        Raises:
+            PullError: It failed, or the service has gone.
+        """
+        last, status = {}, None
+        try:
+            with short_name(Path(self.socket)) as name:
+                reader, writer = await asyncio.open_unix_connection(name, limit=LINE_BYTES)
+            with contextlib.closing(writer):
+                words = [verb, "--store", str(private_dir(images_dir())), *arguments]
+                writer.write(json.dumps({"arguments": words, "input": content}).encode() + b"\n")
+                async for line in reader:
+                    said = json.loads(line)
+                    if said.get("event") == "exit":
+                        status = said["status"]
+                    else:
+                        last = said
+        except OSError as error:
+            raise PullError("service", f"the image service does not answer: {error}") from error
+        if status != 0:
+            fallback = f"the image service ended with status {status}"
+            raise PullError(last.get("reason", "registry"), last.get("message", fallback))
+        return last
+
+
+class ImageManager:
+    """The images of all containers of a node.
+
+    Args:
+        secret: Reads a Secret by namespace and name; None where there is none.
+        programs: What stands in for images that are not pulled.
+        service: Pulls the others; without it, all have a stand-in.
+        mode: For pods that do not choose by the annotation ``trainyard/images``: ``stand-in``, ``pull``, or
+            ``auto``, which pulls what has no preferred stand-in, where a registry answers.
+        overlay: Layers can be mounted; otherwise a container gets a copy of its image.
+    """
+
+    def __init__(
+        self,
+        *,
+        secret: Callable[[str, str], Awaitable[Object | None]],
+        programs: Programs | None = None,
+        service: ImageService | None = None,
+        mode: str = STAND_IN,
+        overlay: bool = True,
+    ) -> None:
+        # By node: each writes Events with the rights of its own.
+        self.recorders: dict[str, EventRecorder] = {}
+        self._secret = secret
+        self._programs, self._service = programs or Programs(), service
+        self._mode = mode if service else STAND_IN
+        self._overlay = overlay
+        self._back_offs: dict[tuple[str, str], _BackOff] = {}
+        self._unreachable: dict[str, _BackOff] = {}
+        self._pulling: dict[tuple[str, str], asyncio.Lock] = {}
+        self._room = asyncio.Semaphore(PULLS_AT_ONCE)
+
+    async def get(self, pod: Object, container: Object, *, used_by: Path) -> ResolvedImage:
+        """Get the image of a container that is about to start.
+
+        Args:
+            used_by: Exists as long as the container needs the image's layers.
+
+        Raises:
+            ConfigError: It cannot be had yet, with the kubelet's reason: ErrImagePull, ImagePullBackOff.
+        """
+        reference = container["image"]
+        entry = stand_in(reference)
+        mode = self._chosen_mode(pod)
+        if mode == STAND_IN or (mode == AUTO and entry.preferred):
+            return self._stand_in(pod, container, entry)
+        try:
+            name = store.normalize(reference)
+        except store.InvalidReference as error:
+            message = f'Failed to apply default image tag "{reference}": {error}'
+            self._record(pod, container, "InspectFailed", message, warning=True)
+            raise ConfigError(message, reason=INVALID_NAME) from error
+        try:
+            record = await self._present_or_pulled(pod, container, name, fall_back=mode == AUTO)
+        except PullError as error:
+            if error.reason != "unreachable":
+                raise
+            return self._stand_in(pod, container, entry, why=f" ({error})")
+        await self._use(record, used_by)
+        image = from_record(record, name, images_dir())
+        if self._overlay:
+            return image
+        copy = used_by / "root"
+        try:
+            await self._service.copy(record["id"], copy)
+        except PullError as error:
+            raise ConfigError(f"failed to copy the image: {error}", reason="CreateContainerError") from error
+        return replace(image, copy=copy)
+
+    def stop_signal(self, reference: str) -> str:
+        """The signal that ends a container of a pulled image; empty for SIGTERM."""
+        with contextlib.suppress(store.InvalidReference):
+            if record := store.find(reference):
+                return record["config"].get("StopSignal") or ""
+        return ""
+
+    def forget(self, uid: str) -> None:
+        """Forget the back-offs of a pod that is gone."""
+        for key in [key for key in self._back_offs if key[0] == uid]:
+            del self._back_offs[key]
+
+    async def collect_garbage(self) -> None:
+        """Remove images that no container uses while the disk is too full; for ever."""
+        while True:
+            await asyncio.sleep(GARBAGE_SECONDS)
+            if self._service is None or not images_dir().is_dir():
+                continue
+            disk = shutil.disk_usage(images_dir())
+            if disk.free < disk.total * (1 - HIGH_SHARE):
+                wanted = int(disk.total * (1 - LOW_SHARE)) - disk.free
+                try:
+                    await self._service.run(
+                        "prune", "--all", "--target-bytes", str(wanted), "--min-age", "2m"
+                    )
+                except PullError as error:
+                    log.warning("images are not removed: %s", error)
+
+    # Pulled images.
+
+    async def _present_or_pulled(
+        self, pod: Object, container: Object, name: str, *, fall_back: bool
+    ) -> dict[str, Any]:
+        """Find the image in the store or pull it, as its pull policy says.
+
+        Args:
+            fall_back: Raise PullError where no registry answers.
+        """
+        reference, policy = container["image"], container.get("imagePullPolicy") or "IfNotPresent"
+        record = store.find(reference)
+        if record and policy != "Always":
+            self._record(
+                pod, container, "Pulled", f'Container image "{reference}" already present on machine'
+            )
+            return record
+        if policy == "Never":
+            message = f'Container image "{reference}" is not present with pull policy of Never'
+            self._record(pod, container, NEVER_PULL, message, warning=True)
+            raise ConfigError(message, reason=NEVER_PULL)
+        host = name.partition("/")[0]
+        silence = self._unreachable.get(host)
+        if fall_back and silence and time.monotonic() < silence.until:
+            if record:
+                return record
+            raise PullError("unreachable", silence.message)
+        key = (pod["metadata"]["uid"], reference)
+        back_off = self._back_offs.get(key)
+        if back_off and time.monotonic() < back_off.until:
+            self._record(pod, container, "BackOff", f'Back-off pulling image "{reference}"')
+            raise ConfigError(
+                f'Back-off pulling image "{reference}": ErrImagePull: {back_off.message}',
+                reason=IMAGE_BACK_OFF,
+            )
+        try:
+            record = await self._pull(pod, container, name)
+        except PullError as error:
+            if fall_back and error.reason == "unreachable":
+                self._unreachable[host] = _BackOff.after(
+                    silence, f"{host} does not answer", UNREACHABLE_SECONDS, LONGEST_UNREACHABLE_SECONDS
+                )
+                if record:
+                    return record
+                raise
+            self._back_offs[key] = _BackOff.after(
+                back_off, str(error), FIRST_BACK_OFF_SECONDS, LONGEST_BACK_OFF_SECONDS
+            )
+            message = f'Failed to pull image "{reference}": {error}'
+            self._record(pod, container, "Failed", message, warning=True)
+            message = f'failed to pull image "{reference}": {error}'
+            raise ConfigError(message, reason=IMAGE_FAILED) from error
+        self._back_offs.pop(key, None)
+        self._unreachable.pop(host, None)
+        return record
+
+    async def _pull(self, pod: Object, container: Object, name: str) -> dict[str, Any]:
+        auths = await self._credentials(pod)
+        began = time.monotonic()
+        lock = self._pulling.setdefault((name, json.dumps(auths)), asyncio.Lock())
+        self._record(pod, container, "Pulling", f'Pulling image "{container["image"]}"')
+        async with lock, self._room:
+            started = time.monotonic()
+            record = await self._service.pull(name, auths)
+        now = time.monotonic()
+        took = f"in {_seconds(now - started)} ({_seconds(now - began)} including waiting)"
+        size = f"Image size: {record['size']} bytes."
+        message = f'Successfully pulled image "{container["image"]}" {took}. {size}'
+        self._record(pod, container, "Pulled", message)
+        return record
+
+    async def _credentials(self, pod: Object) -> list[dict[str, Any]]:
+        """The pod's ``imagePullSecrets``, as contents of ``.docker/config.json``."""
+        found = []
+        for reference in pod["spec"].get("imagePullSecrets") or []:
+            secret = await self._secret(pod["metadata"]["namespace"], reference.get("name", ""))
+            data = (secret or {}).get("data") or {}
+            try:
+                if ".dockerconfigjson" in data:
+                    found.append(json.loads(base64.b64decode(data[".dockerconfigjson"])))
+                elif ".dockercfg" in data:
+                    found.append({"auths": json.loads(base64.b64decode(data[".dockercfg"]))})
+                else:
+                    self._events(pod).record(
+                        pod,
+                        "FailedToRetrieveImagePullSecret",
+                        f"Unable to retrieve some image pull secrets ({reference.get('name', '')}); "
+                        "attempting to pull the image may not succeed.",
+                        warning=True,
+                    )
+            except ValueError:
+                self._events(pod).record(
+                    pod,
+                    "FailedToRetrieveImagePullSecret",
+                    f"The image pull secret {reference.get('name', '')} is not valid JSON",
+                    warning=True,
+                )
+        return found
+
+    async def _use(self, record: Mapping[str, Any], used_by: Path) -> None:
+        """Keep the image from being pruned as long as ``used_by`` exists.
+
+        Raises:
+            ConfigError: It was pruned meanwhile; another attempt pulls it again.
+        """
+        try:
+            await asyncio.to_thread(_keep, record["id"].partition(":")[2], used_by)
+        except FileNotFoundError as error:
+            raise ConfigError("the image has been removed meanwhile", reason=IMAGE_FAILED) from error
+
+    # Stand-ins.
+
+    def _stand_in(self, pod: Object, container: Object, entry: StandIn, why: str = "") -> ResolvedImage:
+        program = self._program(pod, container, entry, why)
+        arguments = entry.arguments
+        if not entry.known and not container.get("command"):
+            raise ConfigError(
+                f'image "{container["image"]}" is not known here, so nobody knows what it runs: '
+                "give the container a command",
+                reason="CreateContainerError",
+            )
+        return ResolvedImage(
+            name=container["image"],
+            id="trainyard://the-host's-file-system",
+            entrypoint=entry.entrypoint,
+            command=arguments,
+            env=entry.env,
+            directory=entry.directory,
+            provides=entry.provides,
+            program=program.argv,
+            program_directory=program.directory,
+        )
+
+    def _program(self, pod: Object, container: Object, entry: StandIn, why: str) -> Program:
+        image = container["image"]
+        if missing := missing_tag(image):
+            where = "on nodes that pull images, the pod would wait with ErrImagePull"
+            self._events(pod).record(pod, "MissingImage", f"{missing}: {where}", warning=True)
+        said = f'Image "{image}" is not pulled{why}: {entry.shown} stands in for it'
+        if not entry.program:
+            if not entry.known or why:
+                self._events(pod).record(pod, "Pulled", said)
+            return Program(())
+        try:
+            program = self._programs.find(entry.program)
+        except ProgramNotFound as missing:
+            raise self._not_found(pod, container, str(missing)) from missing
+        if program.argv or why:
+            self._events(pod).record(pod, "Pulled", said)
+        for place in ignored_mounts(container):
+            message = f'{place} is not read: {entry.shown} stands in for image "{image}"'
+            self._events(pod).record(pod, "UnsupportedFields", message, warning=True)
+        return program
+
+    def _not_found(self, pod: Object, container: Object, why: str) -> ConfigError:
+        """As for a pull that fails; the lookup is cheap, so that it is tried again with each attempt."""
+        image, key = container["image"], (pod["metadata"]["uid"], container["image"])
+        if key not in self._back_offs:
+            self._back_offs[key] = _BackOff(why, 0.0, 0.0)
+            self._events(pod).record(pod, "Failed", f'Failed to pull image "{image}": {why}', warning=True)
+            return ConfigError(f'failed to pull image "{image}": {why}', reason=IMAGE_FAILED)
+        back_off = self._back_offs[key]
+        if not back_off.seconds:
+            back_off.seconds = FIRST_BACK_OFF_SECONDS
+            self._events(pod).record(pod, "BackOff", f'Back-off pulling image "{image}"')
+        return ConfigError(f'Back-off pulling image "{image}": ErrImagePull: {why}', reason=IMAGE_BACK_OFF)
+
+    def _chosen_mode(self, pod: Object) -> str:
+        wanted = (pod["metadata"].get("annotations") or {}).get(ANNOTATION, self._mode)
+        if wanted in IMAGE_MODES and (wanted == STAND_IN or self._service):
+            return wanted
+        why = (
+            f"it is one of {', '.join(IMAGE_MODES)}"
+            if wanted not in IMAGE_MODES
+            else "images are not pulled here"
+        )
+        message = f"the annotation {ANNOTATION}: {wanted} has no effect: {why}"
+        self._events(pod).record(pod, "UnsupportedFields", message, warning=True)
+        return self._mode
+
+    def _events(self, pod: Object) -> EventRecorder:
+        return self.recorders[pod["spec"]["nodeName"]]
+
+    def _record(
+        self, pod: Object, container: Object, reason: str, message: str, *, warning: bool = False
+    ) -> None:
+        found = (kind for kind, each in containers(pod) if each["name"] == container["name"])
+        field = f"spec.{next(found)}{{{container['name']}}}" if container["name"] else ""
+        self._events(pod).record(pod, reason, message, warning=warning, field=field)
+
+
+def _keep(digest: str, used_by: Path) -> None:
+    """Make a container's link to an image of the store, while nothing is pruned.
+
+    Raises:
+        FileNotFoundError: The image is not there.
+    """
+    used_by.mkdir(mode=0o700, parents=True, exist_ok=True)
+    images, users = images_dir() / "images", images_dir() / "users"
+    with (images_dir() / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        os.stat(images / f"{digest}.json")
+        users.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (users / f"{digest}.{used_by.parent.parent.name}.{used_by.name}").symlink_to(used_by)
+
+
+def _seconds(duration: float) -> str:
+    return f"{duration:.3f}s" if duration >= 1 else f"{duration * 1000:.0f}ms"

@@ -1,0 +1,68 @@
+"""The Container Device Interface: what a container gets with a device that a file describes.
+
+Hooks are not run: they are programs of the machine.
+
+Source: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MACHINE = Path("/etc/cdi")
+
+
+class CdiError(Exception):
+    """No file describes a device."""
+
+
+@dataclass
+class ContainerEdits:
+    """Variables, and (destination, source, read-only) of mounts."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    mounts: list[tuple[str, str, bool]] = field(default_factory=list)
+
+    def add(self, edits: Mapping[str, Any]) -> None:
+        self.env |= dict(each.split("=", 1) for each in edits.get("env") or [])
+        for node in edits.get("deviceNodes") or []:
+            self.mounts.append((node["path"], node.get("hostPath") or node["path"], False))
+        for mount in edits.get("mounts") or []:
+            options = mount.get("options") or []
+            self.mounts.append((mount["containerPath"], mount["hostPath"], "ro" in options))
+
+
+def container_edits(names: Iterable[str], node: Path) -> ContainerEdits:
+    """Collect the edits of devices, by names such as ``nvidia.com/gpu=0``.
+
+    Args:
+        node: The node's directory of descriptions, which go before those of the machine.
+
+    Raises:
+        CdiError: No file describes one of them.
+    """
+    found, seen = ContainerEdits(), set()
+    for name in names:
+        kind, _, device = name.partition("=")
+        for spec in _specs(kind, (node, MACHINE)):
+            listed = next((each for each in spec.get("devices") or [] if each["name"] == device), None)
+            if listed:
+                break
+        else:
+            raise CdiError(f"CDI device injection failed: unresolvable CDI devices {name}")
+        if kind not in seen:
+            seen.add(kind)
+            found.add(spec.get("containerEdits") or {})
+        found.add(listed.get("containerEdits") or {})
+    return found
+
+
+def _specs(kind: str, directories: Iterable[Path]) -> Iterable[Mapping[str, Any]]:
+    import yaml
+
+    for directory in directories:
+        for path in sorted([*directory.glob("*.json"), *directory.glob("*.yaml")]):
+            spec = yaml.safe_load(path.read_text())
+            if isinstance(spec, dict) and spec.get("kind") == kind:
+                yield spec

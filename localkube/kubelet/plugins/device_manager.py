@@ -1,0 +1,301 @@
+"""The devices of one node that device plugins have registered: which there are, and which container has them.
+
+A plugin registers on ``kubelet.sock``, and the kubelet follows its list of devices. What a container was
+given is kept in a file: it gets the same when it is started again, also by the next kubelet.
+
+Source: https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from localkube.kubelet.plugins.cdi import CdiError, container_edits
+from localkube.kubelet.plugins.node_directory import NodeDirectory
+from localkube.kubelet.plugins.rpc import PluginClient, PluginError, PluginServer
+from localkube.kubelet.status.container_state import EPHEMERAL, INIT, containers
+from localkube.kubelet.status.restart_policy import is_sidecar
+from localkube.paths import write_private
+from localkube.tasks import start_task
+
+log = logging.getLogger(__name__)
+
+Object = Mapping[str, Any]
+VERSION, HEALTHY = "v1beta1", "Healthy"
+SERVICE = "v1beta1.DevicePlugin"
+PRE_START_SECONDS = 30.0
+# How long the devices of a plugin that has gone are listed, as unhealthy ones.
+STOPPED_SECONDS = 300.0
+
+
+@dataclass
+class _Resource:
+    """One extended resource.
+
+    Attributes:
+        devices: Health by id.
+        plugin: None when it has gone.
+    """
+
+    options: Any
+    devices: dict[str, str] = field(default_factory=dict)
+    plugin: PluginClient | None = None
+    followed: asyncio.Task | None = None
+
+    @property
+    def healthy(self) -> set[str]:
+        return {name for name, health in self.devices.items() if health == HEALTHY}
+
+
+@dataclass(frozen=True)
+class DeviceGrant:
+    """What a container gets with its devices.
+
+    Attributes:
+        env: Variables.
+        mounts: Destination, path on the node, and read-only.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[tuple[str, str, bool], ...] = ()
+
+
+class DeviceManager:
+    """Registers device plugins, and allocates their devices.
+
+    Args:
+        directory: Of the node.
+        changed: Called when the node has more or fewer devices.
+    """
+
+    def __init__(self, directory: NodeDirectory, *, changed: Callable[[], None]) -> None:
+        self._directory, self._changed = directory, changed
+        self._checkpoint = directory.device_plugins / "kubelet_internal_checkpoint"
+        self._resources: dict[str, _Resource | None] = {}
+        self._lock = asyncio.Lock()
+        self._server: PluginServer | None = None
+        try:
+            # Pod, container, resource: its ids, and the plugin's answer.
+            self._given: dict[str, dict[str, dict[str, Any]]] = json.loads(self._checkpoint.read_text())
+        except (FileNotFoundError, ValueError):
+            self._given = {}
+
+    async def open(self) -> None:
+        """Accept registrations, from the first call on."""
+        if self._server:
+            return
+        from localkube.kubelet.plugins.messages_pb2 import RegisterRequest
+
+        self._server = PluginServer(
+            self._directory.device_plugins / "kubelet.sock",
+            service="v1beta1.Registration",
+            method="Register",
+            request=RegisterRequest,
+            handle=self._register,
+        )
+        await self._server.start()
+
+    def quantities(self, *, healthy: bool) -> dict[str, str | None]:
+        """Count devices by resource: the healthy ones, or all; None for a resource that is no more."""
+        return {
+            name: None if each is None else str(len(each.healthy if healthy else each.devices))
+            for name, each in self._resources.items()
+        }
+
+    def uses(self, uid: str) -> bool:
+        """Check whether a pod has devices."""
+        return any(self._given.get(uid, {}).values())
+
+    def has(self, resource: str) -> bool:
+        """Check whether a plugin has registered a resource."""
+        return self._resources.get(resource) is not None
+
+    # Plugins.
+
+    async def _register(self, request: Any) -> Any:
+        from localkube.kubelet.plugins.messages_pb2 import Empty
+
+        name = request.resource_name
+        if request.version != VERSION:
+            supported = f"Supported version is [{VERSION}]"
+            raise PluginError(
+                f"requested API version {request.version!r} is not supported by kubelet. {supported}"
+            )
+        if "/" not in name or name.partition("/")[0].endswith("kubernetes.io"):
+            raise PluginError(f"the ResourceName {name!r} is invalid")
+        log.info("device plugin for %s registered", name)
+        start_task(self._follow(name, request), name=f"device plugin {name}")
+        return Empty()
+
+    async def _follow(self, name: str, request: Any) -> None:
+        """Follow a plugin's list of devices until it ends."""
+        from localkube.kubelet.plugins.messages_pb2 import Empty, ListAndWatchResponse
+
+        before = self._resources.get(name)
+        plugin = PluginClient(self._directory.device_plugins / request.endpoint, service=SERVICE)
+        resource = _Resource(request.options, dict(before.devices) if before else {}, plugin)
+        if before and before.followed:
+            before.followed.cancel()
+        self._resources[name] = resource
+        resource.followed = asyncio.current_task()
+        try:
+            async for message in plugin.stream("ListAndWatch", Empty(), ListAndWatchResponse):
+                resource.devices = {each.ID: each.health for each in message.devices}
+                self._changed()
+        except PluginError as error:
+            log.warning("device plugin for %s: %s", name, error)
+        finally:
+            await plugin.close()
+        if self._resources.get(name) is resource:
+            resource.plugin = None
+            resource.devices = dict.fromkeys(resource.devices, "Unhealthy")
+            self._changed()
+            await asyncio.sleep(STOPPED_SECONDS)
+            self._resources[name] = None
+            self._changed()
+
+    # Containers.
+
+    async def allocate(self, pod: Object) -> None:
+        """Allocate what a pod's containers ask for; those of init containers are used again.
+
+        Raises:
+            PluginError: There are too few, or the plugin refuses; in the kubelet's words.
+        """
+        async with self._lock:
+            mine, reusable = self._given.setdefault(pod["metadata"]["uid"], {}), {}
+            try:
+                for kind, container in containers(pod):
+                    for resource, count in self._asked(container) if kind != EPHEMERAL else ():
+                        given = mine.setdefault(container["name"], {})
+                        if resource not in given:
+                            given[resource] = await self._allocate(
+                                resource, count, reusable.get(resource, ())
+                            )
+                        if kind == INIT and not is_sidecar(container):
+                            reusable.setdefault(resource, set()).update(given[resource]["ids"])
+                        else:
+                            reusable.get(resource, set()).difference_update(given[resource]["ids"])
+            except PluginError:
+                self.release(pod["metadata"]["uid"])
+                raise
+            if not mine:
+                self._given.pop(pod["metadata"]["uid"])
+            elif any(mine.values()):
+                self._save()
+
+    def _asked(self, container: Object) -> Iterable[tuple[str, int]]:
+        limits = (container.get("resources") or {}).get("limits") or {}
+        known = self._given_resources() | self._resources.keys()
+        return [(name, int(count)) for name, count in limits.items() if name in known and int(count)]
+
+    def _given_resources(self) -> set[str]:
+        return {name for pod in self._given.values() for given in pod.values() for name in given}
+
+    async def _allocate(self, name: str, count: int, reusable: Iterable[str]) -> dict[str, Any]:
+        from localkube.kubelet.plugins.messages_pb2 import AllocateRequest, AllocateResponse
+
+        resource = self._resources.get(name)
+        if resource is None:
+            raise PluginError(f"cannot allocate unregistered device {name}")
+        if not resource.healthy or not resource.plugin:
+            raise PluginError(f"no healthy devices present; cannot allocate unhealthy devices {name}")
+        taken = {each for pod in self._given.values() for given in pod.values() for each in _ids(given, name)}
+        again = sorted(set(reusable) & resource.healthy)[:count]
+        free = sorted(resource.healthy - taken)
+        if len(again) + len(free) < count:
+            numbers = f"Requested: {count - len(again)}, Available: {len(free)}"
+            raise PluginError(f"requested number of devices unavailable for {name}. {numbers}")
+        chosen = again + free[: count - len(again)]
+        if resource.options.get_preferred_allocation_available and count - len(again) < len(free):
+            chosen = await self._preferred(resource, again, free, count) or chosen
+        request = AllocateRequest(container_requests=[AllocateRequest.Container(devices_ids=chosen)])
+        answer = await resource.plugin.call("Allocate", request, AllocateResponse)
+        (response,) = answer.container_responses
+        return {
+            "ids": chosen,
+            "envs": dict(response.envs),
+            "mounts": [[each.container_path, each.host_path, each.read_only] for each in response.mounts]
+            + [[each.container_path, each.host_path, False] for each in response.devices],
+            "cdi": [each.name for each in response.cdi_devices],
+        }
+
+    async def _preferred(
+        self, resource: _Resource, again: list[str], free: list[str], count: int
+    ) -> list[str] | None:
+        from localkube.kubelet.plugins.messages_pb2 import (
+            PreferredAllocationRequest,
+            PreferredAllocationResponse,
+        )
+
+        asked = PreferredAllocationRequest.Container(
+            available_deviceIDs=[*again, *free], must_include_deviceIDs=again, allocation_size=count
+        )
+        request = PreferredAllocationRequest(container_requests=[asked])
+        answer = await resource.plugin.call("GetPreferredAllocation", request, PreferredAllocationResponse)
+        found = list(answer.container_responses[0].deviceIDs) if answer.container_responses else []
+        fits = len(set(found)) == count and set(again) <= set(found) <= {*again, *free}
+        return found if fits else None
+
+    async def grant(self, pod: Object, container: Object) -> DeviceGrant:
+        """Prepare the start of a container, and return what it gets with its devices.
+
+        Raises:
+            PluginError: A plugin is not ready for it, or a device is not described as it says.
+        """
+        given = self._given.get(pod["metadata"]["uid"], {}).get(container["name"], {})
+        env, mounts = {}, []
+        for name, each in given.items():
+            await self._pre_start(name, each["ids"])
+            env |= each["envs"]
+            mounts += each["mounts"]
+            try:
+                edits = container_edits(each["cdi"], self._directory.cdi)
+            except CdiError as error:
+                raise PluginError(str(error)) from error
+            env |= edits.env
+            mounts += edits.mounts
+        return DeviceGrant(env, tuple((target, source, ro) for target, source, ro in mounts))
+
+    async def _pre_start(self, name: str, ids: list[str]) -> None:
+        from localkube.kubelet.plugins.messages_pb2 import Empty, PreStartContainerRequest
+
+        resource = self._resources.get(name)
+        if resource and resource.plugin and resource.options.pre_start_required:
+            request = PreStartContainerRequest(devices_ids=ids)
+            await resource.plugin.call("PreStartContainer", request, Empty, seconds=PRE_START_SECONDS)
+
+    def statuses(self, uid: str, container: str) -> list[dict[str, Any]]:
+        """List the health of a container's devices, as its status reports it."""
+        return [
+            {
+                "name": name,
+                "resources": [
+                    {"resourceID": each, "health": self._health(name, each)} for each in given["ids"]
+                ],
+            }
+            for name, given in self._given.get(uid, {}).get(container, {}).items()
+        ]
+
+    def _health(self, name: str, device: str) -> str:
+        resource = self._resources.get(name)
+        healthy = resource is not None and resource.devices.get(device, HEALTHY) == HEALTHY
+        return "Healthy" if healthy else "Unhealthy"
+
+    def release(self, uid: str) -> None:
+        """Take back a pod's devices."""
+        if self._given.pop(uid, None):
+            self._save()
+
+    def _save(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk costs the next kubelet's knowledge, and no start
+            self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
+            write_private(self._checkpoint, json.dumps(self._given))
+
+
+def _ids(given: Mapping[str, Any], name: str) -> list[str]:
+    return given[name]["ids"] if name in given else []

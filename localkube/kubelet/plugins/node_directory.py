@@ -1,0 +1,58 @@
+"""What is /var/lib/kubelet for the pods of a node: a directory of its own below the cluster's.
+
+Nodes share one machine, which may have a kubelet of its own. A hostPath of such a place shows the node's, and
+what a plugin answers with it is found there.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+KUBELET = "/var/lib/kubelet"
+# Where plugins describe devices: https://github.com/cncf-tags/container-device-interface
+CDI = ("/var/run/cdi", "/run/cdi")
+
+
+class NodeDirectory:
+    """The directory of one node.
+
+    Attributes:
+        path: Stands for /var/lib/kubelet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def device_plugins(self) -> Path:
+        return self.path / "device-plugins"
+
+    @property
+    def cdi(self) -> Path:
+        return self.path.with_name(self.path.name + ".cdi")
+
+    def create(self) -> None:
+        """Create the directories in which plugins expect to find sockets and volumes."""
+        for name in ("device-plugins", "plugins", "plugins_registry", "pods"):
+            place = self.path / name
+            place.mkdir(parents=True, exist_ok=True)
+            place.chmod(0o755)
+
+    def is_mounted_by(self, pod: Mapping[str, Any]) -> bool:
+        """Check whether a pod mounts it: it may have plugins."""
+        paths = [(each.get("hostPath") or {}).get("path") for each in pod["spec"].get("volumes") or []]
+        return any(path and self.resolve(path) for path in paths)
+
+    def resolve(self, place: str) -> Path | None:
+        """Find where a path of the node is on this machine; None for those that all nodes share.
+
+        Example:
+            >>> str(NodeDirectory(Path("/cluster/node-0")).resolve("/var/lib/kubelet/device-plugins/"))
+            '/cluster/node-0/device-plugins'
+        """
+        place = os.path.normpath(place)
+        for root, own in ((KUBELET, self.path), *((each, self.cdi) for each in CDI)):
+            if place == root or place.startswith(root + "/"):
+                return own / place[len(root) + 1 :]
+        return None

@@ -1,0 +1,118 @@
+"""gRPC on the Unix sockets of a node's directory, whose paths may be longer than the kernel allows."""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+SECONDS = 10.0
+
+
+class PluginError(Exception):
+    """A plugin cannot be reached, or refuses; the message has its words."""
+
+
+class PluginClient:
+    """Calls the methods of one service on a socket.
+
+    Args:
+        socket: Of the plugin.
+        service: Its full name.
+    """
+
+    def __init__(self, socket: Path, *, service: str) -> None:
+        import grpc
+
+        self._service, self._errors = service, grpc.aio.AioRpcError
+        self._directory = os.open(socket.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        address = f"unix:/proc/self/fd/{self._directory}/{socket.name}"
+        # By default the authority is the escaped path, which servers in Go refuse.
+        self._channel = grpc.aio.insecure_channel(address, options=[("grpc.default_authority", "localhost")])
+
+    async def call(self, method: str, request: Any, answer: Any, *, seconds: float = SECONDS) -> Any:
+        """Call a method; ``answer`` is the class of its message.
+
+        Raises:
+            PluginError: It has not answered, or refused.
+        """
+        call = self._channel.unary_unary(
+            f"/{self._service}/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
+        try:
+            return await call(request, timeout=seconds)
+        except self._errors as error:
+            raise PluginError(f"rpc error: code = {error.code().name} desc = {error.details()}") from error
+
+    async def stream(self, method: str, request: Any, answer: Any) -> AsyncIterator[Any]:
+        """Yield what a method answers, until it ends.
+
+        Raises:
+            PluginError: It cannot be reached, or broke off.
+        """
+        call = self._channel.unary_stream(
+            f"/{self._service}/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
+        try:
+            async for message in call(request):
+                yield message
+        except self._errors as error:
+            raise PluginError(f"rpc error: code = {error.code().name} desc = {error.details()}") from error
+
+    async def close(self) -> None:
+        await self._channel.close()
+        os.close(self._directory)
+
+
+class PluginServer:
+    """Serves one method on a socket.
+
+    Args:
+        socket: A socket that is there already is replaced.
+        service: The service's full name.
+        method: Of the service.
+        request: The class of its message.
+        handle: Answers it; what it raises is the refusal.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        *,
+        service: str,
+        method: str,
+        request: Any,
+        handle: Callable[[Any], Awaitable[Any]],
+    ) -> None:
+        self._socket, self._service, self._method = socket, service, method
+        self._request, self._handle = request, handle
+
+    async def start(self) -> None:
+        import grpc
+
+        async def answer(message: Any, context: Any) -> Any:
+            try:
+                return await self._handle(message)
+            except PluginError as error:
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+
+        handler = grpc.unary_unary_rpc_method_handler(
+            answer,
+            request_deserializer=self._request.FromString,
+            response_serializer=lambda message: message.SerializeToString(),
+        )
+        self._server = grpc.aio.server()
+        generic = grpc.method_handlers_generic_handler(self._service, {self._method: handler})
+        self._server.add_generic_rpc_handlers((generic,))
+        self._socket.parent.mkdir(parents=True, exist_ok=True)
+        self._socket.unlink(missing_ok=True)
+        self._directory = os.open(self._socket.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._server.add_insecure_port(f"unix:/proc/self/fd/{self._directory}/{self._socket.name}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(grace=None)
+        os.close(self._directory)

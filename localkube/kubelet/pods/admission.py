@@ -1,0 +1,138 @@
+"""Whether a node admits a pod that was bound to it; one that it does not admit fails at once.
+
+The scheduler has looked at most of this, but pods can be bound by hand, and two of them at the same moment.
+
+Source: pkg/kubelet/lifecycle/predicate.go and pkg/kubelet/sysctl of Kubernetes 1.36
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from localkube.kubelet.status.container_state import EPHEMERAL, containers
+from localkube.kubelet.status.restart_policy import is_sidecar
+
+Object = Mapping[str, Any]
+# Each is of a network or IPC namespace, and without influence on other pods.
+SAFE_SYSCTLS = frozenset(
+    {
+        "kernel.shm_rmid_forced",
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.ip_local_reserved_ports",
+        "net.ipv4.ip_unprivileged_port_start",
+        "net.ipv4.ping_group_range",
+        "net.ipv4.tcp_fin_timeout",
+        "net.ipv4.tcp_keepalive_intvl",
+        "net.ipv4.tcp_keepalive_probes",
+        "net.ipv4.tcp_keepalive_time",
+        "net.ipv4.tcp_rmem",
+        "net.ipv4.tcp_syncookies",
+        "net.ipv4.tcp_wmem",
+    }
+)
+EVERY_ADDRESS = ("", "0.0.0.0", "::")
+Refusal = tuple[str, str]
+
+
+def refusal(
+    pod: Object, *, others: Iterable[Object], node: Object | None, shortage: str | None
+) -> Refusal | None:
+    """Explain why a node does not admit a pod: reason and message; None when it does.
+
+    Args:
+        others: The pods that the node has.
+        node: The v1.Node, if it is known.
+        shortage: Why the node cannot give what the pod requests (``Allocations.shortage``).
+    """
+    if found := _forbidden_sysctl(pod):
+        return found
+    if shortage:
+        resource = shortage.partition("resource: ")[2].partition(",")[0]
+        return f"OutOf{resource}", shortage
+    if any(
+        _collide(one, other) for one in _host_ports(pod) for each in others for other in _host_ports(each)
+    ):
+        return _failed("NodePorts", "node(s) didn't have free ports for the requested pod ports")
+    if node and not fits(pod, node):
+        return _failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
+    return None
+
+
+def fits(pod: Object, node: Object) -> bool:
+    """Check a node against the pod's ``nodeSelector`` and required node affinity."""
+    spec, metadata = pod["spec"], node.get("metadata") or {}
+    labels, fields = metadata.get("labels") or {}, {"metadata.name": metadata.get("name", "")}
+    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
+        return False
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    terms = (affinity or {}).get("nodeSelectorTerms") or []
+    return affinity is None or any(_term_holds(term, labels, fields) for term in terms)
+
+
+def sysctls(pod: Object) -> dict[str, str]:
+    """The kernel's parameters that a pod sets, by their names with dots.
+
+    Example:
+        >>> wanted = [{"name": "net/ipv4/tcp_rmem", "value": "1 2 3"}]
+        >>> sysctls({"spec": {"securityContext": {"sysctls": wanted}}})
+        {'net.ipv4.tcp_rmem': '1 2 3'}
+    """
+    wanted = (pod["spec"].get("securityContext") or {}).get("sysctls") or []
+    return {_normalized(each["name"]): each["value"] for each in wanted}
+
+
+def _normalized(name: str) -> str:
+    """Exchange slashes and dots where the first of them is a slash, as sysctl(8) does."""
+    first = next((letter for letter in name if letter in "./"), ".")
+    return name if first == "." else name.translate(str.maketrans("./", "/."))
+
+
+def _forbidden_sysctl(pod: Object) -> Refusal | None:
+    for name in sysctls(pod):
+        space = "ipc" if name.startswith("kernel.") else "net"
+        shared = pod["spec"].get({"ipc": "hostIPC", "net": "hostNetwork"}[space])
+        if name not in SAFE_SYSCTLS:
+            return "SysctlForbidden", f'forbidden sysctl: "{name}" not allowlisted'
+        if shared:
+            return "SysctlForbidden", f'forbidden sysctl: "{name}" not allowed with host {space} enabled'
+    return None
+
+
+def _host_ports(pod: Object) -> Iterator[tuple[str, str, int]]:
+    for kind, container in containers(pod):
+        if kind != EPHEMERAL and (kind == "containers" or is_sidecar(container)):
+            for port in container.get("ports") or []:
+                if port.get("hostPort"):
+                    yield port.get("hostIP") or "", port.get("protocol") or "TCP", port["hostPort"]
+
+
+def _collide(one: tuple[str, str, int], other: tuple[str, str, int]) -> bool:
+    same_address = one[0] == other[0] or one[0] in EVERY_ADDRESS or other[0] in EVERY_ADDRESS
+    return one[1:] == other[1:] and same_address
+
+
+def _term_holds(term: Object, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
+    expressions = [(each, labels) for each in term.get("matchExpressions") or []]
+    expressions += [(each, fields) for each in term.get("matchFields") or []]
+    return bool(expressions) and all(_holds(each, values) for each, values in expressions)
+
+
+def _holds(expression: Object, values: Mapping[str, str]) -> bool:
+    value, wanted = values.get(expression["key"]), expression.get("values") or []
+    match expression["operator"]:
+        case "In":
+            return value in wanted
+        case "NotIn":
+            return value not in wanted
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt" as operator if value is not None and value.lstrip("-").isdigit():
+            return int(value) > int(wanted[0]) if operator == "Gt" else int(value) < int(wanted[0])
+    return False
+
+
+def _failed(predicate: str, message: str) -> Refusal:
+    return predicate, f"Predicate {predicate} failed: {message}"

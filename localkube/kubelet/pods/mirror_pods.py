@@ -1,0 +1,150 @@
+"""Mirror pods: the API's copies of pods that do not come from it.
+
+What runs is decided elsewhere: by a file (``static_pods.py``), or by the supervisor (``component_pods.py``).
+Here each has an object in the API, which is made again when somebody deletes it, and deleted when it is no
+longer wanted.
+
+Source: https://kubernetes.io/docs/tasks/configure-pod-container/static-pod/
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from localkube.api_client import Api, ApiError, Informer
+
+log = logging.getLogger(__name__)
+
+MIRROR = "kubernetes.io/config.mirror"
+HASH, SOURCE, SEEN = (f"kubernetes.io/config.{name}" for name in ("hash", "source", "seen"))
+RETRY_SECONDS = 1.0
+
+Object = Mapping[str, Any]
+Key = tuple[str, str]
+
+
+def is_mirror(pod: Object) -> bool:
+    return MIRROR in (pod["metadata"].get("annotations") or {})
+
+
+def is_static(pod: Object) -> bool:
+    """Check whether a pod comes from a file: its uid is then its hash."""
+    return (pod["metadata"].get("annotations") or {}).get(HASH) == pod["metadata"]["uid"]
+
+
+def with_status(pod: Object, mirror: Object) -> dict[str, Any]:
+    """A static pod with what the API has of its mirror: status and versions."""
+    versions = {key: mirror["metadata"].get(key) for key in ("resourceVersion", "generation")}
+    return {**pod, "metadata": pod["metadata"] | versions, "status": mirror.get("status") or {}}
+
+
+def config_hash(pod: Object, *, node: str, source: str) -> str:
+    """The hash that identifies a pod of a node's file, which is its uid there as well: 32 characters."""
+    text = json.dumps([pod, node, source], sort_keys=True)
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def mirror_of(pod: Object, *, node: Object) -> dict[str, Any]:
+    """Build the object to create for a pod that has the annotation ``HASH``; it goes with its node."""
+    metadata = {key: value for key, value in pod["metadata"].items() if key not in ("uid", "resourceVersion")}
+    metadata["annotations"] = metadata["annotations"] | {MIRROR: metadata["annotations"][HASH]}
+    owner = {"apiVersion": "v1", "kind": "Node", "controller": True}
+    metadata["ownerReferences"] = [owner | {"name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]}
+
+
+class MirrorPods:
+    """Keeps mirror pods in the API as they are wanted.
+
+    Args:
+        nodes: The informer of nodes, their owners.
+        pods: The informer of bound pods.
+        names: Of the nodes whose mirror pods these are.
+    """
+
+    def __init__(self, api: Api, *, nodes: Informer, pods: Informer, names: frozenset[str]) -> None:
+        self._api, self._nodes, self._pods, self._names = api, nodes, pods, names
+        self._wanted: dict[Key, Object] = {}
+        self._changed = asyncio.Event()
+        pods.subscribe(self._seen)
+
+    def want(self, pod: Object) -> None:
+        """Keep a mirror of this pod, in the place of an earlier one of its name."""
+        self._wanted[_key(pod)] = pod
+        self._changed.set()
+
+    def forget(self, pod: Object) -> None:
+        """Delete its mirror."""
+        self._wanted.pop(_key(pod), None)
+        self._changed.set()
+
+    def of(self, pod: Object) -> Object | None:
+        """The mirror of a pod, if there is one that is not being deleted."""
+        found = self._pods.store.get(_key(pod))
+        return found if found and self._is_current(found, pod) else None
+
+    async def run(self) -> None:
+        """Make and delete mirrors, for ever."""
+        await self._pods.synced.wait()
+        await self._nodes.synced.wait()
+        self._changed.set()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if not await self._reconcile():
+                await asyncio.sleep(RETRY_SECONDS)
+                self._changed.set()
+
+    async def _reconcile(self) -> bool:
+        """Bring the API in line; False when it has to be tried again."""
+        there = {key: pod for key, pod in self._pods.store.items() if self._is_ours(pod)}
+        done = True
+        for key, found in there.items():
+            wanted = self._wanted.get(key)
+            if wanted is None or not self._is_current(found, wanted):
+                done &= await self._delete(found)
+        for key, wanted in self._wanted.items():
+            if key not in self._pods.store:
+                done &= await self._create(wanted)
+        return done
+
+    async def _create(self, pod: Object) -> bool:
+        node = self._nodes.store.get(("", pod["spec"]["nodeName"]))
+        if node is None:
+            return False
+        namespace, name = _key(pod)
+        try:
+            await self._api.post(f"/api/v1/namespaces/{namespace}/pods", mirror_of(pod, node=node))
+        except ApiError as error:
+            log.info("mirror of %s/%s: %s", namespace, name, error)
+            return error.status in (409, 422)
+        return True
+
+    async def _delete(self, pod: Object) -> bool:
+        namespace, name = _key(pod)
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
+        try:
+            await self._api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", body)
+        except ApiError as error:
+            return error.status in (404, 409)
+        return True
+
+    def _seen(self, _change: str, pod: Object, _before: Object | None) -> None:
+        if self._is_ours(pod) or _key(pod) in self._wanted:
+            self._changed.set()
+
+    def _is_ours(self, pod: Object) -> bool:
+        return is_mirror(pod) and pod["spec"].get("nodeName") in self._names
+
+    @staticmethod
+    def _is_current(found: Object, wanted: Object) -> bool:
+        hashes = [(pod["metadata"].get("annotations") or {}) for pod in (found, wanted)]
+        same = hashes[0].get(MIRROR) == hashes[1][HASH]
+        return same and not found["metadata"].get("deletionTimestamp")
+
+
+def _key(pod: Object) -> Key:
+    return pod["metadata"]["namespace"], pod["metadata"]["name"]

@@ -1,0 +1,36 @@
+"""RuntimeClasses: which of their handlers a local node has.
+
+Source: https://kubernetes.io/docs/concepts/containers/runtime-class/
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from localkube.api_client import Api, ApiError
+from localkube.runtime.client import RuntimeCallError
+
+# Each is this runtime. That of the GPU operator adds devices, which device plugins ask for as well; the last
+# is what the conformance suite expects. One that isolates more, such as ``runsc`` or ``kata``, is not here.
+HANDLERS = ("runc", "crun", "nvidia", "test-handler")
+
+
+async def check_runtime_class(api: Api, pod: Mapping[str, Any]) -> None:
+    """Check that a node can run the pod's RuntimeClass.
+
+    Raises:
+        RuntimeCallError: There is no such class, or no such handler; in the kubelet's and containerd's words.
+        ApiError: The API server does not answer.
+    """
+    name = pod["spec"].get("runtimeClassName")
+    if not name:
+        return
+    try:
+        found = await api.get(f"/apis/node.k8s.io/v1/runtimeclasses/{name}")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        message = f'runtimeclass.node.k8s.io "{name}" not found'
+        raise RuntimeCallError("sandbox", message) from error
+    if found["handler"] not in HANDLERS:
+        message = f'failed to get sandbox runtime: no runtime for "{found["handler"]}" is configured'
+        raise RuntimeCallError("sandbox", f"{message}; those that are: {', '.join(HANDLERS)}")

@@ -1,0 +1,116 @@
+"""Listeners on the addresses of nodes, each of which has a network namespace of its own.
+
+For NodePorts and host ports. The runtime makes the sockets, so a listener begins a moment after it is wanted.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from localkube.network.addresses import Addresses
+from localkube.network.relay import LISTENERS, Backend, Choose, Listener, UdpListener, bound_to
+from localkube.runtime.client import RuntimeCallError, RuntimeClient, RuntimeExited
+from localkube.tasks import start_task
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    """A node's place in the network: its name, its address, the prefix of its pods' addresses, its zone."""
+
+    name: str
+    address: str
+    pods: str
+    zone: str = ""
+
+    def has(self, address: str) -> bool:
+        """Check whether an address is the node's or that of a pod on it."""
+        return address == self.address or address.startswith(self.pods)
+
+
+@dataclass(frozen=True)
+class Front:
+    """An address that connections are accepted on; ``node`` is the address of its node, if it is one's."""
+
+    ip: str
+    port: int
+    protocol: str = "TCP"
+    node: str = ""
+
+
+class NodeSockets:
+    """Binds sockets in the networks of nodes; in plain mode these are the machine's own.
+
+    Example:
+        >>> sock = await NodeSockets(client, addresses).bind("10.244.254.1", "10.244.254.1", 30080, "TCP")
+    """
+
+    def __init__(self, client: RuntimeClient, addresses: Addresses) -> None:
+        self._client, self._addresses = client, addresses
+
+    async def bind(self, node: str, host: str, port: int, protocol: str) -> socket.socket:
+        """Bind a socket to an address of a node's, which may be its loopback or ``0.0.0.0``.
+
+        Raises:
+            OSError: The address is taken, or not the node's.
+        """
+        try:
+            _, (descriptor,) = await self._client.call("socket", node=node, udp=protocol == "UDP")
+        except (RuntimeCallError, RuntimeExited) as error:
+            raise OSError(str(error)) from error
+        return bound_to(socket.socket(fileno=descriptor), self._addresses.reach(host, port))
+
+
+class NodeListeners:
+    """Listens on fronts of nodes until they are stopped, and tries again where that fails."""
+
+    def __init__(self, sockets: NodeSockets) -> None:
+        self._sockets = sockets
+        self._wanted: dict[Front, Choose] = {}
+        self._listeners: dict[Front, Listener] = {}
+        self._tasks: dict[Front, asyncio.Task] = {}
+
+    def serve(self, front: Front, choose: Choose, *, about: str) -> None:
+        """Listen on ``front`` from now on; harmless when repeated.
+
+        Args:
+            choose: See ``relay.TcpListener``.
+            about: For whom, for the log.
+        """
+        if front not in self._wanted:
+            self._wanted[front] = choose
+            self._tasks[front] = start_task(self._open(front, about), name=f"listen for {about}")
+
+    def stop(self, front: Front) -> None:
+        self._wanted.pop(front, None)
+        if task := self._tasks.pop(front, None):
+            task.cancel()
+        if listener := self._listeners.pop(front, None):
+            listener.close()
+
+    def forget(self, front: Front, backends: Iterable[Backend]) -> None:
+        """End the flows of datagrams to other backends than these."""
+        listener = self._listeners.get(front)
+        if isinstance(listener, UdpListener):
+            listener.forget(backends)
+
+    def close(self) -> None:
+        for front in list(self._wanted):
+            self.stop(front)
+
+    async def _open(self, front: Front, about: str) -> None:
+        level = logging.WARNING
+        while True:
+            try:
+                bound = await self._sockets.bind(front.node, front.ip, front.port, front.protocol)
+                break
+            except OSError as error:
+                log.log(level, "%s: cannot listen on %s:%d: %s", about, front.ip, front.port, error)
+                level = logging.DEBUG
+            await asyncio.sleep(RETRY_SECONDS)
+        self._listeners[front] = LISTENERS[front.protocol](bound, self._wanted[front])

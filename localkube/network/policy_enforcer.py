@@ -1,0 +1,297 @@
+"""NetworkPolicies in force: tables of nftables in the network namespace of each pod.
+
+Rules are at a pod's own end: what it may not accept is dropped as it comes in, what it may not open as it
+goes out, and connections are tracked there, so that answers need no rules. Its root cannot change them: the
+namespace is the runtime's.
+
+While there is any policy, a pod's TCP connections to ClusterIPs are led to endpoints in its own namespace
+(DNAT), so that both ends see each other's addresses. Everything else that passes the Service proxy is judged
+there, by ``permits``. What comes from the cluster's own address, as probes do, is always accepted.
+
+Limits: IPv4 only, and IPv6 is dropped where a direction is restricted; established connections stay when a
+policy is added; pods in their node's network are neither selected nor restricted. In plain mode, and on a
+kernel without nf_tables, nothing is enforced, and an Event on each policy says so.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from localkube.api_client import Api, Informer
+from localkube.network import nftables
+from localkube.network.addresses import ClusterNetwork
+from localkube.network.network_policy import (
+    UNRESTRICTED,
+    AllowRule,
+    Peer,
+    PodRules,
+    peer,
+    pod_rules,
+)
+from localkube.network.nftables import ACCEPT, DESTINATION, DROP, SOURCE, Hook, Table, verdict
+from localkube.network.node_listeners import Front
+from localkube.network.relay import Backend
+from localkube.runtime.client import RuntimeCallError, RuntimeClient, RuntimeExited
+
+log = logging.getLogger(__name__)
+
+SETTLE_SECONDS, SHARE = 0.05, 5
+TABLE = "trainyard"
+DNAT_PRIORITY = -100
+NOT_ENFORCED = "NetworkPolicyNotEnforced"
+
+Object = Mapping[str, Any]
+Targets = Mapping[Front, tuple[Backend, ...]]
+# The endpoints of ClusterIPs for a client, and whether it keeps to one of them.
+Find = Callable[[str], Mapping[Front, tuple[Sequence[Backend], bool]]]
+
+
+class PolicyEnforcer:
+    """Keeps the rules of all pods in force.
+
+    Args:
+        api: Where policies and namespaces are watched.
+        client: Opens sockets in the pods' networks.
+        network: The cluster's addresses.
+        warn: Records a Warning about a policy: the policy, a reason, a message.
+        plain: In plain mode nothing can be enforced.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        client: RuntimeClient,
+        network: ClusterNetwork,
+        warn: Callable[[Object, str, str], None],
+        plain: bool = False,
+    ) -> None:
+        self._policies = Informer(api, "/apis/networking.k8s.io/v1/networkpolicies")
+        self._namespaces = Informer(api, "/api/v1/namespaces")
+        self._client, self._network, self._warn, self._plain = client, network, warn, plain
+        self._pods: Informer | None = None
+        self._targets: Find = lambda _client: {}
+        # By uid; a pod that is not in it may have what an earlier kubelet has left.
+        self._installed: dict[str, tuple[PodRules, Targets]] = {}
+        self._rules: dict[str, PodRules] = {}
+        self._changed = asyncio.Event()
+        self._warned: set[str] = set()
+
+    async def run(self, *, pods: Informer, targets: Find, follow: Sequence[Informer]) -> None:
+        """Apply each change, for ever.
+
+        Args:
+            pods: The informer of bound pods.
+            targets: Returns the endpoints of the ClusterIPs for a client by its address.
+            follow: The informers on which these depend.
+        """
+        self._pods, self._targets = pods, targets
+        for informer in (self._policies, self._namespaces, pods, *follow):
+            informer.subscribe(lambda *_: self._changed.set())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._policies.run(), name="watch networkpolicies")
+            tasks.create_task(self._namespaces.run(), name="watch namespaces")
+            tasks.create_task(self._follow(), name="network policies")
+
+    async def prepare(self, pod: Object, address: str, *, fresh: bool) -> None:
+        """Put the rules of a pod in force before anything runs in it.
+
+        Args:
+            fresh: Its network was made just now.
+
+        Raises:
+            RuntimeCallError: It has no sandbox.
+        """
+        if self._plain:
+            return
+        await self._policies.synced.wait()
+        await self._namespaces.synced.wait()
+        uid = pod["metadata"]["uid"]
+        if fresh and not self._policies.store:
+            self._installed[uid] = UNRESTRICTED, {}
+        elif known := self._peer({**pod, "status": {"podIP": address}}):
+            rules = self._rules[address] = pod_rules(known, self._policies.store.values(), self._peers())
+            await self._install(uid, address, rules)
+
+    def permits(self, client: str, backend: Backend, protocol: str) -> bool:
+        """Check whether a client, by its address, may connect to an endpoint by way of a Service."""
+        host, port = backend
+        going, coming = (self._rules.get(each, UNRESTRICTED) for each in (client, host))
+        return going.opens(host, protocol, port) and (
+            client == self._network.address or coming.accepts(client, protocol, port)
+        )
+
+    async def _follow(self) -> None:
+        await self._policies.synced.wait()
+        await self._namespaces.synced.wait()
+        took = 0.0
+        while True:
+            await self._changed.wait()
+            # For what changes at the same time; in a large cluster so long that there is time for others.
+            await asyncio.sleep(max(SETTLE_SECONDS, SHARE * took))
+            self._changed.clear()
+            began = time.monotonic()
+            try:
+                await self._reconcile()
+            except RuntimeExited:
+                raise
+            except Exception:  # one strange policy must not end the kubelet, and all others with it
+                log.exception("network policies are not up to date")
+            took = time.monotonic() - began
+
+    async def _reconcile(self) -> None:
+        policies, peers = list(self._policies.store.values()), self._peers()
+        if policies and self._plain:
+            self._say_not_enforced("in plain mode pods are on this machine's own network")
+            return
+        known = {_uid(pod): pod for pod in self._pods.store.values()}
+        self._installed = {uid: done for uid, done in self._installed.items() if uid in known}
+        rules: dict[str, PodRules] = {}
+        if not policies and all(self._installed.get(uid) == (UNRESTRICTED, {}) for uid in known):
+            self._rules = rules  # nothing is to be done, with however many pods
+            return
+        for uid, pod in known.items():
+            if found := self._peer(pod):
+                rules[found.address] = pod_rules(found, policies, peers) if policies else UNRESTRICTED
+                try:
+                    await self._install(uid, found.address, rules[found.address])
+                except RuntimeCallError as error:
+                    log.debug("the network of pod %s is gone: %s", uid, error.message)
+        self._rules = rules
+
+    async def _install(self, uid: str, address: str, rules: PodRules) -> None:
+        """Put a pod's rules in force, unless they are."""
+        wanted = rules, self._services(uid, address)
+        if self._installed.get(uid) == wanted:
+            return
+        _, (descriptor,) = await self._client.call("socket", pod=uid, netfilter=True)
+        with socket.socket(fileno=descriptor) as kernel:
+            try:
+                if wanted == (UNRESTRICTED, {}):
+                    Table(TABLE).delete(kernel)
+                else:
+                    pod_table(*wanted, own=address, network=self._network).replace(kernel)
+                self._installed[uid] = wanted
+            except OSError as error:
+                log.warning("the network policies of pod %s are not in force: %s", uid, error)
+                self._say_not_enforced(f"the kernel refuses rules of nftables: {error.strerror}")
+
+    def _services(self, uid: str, address: str) -> Targets:
+        """The ClusterIPs that a pod's own table serves; with affinity it has one endpoint for good."""
+        if not self._policies.store:
+            return {}
+        found = {}
+        for front, (backends, affinity) in self._targets(address).items():
+            one = backends[zlib.crc32(uid.encode()) % len(backends)]
+            found[front] = (one,) if affinity else tuple(backends)
+        return found
+
+    def _peers(self) -> list[Peer]:
+        found = (self._peer(pod) for pod in self._pods.store.values()) if self._pods else ()
+        return [each for each in found if each] + [self._name_server()]
+
+    def _peer(self, pod: Object) -> Peer | None:
+        return peer(pod, self._labels(pod["metadata"]["namespace"]))
+
+    def _name_server(self) -> Peer:
+        """The cluster's DNS as the pod that it is elsewhere, for policies that select it."""
+        ports = {("dns", "UDP"): 53, ("dns-tcp", "TCP"): 53}
+        labels = {"k8s-app": "kube-dns"}
+        space = "kube-system"
+        return Peer(space, "kube-dns", self._network.address, labels, self._labels(space), ports)
+
+    def _labels(self, namespace: str) -> Mapping[str, str]:
+        found = self._namespaces.store.get(("", namespace))
+        return (found["metadata"].get("labels") if found else None) or {}
+
+    def _say_not_enforced(self, why: str) -> None:
+        for policy in self._policies.store.values():
+            uid = policy["metadata"]["uid"]
+            if uid not in self._warned:
+                self._warned.add(uid)
+                self._warn(policy, NOT_ENFORCED, f"it is stored and not enforced: {why}")
+
+
+def _uid(pod: Object) -> str:
+    """The uid under which a pod runs: for a mirror, that of its static pod."""
+    annotations = pod["metadata"].get("annotations") or {}
+    return annotations.get("kubernetes.io/config.mirror") or pod["metadata"]["uid"]
+
+
+def pod_table(rules: PodRules, services: Targets, *, own: str, network: ClusterNetwork) -> Table:
+    """Compile the table of one pod.
+
+    Args:
+        own: The pod's address.
+    """
+    table = Table(TABLE)
+    if services:
+        table.chain("services", Hook("nat", nftables.LOCAL_OUT, DNAT_PRIORITY))
+        for front, backends in services.items():
+            _lead(table, front, backends)
+    if rules.ingress is not None:
+        table.chain("ingress", Hook("filter", nftables.LOCAL_IN, 0))
+        _begin(table, "ingress", coming=True)
+        _accept(table, "ingress", nftables.in_network(SOURCE, network.address))
+        for rule in rules.ingress:
+            _allow(table, "ingress", rule, SOURCE)
+        table.rule("ingress", [verdict(DROP)])
+    if rules.egress is not None:
+        table.chain("egress", Hook("filter", nftables.LOCAL_OUT, 0))
+        _begin(table, "egress", coming=False)
+        _accept(table, "egress", nftables.in_network(DESTINATION, own))
+        # What is not led elsewhere above goes to the proxy, which asks ``permits``.
+        services_range = f"{network.services}/{network.services_prefix}"
+        _accept(table, "egress", nftables.in_network(DESTINATION, services_range))
+        for rule in rules.egress:
+            _allow(table, "egress", rule, DESTINATION)
+        table.rule("egress", [verdict(DROP)])
+    return table
+
+
+def _begin(table: Table, chain: str, *, coming: bool) -> None:
+    table.rule(chain, [*nftables.through_loopback(coming=coming), verdict(ACCEPT)])
+    table.rule(chain, [*nftables.established(), verdict(ACCEPT)])
+    table.rule(chain, [*nftables.later_segment(), verdict(ACCEPT)])
+
+
+def _accept(table: Table, chain: str, where: Sequence[nftables.Expression]) -> None:
+    table.rule(chain, [*nftables.is_ipv4(), *where, verdict(ACCEPT)])
+
+
+def _allow(table: Table, chain: str, rule: AllowRule, side: int) -> None:
+    hosts = [network.removesuffix("/32") for network in rule.networks if network.endswith("/32")]
+    wheres = [nftables.in_network(side, network) for network in rule.networks if not network.endswith("/32")]
+    if len(hosts) == 1:
+        wheres.append(nftables.in_network(side, hosts[0]))
+    ports = [()] if rule.ports is None else rule.ports
+    for port in ports:
+        found = list(wheres)
+        if len(hosts) > 1:  # anonymous, so that each rule has one of its own
+            found.append([nftables.address(side), table.address_set(hosts)])
+        for where in found:
+            narrowed = [*where]
+            for network in rule.excepted:
+                narrowed += nftables.in_network(side, network, inside=False)
+            if port:
+                narrowed += [*nftables.protocol_is(port.protocol), *nftables.port_in(port.first, port.last)]
+            _accept(table, chain, narrowed)
+
+
+def _lead(table: Table, front: Front, backends: Sequence[Backend]) -> None:
+    for left, (host, port) in zip(range(len(backends), 0, -1), backends, strict=True):
+        table.rule(
+            "services",
+            [
+                *nftables.is_ipv4(),
+                *nftables.in_network(DESTINATION, front.ip),
+                *nftables.protocol_is(front.protocol),
+                *nftables.port_in(front.port, front.port),
+                *(nftables.one_in(left) if left > 1 else ()),
+                *nftables.lead_to(host, port),
+            ],
+        )

@@ -1,0 +1,232 @@
+"""``python -m tests.kubelet``: what ``make test-kubelet`` runs, as root.
+
+A first process makes what takes long, and starts a second one in namespaces of its own, which has the
+cluster and runs the notebooks on it. With the second process, its namespaces end, and in them all processes,
+mounts and addresses; the first deletes the files and the cgroups. What is kept is in ``reports/kubelet``.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from localkube.controlplane import binaries
+from localkube.errors import LocalClusterError
+from localkube.lock import alone
+
+from ..conformance import images
+from ..node import bare_control_plane
+from . import node, program, services
+
+RECIPES = tomllib.loads(Path(__file__).with_name("images.toml").read_text(encoding="utf-8"))
+REPOSITORY = Path(__file__).parents[2]
+NOTEBOOKS = ("01", "02", "05", "06", "07", "08", "09")
+COMPONENTS = (*bare_control_plane.COMPONENTS, "kube-scheduler", "metrics-server")
+KEPT = REPOSITORY / "reports" / "kubelet"
+# What the kubelet sets for the whole machine.
+SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
+SYSCTLS += ("kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes")
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_MOUNTS = ("/run", "/var/lib", "/var/log")
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="make test-kubelet", description=__doc__)
+    parser.add_argument("notebooks", nargs="*", default=NOTEBOOKS, help="numbers or names")
+    parser.add_argument("--output", type=Path, default=KEPT, help="for the report and the logs")
+    parser.add_argument("--command", help="run this shell command on the cluster instead of the notebooks")
+    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Run the notebooks; the exit status is theirs."""
+    options = parse()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        return _inside(options) if options.inside else _outside()
+    except LocalClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _outside() -> int:
+    if os.getuid():
+        raise LocalClusterError("runc and the kubelet need root", about="this user", fix="run it as root")
+    node.check_programs()
+    program.obtain(report=_say)
+    binaries.obtain(report=_say)
+    with (
+        alone(_say, making="test-kubelet"),  # two would each restore the other's settings of the kernel
+        tempfile.TemporaryDirectory(prefix="kubelet-") as scratch,
+        _sysctls_kept(),
+        _cgroups(Path(scratch)),
+    ):
+        with _registry(Path(scratch)):
+            pass  # filled, while there is a network
+        command = ["unshare", "--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc"]
+        command += [sys.executable, "-m", __package__, *sys.argv[1:], "--inside", scratch]
+        with subprocess.Popen(command, cwd=REPOSITORY) as process:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                # On Ctrl-C the second process has had the signal, too, and cleans up; on SIGTERM it has not.
+                _end(process)
+                raise
+
+
+def _end(process: subprocess.Popen) -> None:
+    try:
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGTERM)
+        process.wait()
+    finally:
+        process.kill()  # a second signal ends the cleaning up, and with this process its namespaces end
+        process.wait()
+
+
+def _inside(options: argparse.Namespace) -> int:
+    folder = options.inside
+    _make_network()
+    prefixes = sorted({Path(sys.prefix), Path(sys.base_prefix)})
+    control_plane = binaries.obtain(report=_say)
+    with contextlib.ExitStack() as stack:
+        stack.callback(_keep, folder, options.output / "logs")
+        mirror = stack.enter_context(_registry(folder))
+        _cover(folder)
+        plane = stack.enter_context(
+            bare_control_plane.bare(
+                folder / "plane", control_plane, components=COMPONENTS, addresses=node.LISTEN
+            )
+        )
+        (folder / "volumes").mkdir()
+        stack.enter_context(services.running(plane, volumes=folder / "volumes"))
+        made = node.Node(folder, program.obtain(report=_say), plane, mirror, f"/{folder.name}", prefixes)
+        stack.enter_context(made.running())
+        _say("the node is Ready")
+        return _use(plane, folder, options)
+
+
+def _use(plane: bare_control_plane.BareControlPlane, folder: Path, options: argparse.Namespace) -> int:
+    tools = folder / "bin"
+    tools.mkdir()
+    (tools / "kubectl").write_text(f'#!/bin/sh\nexec {" ".join(plane.kubectl[:2])} "$@"\n')
+    (tools / "kubectl").chmod(0o755)
+    own = {f"XDG_{kind}_HOME": str(folder / "home" / kind.lower()) for kind in ("STATE", "CONFIG", "DATA")}
+    own |= {"KUBECONFIG": str(plane.paths.kubeconfig), "PATH": f"{tools}:{os.environ['PATH']}"}
+    if options.command:
+        command = ["bash", "-c", options.command]
+    else:
+        command = [
+            sys.executable,
+            "tools/run_notebooks.py",
+            "--provider",
+            "existing",
+            "--output",
+            str(options.output),
+        ]
+        command += ["--kubeconfig", own["KUBECONFIG"], *options.notebooks]
+    with subprocess.Popen(command, cwd=REPOSITORY, env=os.environ | own, start_new_session=True) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+
+
+def _registry(folder: Path) -> AbstractContextManager[str]:
+    recipes = {name: recipe | _environment(recipe) for name, recipe in RECIPES.items()}
+    wanted = [f"{name}:{tag}" for name, recipe in recipes.items() for tag in recipe["tags"]]
+    return images.registry(wanted, folder=folder, report=_say, recipes=recipes)
+
+
+def _environment(recipe: dict) -> dict:
+    path = f"PATH={sys.prefix}/bin:{images.PATH.removeprefix('PATH=')}"
+    return {"env": [path, "PYTHONUNBUFFERED=1"]} if recipe.get("environment") else {}
+
+
+def _cover(folder: Path) -> None:
+    """Put own folders over those into which containerd and the kubelet write, whatever is set."""
+    for place in OWN_MOUNTS:
+        own = folder / place.strip("/").replace("/", "-")
+        own.mkdir()
+        subprocess.check_call(["mount", "--bind", own, place])
+    # Nothing else answers here, and who waits for an answer waits for seconds.
+    resolver = folder / "machine-resolv.conf"
+    resolver.write_text(f"nameserver {node.ADDRESS}\n")
+    subprocess.check_call(["mount", "--bind", resolver, "/etc/resolv.conf"])
+
+
+def _make_network() -> None:
+    run = subprocess.check_call
+    run(["ip", "link", "set", "lo", "up"])
+    run(["ip", "link", "add", "node0", "type", "bridge"])
+    run(["ip", "address", "add", f"{node.ADDRESS}/32", "dev", "node0"])
+    run(["ip", "link", "set", "node0", "up"])
+    run(["ip", "route", "add", "default", "dev", "node0"])
+
+
+@contextlib.contextmanager
+def _sysctls_kept() -> Iterator[None]:
+    found = {Path("/proc/sys", each): Path("/proc/sys", each).read_text() for each in SYSCTLS}
+    try:
+        yield
+    finally:
+        for path, value in found.items():
+            path.write_text(value)
+
+
+@contextlib.contextmanager
+def _cgroups(folder: Path) -> Iterator[None]:
+    hierarchies = [CGROUPS] if (CGROUPS / "cgroup.procs").exists() else [*CGROUPS.iterdir()]
+    made = [each / folder.name for each in hierarchies if (each / "cgroup.procs").exists()]
+    try:
+        for each in made:
+            each.mkdir()
+            if (each / "cpu.shares").exists():
+                # The kubelet's share for all pods together; by default they would have one process's.
+                (each / "cpu.shares").write_text(str(1024 * (os.cpu_count() or 1)))
+            for name in ("cpuset.cpus", "cpuset.mems"):
+                if (each / name).exists():
+                    (each / name).write_text((each.parent / name).read_text())
+        yield
+    finally:
+        for each in made:
+            for path in sorted(each.rglob("*/"), key=lambda path: -len(path.parts)):
+                path.rmdir()
+            each.rmdir()
+
+
+def _keep(folder: Path, kept: Path) -> None:
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True)
+    for log in [*folder.glob("*.log"), *folder.glob("plane/logs/*.log")]:
+        shutil.copy(log, kept / log.name)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    signal.signal(
+        number, signal.SIG_IGN
+    )  # what sends it to a process group sends it twice to the second process
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

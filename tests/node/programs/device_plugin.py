@@ -1,0 +1,109 @@
+"""A device plugin: two devices, of which the file /state/sick makes one unhealthy. Run in a pod."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import grpc
+
+sys.path.insert(0, "/messages")
+import messages_pb2 as m
+
+FOLDER, RESOURCE = Path("/var/lib/kubelet/device-plugins"), "example.com/flux"
+DEVICES = ("flux-1", "flux-2")
+
+
+def method(handle, request):
+    return grpc.unary_unary_rpc_method_handler(
+        handle,
+        request_deserializer=request.FromString,
+        response_serializer=lambda message: message.SerializeToString(),
+    )
+
+
+async def list_and_watch(request, context):
+    before = None
+    while True:
+        sick = Path("/state/sick").exists()
+        if sick != before:
+            health = ["Healthy", "Unhealthy" if sick else "Healthy"]
+            devices = [m.Device(ID=name, health=each) for name, each in zip(DEVICES, health, strict=True)]
+            yield m.ListAndWatchResponse(devices=devices)
+        before = sick
+        await asyncio.sleep(0.1)
+
+
+async def allocate(request, context):
+    answers = []
+    for asked in request.container_requests:
+        ids = ",".join(asked.devices_ids)
+        mount = m.AllocateResponse.Mount(container_path="/flux", host_path=f"{FOLDER}/shared", read_only=True)
+        zero = m.AllocateResponse.DeviceSpec(
+            container_path="/dev/flux", host_path="/dev/zero", permissions="rw"
+        )
+        answers.append(m.AllocateResponse.Container(envs={"FLUX": ids}, mounts=[mount], devices=[zero]))
+    return m.AllocateResponse(container_responses=answers)
+
+
+async def prefer(request, context):
+    """Prefer the last ones."""
+    answers = []
+    for asked in request.container_requests:
+        must = list(asked.must_include_deviceIDs)
+        rest = sorted(set(asked.available_deviceIDs) - set(must), reverse=True)
+        ids = [*must, *rest][: asked.allocation_size]
+        answers.append(m.PreferredAllocationResponse.Container(deviceIDs=ids))
+    return m.PreferredAllocationResponse(container_responses=answers)
+
+
+async def prepare(request, context):
+    print("prepared", *request.devices_ids, flush=True)
+    return m.Empty()
+
+
+async def register(options):
+    channel = grpc.aio.insecure_channel(f"unix:{FOLDER}/kubelet.sock")
+    call = channel.unary_unary(
+        "/v1beta1.Registration/Register",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=m.Empty.FromString,
+    )
+    request = m.RegisterRequest(
+        version="v1beta1", endpoint="flux.sock", resource_name=RESOURCE, options=options
+    )
+    await call(request, wait_for_ready=True)
+    await channel.close()
+
+
+async def main():
+    (FOLDER / "shared").mkdir(exist_ok=True)
+    (FOLDER / "shared" / "capacitor").write_text("1.21 GW")
+    watch = grpc.unary_stream_rpc_method_handler(
+        list_and_watch,
+        request_deserializer=m.Empty.FromString,
+        response_serializer=lambda message: message.SerializeToString(),
+    )
+    methods = {
+        "ListAndWatch": watch,
+        "Allocate": method(allocate, m.AllocateRequest),
+        "GetPreferredAllocation": method(prefer, m.PreferredAllocationRequest),
+        "PreStartContainer": method(prepare, m.PreStartContainerRequest),
+    }
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods),))
+    server.add_insecure_port(f"unix:{FOLDER}/flux.sock")
+    await server.start()
+    options = m.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+    seen = None
+    while True:
+        try:
+            now = (FOLDER / "kubelet.sock").stat().st_mtime_ns
+        except FileNotFoundError:
+            now = None
+        if now and now != seen:
+            await register(options)
+            seen = now
+        await asyncio.sleep(0.1)
+
+
+asyncio.run(main())

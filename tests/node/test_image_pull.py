@@ -1,0 +1,694 @@
+"""Images are pulled from registries, good and bad ones, into a store that always works."""
+
+import base64
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from localkube.kubelet.images import store as reader
+from localkube.paths import target
+
+from ..unit.container_registry import PASSWORD, serve_registry
+from ..unit.image_registry import serve
+from ..unit.oci_images import (
+    Image,
+    command,
+    digest,
+    entry,
+    folder,
+    image,
+    images,
+    index,
+    layer,
+    link,
+    program,
+)
+
+LARGE = os.urandom(1 << 20) * 12
+needs_registry = pytest.mark.skipif(
+    shutil.which("docker-registry") is None, reason="there is no docker-registry (Debian's package)"
+)
+
+
+@pytest.fixture
+def registry():
+    with serve() as serving:
+        yield serving
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.fixture(autouse=True)
+def no_configuration(tmp_path, monkeypatch):
+    """Neither this user's credentials nor mirrors."""
+    program()  # before the home is another, in which Go would have no cache
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("DOCKER_CONFIG", "XDG_RUNTIME_DIR", "REGISTRY_AUTH_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def small(text: bytes = b"hello", **options) -> Image:
+    return image(layer(folder("etc"), entry("etc/motd", text)), **options)
+
+
+def secret(registry, user: str, password: str) -> dict:
+    auth = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"auths": {registry if isinstance(registry, str) else registry.address: {"auth": auth}}}
+
+
+def names(store: Path, folder: str) -> list[str]:
+    return sorted(each.name for each in (store / folder).iterdir())
+
+
+def layer_of(store: Path, record: dict, number: int) -> Path:
+    return store / "layers" / record["layers"][number]
+
+
+def test_a_pulled_image_is_a_record_and_unpacked_layers(registry, store):
+    made = image(
+        layer(folder("bin"), entry("bin/a", b"program", mode=0o755), link("bin/b", "a")),
+        layer(folder("bin"), entry("bin/.wh.b"), entry("bin/c", b"more")),
+        config={"Entrypoint": ["/bin/a"], "Env": ["X=1"], "User": "1000"},
+    )
+    reference = registry.add("team/tool:1", made)
+    done = images(store, "pull", reference)
+    record = done.image
+    assert done.last("pulled")["new"] is True
+    assert record["id"] == made.id
+    assert record["names"] == [reference]
+    assert record["digests"] == [f"{registry.address}/team/tool@{made.digest}"]
+    assert record["config"] == {"Entrypoint": ["/bin/a"], "Env": ["X=1"], "User": "1000"}
+    assert (record["os"], record["architecture"]) == ("linux", target()[1])
+    manifest = json.loads(made.manifest)
+    assert record["size"] == sum(each["size"] for each in manifest["layers"])
+    assert (layer_of(store, record, 0) / "bin/a").read_bytes() == b"program"
+    assert (layer_of(store, record, 0) / "bin/b").readlink() == Path("a")
+    removed = os.lstat(layer_of(store, record, 1) / "bin/b")
+    assert (removed.st_mode & 0o170000, removed.st_rdev) == (0o020000, 0)
+
+
+def test_the_kubelet_finds_what_was_pulled(registry, store):
+    made = small()
+    reference = registry.add("team/tool:latest", made)
+    record = images(store, "pull", reference.removesuffix(":latest")).image
+    for name in (reference, f"{registry.address}/team/tool", record["digests"][0], record["id"]):
+        assert reader.find(name, store=store) == record
+    assert reader.records(store=store) == [record]
+
+
+def test_layers_are_shared_between_images_and_fetched_once(registry, store):
+    base = layer(entry("base", b"of both"))
+    first = image(base, layer(entry("one", b"1")))
+    second = image(base, layer(entry("two", b"2")))
+    one = images(store, "pull", registry.add("a:1", first)).image
+    two = images(store, "pull", registry.add("b:1", second)).image
+    assert one["layers"][0] == two["layers"][0]
+    assert len(names(store, "layers")) == 3
+    fetched = [path for _, path in registry.requests if "/blobs/" in path]
+    assert len(fetched) == len({path.rpartition("/")[2] for path in fetched}) == 5
+
+
+def test_an_unchanged_image_is_not_fetched_again(registry, store):
+    reference = registry.add("a:1", small())
+    images(store, "pull", reference)
+    before = registry.downloads()
+    again = images(store, "pull", reference)
+    assert again.last("pulled")["new"] is False
+    assert registry.downloads() == before
+
+
+def test_a_tag_that_moves_leaves_the_old_image_without_that_name(registry, store):
+    old = images(store, "pull", registry.add("a:1", small(b"old"))).image
+    reference = registry.add("a:1", small(b"new"))
+    new = images(store, "pull", reference)
+    assert new.last("pulled")["new"] is True
+    assert reader.find(reference, store=store)["id"] == new.image["id"] != old["id"]
+    assert reader.find(old["id"], store=store)["names"] == []
+    assert reader.find(old["digests"][0], store=store)["id"] == old["id"]
+
+
+def test_a_registry_that_states_no_digest_is_asked_for_the_manifest(registry, store):
+    registry.head = False
+    made = small()
+    assert images(store, "pull", registry.add("a:1", made)).image["id"] == made.id
+
+
+def test_a_digest_is_pulled_as_it_is(registry, store):
+    made = small()
+    registry.add("a:1", made)
+    name = f"{registry.address}/a@{made.digest}"
+    record = images(store, "pull", name).image
+    assert (record["names"], record["digests"]) == ([], [name])
+    assert reader.find(name, store=store) == record
+
+
+@pytest.mark.parametrize("docker", [False, True])
+def test_an_index_is_searched_for_the_platform(registry, store, docker):
+    made = {
+        "linux/amd64": small(b"amd64", architecture="amd64", docker=docker),
+        "linux/arm64": small(b"arm64", architecture="arm64", docker=docker),
+        "windows/amd64": small(b"windows", architecture="amd64", docker=docker),
+    }
+    whole = index(made, docker=docker)
+    reference = registry.add("a:1", whole)
+    for platform in ("linux/arm64", "linux/amd64"):
+        record = images(store, "pull", "--platform", platform, reference).image
+        assert record["id"] == made[platform].id
+        assert record["digests"] == [f"{registry.address}/a@{whole.digest}"]
+        assert reader.find(reference, store=store)["id"] == made[platform].id
+
+
+def test_of_the_variants_of_a_processor_the_best_is_taken(registry, store):
+    made = {
+        f"linux/arm/{variant}": small(variant.encode(), architecture="arm") for variant in ("v5", "v7", "v6")
+    }
+    reference = registry.add("a:1", index(made))
+    assert (
+        images(store, "pull", "--platform", "linux/arm/v7", reference).image["id"] == made["linux/arm/v7"].id
+    )
+    del made["linux/arm/v7"]
+    reference = registry.add("a:2", index(made))
+    assert (
+        images(store, "pull", "--platform", "linux/arm/v7", reference).image["id"] == made["linux/arm/v6"].id
+    )
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_another_machines_image_is_refused(registry, store, listed):
+    made = small(architecture="s390x")
+    reference = registry.add("a:1", index({"linux/s390x": made}) if listed else made)
+    done = images(store, "pull", reference)
+    assert done.reason == "platform"
+    assert "linux/s390x" in done.message
+    assert names(store, "images") == []
+
+
+@pytest.mark.parametrize("compress", ["", "gzip", "zstd"])
+def test_layers_are_compressed_by_gzip_zstd_or_not(registry, store, compress):
+    if compress == "zstd" and shutil.which("zstd") is None:
+        pytest.skip("there is no zstd to make the layer with")
+    record = images(store, "pull", registry.add("a:1", small(compress=compress))).image
+    assert (layer_of(store, record, 0) / "etc/motd").read_bytes() == b"hello"
+
+
+def test_dockers_own_media_types_are_read(registry, store):
+    record = images(store, "pull", registry.add("a:1", small(docker=True))).image
+    assert (layer_of(store, record, 0) / "etc/motd").read_bytes() == b"hello"
+
+
+def test_an_image_may_have_empty_layers_no_config_and_many_layers(registry, store):
+    made = image(layer(), *(layer(entry(f"{n}", b"x")) for n in range(200)))
+    record = images(store, "pull", registry.add("a:1", made)).image
+    assert len(record["layers"]) == 201
+    assert record["config"] == {}
+    assert (layer_of(store, record, 200) / "199").exists()
+
+
+def test_progress_is_told_in_bytes(registry, store):
+    made = image(layer(entry("large", LARGE)), compress="")
+    blob = max(made.blobs, key=lambda each: len(made.blobs[each]))
+    registry.fault = lambda request, path: (
+        path.endswith(blob) and (request.drip(registry.blobs[blob], pieces=12, seconds=1.5) or True)
+    )
+    done = images(store, "pull", registry.add("a:1", made))
+    told = [each for each in done.events if each["event"] == "layer"]
+    assert {(each["digest"], each["size"]) for each in told} == {(blob, len(registry.blobs[blob]))}
+    bytes_told = [each["bytes"] for each in told]
+    assert bytes_told == sorted(bytes_told) and bytes_told[-1] == len(registry.blobs[blob])
+    assert 4 <= len(told) <= 12
+
+
+# Registries that misbehave.
+
+
+def test_a_download_that_is_cut_goes_on_where_it_was(registry, store):
+    made = image(layer(entry("large", LARGE)), compress="")
+    blob = max(made.blobs, key=lambda each: len(made.blobs[each]))
+    cuts = iter([1 << 20, 5 << 20])
+
+    def cut(request, path):
+        if not path.endswith(blob):
+            return False
+        request.blob(registry.blobs[blob], cut=next(cuts, None))
+        return True
+
+    registry.fault = cut
+    record = images(store, "pull", registry.add("a:1", made)).image
+    assert (layer_of(store, record, 0) / "large").read_bytes() == LARGE
+    starts = [int(each.removeprefix("bytes=").rstrip("-")) for each in registry.ranges if each]
+    assert len(starts) == 2 and 0 < starts[0] <= 1 << 20 < starts[1]
+
+
+def test_a_registry_without_ranges_is_asked_for_all_again(registry, store):
+    made = image(layer(entry("large", LARGE)), compress="")
+    blob = max(made.blobs, key=lambda each: len(made.blobs[each]))
+    cuts = iter([1 << 20])
+
+    def cut(request, path):
+        if not path.endswith(blob):
+            return False
+        request.blob(registry.blobs[blob], cut=next(cuts, None), ranges=False)
+        return True
+
+    registry.fault = cut
+    record = images(store, "pull", registry.add("a:1", made)).image
+    assert (layer_of(store, record, 0) / "large").read_bytes() == LARGE
+
+
+@pytest.mark.parametrize("which", ["layer", "config", "manifest"])
+def test_content_of_another_digest_is_refused_and_leaves_nothing(registry, store, which):
+    made = small()
+    reference = registry.add("a:1", made)
+    if which == "manifest":
+        media, text = registry.manifests[f"a/{made.digest}"]
+        registry.manifests[f"a/{made.digest}"] = (media, text + b" ")
+    else:
+        is_config = lambda each: each == made.id  # noqa: E731
+        blob = next(each for each in made.blobs if is_config(each) == (which == "config"))
+        registry.blobs[blob] = bytes(len(registry.blobs[blob]))
+    done = images(store, "pull", reference)
+    assert done.reason == "digest"
+    assert "unexpected commit digest" in done.message
+    assert reader.find(reference, store=store) is None
+    assert names(store, "layers") == []
+
+
+def test_a_layer_whose_content_is_not_what_the_config_says_is_refused(registry, store):
+    right, wrong = layer(entry("a", b"right")), layer(entry("a", b"wrong"))
+    made, other = image(right), image(wrong)
+    manifest = json.loads(made.manifest)
+    manifest["layers"] = json.loads(other.manifest)["layers"]
+    text = json.dumps(manifest).encode()
+    done = images(store, "pull", registry.add("a:1", Image(text, made.media, {**other.blobs, **made.blobs})))
+    assert done.reason == "digest"
+    assert names(store, "layers") == names(store, "diff-ids") == []
+
+
+def test_a_failure_that_passes_is_waited_out(registry, store):
+    left = {"manifests": 2, "blobs": 2}
+
+    def fail(request, path):
+        kind = path.split("/")[-2]
+        left[kind] -= 1
+        if left[kind] >= 0:
+            request.refuse(500 if left[kind] else 503, "UNKNOWN")
+        return left[kind] >= 0
+
+    registry.fault = fail
+    assert images(store, "pull", registry.add("a:1", small())).status == 0
+
+
+def test_a_registry_that_fails_for_good_is_reported(registry, store):
+    registry.fault = lambda request, path: request.refuse(500, "UNKNOWN") or True
+    done = images(store, "pull", registry.add("a:1", small()))
+    assert done.reason == "registry"
+    assert "500 Internal Server Error" in done.message
+
+
+def test_too_many_requests_are_waited_for_as_long_as_the_registry_says(registry, store):
+    left = [1, 1]
+
+    def limit(request, path):
+        if left:
+            left.pop()
+            request.refuse(429, "TOOMANYREQUESTS", Retry_After="1")
+            return True
+        return False
+
+    registry.fault = limit
+    began = time.monotonic()
+    assert images(store, "pull", registry.add("a:1", small())).status == 0
+    assert time.monotonic() - began > 2
+
+
+def test_a_rate_limit_of_minutes_is_an_error_at_once(registry, store):
+    registry.fault = lambda request, path: request.refuse(429, "TOOMANYREQUESTS", Retry_After="600") or True
+    began = time.monotonic()
+    done = images(store, "pull", registry.add("a:1", small()))
+    assert done.reason == "ratelimited"
+    assert "429 Too Many Requests" in done.message
+    assert time.monotonic() - began < 10
+
+
+def test_what_is_not_there_is_not_found(registry, store):
+    done = images(store, "pull", f"{registry.address}/no/such:1")
+    assert done.reason == "notfound"
+    assert done.message.endswith(f"{registry.address}/no/such:1: not found")
+
+
+def test_nobody_at_the_address_is_unreachable(store):
+    began = time.monotonic()
+    for reference in ("127.0.0.1:1/a:1", "registry.invalid/a:1", "localhost:1/a"):
+        done = images(store, "pull", reference)
+        assert done.reason == "unreachable", done.message
+        assert f'failed to resolve reference "{reader.normalize(reference)}"' in done.message
+    assert time.monotonic() - began < 20
+
+
+def test_a_proxy_that_refuses_is_unreachable(store, registry):
+    proxy = f"http://{registry.address}"
+    done = images(store, "pull", "registry.invalid/a:1", env={"HTTPS_PROXY": proxy, "https_proxy": proxy})
+    assert done.reason == "unreachable"
+    assert "proxy" in done.message
+
+
+def test_what_is_no_name_is_invalid(store):
+    done = images(store, "pull", "Not/A:Name")
+    assert done.reason == "invalid"
+
+
+def test_the_puller_reads_references_as_the_kubelet_does(store):
+    # Each is unreachable, but the error tells how the name was read.
+    for given, full in (
+        ("127.0.0.1:1/a", "127.0.0.1:1/a:latest"),
+        ("localhost:1/x/y:2", "localhost:1/x/y:2"),
+    ):
+        assert f'"{full}"' in images(store, "pull", given).message
+
+
+# Credentials.
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+def test_a_private_image_needs_the_secrets_credentials(registry, store, tokens):
+    registry.credentials, registry.tokens = "reader:of images", tokens
+    reference = registry.add("private/a:1", small())
+    done = images(store, "pull", reference)
+    assert done.reason == "unauthorized"
+    assert "pull access denied, repository does not exist or may require authorization" in done.message
+    wrong, right = secret(registry, "reader", "wrong"), secret(registry, "reader", "of images")
+    assert images(store, "pull", reference, auths=[wrong]).reason == "unauthorized"
+    assert images(store, "pull", reference, auths=[wrong, right]).status == 0
+
+
+def test_secrets_match_by_path_and_wildcard_as_in_the_kubelet(registry, store):
+    registry.credentials = "reader:secret"
+    reference = registry.add("private/a:1", small())
+    port = registry.address.partition(":")[2]
+    others = secret(f"{registry.address}/public", "reader", "secret")
+    assert images(store, "pull", reference, auths=[others]).reason == "unauthorized"
+    for match in (f"{registry.address}/private", f"https://{registry.address}/v1/", f"127.0.*.1:{port}"):
+        done = images(store, "pull", reference, auths=[others, secret(match, "reader", "secret")])
+        assert done.status == 0, (match, done)
+
+
+def test_a_legacy_dockercfg_and_a_broken_secret_are_read_and_passed_over(registry, store):
+    registry.credentials = "reader:secret"
+    reference = registry.add("a:1", small())
+    legacy = {registry.address: {"username": "reader", "password": "secret"}}
+    broken = {"auths": {registry.address: {"auth": "no base64!"}}}
+    done = images(store, "pull", reference, auths=[broken, legacy])
+    assert done.status == 0, done
+    assert "no base64" not in done.errors
+
+
+def test_the_users_own_docker_credentials_are_used(registry, store, tmp_path):
+    registry.credentials = "reader:secret"
+    reference = registry.add("a:1", small())
+    (tmp_path / ".docker").mkdir()
+    config = tmp_path / ".docker" / "config.json"
+    config.write_text(json.dumps(secret(registry, "reader", "secret")))
+    assert images(store, "pull", reference).status == 0
+
+
+def test_a_credential_helper_is_asked(registry, store, tmp_path):
+    registry.credentials = "reader:secret"
+    reference = registry.add("a:1", small())
+    helper = tmp_path / "bin" / "docker-credential-test"
+    helper.parent.mkdir()
+    answer = json.dumps({"ServerURL": registry.address, "Username": "reader", "Secret": "secret"})
+    helper.write_text(f"#!/bin/sh\ncat >/dev/null\necho '{answer}'\n")
+    helper.chmod(0o755)
+    (tmp_path / ".docker").mkdir()
+    (tmp_path / ".docker" / "config.json").write_text(json.dumps({"credHelpers": {registry.address: "test"}}))
+    path = f"{helper.parent}:{os.environ['PATH']}"
+    assert images(store, "pull", reference, env={"PATH": path}).status == 0
+
+
+def test_credentials_are_sent_to_nobody_else(registry, store):
+    with serve() as other:
+        other.credentials = "x:y"
+        other.add("a:1", small())
+        images(store, "pull", f"{other.address}/a:1", auths=[secret(registry, "reader", "secret")])
+        assert set(other.authorizations) == {""}
+
+
+def test_credentials_that_nobody_asked_for_stay_at_home(registry, store):
+    reference = registry.add("a:1", small())
+    assert images(store, "pull", reference, auths=[secret(registry, "reader", "secret")]).status == 0
+    assert set(registry.authorizations) == {""}
+
+
+def test_a_blob_elsewhere_is_fetched_without_the_registrys_credentials(registry, store):
+    made = image(layer(entry("large", LARGE)), compress="")
+    blob = max(made.blobs, key=lambda each: len(made.blobs[each]))
+    registry.credentials = "reader:secret"
+    reference = registry.add("a:1", made)
+    cuts = iter([1 << 20])
+    with serve() as elsewhere:
+        elsewhere.blobs = dict(made.blobs)
+        place = f"http://{elsewhere.address}/v2/store/blobs/{blob}"
+
+        def cut(request, path):
+            request.blob(made.blobs[blob], cut=next(cuts, None))
+            return True
+
+        elsewhere.fault = cut
+        registry.fault = lambda request, path: (
+            path.endswith(blob) and (request.answer(307, b"", Location=place) or True)
+        )
+        done = images(store, "pull", reference, auths=[secret(registry, "reader", "secret")])
+        assert done.status == 0, done
+        assert set(elsewhere.authorizations) == {""}
+        assert len(elsewhere.ranges) == 2 and elsewhere.ranges[1].startswith("bytes=")
+
+
+def test_a_token_is_fetched_over_https_where_that_is_not_this_machine(registry, store):
+    registry.credentials, registry.tokens = "reader:secret", True
+    registry.realm = "http://192.0.2.1/token"
+    done = images(
+        store, "pull", registry.add("a:1", small()), auths=[secret(registry, "reader", "secret")], seconds=20
+    )
+    assert done.status == 1
+    assert "plain HTTP is for loopback addresses only" in done.message
+
+
+def test_an_endless_error_is_not_read_to_its_end(registry, store):
+    def endless(request, path):
+        request.send_response(400)
+        request.send_header("Content-Length", str(1 << 40))
+        request.end_headers()
+        try:
+            while True:
+                request.wfile.write(bytes(1 << 20))
+        except OSError:
+            return True
+
+    registry.fault = endless
+    assert images(store, "pull", registry.add("a:1", small()), seconds=20).reason == "registry"
+
+
+# Mirrors.
+
+
+def hosts(tmp_path: Path, host: str, text: str) -> None:
+    place = tmp_path / "config" / "trainyard" / "certs.d" / host
+    place.mkdir(parents=True)
+    (place / "hosts.toml").write_text(text)
+
+
+def test_a_mirror_is_asked_first_and_told_whose_image_it_is(registry, store, tmp_path):
+    made = small()
+    registry.add("team/a:1", made)
+    hosts(
+        tmp_path,
+        "registry.invalid",
+        f'server = "https://registry.invalid"\n[host."http://{registry.address}"]\n'
+        'capabilities = ["pull", "resolve"]\n',
+    )
+    record = images(store, "pull", "registry.invalid/team/a:1").image
+    assert record["names"] == ["registry.invalid/team/a:1"]
+    assert record["digests"] == [f"registry.invalid/team/a@{made.digest}"]
+    assert {query for query in registry.queries if query} == {"ns=registry.invalid"}
+
+
+def test_mirrors_are_asked_in_the_order_of_the_file_and_the_default_last(registry, store, tmp_path):
+    registry.add("team/a:1", small())
+    with serve() as empty:
+        hosts(
+            tmp_path,
+            "_default",
+            f'[host."http://127.0.0.1:1"]\n[host."http://{empty.address}"]\n[host."http://{registry.address}"]\n',
+        )
+        assert images(store, "pull", "registry.invalid/team/a:1").status == 0
+        assert ("HEAD", "/v2/team/a/manifests/1") in empty.requests
+
+
+def test_a_path_of_the_mirror_comes_before_the_images(registry, store, tmp_path):
+    registry.add("cache/team/a:1", small())
+    hosts(
+        tmp_path,
+        "registry.invalid",
+        f'[host."http://{registry.address}/v2/cache"]\noverride_path = true\n',
+    )
+    done = images(store, "pull", "registry.invalid/team/a:1")
+    assert done.status == 0, (done, registry.requests)
+
+
+def test_plain_http_is_for_this_machine_alone(store, tmp_path):
+    hosts(tmp_path, "registry.invalid", '[host."http://192.0.2.1:5000"]\n')
+    done = images(store, "pull", "registry.invalid/team/a:1")
+    assert done.reason == "registry"
+    assert "plain HTTP is for loopback addresses only" in done.message
+
+
+# Several processes, and what a killed one leaves.
+
+
+def test_two_pulls_of_one_image_fetch_it_once(registry, store):
+    made = image(layer(entry("large", LARGE)), layer(entry("x", b"x")), compress="")
+    blob = max(made.blobs, key=lambda each: len(made.blobs[each]))
+    registry.fault = lambda request, path: (
+        path.endswith(blob) and (request.drip(registry.blobs[blob], pieces=5, seconds=1) or True)
+    )
+    reference = registry.add("a:1", made)
+    pulling = [
+        subprocess.Popen(command(store, "pull", reference), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        for _ in range(3)
+    ]
+    ended = [(each.communicate(timeout=60)[0], each.returncode) for each in pulling]
+    assert [code for _, code in ended] == [0, 0, 0]
+    records = [json.loads(out.splitlines()[-1])["image"] for out, _ in ended]
+    assert len({tuple(each["layers"]) for each in records}) == 1
+    assert names(store, "layers") == sorted(records[0]["layers"])
+    assert sum(path.endswith(blob) for _, path in registry.requests) == 1
+
+
+def test_a_killed_pull_is_continued_by_the_next(registry, store):
+    made = image(layer(entry("large", LARGE)), compress="")
+    blob = max(made.blobs, key=lambda each: len(made.blobs[each]))
+    stop = threading.Event()
+
+    def stall(request, path):
+        if not path.endswith(blob) or stop.is_set():
+            return False
+        content = registry.blobs[blob]
+        request.answer_part = request.send_response(200)
+        request.send_header("Content-Length", str(len(content)))
+        request.end_headers()
+        request.wfile.write(content[: 4 << 20])
+        request.wfile.flush()
+        stop.wait(30)
+        request.close_connection = True
+        return True
+
+    registry.fault = stall
+    reference = registry.add("a:1", made)
+    killed = subprocess.Popen(
+        command(store, "pull", reference), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+    part = store / "work" / blob.replace(":", "-")
+    deadline = time.monotonic() + 20
+    while not part.exists() or part.stat().st_size < 4 << 20:
+        assert time.monotonic() < deadline, "the pull has not begun"
+        time.sleep(0.02)
+    killed.kill()
+    killed.wait()
+    stop.set()
+    assert reader.find(reference, store=store) is None
+    record = images(store, "pull", reference).image
+    assert (layer_of(store, record, 0) / "large").read_bytes() == LARGE
+    assert f"bytes={4 << 20}-" in registry.ranges
+
+
+def test_an_interrupted_pull_leaves_no_half_layer(registry, store):
+    made = image(layer(*(entry(f"{n}", b"x" * 1000) for n in range(60_000))), compress="")
+    reference = registry.add("a:1", made)
+    pulling = subprocess.Popen(
+        command(store, "pull", reference), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    )
+    deadline = time.monotonic() + 30
+    while not list(store.glob("layers/*.partial")):
+        assert time.monotonic() < deadline and pulling.poll() is None
+        time.sleep(0.01)
+    pulling.send_signal(signal.SIGTERM)
+    out, _ = pulling.communicate(timeout=30)
+    assert pulling.returncode == 1, out
+    assert json.loads(out.splitlines()[-1])["reason"] == "interrupted"
+    assert names(store, "layers") == []
+
+
+def test_what_a_killed_pull_has_unpacked_is_pruned(registry, store):
+    made = image(layer(*(entry(f"{n}", b"x" * 1000) for n in range(60_000))), compress="")
+    reference = registry.add("a:1", made)
+    pulling = subprocess.Popen(
+        command(store, "pull", reference), stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 30
+    while not list(store.glob("layers/*.partial/100")):
+        assert time.monotonic() < deadline and pulling.poll() is None
+        time.sleep(0.01)
+    pulling.kill()
+    pulling.wait()
+    assert list(store.glob("layers/*.partial"))
+    assert images(store, "prune", "--min-age", "0s").last("pruned")["freed"] > 1 << 20
+    assert names(store, "layers") == []
+    assert images(store, "pull", reference).status == 0
+
+
+# A real registry.
+
+
+@needs_registry
+def test_debians_registry_serves_what_was_pushed(store, tmp_path):
+    made = image(layer(folder("bin"), entry("bin/a", b"program")), config={"Cmd": ["/bin/a"]})
+    with serve_registry(tmp_path) as address:
+        push(address, "team/tool", "1", made)
+        record = images(store, "pull", f"{address}/team/tool:1").image
+    assert record["id"] == made.id
+    assert record["config"] == {"Cmd": ["/bin/a"]}
+
+
+@needs_registry
+def test_debians_registry_with_a_password_is_opened_by_a_secret(store, tmp_path):
+    made = small()
+    with serve_registry(tmp_path, password=PASSWORD) as address:
+        push(address, "team/tool", "1", made, credentials=f"AWS:{PASSWORD}")
+        reference = f"{address}/team/tool:1"
+        assert images(store, "pull", reference).reason == "unauthorized"
+        assert images(store, "pull", reference, auths=[secret(address, "AWS", PASSWORD)]).status == 0
+
+
+def push(address: str, repository: str, tag: str, made: Image, *, credentials: str = "") -> None:
+    import httpx
+
+    auth = tuple(credentials.split(":", 1)) if credentials else None
+    with httpx.Client(base_url=f"http://{address}/v2/{repository}", auth=auth) as client:
+        for name, content in made.blobs.items():
+            place = client.post("/blobs/uploads/").headers["Location"]
+            client.put(
+                f"{place}{'&' if '?' in place else '?'}digest={name}",
+                content=content,
+                headers={"Content-Type": "application/octet-stream"},
+            ).raise_for_status()
+        client.put(
+            f"/manifests/{tag}", content=made.manifest, headers={"Content-Type": made.media}
+        ).raise_for_status()
+        assert digest(made.manifest) == made.digest
+
+
+def test_the_program_explains_itself():
+    done = subprocess.run([program()], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2
+    assert "pull" in done.stderr

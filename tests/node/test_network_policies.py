@@ -1,0 +1,114 @@
+"""NetworkPolicies in force between real pods, by their addresses, by Services, by names and by nodes."""
+
+import secrets
+from contextlib import contextmanager
+
+import pytest
+
+from .clusters import on_node, pod, python
+from .test_pods_host_network import NODES, SERVE, ask, ports_of, service
+
+# What a container does at once, before anything can have confined it late.
+FIRST_ACT = """
+import socket
+asked = socket.socket()
+asked.settimeout(2)
+print("closed" if asked.connect_ex(("10.244.0.1", 53)) else "open")
+"""
+
+
+@contextmanager
+def policy(cluster, **spec):
+    """Make a NetworkPolicy in the namespace ``default``, in force when this begins, and delete it."""
+    name = f"policy-{secrets.token_hex(3)}"
+    body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}}
+    cluster.kubectl("create", "-f", "-", stdin=body | {"spec": spec})
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", "networkpolicy", name)
+
+
+@pytest.fixture(scope="module")
+def web(cluster):
+    """The address of a server, its Service, and the Service's NodePorts."""
+    from .clusters import Pods
+
+    with service(cluster, type="NodePort") as name, Pods(cluster) as pods:
+        probes = {"tcpSocket": {"port": 8080}, "periodSeconds": 1}
+        main = python(SERVE) | {"args": ["8080", "web"], "readinessProbe": probes, "livenessProbe": probes}
+        made = pods.running(pod(main=main, labels={"app": name}, **on_node(0)))
+        number = ports_of(cluster, name)["tcp"].node_port
+        yield made["status"]["podIP"], name, number, made["metadata"]["name"]
+
+
+def ways(web):
+    address, name, number, _ = web
+    return [
+        f"tcp:{address}:8080",
+        f"udp:{address}:8080",
+        f"tcp:{name}:80",
+        f"udp:{name}:80",
+        f"tcp:{NODES[1]}:{number}",
+    ]
+
+
+def never(words):
+    return [f"!{word}" for word in words]
+
+
+def test_what_a_policy_does_not_let_in_is_dropped_whatever_its_way(cluster, pods, web):
+    friends = [{"podSelector": {"matchLabels": {"role": "friend"}}}]
+    with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}, ingress=[{"from": friends}]):
+        assert ask(pods, *never(ways(web))) == ["nothing"] * 5
+        assert ask(pods, *ways(web), labels={"role": "friend"}) == ["web"] * 5
+        # Its probes and the API server come from its node.
+        found = pods.until(web[3], lambda seen: seen["status"]["containerStatuses"][0]["ready"])
+        assert found["status"]["containerStatuses"][0]["restartCount"] == 0
+        assert cluster.kubectl("exec", web[3], "--", "echo", "reached") == "reached\n"
+    assert ask(pods, *ways(web)) == ["web"] * 5
+
+
+def test_a_port_that_a_policy_leaves_out_is_closed(cluster, pods, web):
+    ports = [{"port": 8080, "protocol": "UDP"}]
+    with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}, ingress=[{"ports": ports}]):
+        tcp, udp, by_name, udp_by_name, _ = ways(web)
+        assert ask(pods, udp, udp_by_name, *never([tcp, by_name])) == ["web", "web", "nothing", "nothing"]
+
+
+def test_what_a_pod_may_not_open_is_dropped_names_included(cluster, pods, web):
+    mine = {"matchLabels": {"role": "confined"}}
+    dns = {"to": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}]}
+    dns["ports"] = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
+    server = {"to": [{"podSelector": {"matchLabels": {"app": web[1]}}}], "ports": [{"port": 8080}]}
+    tcp, udp, by_name, udp_by_name, _ = ways(web)
+    with policy(cluster, podSelector=mine, policyTypes=["Egress"], egress=[server]):
+        assert ask(pods, tcp, *never([udp, by_name]), labels={"role": "confined"}) == [
+            "web",
+            "nothing",
+            "nothing",
+        ]
+    with policy(cluster, podSelector=mine, policyTypes=["Egress"], egress=[server, dns]):
+        seen = ask(pods, tcp, by_name, *never([udp, udp_by_name]), labels={"role": "confined"})
+        assert seen == ["web", "web", "nothing", "nothing"]
+
+
+def test_a_pod_is_confined_before_it_starts_and_knows_those_that_come_later(cluster, pods):
+    with policy(cluster, podSelector={"matchLabels": {"role": "late"}}, policyTypes=["Egress"]):
+        assert pods.output(pod(main=python(FIRST_ACT), labels={"role": "late"})) == "closed\n"
+    assert pods.output(pod(main=python(FIRST_ACT), labels={"role": "late"})) == "open\n"
+    friends = [{"podSelector": {"matchLabels": {"role": "later"}}}]
+    main = python(SERVE) | {"args": ["8080", "first"], "readinessProbe": {"tcpSocket": {"port": 8080}}}
+    with policy(cluster, podSelector={"matchLabels": {"role": "first"}}, ingress=[{"from": friends}]):
+        made = pods.running(pod(main=main, labels={"role": "first"}))
+        assert ask(pods, f"tcp:{made['status']['podIP']}:8080", labels={"role": "later"}) == ["first"]
+
+
+def test_the_next_kubelet_keeps_the_rules_and_removes_those_of_policies_that_are_gone(cluster, pods, web):
+    kubelet = cluster.process("localkube.kubelet")
+    with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}):
+        assert ask(pods, *never(ways(web)[:1])) == ["nothing"]
+        kubelet.kill()
+        assert ask(pods, *never(ways(web)[:1])) == ["nothing"]
+        cluster.process("localkube.kubelet").kill()
+    assert ask(pods, *ways(web)) == ["web"] * 5

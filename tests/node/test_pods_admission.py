@@ -1,0 +1,77 @@
+"""Pods that a node does not admit, the kernel's parameters of others, and changes that only count."""
+
+import pytest
+
+from .clusters import container, on_node, pod
+
+
+def sysctls(**values):
+    return {"sysctls": [{"name": name.replace("__", "."), "value": value} for name, value in values.items()]}
+
+
+def refused(pods, manifest):
+    status = pods.finish(manifest)["status"]
+    assert status["phase"] == "Failed"
+    return status["reason"], status["message"]
+
+
+@pytest.mark.namespaces
+def test_a_pod_sets_parameters_of_its_own_namespaces(pods):
+    script = "cat /proc/sys/kernel/shm_rmid_forced /proc/sys/net/ipv4/ip_local_port_range"
+    asked = sysctls(kernel__shm_rmid_forced="1", net__ipv4__ip_local_port_range="40000 41000")
+    assert pods.output(pod(script, securityContext=asked)).split() == ["1", "40000", "41000"]
+    assert pods.output(pod(script)).split()[0] == "0"
+
+
+def test_a_pod_that_sets_an_unsafe_parameter_is_refused(pods):
+    reason, message = refused(pods, pod("true", securityContext=sysctls(kernel__msgmax="1")))
+    assert reason == "SysctlForbidden"
+    assert message == 'Pod was rejected: forbidden sysctl: "kernel.msgmax" not allowlisted'
+
+
+def test_a_pod_that_was_bound_to_a_full_node_is_refused(pods):
+    main = {"resources": {"requests": {"cpu": "900"}}}
+    reason, message = refused(pods, pod("true", main=main, nodeName="node-0"))
+    assert reason == "OutOfcpu"
+    assert message.startswith("Pod was rejected: Node didn't have enough resource: cpu, requested: 900000")
+
+
+def test_the_second_pod_with_a_port_of_the_node_is_refused_until_the_first_is_gone(cluster, pods):
+    main = {"ports": [{"containerPort": 80, "hostPort": 20080}]}
+    first = pods.running(pod("exec sleep 600", main=main, **on_node(0)))["metadata"]["name"]
+    assert refused(pods, pod("true", main=main, nodeName="node-0"))[0] == "NodePorts"
+    cluster.core.delete_namespaced_pod(first, "default", grace_period_seconds=0)
+    pods.gone(first)
+    pods.output(pod("true", main=main, nodeName="node-0"))
+
+
+def test_a_pod_that_was_bound_to_the_wrong_node_is_refused(cluster, pods):
+    asked = pod("true", nodeName="node-0", nodeSelector={"test/colour": "green"})
+    assert refused(pods, asked)[0] == "NodeAffinity"
+    cluster.kubectl("label", "node", "node-0", "test/colour=green")
+    pods.output(asked)
+
+
+def test_every_change_of_the_specification_is_observed(cluster, pods):
+    name = pods.running(pod("exec sleep 600"))["metadata"]["name"]
+    cluster.kubectl("patch", "pod", name, "-p", '{"spec":{"activeDeadlineSeconds":5000}}')
+    seen = pods.until(name, lambda pod: pod["status"]["observedGeneration"] == 2)
+    observed = {each["type"]: each["observedGeneration"] for each in seen["status"]["conditions"]}
+    assert set(observed.values()) == {2}, observed
+
+
+def test_a_change_is_observed_in_a_pod_that_waits(cluster, pods):
+    source = {"configMapKeyRef": {"name": "not-there", "key": "a"}}
+    name = pods.create(pod("true", main={"env": [{"name": "A", "valueFrom": source}]}))
+    pods.until(name, lambda pod: "waiting" in container(pod)["state"])
+    cluster.kubectl("patch", "pod", name, "-p", '{"spec":{"activeDeadlineSeconds":5000}}')
+    pods.until(name, lambda pod: pod["status"]["observedGeneration"] == 2)
+
+
+@pytest.mark.namespaces
+def test_the_user_of_a_container_is_in_its_status(pods):
+    asked = {"runAsUser": 1000, "runAsGroup": 3000, "supplementalGroups": [4000]}
+    made = pods.finish(pod("id -u; id -g; id -G", securityContext=asked))
+    assert pods.logs(made).split() == ["1000", "3000", "3000", "4000"]
+    linux = {"uid": 1000, "gid": 3000, "supplementalGroups": [3000, 4000]}
+    assert container(made)["user"] == {"linux": linux}

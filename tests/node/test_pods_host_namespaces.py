@@ -1,0 +1,87 @@
+"""Pods in the namespaces of their node, and RuntimeClasses."""
+
+import pytest
+from kubernetes import client
+
+from .clusters import eventually, on_node, pod, python
+
+SERVER = """
+import http.server, os
+os.chdir("/tmp")
+http.server.HTTPServer(("0.0.0.0", 80), http.server.SimpleHTTPRequestHandler).serve_forever()
+"""
+
+
+def test_a_pod_in_the_nodes_network_has_its_address_name_and_ports(cluster, pods):
+    main = python(SERVER) | {"ports": [{"containerPort": 80}]}
+    made = pods.running(pod(main=main, hostNetwork=True, **on_node(1)))
+    assert made["status"]["podIP"] == made["status"]["hostIP"] == "10.244.254.2"
+    name = made["metadata"]["name"]
+    assert cluster.kubectl("exec", name, "--", "hostname") == "node-1\n"
+    pods.output(pod(main=python("import urllib.request as r; r.urlopen('http://10.244.254.2/')")))
+    second = pods.finish(pod(main=main, hostNetwork=True, nodeName="node-1"))
+    assert second["status"]["reason"] == "NodePorts"
+
+
+def test_a_pod_in_the_nodes_network_is_adopted_by_the_next_kubelet(cluster, pods):
+    name = pods.running(pod("exec sleep 600", hostNetwork=True))["metadata"]["name"]
+    kubelet = cluster.process("localkube.kubelet")
+    kubelet.kill()
+    eventually(lambda: cluster.process("localkube.kubelet").pid != kubelet.pid)
+    cluster.core.delete_namespaced_pod(name, "default")
+    pods.wait_for_event(name, "Killing", "Stopping container main")
+    pods.gone(name)
+
+
+def test_pods_with_the_nodes_ipc_share_its_queues(pods):
+    make = "import ctypes; print(ctypes.CDLL(None).shmget(4711, 4096, 0o1666))"
+    find = "import ctypes; print(ctypes.CDLL(None).shmget(4711, 0, 0))"
+    first = pods.output(pod(main=python(make), hostIPC=True))
+    assert pods.output(pod(main=python(find), hostIPC=True)) == first
+    assert pods.output(pod(main=python(find))) == "-1\n"
+
+
+def test_a_pod_with_the_nodes_processes_sees_them_and_can_end_none(pods):
+    script = """
+        tr '\\0' ' ' < /proc/1/cmdline; echo
+        kill -9 1
+        for each in /proc/[0-9]*; do tr '\\0' ' ' < $each/cmdline 2> /dev/null; echo; done
+    """
+    seen = pods.output(pod(script, hostPID=True))
+    assert "localkube/runtime/init.py" in seen.splitlines()[0]
+    assert "kube-apiserver" in seen
+    assert "Operation not permitted" in seen
+
+
+@pytest.fixture
+def runtime_class(cluster):
+    api = client.NodeV1Api(cluster._api)
+    made = []
+
+    def make(name, handler):
+        api.create_runtime_class({"metadata": {"name": name}, "handler": handler})
+        made.append(name)
+        return name
+
+    yield make
+    for name in made:
+        api.delete_runtime_class(name)
+
+
+def test_a_pod_of_a_runtime_class_of_this_runtime_runs(pods, runtime_class):
+    pods.output(pod("true", runtimeClassName=runtime_class("plain", "runc")))
+
+
+def test_a_pod_of_a_handler_that_is_not_here_waits(pods, runtime_class):
+    name = pods.create(pod("true", runtimeClassName=runtime_class("sandboxed", "runsc")))
+    words = (
+        'Failed to create pod sandbox: failed to get sandbox runtime: no runtime for "runsc" is configured'
+    )
+    pods.wait_for_event(name, "FailedCreatePodSandBox", words)
+    assert pods.until(name, bool)["status"]["phase"] == "Pending"
+
+
+def test_the_node_lists_its_runtime_handlers(cluster):
+    (node, *_) = cluster.core.list_node().items
+    names = [each.name for each in node.status.runtime_handlers]
+    assert names[:2] == ["", "runc"]
