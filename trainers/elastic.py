@@ -76,6 +76,7 @@ class Worker:
         self.settings = RendezvousSettings.from_json(described) if described else None
         self.rank, self.world_size, self.group = 0, 1, None
         self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self._replaces = int(os.environ.get("ELASTIC_REPLACES", "0"))
         self.device = choose_device()
         self._rendezvous: ElasticRendezvous | None = None
         self._round: Round | None = None
@@ -110,7 +111,9 @@ class Worker:
         with self._may_leave():
             while True:
                 try:
-                    self._rendezvous = self._rendezvous or ElasticRendezvous(self.settings)
+                    self._rendezvous = self._rendezvous or ElasticRendezvous(
+                        self.settings, replaces=self._replaces
+                    )
                     self._round = self._rendezvous.next()
                     break
                 except RendezvousError as error:  # too few workers joined in time, or the store was lost

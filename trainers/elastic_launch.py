@@ -16,9 +16,13 @@ given up: an exercise may kill it often, but a crash loop ends. Errors of the tr
 counted over the whole run, as in torchrun, because they recur.
 """
 
+# ruff: noqa: E402
+import gc
+
+gc.disable()  # until torch is imported: collections take a quarter of the time, and find nothing
+
 import argparse
 import atexit
-import gc
 import os
 import runpy
 import signal
@@ -44,6 +48,8 @@ from torch.distributed.elastic.rendezvous.utils import (
     _parse_rendezvous_config,
     parse_rendezvous_endpoint,
 )
+
+gc.enable()
 
 DO_NOT_RESTART = 78  # EX_CONFIG: elastic.py exits with it if a restart would fail in the same way
 LEFT = 128 + signal.SIGTERM
@@ -136,11 +142,12 @@ def describe(options: argparse.Namespace) -> RendezvousSettings | None:
 
 @dataclass(frozen=True)
 class Child:
-    """A worker's process: its number on this node, and how often it was restarted."""
+    """A worker's process: its number on this node, how often it was restarted, and the PID it replaces."""
 
     local_rank: int
     restarts: int = 0
     errors: int = 0
+    replaces: int = 0
 
 
 class Launcher:
@@ -208,7 +215,8 @@ class Launcher:
                 self._forward(signal.SIGTERM, None)
             return None
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        child = replace(child, restarts=child.restarts + 1, errors=child.errors + (code > 0))
+        errors = child.errors + (code > 0)
+        child = replace(child, restarts=child.restarts + 1, errors=errors, replaces=pid)
         recent = self._recent_kills(child.local_rank, code)
         options = self._options
         if child.errors > options.max_restarts or recent > options.max_restarts:
@@ -241,6 +249,7 @@ class Launcher:
             "TORCHELASTIC_RESTART_COUNT": str(child.restarts),
             "TORCHELASTIC_MAX_RESTARTS": str(options.max_restarts),
             "TORCHELASTIC_RUN_ID": options.rdzv_id,
+            "ELASTIC_REPLACES": str(child.replaces),
         }
         if self._settings:
             os.environ["ELASTIC_RENDEZVOUS"] = self._settings.to_json()

@@ -35,7 +35,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     _RendezvousJoinOp,
     create_handler,
 )
-from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+from torch.distributed.elastic.rendezvous.utils import _delay, parse_rendezvous_endpoint
 
 # All timeouts are in seconds; ``--rdzv_conf name=value,…`` changes them. docs/elastic.md explains each.
 TIMEOUTS = {
@@ -51,6 +51,8 @@ TIMEOUTS = {
     "collective_timeout": 30,  # of one collective: for a peer with heartbeats whose training hangs
 }
 SAY_SECONDS = 15
+MOST_PAUSE, LEAST_PAUSE = 1.0, 0.02  # seconds between two readings of the record while a round is formed
+LOOK_SECONDS = 0.4  # during a round, the record is at most this old
 BACKENDS = {"c10d": "c10d", "etcd": "etcd-v2", "etcd-v2": "etcd-v2"}
 PORTS = {"c10d": 29400, "etcd-v2": 2379}
 
@@ -181,6 +183,28 @@ def _method_name(depth: int = 2) -> str:
     return sys._getframe(depth).f_code.co_name
 
 
+class _Pauses:
+    """Replaces torch's pause of a second between two readings of the record.
+
+    The record changes in the first tenths of a second of a rendezvous, or not for long: pauses begin short
+    and become a second, so that a waiting worker loads the store no more than torch does.
+    """
+
+    def __init__(self) -> None:
+        self._next = MOST_PAUSE
+
+    def restart(self) -> None:
+        """Begin a rendezvous."""
+        self._next = LEAST_PAUSE
+
+    def __call__(self, seconds: float | tuple[float, float]) -> None:
+        if seconds != MOST_PAUSE:  # after another worker's write came first
+            _delay(seconds)
+            return
+        _delay(self._next)
+        self._next = min(MOST_PAUSE, self._next * 1.25)
+
+
 def _join(context: Any, deadline: float) -> _Action:
     """Join as torch does, but complete the round as soon as all expected workers have joined."""
     state = context.state
@@ -191,11 +215,24 @@ def _join(context: Any, deadline: float) -> _Action:
     return _RendezvousJoinOp()(context, deadline)
 
 
+def _end(state: Any, *, leaving: int = 0) -> bool:
+    """End a round in the record; False if it is not complete, or has ended already."""
+    if not state.complete:
+        return False
+    for node in state.participants:
+        state.last_heartbeats.pop(node, None)
+    state.expected = len(state.participants) + len(state.wait_list) - leaving
+    state.participants.clear()
+    state.complete, state.round = False, state.round + 1
+    return True
+
+
 class ElasticRendezvous:
     """One worker's membership in the record of a run.
 
     Args:
         settings: The endpoint and the number of workers.
+        replaces: PID of the process on this machine whose place this worker takes; 0 for none.
 
     Attributes:
         port: The store's.
@@ -205,11 +242,12 @@ class ElasticRendezvous:
         StoreError: The store cannot be used.
     """
 
-    def __init__(self, settings: RendezvousSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: RendezvousSettings, *, replaces: int = 0) -> None:
+        self.settings, self._replaces = settings, replaces
         self.forgetful = settings.backend == "c10d"
         self.port = parse_rendezvous_endpoint(settings.endpoint, PORTS[BACKENDS[settings.backend]])[1]
         dynamic_rendezvous.get_method_name = _method_name
+        dynamic_rendezvous._delay = self._pauses = _Pauses()
         self._handler: Any = None
         self._store: Any = None
         self._connect()
@@ -255,11 +293,15 @@ class ElasticRendezvous:
         handler = self._handler
         deadline = handler._get_deadline(handler.settings.timeout.join)
         handler._stop_heartbeats()
+        handler._state_holder._cache_duration = 0
+        self._pauses.restart()
+        self._take_over()
         try:  # like its next_rendezvous(), but without a store on rank 0 and the wait for its address
             handler._op_executor.run(_RendezvousExitOp(), deadline)
             handler._op_executor.run(_join, deadline, handler._get_deadline)
         except (RendezvousClosedError, RendezvousGracefulExitError) as error:
             raise RunEnded from error
+        handler._state_holder._cache_duration = LOOK_SECONDS
         handler._start_heartbeats()
         rank, world_size = handler._get_world()
         number = handler._state_holder.state.round
@@ -273,7 +315,7 @@ class ElasticRendezvous:
         return Round(number, rank, world_size, store, handler)
 
     def look(self, now: Round) -> Look:
-        """Read the record; cheap, and at most a second old.
+        """Read the record; cheap, and at most `LOOK_SECONDS` old.
 
         Raises:
             RendezvousError: The store does not answer.
@@ -296,19 +338,25 @@ class ElasticRendezvous:
         if now.handler is not self._handler:
             return False  # the store was restarted, and counts from 0 again
 
-        def end(state: Any) -> bool:
-            if state.round != now.number or not state.complete:
-                return False
-            for node in state.participants:
-                state.last_heartbeats.pop(node, None)
-            state.expected = len(state.participants) + len(state.wait_list) - leaving
-            state.participants.clear()
-            state.complete, state.round = False, state.round + 1
-            return True
-
-        self._change(end)
+        self._change(lambda state: state.round == now.number and _end(state, leaving=leaving))
         state = self._handler._state_holder.state
         return state.complete and state.round > now.number
+
+    def _take_over(self) -> None:
+        """Declare the round over that the process died in which this one replaces.
+
+        The others may not have noticed yet. If this worker only waited to join, the round that they then
+        declare over would expect both, and would stay open for a last call.
+        """
+        died, self._replaces = self._replaces, 0
+        host = socket.gethostname()
+
+        def end(state: Any) -> bool:
+            return any((each.addr, each.pid) == (host, died) for each in state.participants) and _end(state)
+
+        if died:
+            self._handler._state_holder.sync()
+            self._change(end)
 
     def withdraw(self) -> None:
         """Remove this worker from the record."""

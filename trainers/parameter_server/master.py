@@ -8,6 +8,7 @@ workers and servers wait for it. It loads neither torch nor the user's file.
 """
 
 import argparse
+import asyncio
 import logging
 import os
 import signal
@@ -15,8 +16,8 @@ import socket
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +37,6 @@ STALENESS_SECONDS = 2.0
 FAREWELL_SECONDS = 10.0
 COMPLAIN_SECONDS = 5.0  # between two attempts to write to a full volume
 SAVE_SECONDS = 120.0
-THREADS = 4  # calls do not block; more threads would only contend
 SUPERSEDED = 3  # exit status: not a failure of the job, which another master continues
 
 log = logging.getLogger(__name__)
@@ -49,25 +49,25 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
         self._job, self._crew = job, crew
         self.told: set[int] = set()  # workers that know that the job is complete
 
-    def Join(self, request, context):
+    async def Join(self, request, context):
         if request.role == "worker":
             self._job.heard(request.index)
         return protocol_pb2.Job(settings=self._job.settings.to_json())
 
-    def RegisterServer(self, request, context):
+    async def RegisterServer(self, request, context):
         if not 0 <= request.index < len(self._job.servers):
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the job has no server {request.index}")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the job has no server {request.index}")
         self._job.register(request)
         return Nothing()
 
-    def Heartbeat(self, request, context):
+    async def Heartbeat(self, request, context):
         if request.role == "ps":
             known = self._job.pulse(request.index, request.incarnation, request.version)
             replaced = request.incarnation in self._job.replaced
             return Orders(unknown=not known and not replaced, over=replaced)
         return Orders(over=self._job.heard(request.index).gone)
 
-    def Servers(self, request, context):
+    async def Servers(self, request, context):
         with self._job.lock:
             known = self._job.servers
             return protocol_pb2.ServerList(
@@ -75,18 +75,19 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
                 incarnations=[each.incarnation if each else 0 for each in known],
             )
 
-    def NextTask(self, request, context):
-        self._wait_for_servers(request, context)
-        task = self._job.next_task(request)
-        if task.kind == protocol_pb2.OVER:
-            self.told.add(request.worker)
-        return task
+    async def Tasks(self, requests, context):
+        async for request in requests:
+            await self._wait_for_servers(request, context)
+            task = self._job.next_task(request)
+            if task.kind == protocol_pb2.OVER:
+                self.told.add(request.worker)
+            yield task
 
-    def Report(self, request, context):
-        self._wait_for_servers(request, context)
+    async def Report(self, request, context):
+        await self._wait_for_servers(request, context)
         return Left(minibatches=self._job.report(request))
 
-    def Fail(self, request, context):
+    async def Fail(self, request, context):
         if request.role == "worker":
             self._job.lost(request.index, "it has failed")
         if self._crew is not None:
@@ -95,10 +96,10 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
             self._job.fail("error", f"{request.role} {request.index} failed: {request.reason}", most=0)
         return Nothing()
 
-    def _wait_for_servers(self, request, context) -> None:
+    async def _wait_for_servers(self, request, context) -> None:
         """Have the worker repeat its report later: a new master does not know the servers' state yet."""
         if request.minibatches and not self._job.ready and not self._job.over:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "not every server has registered yet")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not every server has registered yet")
 
 
 class Conductor:
@@ -298,11 +299,7 @@ def conduct(given: argparse.Namespace, wanted: settings.JobSettings, tell: Telle
         job.write = book.write
         crew = None if pods is None else Crew(job, pods, tell)
         service = MasterService(job, crew)
-        server = grpc.server(ThreadPoolExecutor(THREADS, "call"), options=channels.OPTIONS)
-        protocol_pb2_grpc.add_MasterServicer_to_server(service, server)
-        port = server.add_insecure_port(f"0.0.0.0:{given.port}")
-        server.start()
-        stack.callback(lambda: server.stop(grace=1).wait())
+        port = stack.enter_context(serve(service, given.port))
         tell(
             "start",
             port=port,
@@ -329,6 +326,32 @@ def conduct(given: argparse.Namespace, wanted: settings.JobSettings, tell: Telle
         return 1
     tell("end", records=job.records * wanted.epochs, steps=job.ledger.steps)
     return 0
+
+
+@contextmanager
+def serve(service: MasterService, port: int) -> Iterator[int]:
+    """Serve calls in a thread of their own; yield the port.
+
+    An event loop holds a stream of each worker without a thread for each, and no call blocks.
+    """
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="calls", daemon=True)
+    thread.start()
+
+    async def start() -> tuple[grpc.aio.Server, int]:
+        server = grpc.aio.server(options=channels.OPTIONS)
+        protocol_pb2_grpc.add_MasterServicer_to_server(service, server)
+        bound = server.add_insecure_port(f"0.0.0.0:{port}")
+        await server.start()
+        return server, bound
+
+    server, bound = asyncio.run_coroutine_threadsafe(start(), loop).result()
+    try:
+        yield bound
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(grace=1), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
 
 
 def _say_goodbye(job: JobState, service: MasterService) -> None:

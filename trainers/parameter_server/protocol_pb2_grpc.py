@@ -56,8 +56,8 @@ class MasterStub:
                 request_serializer=parameter__server_dot_protocol__pb2.Nothing.SerializeToString,
                 response_deserializer=parameter__server_dot_protocol__pb2.ServerList.FromString,
                 _registered_method=True)
-        self.NextTask = channel.unary_unary(
-                '/parameter_server.Master/NextTask',
+        self.Tasks = channel.stream_stream(
+                '/parameter_server.Master/Tasks',
                 request_serializer=parameter__server_dot_protocol__pb2.Progress.SerializeToString,
                 response_deserializer=parameter__server_dot_protocol__pb2.Task.FromString,
                 _registered_method=True)
@@ -102,8 +102,9 @@ class MasterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def NextTask(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+    def Tasks(self, request_iterator, context):
+        """one for one
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -143,8 +144,8 @@ def add_MasterServicer_to_server(servicer, server):
                     request_deserializer=parameter__server_dot_protocol__pb2.Nothing.FromString,
                     response_serializer=parameter__server_dot_protocol__pb2.ServerList.SerializeToString,
             ),
-            'NextTask': grpc.unary_unary_rpc_method_handler(
-                    servicer.NextTask,
+            'Tasks': grpc.stream_stream_rpc_method_handler(
+                    servicer.Tasks,
                     request_deserializer=parameter__server_dot_protocol__pb2.Progress.FromString,
                     response_serializer=parameter__server_dot_protocol__pb2.Task.SerializeToString,
             ),
@@ -280,7 +281,7 @@ class Master:
             _registered_method=True)
 
     @staticmethod
-    def NextTask(request,
+    def Tasks(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -290,10 +291,10 @@ class Master:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
-            '/parameter_server.Master/NextTask',
+            '/parameter_server.Master/Tasks',
             parameter__server_dot_protocol__pb2.Progress.SerializeToString,
             parameter__server_dot_protocol__pb2.Task.FromString,
             options,

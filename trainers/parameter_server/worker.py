@@ -41,13 +41,23 @@ class Worker:
 
     Args:
         master: A stub.
+        tasks: Its tasks.
         settings: The job's.
         index: This worker's index.
         stop: Set when the worker must leave.
     """
 
-    def __init__(self, master, settings: JobSettings, *, index: int, stop: threading.Event) -> None:
-        self._master, self._settings, self._index, self._stop = master, settings, index, stop
+    def __init__(
+        self,
+        master,
+        tasks: channels.StreamedCalls,
+        settings: JobSettings,
+        *,
+        index: int,
+        stop: threading.Event,
+    ) -> None:
+        self._master, self._tasks, self._settings = master, tasks, settings
+        self._index, self._stop = index, stop
         self._tell = Teller("worker", index, settings.workers)
         user = load_model(settings)
         torch.manual_seed(settings.seed)
@@ -67,9 +77,10 @@ class Worker:
         """Request tasks and process them."""
         progress = Progress(worker=self._index)
         while True:
-            task = self._call(self._master.NextTask, progress)
+            task = self._call(self._tasks, progress)
             progress = Progress(worker=self._index)
             if task.kind == protocol_pb2.OVER:
+                self._tasks.close()
                 return
             if task.kind == protocol_pb2.WAIT:
                 self._stop.wait(task.wait_seconds)
@@ -218,12 +229,16 @@ class Worker:
         return channels.insist(method, request, stop=self._stop.is_set)
 
 
-def pulse(master, *, index: int, stop: threading.Event) -> None:
-    """Send a heartbeat to the master each second, even during a long minibatch."""
+def pulse(master, tasks: channels.StreamedCalls, *, index: int, stop: threading.Event) -> None:
+    """Send a heartbeat to the master each second, even during a long minibatch.
+
+    A master that does not answer is asked for a task again, by another stream: a stream has no time limit.
+    """
     while not stop.wait(PULSE_SECONDS):
         try:
             orders = master.Heartbeat(Pulse(role="worker", index=index), timeout=channels.CALL_SECONDS)
         except grpc.RpcError:
+            tasks.close()
             continue  # the master is being restarted
         if orders.over:
             stop.set()
@@ -247,11 +262,9 @@ def main(argv: list[str] | None = None) -> None:
             settings = JobSettings.from_json(channels.insist(master.Join, who, stop=stop.is_set).settings)
             tell = Teller("worker", given.index, settings.workers)
             set_up_log(settings.log_level)
-            heart = threading.Thread(
-                target=pulse, args=(master,), kwargs={"index": given.index, "stop": stop}, daemon=True
-            )
-            heart.start()
-            worker = Worker(master, settings, index=given.index, stop=stop)
+            tasks, mine = channels.StreamedCalls(master.Tasks), {"index": given.index, "stop": stop}
+            threading.Thread(target=pulse, args=(master, tasks), kwargs=mine, daemon=True).start()
+            worker = Worker(master, tasks, settings, **mine)
             tell("start", **place, threads=torch.get_num_threads())
             worker.run()
             tell("end")
