@@ -5,6 +5,7 @@ could not be taken at all, and 130 after an interruption; what was measured unti
 """
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -34,7 +35,7 @@ class Report:
     """What a run has found so far; written after each measure, so that nothing is lost."""
 
     def __init__(self, output: Path, *, rounds: int, quick: bool) -> None:
-        self.results: list[Result] = []
+        self.results: dict[str, list[Result]] = {}  # by measure
         self.states: dict[str, machine.State] = {}
         self.failures: dict[str, str] = {}
         self.not_here: dict[str, str] = {}
@@ -52,7 +53,9 @@ class Report:
             "machine_before": {name: state.as_dict() for name, state in self.states.items()},
             "not_measured": self.failures,
             "not_measurable_here": self.not_here,
-            "results": [each.as_dict() for each in self.results],
+            "results": [
+                {"measure": name} | each.as_dict() for name, found in self.results.items() for each in found
+            ],
         }
         self._output.parent.mkdir(parents=True, exist_ok=True)
         aside = self._output.with_suffix(".new")
@@ -76,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = 130
     report.write(complete=status == 0)
     if report.results or report.failures or report.not_here:
-        table.draw(report.results, states=report.states, failures=report.failures, console=console)
+        results = itertools.chain.from_iterable(report.results.values())
+        table.draw(list(results), states=report.states, failures=report.failures, console=console)
         for name, reason in report.not_here.items():
             console.print(f"{name}: NOT MEASURED HERE: {reason}", style="yellow", markup=False)
         console.print(f"Samples: {options.output}", markup=False, soft_wrap=True)
@@ -87,7 +91,7 @@ def _take(name: str, lab: Lab, report: Report, console: Console) -> None:
     state = report.states[name] = machine.look()
     console.print(f"{name} (load average {state.load:g}, {state.busy_percent:g}% busy)", style="bold")
     try:
-        report.results += MEASURES[name](lab)
+        report.results[name] = MEASURES[name](lab)
     except Interrupted:
         raise
     except NotHere as reason:

@@ -1,13 +1,15 @@
 """The peer for all that Kubernetes itself does: kwok 0.8.0, whose nodes and pods are pretended.
 
-Its clusters are made by its own `kwokctl`, from the very Kubernetes programs that this kit uses, in a folder
-of their own. Nothing is downloaded but kwok's Go modules, and nobody's ``~/.kube/config`` is written.
+Its clusters are made by its own `kwokctl`, in a folder of their own, from Kubernetes' own programs: the same
+sources as the kit's, without the kit's changes to them (docs/building.md) and each a program of its own, as
+kwokctl would download them. Nothing is downloaded but Go modules, and nobody's ``~/.kube/config`` is written.
 """
 
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,11 +18,18 @@ from pathlib import Path
 from bench import objects
 from bench.errors import MeasureFailed, PeerAbsent
 from kitlib.k8s.client import Kube
-from localkube.controlplane.binaries import COMPONENTS, ControlPlaneBinaries
+from localkube.controlplane.binaries import ControlPlaneBinaries
+from localkube.controlplane.build import SOURCES
 from localkube.paths import cache_dir
 
 VERSION = "v0.8.0"
 PROGRAMS = ("kwok", "kwokctl")
+SERVERS = {
+    "etcd": "go.etcd.io/etcd/server/v3",
+    "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+    "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+    "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
+}
 BUILD_SECONDS, CREATE_SECONDS, SCALE_SECONDS, DELETE_SECONDS = 1800, 180, 600, 60
 NODES = 4
 LAST_LINES = 8
@@ -28,7 +37,7 @@ LAST_LINES = 8
 
 @dataclass(frozen=True)
 class Kwok:
-    """kwok's two programs, and a folder in which our Kubernetes programs go by their own names."""
+    """kwok's two programs, and a folder with those of Kubernetes by their own names."""
 
     programs: Path
     kubernetes: Path
@@ -46,55 +55,71 @@ class Kwok:
 
     def create_command(self, name: str, kubeconfig: Path, extra: Sequence[str]) -> list[str]:
         """Return the command that creates a cluster and waits until it is ready."""
-        servers = [name for name in COMPONENTS if name != "kubectl"]
         return [
             str(self.programs / "kwokctl"),
             *("create", "cluster", f"--name={name}", "--runtime=binary", "--wait=60s"),
             f"--kubeconfig={kubeconfig}",
-            *(f"--{server}-binary={self.kubernetes / server}" for server in servers),
+            *(f"--{server}-binary={self.kubernetes / server}" for server in SERVERS),
             f"--kwok-controller-binary={self.programs / 'kwok'}",
             *extra,
         ]
 
 
 def obtain(control_plane: ControlPlaneBinaries, *, folder: Path, report: Callable[[str], None]) -> Kwok:
-    """Return kwok, installing it into the cache if it is not there.
+    """Return kwok with its Kubernetes, building them into the cache if they are not there.
 
     Args:
-        control_plane: The Kubernetes programs that both sides use.
-        folder: Where those are linked under the names that kwokctl expects.
+        control_plane: Ours, of which kwokctl gets kubectl.
+        folder: Where kwokctl finds all programs of Kubernetes.
         report: Called with a line before a step that takes minutes.
 
     Raises:
         PeerAbsent: There is no Go, or the modules cannot be fetched or built.
     """
+    version = control_plane.version
     programs = cache_dir() / "bench" / f"kwok-{VERSION}"
-    if not all(os.access(programs / name, os.X_OK) for name in PROGRAMS):
-        _install(programs, report)
+    servers = cache_dir() / "bench" / f"kubernetes-{version}"
+    flags = ["-trimpath", f"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion={version}"]
+    if not _has(programs, PROGRAMS):
+        report(f"installing kwok and kwokctl {VERSION}; one to three minutes elsewhere")
+        _build(programs, "install", *(f"sigs.k8s.io/kwok/cmd/{name}@{VERSION}" for name in PROGRAMS))
+    for name, package in SERVERS.items():
+        if not _has(servers, [name]):
+            report(f"building upstream's {name} for kwok; two minutes elsewhere, the first of them more")
+            _build(servers, "build", *flags, package, output=name)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in COMPONENTS:
-        (folder / name).symlink_to(control_plane.programs[name][0])
-    return Kwok(programs, folder, control_plane.version)
+    for name in SERVERS:
+        (folder / name).symlink_to(servers / name)
+    (folder / "kubectl").symlink_to(control_plane.programs["kubectl"][0])
+    return Kwok(programs, folder, version)
 
 
-def _install(programs: Path, report: Callable[[str], None]) -> None:
-    go = _go()
-    report(f"installing kwok and kwokctl {VERSION} by {go}; one to three minutes elsewhere")
-    aside = programs.with_name(f".building-{programs.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(mode=0o700, parents=True)
-    command = [go, "install", *(f"sigs.k8s.io/kwok/cmd/{name}@{VERSION}" for name in PROGRAMS)]
-    environment = os.environ | {"GOBIN": str(aside), "CGO_ENABLED": "0", "GOWORK": "off"}
-    try:
-        done = _call(command, environment=environment, seconds=BUILD_SECONDS)
+def _has(folder: Path, names: Iterable[str]) -> bool:
+    return all(os.access(folder / name, os.X_OK) for name in names)
+
+
+def _build(folder: Path, verb: str, *words: str, output: str = "") -> None:
+    """Let go write programs into a folder; two runs may do so at the same time.
+
+    Args:
+        folder: Written when go has ended.
+        verb: ``install``, or ``build`` with ``output``.
+        words: Flags and packages.
+        output: The name of the one program.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=folder.parent) as aside:
+        environment = os.environ | {"GOBIN": aside, "CGO_ENABLED": "0", "GOWORK": "off"}
+        name = ["-o", f"{aside}/{output}"] if output else []
+        command = [_go(), verb, *name, *words]
+        try:
+            done = _call(command, environment=environment, seconds=BUILD_SECONDS, folder=SOURCES)
+        except subprocess.TimeoutExpired as error:
+            raise PeerAbsent(f"go {verb} took longer than {BUILD_SECONDS} s") from error
         if done.returncode:
-            raise PeerAbsent(f"go install failed: {_tail(done)}")
-        shutil.rmtree(programs, ignore_errors=True)
-        aside.rename(programs)
-    except subprocess.TimeoutExpired as error:
-        raise PeerAbsent(f"go install took longer than {BUILD_SECONDS} s") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+            raise PeerAbsent(f"go {verb} failed: {_tail(done)}")
+        for path in Path(aside).iterdir():
+            path.replace(folder / path.name)
 
 
 def _go() -> str:
@@ -173,10 +198,13 @@ class KwokCluster(AbstractContextManager):
         self.delete()
 
 
-def _call(command: Sequence[str], *, environment: dict[str, str], seconds: float):
+def _call(
+    command: Sequence[str], *, environment: dict[str, str], seconds: float, folder: Path | None = None
+) -> subprocess.CompletedProcess:
     # In a session of its own: a Ctrl-C is for the benchmark, which then deletes what it made.
     return subprocess.run(
         command,
+        cwd=folder,
         env=environment,
         timeout=seconds,
         stdin=subprocess.DEVNULL,

@@ -37,7 +37,7 @@ def describe() -> Machine:
         cores=len(os.sched_getaffinity(0)),
         memory_gb=round(pages * size / 1e9, 1),
         processor=_processor(),
-        system=f"{platform.system()} {platform.release()}",
+        system=f"{platform.system()} {platform.release().partition('-')[0]}",
         python=platform.python_version(),
         torch=metadata.version("torch"),
         root=os.geteuid() == 0,

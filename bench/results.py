@@ -4,7 +4,7 @@ How results look to people is in ``table.py``.
 """
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 MET, MISSED, UNJUDGED = "met", "missed", "not judged"
@@ -84,6 +84,20 @@ class Result:
             return UNJUDGED
         return MET if self.limit.holds(measured) else MISSED
 
+    @property
+    def goal(self) -> float | None:
+        """Our value if it just kept the limit; None without a limit, or the peer that it asks for."""
+        if self.limit is None or self.limit.of == "value":
+            return self.limit and self.limit.bound
+        return self.limit.bound * self.peer_value if self.peer_value else None
+
+    @property
+    def share_of_goal(self) -> float | None:
+        """How much of what the goal allows is used: at most 1 where it is met, whichever side is better."""
+        if not self.goal or not self.value:
+            return None
+        return self.value / self.goal if self.limit.at == "most" else self.goal / self.value
+
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
         return {
@@ -94,9 +108,15 @@ class Result:
             "peer_value": self.peer_value,
             "peer_absent": self.absent or None,
             "ratio": self.ratio,
-            "limit": str(self.limit) if self.limit else None,
+            "limit": asdict(self.limit) if self.limit else None,
             "verdict": self.verdict or None,
             "notes": self.notes or None,
             "samples": {"ours": list(self.ours), "peer": list(self.theirs)},
             "details": self.details,
         }
+
+
+def number(value: float, unit: str) -> str:
+    """Return three figures that count, and the unit."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {unit.split()[0]}"

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.machine import BUSY, State
-from bench.results import MET, MISSED, Result
+from bench.results import MET, MISSED, Result, number
 
 STYLES = {MET: "green", MISSED: "red"}
 
@@ -46,16 +46,10 @@ def _row(result: Result) -> list[str]:
     theirs, ratio = result.peer_value, result.ratio
     return [
         result.what,
-        _number(result.value, result.unit),
-        "absent" if result.absent else "" if theirs is None else _number(theirs, result.unit),
+        number(result.value, result.unit),
+        "absent" if result.absent else "" if theirs is None else number(theirs, result.unit),
         "" if ratio is None else f"{ratio:.2f}",
         str(result.limit or ""),
         verdict,
         f"{result.peer} (absent: {result.absent})" if result.absent else result.peer,
     ]
-
-
-def _number(value: float, unit: str) -> str:
-    """Return three figures that count, and the unit."""
-    digits = 0 if value >= 100 else 1 if value >= 10 else 2
-    return f"{value:.{digits}f} {unit.split()[0]}"

@@ -1,8 +1,11 @@
 """From nothing to the first pod that runs: `create_cluster` here, `kwokctl create cluster --wait` there.
 
-Both sides start the same Kubernetes programs, which are in the cache, and end when a watch has seen the pod
-Running on one of four nodes. Ours is a process; kwok's is pretended. Ours is the cluster that a user gets:
-its forkserver loads meanwhile.
+Both sides start the same release of Kubernetes from the cache, kwokctl upstream's programs and we our own
+build of them, and end when a watch has seen the pod Running on one of four nodes. Ours is a process; kwok's
+is pretended. Ours is the cluster that a user gets: its forkserver loads meanwhile.
+
+Bounded by the API server: 1.4 of 2.7 s until it serves, most of it one core's work (OpenAPI documents,
+garbage collection), then 170 requests for roles one after the other, and the controllers' caches.
 """
 
 import time
@@ -14,7 +17,7 @@ from bench.sampling import alternate
 from bench.watching import Watch, wait_account
 from kitlib.k8s.client import Kube
 
-LIMIT = Limit(0.8)
+LIMIT = Limit(0.6)
 Sample = tuple[float, float]  # seconds until the command came back, and until the pod ran
 
 

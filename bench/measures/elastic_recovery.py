@@ -3,6 +3,9 @@
 A worker of two is killed; one of three hangs; two become four. Nodes are processes of this machine. The
 limits of nodes are those of the lab, 1:8: a stock rendezvous then waits 30 s for more. In its best case the
 run is full when all are back, and it waits for nobody: the lines without a goal.
+
+Bounded by the survivor, which notices at its next collective, and by two readings of the rendezvous'
+record.
 """
 
 import signal
@@ -27,8 +30,8 @@ def measure(lab: Lab) -> list[Result]:
     hang = _pairs(lab, "hang", _hang, LAB)
     scale, full_scale = _pairs(lab, "scale", _scale, LAB), _pairs(lab, "scale-full", _scale, "1:4")
     return [
-        _line("SIGKILL of 1 of 2 workers → next step", kill, Limit(6, of="value", unit="s")),
-        _line("SIGKILL of 1 of 2 workers → next step, as a share", kill, Limit(0.3)),
+        _line("SIGKILL of 1 of 2 workers → next step", kill, Limit(2, of="value", unit="s")),
+        _line("SIGKILL of 1 of 2 workers → next step, as a share", kill, Limit(0.06)),
         _line("SIGKILL of 1 of 2 workers → next step, at most 2 nodes", full_kill, None),
         _line(
             "SIGSTOP of 1 of 3 workers → survivors' next step",

@@ -2,6 +2,9 @@
 
 kwok's limits on requests are lifted, and its pods, being pretended, end as soon as they run. The Job
 controller looks at its pods in batches of a second, on both sides.
+
+Bounded by two cores: 12 s of CPU for 200 pods, a third of it in the API server, a sixth each in the kubelet
+and in the processes that become containers. A pod costs it seven requests.
 """
 
 import time

@@ -3,6 +3,9 @@
 Both train the small net on images in CIFAR-10's format, 128 a step and process, in single precision. Here
 the server and the master take from the same cores as the workers; there the ranks wait for each other, and
 average their gradients. The rate is that of all epochs but the first, which warms up.
+
+Bounded by the cores: of 65.5 ms of CPU for a minibatch 5.5 are not the model's, so that the model gets 0.92
+of the time at best; DDP pays its all-reduce and the waits of a rank for the other.
 """
 
 import os
@@ -22,7 +25,7 @@ from kitlib.metrics import events
 BATCH, EPOCHS = 128, 3
 IMAGES, QUICK_IMAGES = 12_800, 2560
 RUN_SECONDS = 900
-LIMIT = Limit(0.9, at="least")
+LIMIT = Limit(1.0, at="least")
 PREPARE = "datasets/prepare_dataset.py"
 MODEL = Path(__file__).parents[1] / "cifar10_records.py"
 

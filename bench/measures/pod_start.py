@@ -3,6 +3,9 @@
 The clock starts before the request that creates the pod, and stops when the event has come back; so the API
 server's and the scheduler's parts are in it, and this client's. Each pod is deleted, and gone, before the
 next.
+
+Bounded by Python and the API server: the token's request (8 ms beside the sandbox), the helper that becomes
+the container (5 ms of CPU), and the patch of the status.
 """
 
 import time
@@ -15,7 +18,7 @@ from bench.watching import Watch, has_started
 from kitlib.k8s.client import Kube
 
 PODS, QUICK_PODS = 100, 20
-MILLISECONDS = 100
+MILLISECONDS = {50: 30, 99: 60}  # by percentile
 PEER = "kwok, fake pods"
 
 
@@ -31,13 +34,13 @@ def measure(lab: Lab) -> list[Result]:
             series(side.kube, 5)  # connections, caches
     samples = alternate(sides, lab.rounds)
     return [
-        _result(lab, samples, share=50, limit=None, count=count),
-        _result(lab, samples, share=99, limit=Limit(MILLISECONDS, of="value", unit="ms"), count=count),
+        _result(lab, samples, share=share, limit=Limit(most, of="value", unit="ms"), count=count)
+        for share, most in MILLISECONDS.items()
     ]
 
 
 def _result(
-    lab: Lab, samples: dict[str, list[list[float]]], *, share: int, limit: Limit | None, count: int
+    lab: Lab, samples: dict[str, list[list[float]]], *, share: int, limit: Limit, count: int
 ) -> Result:
     theirs = samples.get("theirs", [])
     return Result(
@@ -48,20 +51,26 @@ def _result(
         theirs=tuple(percentile(series, share) for series in theirs),
         absent=lab.kwok_absent,
         limit=limit,
-        details={"ours": samples["ours"], "kwok": theirs} if limit else {},
+        details={"ours": samples["ours"], "kwok": theirs} if share == 99 else {},
     )
 
 
-def series(kube: Kube, count: int) -> list[float]:
-    """Return the milliseconds that each of ``count`` pods took, one after the other."""
+def series(kube: Kube, count: int, *, image: str = "") -> list[float]:
+    """Return the milliseconds that each of ``count`` pods took, one after the other.
+
+    Args:
+        image: In place of the manifest's, with its own command.
+    """
     with Watch(kube, "Pod") as watch:
-        return [_one(kube, watch, f"sleeper-{number}") for number in range(count)]
+        return [_one(kube, watch, f"sleeper-{number}", image) for number in range(count)]
 
 
-def _one(kube: Kube, watch: Watch, name: str) -> float:
+def _one(kube: Kube, watch: Watch, name: str, image: str) -> float:
     """Return the milliseconds that one pod took."""
     watch.refresh()
     pod = objects.read("sleeper", metadata={"name": name})
+    if image:
+        pod["spec"]["containers"] = [{"name": "main", "image": image, "imagePullPolicy": "IfNotPresent"}]
     began = time.monotonic()
     uid = kube.create(pod)["metadata"]["uid"]
     started, _ = watch.until(

@@ -1,7 +1,7 @@
 """Scheduling at scale: a thousand pretended nodes Ready, and ten thousand pods of a Deployment Running there.
 
 kwok makes its nodes by its own ``kwokctl scale``, its limits lifted. The clock runs from the wish for nodes
-to the last pod that is ready; both sides use the same Kubernetes programs.
+to the last pod that is ready.
 """
 
 import time
@@ -16,7 +16,7 @@ from kitlib.k8s.client import Kube
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 
-LIMIT = Limit(1.2)
+LIMIT = Limit(1.0)
 NODES, PODS = 1000, 10_000
 QUICK_NODES, QUICK_PODS = 100, 1000
 PATIENCE_SECONDS = 1200

@@ -1,8 +1,12 @@
 """Tasks a second through gRPC, and the master's memory, with a million tasks and 200 simulated workers.
 
 The master is the real one, in a process of its own, with its journal on the disk. A task is one record, and
-one call: it brings what was done and returns what to do next. Two processes stand for the workers and take
-from the same cores as the master, so the figure is a lower bound.
+one message each way: it brings what was done, and the answer says what to do next. Two processes stand for
+the workers, which all wait for their own answers at the same time, and take from the same cores as the
+master, so the figure is a lower bound.
+
+Bounded by gRPC in Python: of 107 µs of CPU that a task takes in the master, 16 are the ledger's and
+journal's.
 """
 
 import subprocess
@@ -24,7 +28,7 @@ from kitlib import config
 TASKS, WORKERS, PROCESSES = 1_000_000, 200, 2
 SECONDS, QUICK_SECONDS = 10, 3
 START_SECONDS = 60
-RATE = Limit(3000, of="value", unit="tasks/s", at="least")
+RATE = Limit(5000, of="value", unit="tasks/s", at="least")
 MEMORY = Limit(300, of="value", unit="MB")
 
 
@@ -89,6 +93,8 @@ def _ask(address: str, seconds: float) -> float:
             client.stdin.write("\n")
             client.stdin.flush()
         said = [client.stdout.readline().split() for client in clients]
+        for client in clients:
+            client.wait()
     if not all(len(words) == 2 for words in said):
         raise MeasureFailed("a simulated worker was not given a task")
     return sum(int(done) / float(took) for done, took in said)

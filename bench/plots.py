@@ -1,0 +1,113 @@
+"""Plots of results: bars of ours and the peer's with a dot for each round, and an overview of all ratios.
+
+Each is saved twice, for a light and for a dark page, as SVG.
+"""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bench.results import MISSED, Result, number
+from kitlib.widgets.plots import DARK, LIGHT, Theme
+
+WIDTH, ROW, MARGIN = 8.0, 0.62, 0.55  # inches: of a plot, of each bar, of what is above and below them
+SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "trainyard", "font.family": "sans-serif", "font.size": 10}
+THEMES = {"": LIGHT, "-dark": DARK}
+
+
+def save(results: Sequence[Result], path: Path) -> None:
+    """Save a plot of a measure's results: value, peer and limit of each, on an axis of its own.
+
+    Args:
+        results: Of one measure.
+        path: Without the suffixes ``.svg`` and ``-dark.svg``.
+    """
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        rows = figure.subplots(len(results), squeeze=False)[:, 0]
+        for axes, result in zip(rows, results, strict=True):
+            _bars(axes, result, theme)
+
+    _save(draw, path, height=len(results) * (2 * ROW + MARGIN))
+
+
+def save_overview(results: Iterable[Result], folder: Path) -> None:
+    """Save a plot of how far each figure is from its goal: to the left of 1 a goal is met.
+
+    Args:
+        results: Those without a goal, or without a peer that it asks for, are left out.
+        folder: Where ``overview.svg`` goes.
+    """
+    judged = sorted(
+        (each for each in results if each.share_of_goal is not None), key=lambda each: each.share_of_goal
+    )
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        axes = figure.subplots()
+        colours = [theme.bad if each.verdict == MISSED else theme.good for each in judged]
+        shares = [each.share_of_goal for each in judged]
+        axes.hlines(range(len(judged)), 1, shares, colors=colours, linewidth=3)
+        axes.scatter(shares, range(len(judged)), color=colours, s=36, zorder=3)
+        axes.axvline(1, color=theme.text, linewidth=1)
+        axes.set_xscale("log")
+        ticks = [tick for tick in (0.05, 0.1, 0.2, 0.5, 1, 2, 5) if min(shares) / 2 < tick < max(shares) * 2]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.set_yticks(range(len(judged)), [each.what for each in judged])
+        axes.set_xlabel("share of what the goal allows; to the left of 1 it is met")
+        _plain(axes, theme)
+
+    _save(draw, folder / "overview", height=1 + 0.3 * len(judged), width=1.5 * WIDTH)
+
+
+def _bars(axes: Axes, result: Result, theme: Theme) -> None:
+    sides = [("ours", result.ours, theme.lines[0])]
+    if result.theirs:
+        sides.append((result.peer, result.theirs, theme.grid))
+    for row, (_, samples, colour) in enumerate(sides):
+        middle = statistics.median(samples)
+        axes.barh(row, middle, height=0.6, color=colour)
+        axes.plot(
+            samples, [row] * len(samples), "o", color=theme.main, markeredgecolor=theme.ground, markersize=5
+        )
+    if (goal := result.goal) is not None:
+        axes.axvline(goal, color=theme.bad if result.verdict == MISSED else theme.good, linestyle=(0, (4, 2)))
+        axes.annotate(
+            f"goal {result.limit}",
+            (goal, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, 2),
+            textcoords="offset points",
+            color=theme.text,
+            fontsize=8,
+        )
+    axes.set_yticks(range(len(sides)), [name for name, _, _ in sides])
+    axes.set_ylim((len(sides) - 0.5, -0.5) if result.theirs else (0.8, -0.8))
+    axes.set_xlim(left=0)
+    axes.set_title(
+        f"{result.what}: {number(result.value, result.unit)}", loc="left", color=theme.text, pad=16
+    )
+    axes.set_xlabel(result.unit)
+    _plain(axes, theme)
+
+
+def _plain(axes: Axes, theme: Theme) -> None:
+    axes.set_facecolor("none")
+    axes.tick_params(colors=theme.text, length=0)
+    axes.xaxis.label.set_color(theme.text)
+    axes.xaxis.grid(visible=True, color=theme.grid, linewidth=0.6)
+    axes.set_axisbelow(True)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _save(draw: Callable[[Figure, Theme], None], path: Path, *, height: float, width: float = WIDTH) -> None:
+    for suffix, theme in THEMES.items():
+        with mpl.rc_context(SETTINGS):
+            figure = Figure(figsize=(width, height), layout="constrained", facecolor=theme.ground)
+            draw(figure, theme)
+            figure.savefig(path.with_name(f"{path.name}{suffix}.svg"), metadata={"Date": None})

@@ -1,0 +1,183 @@
+"""``python -m bench.publish``: write docs/performance.md, with a plot of each figure, from what was measured.
+
+What a run has measured replaces what earlier runs have found of the same measures, in
+docs/performance.json; all else stays. So a page can be made of several runs, each measure with its
+own date and machine. How a figure is measured, and what bounds it, is the docstring of its module in
+`bench.measures`.
+"""
+
+import argparse
+import inspect
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import plots
+from bench.__main__ import OUTPUT
+from bench.machine import BUSY
+from bench.measures import MEASURES
+from bench.results import MET, MISSED, Limit, Result, number
+
+DOCS = Path(__file__).parents[1] / "docs"
+FOLDER = "images/performance"
+INTRODUCTION = """# Performance
+
+What `make bench` measured: this kit beside its peers, in turns, in the same run, on the same machine. A value
+is the median of all rounds, and the dots in the plots are the rounds. A ratio is our value divided by the
+peer's; machines differ, so it is the ratio that can be compared. `python -m bench.publish` wrote this page.
+
+<picture>
+  <source media="(prefers-color-scheme: dark)" srcset="images/performance/overview-dark.svg">
+  <img src="images/performance/overview.svg" alt="{alternative}">
+</picture>
+"""
+PROFILES = """
+## Profiles
+
+Where the time of the slowest paths went, before and after the last changes to them.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Add a run's results to the published ones, and write page and plots anew."""
+    parser = argparse.ArgumentParser(prog="python -m bench.publish", description=__doc__)
+    parser.add_argument("results", nargs="*", type=Path, default=[OUTPUT], help=f"default {OUTPUT}")
+    options = parser.parse_args(arguments)
+    stored, folder = DOCS / "performance.json", DOCS / FOLDER
+    found = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+    for path in options.results:
+        found |= measured(json.loads(path.read_text(encoding="utf-8")))
+    folder.mkdir(parents=True, exist_ok=True)
+    stored.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    plots.save_overview(_all(found), folder)
+    for name, measure in found.items():
+        plots.save(_results(measure), folder / name)
+    (DOCS / "performance.md").write_text(page(found, profiles=DOCS / "profiles"), encoding="utf-8")
+    return 0
+
+
+def measured(run: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run has found, by the names of its measures; details stay behind.
+
+    Args:
+        run: The JSON of ``python -m bench``.
+
+    Returns:
+        For each measure ``date``, ``machine``, ``rounds``, ``load`` (of the minute before) and ``results``.
+    """
+    if run["quick"]:
+        raise SystemExit("a quick run is a look, and no figures: measure without --quick")
+    facts = {"date": run["began"][:10], "machine": run["machine"], "rounds": run["rounds"]}
+    return {
+        name: facts
+        | {
+            "load": state["load"],
+            "results": [
+                {key: value for key, value in each.items() if key not in ("measure", "details")}
+                for each in run["results"]
+                if each["measure"] == name
+            ],
+        }
+        for name, state in run["machine_before"].items()
+        if any(each["measure"] == name for each in run["results"])
+    }
+
+
+def page(found: dict[str, Any], *, profiles: Path) -> str:
+    """Return the page: all figures in a table, then each measure with its plot and how it was taken.
+
+    Args:
+        found: The published results, by measure.
+        profiles: The folder of profiles: Markdown, or plain text.
+    """
+    ordered = {name: found[name] for name in MEASURES if name in found}
+    results = _all(ordered)
+    met, missed = (sum(each.verdict == verdict for each in results) for verdict in (MET, MISSED))
+    counted = f"{met} goals are met, {missed} missed"
+    parts = [
+        INTRODUCTION.format(alternative=f"ratios to peers and goals: {counted}"),
+        f"\n{counted.capitalize()}:\n",
+    ]
+    parts += ["\n| What | Ours | Peer's | Ratio | Goal | |\n| --- | ---: | ---: | ---: | --- | --- |\n"]
+    parts += [_row(name, each) for name, measure in ordered.items() for each in _results(measure)]
+    parts += [_section(name, measure) for name, measure in ordered.items()]
+    absent = [name for name in MEASURES if name not in found]
+    if absent:
+        names = ", ".join(f"`{name}`" for name in absent)
+        parts.append(f"\n## Not measured\n\n{names}: `python -m bench --only {absent[0]}` measures them.\n")
+    if texts := sorted(profiles.glob("*.*")):
+        parts.append(PROFILES)
+        parts += [_profile(each) for each in texts]
+    return "".join(parts)
+
+
+def _row(name: str, result: Result) -> str:
+    theirs = "" if result.peer_value is None else number(result.peer_value, result.unit)
+    ratio = "" if result.ratio is None else f"{result.ratio:.2f}"
+    ours = number(result.value, result.unit)
+    cells = (f"[{result.what}](#{name})", ours, theirs, ratio, str(result.limit or ""), result.verdict)
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _section(name: str, measure: dict[str, Any]) -> str:
+    results = _results(measure)
+    docstring = inspect.getdoc(sys.modules[MEASURES[name].__module__]) or ""
+    heading, _, how = docstring.partition("\n\n")
+    machine = measure["machine"]
+    words = "; ".join(f"{each.what}: {number(each.value, each.unit)}" for each in results)
+    busy = " **The machine had other work; trust the ratio alone.**" if measure["load"] > BUSY else ""
+    notes = "".join(f"\n{each.what}: {each.notes}.\n" for each in results if each.notes)
+    taken = (
+        f"{measure['date']}, {measure['rounds']} rounds, {machine['cores']} cores of {machine['processor']}, "
+        f"{machine['memory_gb']:g} GB, {machine['system']}, "
+        f"Python {machine['python']}, torch {machine['torch']}, "
+        f"{'root' if machine['root'] else 'not root'}; load average before it {measure['load']:g}.{busy}"
+    )
+    return f"""
+## {name}
+
+{heading}
+
+<picture>
+  <source media="(prefers-color-scheme: dark)" srcset="{FOLDER}/{name}-dark.svg">
+  <img src="{FOLDER}/{name}.svg" alt="{words}">
+</picture>
+
+{how}
+{notes}
+{taken}
+"""
+
+
+def _profile(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        return "\n" + re.sub("^#", "###", text, flags=re.MULTILINE)
+    return f"\n### {path.stem}\n\n```text\n{text}```\n"
+
+
+def _all(found: dict[str, Any]) -> list[Result]:
+    return [each for measure in found.values() for each in _results(measure)]
+
+
+def _results(measure: dict[str, Any]) -> list[Result]:
+    return [
+        Result(
+            what=each["what"],
+            unit=each["unit"],
+            ours=tuple(each["samples"]["ours"]),
+            peer=each["peer"] or "",
+            theirs=tuple(each["samples"]["peer"]),
+            absent=each["peer_absent"] or "",
+            limit=Limit(**each["limit"]) if each["limit"] else None,
+            notes=each["notes"] or "",
+        )
+        for each in measure["results"]
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
