@@ -1,7 +1,8 @@
 """Build the course as a web site in build/site: README, executed notebooks, docs and API.
 
 Run by ``make site`` in an environment of its own. Notebooks come with their outputs from ``reports/``, where
-``make run`` leaves them; one that was not executed is shown without.
+``make run`` leaves them; one that was not executed is shown without. Each version has a folder, and those of
+other versions stay; ``latest`` leads to the newest; ``switcher.json`` is the list for the menu on each page.
 """
 
 import argparse
@@ -10,12 +11,17 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+from packaging.version import Version  # comes with Sphinx
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "README.md",
     "docs/*.md",
     "localkube/README.md",
@@ -31,17 +37,19 @@ CHAPTERS = (
 LINK = re.compile(r"\[([^\]\n]+)\]\(((?![a-z]+:|#)[^)\s#]+)(#[^)\s]*)?\)")
 
 
-def build(output: Path, reports: Path) -> None:
-    """Collect the pages, and let Sphinx build the site; a warning of Sphinx is an error.
+def build(site: Path, version: str, base: str, reports: Path) -> None:
+    """Collect the pages, and let Sphinx build a version of the site; a warning of Sphinx is an error.
 
     Args:
-        output: The site's folder, written anew.
+        site: The site's folder, of which that of the version is written anew.
+        version: The name of that folder.
+        base: The path of the site at its server: ``/``, or ``/trainyard/``.
         reports: Executed notebooks, with the names of those in ``notebooks/``.
 
     Raises:
         CalledProcessError: Sphinx found something wrong, and said what.
     """
-    source = output.with_name(output.name + "-source")
+    source, output = site.with_name(site.name + "-source"), site / version
     for folder in filter(Path.exists, (source, output)):
         shutil.rmtree(folder)
     pages = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
@@ -53,8 +61,29 @@ def build(output: Path, reports: Path) -> None:
     shutil.copytree(ROOT / "docs" / "images", source / "docs" / "images")
     shutil.copytree(ROOT / "docs" / "images", source / "extra" / "docs" / "images")
     shutil.copy(ROOT / "tools" / "site_settings.py", source / "conf.py")
+    switcher = {"json_url": f"{base}switcher.json", "version_match": version}
+    with (source / "conf.py").open("a", encoding="utf-8") as settings:
+        settings.write(f"\nhtml_theme_options['switcher'] = {switcher!r}\n")
     words = ["-W", "--keep-going", "-q", "-b", "html", str(source), str(output)]
     subprocess.run([sys.executable, "-m", "sphinx", *words], check=True)
+    shutil.rmtree(site / "jupyter_execute", ignore_errors=True)  # myst-nb's own, beside the pages
+    list_versions(site, base)
+
+
+def list_versions(site: Path, base: str) -> None:
+    """Write ``switcher.json``, newest version first; ``latest`` and the site's root lead to the newest."""
+    folders = [folder.name for folder in site.iterdir() if folder.name[:1].isdigit()]
+    newest, *older = sorted(folders, key=Version, reverse=True)
+    entries = [
+        {"name": f"{newest} (latest)", "version": newest, "url": f"{base}{newest}/", "preferred": True}
+    ]
+    entries += [{"version": each, "url": f"{base}{each}/"} for each in older]
+    (site / "switcher.json").write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
+    (site / "latest").unlink(missing_ok=True)
+    (site / "latest").symlink_to(newest)
+    (site / "index.html").write_text(
+        '<meta http-equiv="refresh" content="0; url=latest/">\n', encoding="utf-8"
+    )
 
 
 def copy_page(path: Path, source: Path, reports: Path, names: set[str]) -> None:
@@ -113,11 +142,14 @@ def entry(name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "site")
+    parser.add_argument("--version", default=project["version"])
+    parser.add_argument("--base", default="/", help="the path of the site at its server, such as /trainyard/")
     parser.add_argument("--reports", type=Path, default=ROOT / "reports")
     given = parser.parse_args()
-    build(given.output.resolve(), given.reports.resolve())
-    print(f"{given.output / 'index.html'}")
+    build(given.output.resolve(), given.version, given.base, given.reports.resolve())
+    print(f"{given.output / given.version / 'index.html'}")
 
 
 if __name__ == "__main__":

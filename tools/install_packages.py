@@ -5,6 +5,8 @@ servers that pip is configured for. Where there is no NVIDIA GPU, the CPU build 
 place of 3: its own index is tried first; ``TRAINYARD_TORCH=default`` or ``cpu`` decides without a look.
 
     .venv/bin/python tools/install_packages.py --extras clouds,workshop,dev
+
+``--newest`` installs the newest releases within the ranges of pyproject.toml instead, for ``make newest``.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,6 +25,8 @@ sys.path.insert(0, str(ROOT))
 from localkube.bundles import wheels  # noqa: E402 (it needs nothing installed)
 
 CONSTRAINTS = str(ROOT / "constraints.txt")
+PINNED = ("--constraints", CONSTRAINTS)
+NEWEST = ("--upgrade", "--resolution", "highest", "--prerelease", "disallow")
 TORCH = "TRAINYARD_TORCH"
 PROBE_SECONDS = 5
 NEEDED_BYTES = {"cpu": 3 * 10**9, "default": 8 * 10**9}
@@ -155,8 +159,8 @@ def check_space(place: Path, build: str) -> None:
         )
 
 
-def install(requirements: list[str]) -> None:
-    """Install the project, editable, with ``requirements``.
+def install(requirements: list[str], versions: Sequence[str] = PINNED) -> None:
+    """Install the project, editable, with ``requirements``, in the versions that uv's options ask for.
 
     Raises:
         InstallError: The disk is too small, or uv fails; its words are above.
@@ -166,8 +170,7 @@ def install(requirements: list[str]) -> None:
     )
     environment = {**os.environ, **uv_environment(configuration.stdout)}
     offer = wheels.pip_options()
-    uv = [sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable, *offer]
-    uv += ["--constraints", CONSTRAINTS]
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable, *offer, *versions]
     build = "default" if "--no-index" in offer else torch_build(environment)
     if importlib.util.find_spec("torch") is None:
         check_space(Path(sys.prefix), build)
@@ -201,10 +204,11 @@ def main() -> int:
     """Install, compile; return the exit status."""
     parser = argparse.ArgumentParser(description="Install the pinned packages into this environment.")
     parser.add_argument("--extras", default="clouds,workshop,dev")
+    parser.add_argument("--newest", action="store_true", help="the newest releases, not the pinned ones")
     parser.add_argument("more", nargs="*", help="further packages or wheels")
     options = parser.parse_args()
     try:
-        install(["--editable", f".[{options.extras}]", *options.more])
+        install(["--editable", f".[{options.extras}]", *options.more], NEWEST if options.newest else PINNED)
         compile_used()
     except InstallError as error:
         print(error, file=sys.stderr)

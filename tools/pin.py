@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-OPTIONAL = ("compiler", "fuzz", "site")
+OPTIONAL = ("compiler", "fuzz", "release", "site", "types")
 HEADER = "# Written by tools/pin.py: what the tests ran with. Ranges are in pyproject.toml.\n"
 
 

@@ -216,7 +216,7 @@ def become(command: Sequence[str], seconds: float, began: float) -> NoReturn:
     os.execvp(command[0], command)
 
 
-def set_up(venv: Path, command: Sequence[str], more: Sequence[str]) -> None:
+def set_up(venv: Path, command: Sequence[str], more: Sequence[str], *, packages_alone: bool) -> None:
     """Set up what is missing, and become the command, if there is one.
 
     Raises:
@@ -224,7 +224,7 @@ def set_up(venv: Path, command: Sequence[str], more: Sequence[str]) -> None:
     """
     began, started = time.time(), time.monotonic()
     packages = [] if is_ready(venv) and not more else [packages_job(venv, more)]
-    beside = [] if more else [control_plane_job(venv)]  # else a package may bring it
+    beside = [] if more or packages_alone else [control_plane_job(venv)]  # else a package may bring it
     if command:
         for job in beside:
             print(f"setup: {job.name} in the background; its log is {start_in_background(job)}", flush=True)
@@ -247,11 +247,12 @@ def main() -> int:
     parser.add_argument(
         "--wheel", action="append", default=[], help="a further package, such as make wheel's"
     )
+    parser.add_argument("--packages", action="store_true", help="no control plane beside them")
     parser.add_argument("command", nargs="*", help="what to become when the packages are there")
     options = parser.parse_args()
     failures: list[BaseException] = []
     try:
-        set_up(options.venv.absolute(), options.command, options.wheel)
+        set_up(options.venv.absolute(), options.command, options.wheel, packages_alone=options.packages)
     except* (SetupError, LocalClusterError) as group:
         failures.extend(group.exceptions)
     for error in failures:

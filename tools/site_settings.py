@@ -11,6 +11,12 @@ nb_merge_streams = True
 myst_heading_anchors = 4
 myst_enable_extensions = ["html_image"]
 html_theme = "sphinx_book_theme"
-html_theme_options = {"show_toc_level": 2, "home_page_in_toc": True, "navbar_persistent": []}
+html_theme_options = {
+    "show_toc_level": 2,
+    "home_page_in_toc": True,
+    "navbar_persistent": [],
+    "article_header_start": ["toggle-primary-sidebar.html", "version-switcher.html"],
+    "check_switcher": False,  # it is written after the pages; build_site.py says where
+}
 html_extra_path = ["extra"]
 html_show_sourcelink = False

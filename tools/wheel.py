@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from localkube.controlplane import binaries, build, programs  # noqa: E402
 from localkube.controlplane.recipes import RECIPES  # noqa: E402
 from localkube.errors import LocalClusterError  # noqa: E402
-from localkube.paths import CONTENTS, PACKAGE, target  # noqa: E402
+from localkube.paths import CONTENTS, PACKAGE  # noqa: E402
 from localkube.runtime import preload  # noqa: E402
 
 PROJECT = ROOT / "packaging" / "controlplane"
@@ -43,11 +43,8 @@ def parts(architecture: str, scratch: Path, report: Report) -> dict[Path, str]:
     Raises:
         LocalClusterError: One of them cannot be built.
     """
-    found = {binaries.build_for(architecture, report=report): build.fingerprint()}
-    if architecture == target()[1]:
-        found |= operators(scratch, report)
-    else:
-        report(f"Without the operators, which are not built for {architecture} here: machines build them")
+    found = dict.fromkeys(binaries.build_for(architecture, report=report), build.fingerprint())
+    found |= operators(architecture, scratch, report)
     if importlib.util.find_spec("ziglang") is None:
         report("Without plain mode's library, which needs the Python package ziglang: machines compile it")
         return found
@@ -59,16 +56,21 @@ def parts(architecture: str, scratch: Path, report: Report) -> dict[Path, str]:
     return found | {scratch / preload.NAME: preload.key(machine)}
 
 
-def operators(scratch: Path, report: Report) -> dict[Path, str]:
-    """Return an archive of each operator's program and manifests, for this machine's architecture."""
-    names = [recipe.name for recipe in RECIPES.values() if recipe.package]
+def operators(architecture: str, scratch: Path, report: Report) -> dict[Path, str]:
+    """Return an archive of each operator's program and manifests, the same bytes whenever it is made."""
     found = {}
-    for recipe in programs.obtain(names, report=report):
-        archive = scratch / f"{recipe.name}.tar"
+    for name, folder in programs.build_for(architecture, report=report).items():
+        archive = scratch / f"{name}.tar"
         with tarfile.open(archive, "w") as tar:
-            tar.add(recipe.folder, arcname=recipe.name)
-        found[archive] = programs.fingerprint(recipe)
+            tar.add(folder, arcname=name, filter=_undated)
+        found[archive] = programs.fingerprint(RECIPES[name])
     return found
+
+
+def _undated(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.mtime = member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
 
 
 def make(architecture: str, output: Path, *, report: Report) -> Path:
@@ -124,26 +126,17 @@ def _architecture(text: str) -> str:
     return text
 
 
-def _architecture(text: str) -> str:
-    if text not in MACHINES:  # argparse's choices refuse an empty list in Python 3.11
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(MACHINES)}")
-    return text
-
-
 def parse(arguments: Iterable[str] | None = None) -> argparse.Namespace:
     """Parse the command line: the architectures, none for all of them, and the folder of the wheels."""
     parser = argparse.ArgumentParser(description="Make the wheels of trainyard-controlplane.")
-    parser.add_argument("architecture", nargs="*", type=_architecture)
+    parser.add_argument("architecture", nargs="*", type=_architecture, help="default: all")
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
     """Make the wheels that are asked for."""
-    parser = argparse.ArgumentParser(description="Make the wheels of trainyard-controlplane.")
-    parser.add_argument("architecture", nargs="*", type=_architecture, help="default: all")
-    parser.add_argument("--output", type=Path, default=ROOT / "dist")
-    options = parser.parse_args(arguments)
+    options = parse(arguments)
     for architecture in options.architecture or MACHINES:
         try:
             wheel = make(architecture, options.output, report=lambda line: print(line, flush=True))

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -149,8 +150,14 @@ def _descriptors(process: psutil.Process, *, sockets: bool) -> int:
 def _files(root: Path) -> dict[str, int]:
     places = [path for path in root.iterdir() if path.is_dir() and path.name not in OWN_RULES]
     # A container that was started again has a log of each run.
-    found = {path.name: sum(each.suffix != ".log" for each in path.rglob("*")) for path in places}
+    found = {path.name: sum(not name.endswith(".log") for name in _names(path)) for path in places}
     return dict(sorted(found.items())) | {".": sum(1 for path in root.iterdir())}
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """The names of all that is below a folder, without what is removed meanwhile."""
+    for _, folders, files in os.walk(folder):
+        yield from (*folders, *files)
 
 
 def control_groups(root: Path) -> Iterator[Path]:

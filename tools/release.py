@@ -1,0 +1,327 @@
+"""Build what a release publishes into dist/, the same bytes from the same commit, and say what is missing.
+
+    .venv/bin/python tools/release.py                       # make release
+    .venv/bin/python tools/release.py --compare dist        # make reproduce: build it again, compare
+
+Everything is built from the files of the last commit, in a folder of its own, with a cache of its own: a
+release never holds a program that was compiled earlier, by another Go. What is not here: attestations and the
+publication, which are steps of ``.github/workflows/release.yml``; bills of materials are in ``sbom.py``.
+"""
+
+import argparse
+import contextlib
+import gzip
+import hashlib
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import sbom
+
+ROOT = Path(__file__).resolve().parent.parent
+SUMS, ABOUT = "SHA256SUMS", "BUILDINFO.json"
+REPRODUCED = ("wheels", "sbom")
+
+
+class CannotHere(Exception):
+    """Says why a part of the release cannot be built on this machine."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """One build of a release.
+
+    Attributes:
+        source: The files of the commit.
+        about: The commit, and the versions of what decides the bytes.
+        scratch: A folder that goes when the build is done.
+        output: Where the release is written.
+        environment: Of all commands: dates from the commit, caches of this build.
+    """
+
+    source: Path
+    about: Mapping[str, str]
+    scratch: Path
+    output: Path
+    environment: Mapping[str, str]
+
+    @property
+    def version(self) -> str:
+        """The version of the kit, as ``pyproject.toml`` has it."""
+        return tomllib.loads((self.source / "pyproject.toml").read_text())["project"]["version"]
+
+    def run(self, *command: str | Path, cwd: Path | None = None, **variables: str) -> None:
+        """Run a command of the build in the commit's files, its output beside ours.
+
+        Raises:
+            CannotHere: It fails.
+        """
+        words = [str(word) for word in command]
+        environment = {**self.environment, **variables}
+        done = subprocess.run(words, cwd=cwd or self.source, env=environment, check=False)
+        if done.returncode:
+            raise CannotHere(f"`{' '.join(words)[:120]}` ended with {done.returncode}")
+
+
+def wheels(build: Build) -> None:
+    """Build the kit's source distribution, its wheel from that, and the control plane's wheels."""
+    build_kit(build)
+    build.run(sys.executable, build.source / "tools" / "wheel.py", "--output", build.output)
+
+
+def build_kit(build: Build) -> None:
+    """Build the kit's source distribution, and its wheel from that."""
+    uv = [
+        Path(sys.executable).with_name("uv"),
+        "build",
+        "--quiet",
+        "--no-build-isolation",
+        "--python",
+        sys.executable,
+    ]
+    build.run(*uv, "--no-create-gitignore", "--out-dir", build.output, build.source, TRAINYARD_RELEASE="1")
+    (source,) = build.output.glob("trainyard-*.tar.gz")
+    undate(source, int(build.environment["SOURCE_DATE_EPOCH"]))
+
+
+def undate(archive: Path, epoch: int) -> None:
+    """Write a source distribution again, without this machine's times, users and order of files."""
+    out = io.BytesIO()
+    with (
+        tarfile.open(archive) as old,
+        gzip.GzipFile("", "wb", mtime=epoch, fileobj=out) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new,
+    ):
+        for member in sorted(filter(tarfile.TarInfo.isfile, old), key=lambda each: each.name):
+            clean = tarfile.TarInfo(member.name)
+            clean.size, clean.mtime = member.size, epoch
+            clean.mode = 0o755 if member.mode & 0o100 else 0o644
+            new.addfile(clean, old.extractfile(member))
+    archive.write_bytes(out.getvalue())
+
+
+def materials(build: Build) -> None:
+    """Write a bill of materials for each wheel."""
+    for wheel in sorted(build.output.glob("*.whl")):
+        try:
+            sbom.write(
+                wheel, build.output, source=build.source, scratch=build.scratch, environment=build.environment
+            )
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise CannotHere(str(error)) from error
+
+
+def bundle(build: Build) -> None:
+    """Build the file from which a machine without a network gets Kubernetes and the operators."""
+    obtain = [sys.executable, "-m", "localkube.controlplane", "--operators"]
+    build.run(*obtain, TRAINYARD_CONTROLPLANE="build")
+    goal = build.output / f"trainyard-bundle-{build.version}-linux-{os.uname().machine}.tar.gz"
+    kit = [sys.executable, "-c", "from kitlib.cli.main import main; main()"]
+    build.run(*kit, "bundle", "create", "--without-wheels", goal, TRAINYARD_CONTROLPLANE="cache")
+
+
+def site(build: Build) -> None:
+    """Build the web site, with notebooks as `make run` left them in reports/."""
+    missing = [
+        each.stem
+        for each in sorted(ROOT.glob("notebooks/*.ipynb"))
+        if not (ROOT / "reports" / each.name).exists()
+    ]
+    if missing:
+        raise CannotHere(f"reports/ lacks {len(missing)} executed notebooks: `make run`")
+    build.run("make", "--no-print-directory", "site", cwd=ROOT)
+    with tarfile.open(build.output / f"trainyard-site-{build.version}.tar.gz", "w:gz") as archive:
+        archive.add(ROOT / "build" / "site", arcname="site")
+
+
+def image(build: Build) -> None:
+    """Build the trainers' image for this architecture."""
+    if (
+        not shutil.which("docker")
+        or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode
+    ):
+        raise CannotHere("no container engine runs")
+    build.run("make", "--no-print-directory", "image")
+
+
+def attestation(build: Build) -> None:
+    """Say where attestations come from: only GitHub's runners have the identity that signs them."""
+    raise CannotHere("signed in .github/workflows/release.yml, by the identity of its run")
+
+
+PARTS: dict[str, Callable[[Build], None]] = {
+    "wheels": wheels,
+    "sbom": materials,
+    "bundle": bundle,
+    "site": site,
+    "image": image,
+    "attestation": attestation,
+}
+
+
+@contextlib.contextmanager
+def a_build(output: Path, *, commit: str = "HEAD", cold: bool = False) -> Iterator[Build]:
+    """Lay out a commit's files in a folder whose name no other build has.
+
+    Args:
+        output: The folder of the release.
+        commit: Of this repository.
+        cold: Compile everything; otherwise Go's cache is used, which knows what each compiler made.
+    """
+    os.umask(0o022)  # modes of files are in archives
+    output.mkdir(parents=True, exist_ok=True)
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="release-", dir=ROOT / "build") as folder:
+        scratch = Path(folder)
+        archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            files.extractall(scratch / "source", filter="tar")
+        environment = os.environ | {
+            "SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct", commit),
+            "PYTHONPATH": str(scratch / "source"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "XDG_CACHE_HOME": str(scratch / "cache"),
+            "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv")),
+            "GOCACHE": str(scratch / "go") if cold else command_output("go", "env", "GOCACHE"),
+        }
+        yield Build(scratch / "source", about(commit), scratch, output.resolve(), environment)
+
+
+def about(commit: str) -> dict[str, str]:
+    """Return the commit, and the versions of what decides the bytes of a release."""
+    return {
+        "commit": git("rev-parse", commit),
+        "go": command_output("go", "env", "GOVERSION"),
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("setuptools", "ziglang")},
+    }
+
+
+def git(*words: str) -> str:
+    """Return what git prints of the repository."""
+    return command_output("git", *words)
+
+
+def command_output(*words: str) -> str:
+    """Return what a command prints in the repository's folder.
+
+    Raises:
+        SystemExit: It cannot be run.
+    """
+    try:
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"error: a release is built with git and Go from a clone: {error}")
+    return done.stdout.strip()
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a release, by its name."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name not in (SUMS, ABOUT))
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def read_checksums(folder: Path) -> dict[str, str]:
+    """Read SHA256SUMS of a folder, as ``sha256sum --check`` does."""
+    lines = (folder / SUMS).read_text().splitlines()
+    return {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+
+
+def differences(first: Path, second: Path) -> list[str]:
+    """Say which files are others than in the first release's checksums, and which members of a wheel."""
+    was, found = read_checksums(first), checksums(second)
+    lines = []
+    for name in sorted(found):
+        if was.get(name) == found[name]:
+            continue
+        lines.append(f"{name}: {'differs' if name in was else 'is not in the first release'}")
+        if name.endswith(".whl") and (first / name).exists():
+            one, other = (dict(members(folder / name)) for folder in (first, second))
+            lines += [f"  {each}" for each in sorted(one.keys() | other) if one.get(each) != other.get(each)]
+    return lines or ([] if found else ["nothing was built, so nothing was compared"])
+
+
+def members(wheel: Path) -> Iterator[tuple[str, tuple]]:
+    """Yield name, checksum, date and mode of each member of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        for each in archive.infolist():
+            yield each.filename, (each.CRC, each.date_time, each.external_attr, each.compress_size)
+
+
+def make(build: Build, parts: Iterable[str]) -> dict[str, str]:
+    """Build parts of a release and its checksums; return why those that are missing could not be built."""
+    missing = {}
+    for part in parts:
+        print(f"== {part}", flush=True)
+        try:
+            PARTS[part](build)
+        except CannotHere as reason:
+            missing[part] = str(reason)
+    lines = [f"{digest}  {name}\n" for name, digest in checksums(build.output).items()]
+    (build.output / SUMS).write_text("".join(lines))
+    (build.output / ABOUT).write_text(json.dumps(build.about, indent=1) + "\n")
+    return missing
+
+
+def release(options: argparse.Namespace) -> int:
+    """Build a release, and list what it holds and lacks; fail if that is needed."""
+    if changed := git("status", "--porcelain"):
+        print(f"The release is of the last commit: {len(changed.splitlines())} changed files are not in it.")
+    shutil.rmtree(options.output, ignore_errors=True)
+    with a_build(options.output) as build:
+        if options.tag not in ("", f"v{build.version}"):
+            sys.exit(f"error: the tag is {options.tag}, and pyproject.toml says {build.version}")
+        missing = make(build, options.part or PARTS)
+    print(f"\nBuilt in {options.output}:")
+    for path in sorted(options.output.iterdir()):
+        print(f"  {path.stat().st_size / 1e6:8.1f} MB  {path.name}")
+    for part, reason in missing.items():
+        print(f"Not built here: {part}: {reason}")
+    return len(missing.keys() & set(options.need)) > 0
+
+
+def reproduce(first: Path) -> int:
+    """Build wheels and bills of materials of a release's commit again, compiling everything, and compare."""
+    then = json.loads((first / ABOUT).read_text())
+    with tempfile.TemporaryDirectory(prefix="again-") as folder:
+        with a_build(Path(folder), commit=then["commit"], cold=True) as build:
+            for name in (name for name in then if then[name] != build.about.get(name)):
+                print(f"{name} was {then[name]}, and is {build.about.get(name)}: the bytes may differ")
+            missing = make(build, REPRODUCED)
+        found = differences(first, Path(folder))
+        count = len(checksums(Path(folder)))
+    found += [f"{part}: {reason}" for part, reason in missing.items()]
+    print("\n".join(found) if found else f"{count} files are the same, byte for byte")
+    return len(found) > 0
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Build a release, or compare one with another build of the same commit."""
+    parser = argparse.ArgumentParser(description="Build what a release publishes.")
+    parser.add_argument("--output", type=Path, default=ROOT / "dist")
+    parser.add_argument("--part", action="append", choices=list(PARTS), help="build this part; default: all")
+    parser.add_argument(
+        "--need", action="append", default=[], choices=list(PARTS), help="fail without this part"
+    )
+    parser.add_argument("--tag", default="", help="fail unless it is the tag of this version")
+    parser.add_argument(
+        "--compare", type=Path, metavar="DIR", help="build again, and compare with this release"
+    )
+    options = parser.parse_args(arguments)
+    return reproduce(options.compare) if options.compare else release(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

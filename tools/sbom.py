@@ -1,0 +1,131 @@
+"""Write a wheel's bill of materials (CycloneDX 1.6): Python packages as pinned, Go modules as compiled in.
+
+CycloneDX's own programs make them: ``cyclonedx-py`` of what ``uv`` resolves, and ``cyclonedx-gomod`` of what
+Go has written into each program. Here they are only put together: a wheel has several programs. No serial
+number and no time are in them, so that the same wheel has the same bill.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+GOMOD = "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0"
+LINUX = "x86_64-manylinux_2_28"
+
+
+def write(wheel: Path, output: Path, *, source: Path, scratch: Path, environment: Mapping[str, str]) -> Path:
+    """Write the bill of a wheel into a folder.
+
+    Args:
+        wheel: The kit's, or one of the control plane's.
+        output: The folder.
+        source: The files of the release.
+        scratch: A folder for what is made on the way.
+        environment: Of the programs.
+
+    Raises:
+        CalledProcessError: One of CycloneDX's programs, uv or go fails.
+    """
+    package, version, *_, platform = wheel.stem.split("-")
+    if platform == "any":
+        document = python_packages(source, scratch, environment)
+        goal = output / f"{package}.cdx.json"
+    else:
+        root = {"type": "application", "name": package, "version": version, "bom-ref": wheel.name}
+        document = merge(root, list(go_modules(wheel, scratch, environment)))
+        goal = output / f"{package}-{platform.removeprefix('manylinux_2_17_')}.cdx.json"
+    goal.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    return goal
+
+
+def python_packages(source: Path, scratch: Path, environment: Mapping[str, str]) -> dict:
+    """Return the bill of what ``pip install trainyard[clouds,workshop]`` brings along, with its pins."""
+    uv = Path(sys.executable).with_name("uv")
+    pins, bill = scratch / "requirements.txt", scratch / "packages.json"
+    resolve = [
+        "pip",
+        "compile",
+        "--quiet",
+        "--extra=clouds",
+        "--extra=workshop",
+        "--constraint=constraints.txt",
+    ]
+    resolve += ["--no-annotate", "--no-header", "--python-version=3.11", f"--python-platform={LINUX}"]
+    _run([uv, *resolve, "--output-file", pins, "pyproject.toml"], source, environment)
+    engine = ["tool", "run", "--constraints=constraints.txt", "--from=cyclonedx-bom", "cyclonedx-py"]
+    options = [
+        "--pyproject=pyproject.toml",
+        "--mc-type=library",
+        "--output-reproducible",
+        "--output-file",
+        bill,
+    ]
+    _run([uv, *engine, "requirements", *options, pins], source, environment)
+    document = json.loads(bill.read_text())
+    name, version = "trainyard-controlplane", document["metadata"]["component"]["version"]
+    reference = f"pkg:pypi/{name}@{version}"  # released beside it, so resolved by nobody
+    component = {"type": "application", "name": name, "version": version, "purl": reference}
+    document["components"].append({"bom-ref": reference, **component})
+    root = {"ref": document["metadata"]["component"]["bom-ref"]}
+    root["dependsOn"] = sorted(each["bom-ref"] for each in document["components"])
+    document["dependencies"] = [
+        root,
+        *(each for each in document["dependencies"] if each["ref"] != root["ref"]),
+    ]
+    return document
+
+
+def go_modules(wheel: Path, scratch: Path, environment: Mapping[str, str]) -> Iterator[dict]:
+    """Yield the bill of each Go program in a wheel, Go's own library included."""
+    folder = scratch / wheel.stem
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    for packed in folder.rglob("*.tar"):
+        with tarfile.open(packed) as archive:
+            archive.extract(f"{packed.stem}/{packed.stem}", packed.parent, filter="data")
+    _run(["go", "install", GOMOD], folder, {**environment, "GOBIN": str(scratch)})
+    engine, bill = scratch / "cyclonedx-gomod", scratch / "modules.json"
+    options = ["-json", "-std", "-noserial", "-notimestamp", "-output", bill]
+    for program in sorted(filter(_is_program, folder.rglob("*"))):
+        program.chmod(0o755)
+        _run([engine, "bin", *options, program], folder, environment)
+        yield json.loads(bill.read_text())
+
+
+def _is_program(path: Path) -> bool:
+    if not path.is_file() or path.suffix == ".so":
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def merge(root: dict, bills: list[dict]) -> dict:
+    """Put the bills of programs together into one of what holds them: each component once.
+
+    Args:
+        root: The component that holds the programs, with its ``bom-ref``.
+        bills: CycloneDX documents, each with its program as ``metadata.component``.
+    """
+    programs = [bill["metadata"]["component"] for bill in bills]
+    components = {each["bom-ref"]: each for bill in bills for each in bill.get("components", ())}
+    components |= {each["bom-ref"]: each for each in programs}
+    needs: dict[str, set[str]] = {root["bom-ref"]: {each["bom-ref"] for each in programs}}
+    for each in (each for bill in bills for each in bill.get("dependencies", ())):
+        needs.setdefault(each["ref"], set()).update(each.get("dependsOn", ()))
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": root},
+        "components": [components[ref] for ref in sorted(components)],
+        "dependencies": [{"ref": ref, "dependsOn": sorted(needs[ref])} for ref in sorted(needs)],
+    }
+
+
+def _run(command: list[str | Path], folder: Path, environment: Mapping[str, str]) -> None:
+    subprocess.run(command, cwd=folder, env={**os.environ, **environment}, stdout=sys.stderr, check=True)
