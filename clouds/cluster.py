@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from clouds import confirmation
 from clouds.clock import Clock
@@ -432,7 +432,7 @@ class CloudCluster(Cluster):
         """What this machine remembers of it: region and profile, or project and zone."""
 
     @abstractmethod
-    def _kubeconfig(self, found: ClusterInfo) -> Mapping:
+    def _kubeconfig(self, found: ClusterInfo) -> Mapping[str, Any]:
         """Build its kubeconfig."""
 
     @abstractmethod
@@ -474,7 +474,7 @@ class CloudCluster(Cluster):
         return f'cluster "{self.name}" in {self._where}'
 
 
-def exec_kubeconfig(name: str, found: ClusterInfo, program: Mapping[str, object]) -> dict:
+def exec_kubeconfig(name: str, found: ClusterInfo, program: Mapping[str, object]) -> dict[str, Any]:
     """Build a kubeconfig whose credentials come from a program; it holds no secret.
 
     Args:

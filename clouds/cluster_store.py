@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -39,7 +40,7 @@ class ClusterStore:
         """Remember where a cluster is."""
         self._write(self._folder / f"{name}.json", json.dumps(dict(where)))
 
-    def write_kubeconfig(self, name: str, content: Mapping) -> None:
+    def write_kubeconfig(self, name: str, content: Mapping[str, Any]) -> None:
         """Keep a cluster's kubeconfig."""
         self._write(self.kubeconfig(name), yaml.safe_dump(dict(content), sort_keys=False))
 

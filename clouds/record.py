@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 FILE, SALT = "TRAINYARD_RECORD", "TRAINYARD_RECORD_SALT"
 TAKEN_OUT = "dGFrZW4gb3V0"  # "taken out" in base64, so that what decodes certificates still can
@@ -112,7 +113,7 @@ def rpc(call: Callable, service: str, method: str, project: str) -> Callable:
     return recorded
 
 
-def _answer(status: int | None, headers: Mapping[str, str], body: object) -> dict:
+def _answer(status: int | None, headers: Mapping[str, str], body: object) -> dict[str, Any]:
     lower = {key.lower(): value for key, value in headers.items()}
     kept = {key: lower[key] for key in _HEADERS if key in lower}
     return {"status": status, "headers": kept, "body": _content(body)}

@@ -3,6 +3,8 @@
 Its own controllers delete them. What is left after a while is found at the cloud by its tags.
 """
 
+from typing import Any
+
 from kitlib.display.progress import progress
 from kitlib.errors import KitError
 from kitlib.k8s.client import Kube
@@ -46,15 +48,15 @@ def release(kube: Kube, *, about: str, timeout: float = SECONDS) -> None:
         line.done("load balancers and disks are given back")
 
 
-def _balanced(service: dict) -> bool:
+def _balanced(service: dict[str, Any]) -> bool:
     return service["spec"].get("type") == "LoadBalancer"
 
 
-def _holds_a_claim(pod: dict) -> bool:
+def _holds_a_claim(pod: dict[str, Any]) -> bool:
     return any("persistentVolumeClaim" in each for each in pod["spec"].get("volumes") or ())
 
 
-def _made_for_a_claim(volume: dict) -> bool:
+def _made_for_a_claim(volume: dict[str, Any]) -> bool:
     made = MADE_FOR_A_CLAIM in (volume["metadata"].get("annotations") or {})
     return made and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
 

@@ -12,6 +12,8 @@ These are all the names that notebooks need. ``kit.check``, ``kit.list_resources
 ``workshop``, which are loaded when first used.
 """
 
+from typing import Any
+
 from kitlib.clusters import (
     Cluster,
     clean_up,
@@ -69,7 +71,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name not in plugins.API:
         raise AttributeError(f"module 'kitlib' has no attribute {name!r}")
     return plugins.load(plugins.API[name])

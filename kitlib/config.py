@@ -78,7 +78,7 @@ def read(environment: dict[str, str] | None = None) -> Settings:
     )
 
 
-def dollars(amount: object, whose: str) -> float:
+def dollars(amount: str | float, whose: str) -> float:
     """Parse an amount of US dollars.
 
     Raises:
@@ -125,7 +125,7 @@ def manifests(*parts: str) -> Path:
     return path
 
 
-def find(path: str | os.PathLike) -> Path:
+def find(path: str | os.PathLike[str]) -> Path:
     """Locate an existing file: relative to the working directory, or else to `DATA`.
 
     So ``trainers/digits_ddp.py`` is found from any folder, and in an installed environment.

@@ -28,7 +28,7 @@ class KitError(Exception):
         self.what = what
         self.about = about
         self.fix = fix
-        self.detail = detail.rstrip("\n")
+        self.detail: str = detail.rstrip("\n")
 
     def __str__(self) -> str:
         parts = [self.what, f"  about: {_hang(self.about)}", f"  try:   {_hang(self.fix)}"]
@@ -83,7 +83,7 @@ class Rejected(KitError):
         super().__init__(what, about=about, fix=fix)
         self.status = status
         self.reason = reason
-        self.passing = status == 429 or status >= 500
+        self.passing: bool = status == 429 or status >= 500
 
 
 class LaunchRejected(KitError):
@@ -101,7 +101,9 @@ class RunNotFound(KitError, LookupError):
 class RunFailed(KitError):
     """A run ended in failure; ``detail`` is the traceback of the rank that failed first."""
 
-    def __init__(self, what: str, *, about: str, fix: str, detail: str = "", rank: int | None = None) -> None:
+    def __init__(
+        self, what: str, *, about: str, fix: str, detail: str = "", rank: int | str | None = None
+    ) -> None:
         super().__init__(what, about=about, fix=fix, detail=detail)
         self.rank = rank
 

@@ -9,6 +9,7 @@ ranks belong together.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kitlib.clusters import Cluster
 from kitlib.clusters.local import LocalCluster
@@ -93,7 +94,7 @@ def _training(ready: Sequence[Object]) -> list[Object]:
     return [each for each in ready if _allocatable(each, "cpu") == most]
 
 
-def _missing(needed: Mapping, free: Mapping, pattern: Object | None) -> int | None:
+def _missing(needed: Mapping[str, Any], free: Mapping[str, Any], pattern: Object | None) -> int | None:
     """Count the nodes to add; None where no number of such nodes would do."""
     short = {kind: needed[kind] - free[kind] for kind in KINDS if needed[kind] > free[kind]}
     if not short:
@@ -158,6 +159,11 @@ def ensure(
 
 def network(on: Cluster) -> tuple[str, str]:
     """Describe whether attendees are kept out of each other's pods."""
+    if isinstance(on, LocalCluster):
+        return (
+            "pods of others are kept out",
+            "by the local cluster, where the kernel has nf_tables; not in plain mode",
+        )
     try:
         who = enforcer(on.kube.within("").get_all("DaemonSet"))
     except Rejected as error:

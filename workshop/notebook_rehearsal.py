@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from kitlib import config
 from kitlib.clusters.machine import ask
@@ -109,7 +110,9 @@ def rehearse(notebooks: Sequence[str] = (), *, folder: Path, options: Sequence[s
     return found
 
 
-def judge(result: Mapping, *, place: Mapping[str, object], before: Mapping[str, float]) -> Rehearsal:
+def judge(
+    result: Mapping[str, Any], *, place: Mapping[str, object], before: Mapping[str, float]
+) -> Rehearsal:
     """Evaluate a ``result.json``. Pure."""
     executed = {each["name"]: each["seconds"] for each in result["notebooks"] if each["seconds"]}
     around = max(0.0, round(result["seconds"] - sum(executed.values()), 1))

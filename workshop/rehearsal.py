@@ -8,6 +8,7 @@ checked by `notebook_rehearsal`.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from kitlib import config
 from kitlib.clusters import Cluster, connect, plugins
@@ -35,7 +36,7 @@ def rehearse(
     attendees: int = 10,
     *,
     cluster: Cluster | str = config.DEFAULT_CLUSTER,
-    datasets: Sequence[str] | Mapping[str, Mapping] = (),
+    datasets: Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
     images: Sequence[str] = (),
     hours: float = 4,
     **quota: object,

@@ -7,6 +7,7 @@ list the datasets, so that `prepare_dataset` finds them without starting a pod.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kitlib.clusters import Cluster
 from kitlib.datasets import dataset
@@ -31,7 +32,7 @@ class Staged:
 
     source: Object
     size: str
-    found: Mapping[str, Mapping]
+    found: Mapping[str, Mapping[str, Any]]
 
     @property
     def said(self) -> str:
@@ -45,7 +46,7 @@ class Staged:
         persistent_volume.share(kube, SHARED, source=self.source, size=self.size, labels=labels, notes=notes)
 
 
-def stage(cluster: Cluster, wanted: Mapping[str, Mapping]) -> Staged:
+def stage(cluster: Cluster, wanted: Mapping[str, Mapping[str, Any]]) -> Staged:
     """Prepare datasets on the shared volume; those that are there already are kept."""
     volume = cluster.create_volume(SHARED, size=SIZE)
     persistent_volume.read_only(
@@ -80,7 +81,7 @@ def delete(cluster: Cluster) -> None:
         return
 
 
-def _noted(kube: Kube) -> dict[str, Mapping]:
+def _noted(kube: Kube) -> dict[str, Mapping[str, Any]]:
     claim = kube.find("PersistentVolumeClaim", SHARED)
     if claim is None:
         return {}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from kitlib import config
 from kitlib.clusters import Cluster, connect
@@ -50,7 +51,7 @@ def create(
     attendees: int | Sequence[str] = 10,
     *,
     cluster: Cluster | str = config.DEFAULT_CLUSTER,
-    datasets: Sequence[str] | Mapping[str, Mapping] = (),
+    datasets: Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
     jupyter: Jupyter | None = None,
     hours: float = 12,
     scale: bool = False,

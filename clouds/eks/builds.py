@@ -5,6 +5,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from clouds.clock import Clock
 from clouds.eks.session import AwsSession
@@ -55,7 +56,9 @@ def build(
         raise CommandFailed(words, about=f"CodeBuild {one}, {about}", fix=fix)
 
 
-def _wait(session: AwsSession, one: str, *, about: str, report: Callable[[str], None], clock: Clock) -> dict:
+def _wait(
+    session: AwsSession, one: str, *, about: str, report: Callable[[str], None], clock: Clock
+) -> dict[str, Any]:
     end = clock.now() + LONGEST
     while True:
         (now,) = session.call("codebuild", "batch_get_builds", ids=[one])["builds"]
@@ -83,7 +86,7 @@ def _commands(order: BuildRequest, region: str) -> tuple[str, ...]:
     return login, shlex.join(made), shlex.join(["docker", "push", order.image])
 
 
-def _last_words(session: AwsSession, ended: Mapping) -> str:
+def _last_words(session: AwsSession, ended: Mapping[str, Any]) -> str:
     """Read the last lines of a build's log, or why it never began."""
     phases = [each for each in ended.get("phases", []) if each.get("phaseStatus") not in (None, "SUCCEEDED")]
     contexts = [context for each in phases for context in each.get("contexts", [])]

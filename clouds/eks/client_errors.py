@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
@@ -80,7 +81,13 @@ def code_of(error: BaseException) -> str:
 
 
 def to_error(
-    error: Exception, service: str, operation: str, parameters: Mapping, *, region: str, profile: str | None
+    error: Exception,
+    service: str,
+    operation: str,
+    parameters: Mapping[str, Any],
+    *,
+    region: str,
+    profile: str | None,
 ) -> KitError:
     """Translate an error of botocore."""
     about = f"{service}: {operation.replace('_', ' ')}{_names(parameters)} in {region}"
@@ -140,7 +147,7 @@ def _denied(about: str, code: str, words: str, service: str, operation: str) -> 
     return AwsError(refused, about=about, fix=fix, code=code, detail=words)
 
 
-def _names(parameters: Mapping) -> str:
+def _names(parameters: Mapping[str, Any]) -> str:
     told = (
         value
         for key, value in parameters.items()

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from clouds.cluster import CloudCluster, exec_kubeconfig
 from clouds.cluster_store import ClusterStore
@@ -243,7 +244,7 @@ class EksCluster(CloudCluster):
     def _location(self) -> dict[str, str | None]:
         return {"region": self.session.region, "profile": self.session.profile}
 
-    def _kubeconfig(self, found: ClusterInfo) -> dict:
+    def _kubeconfig(self, found: ClusterInfo) -> dict[str, Any]:
         profile = ["--profile", self.session.profile] if self.session.profile else []
         where = ["--cluster", self.name, "--region", self.session.region]
         program = {

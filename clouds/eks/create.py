@@ -1,6 +1,7 @@
 """Creating a cluster, or going on: roles, schedules, the cluster's stack, then those of the nodes."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from clouds import confirmation
 from clouds.eks import expiry, machines, roles
@@ -38,7 +39,7 @@ def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> N
 
 
 def _create(
-    wanted: Mapping[Stack, Mapping], given: Mapping[str, str], role: str, steps: Steps, *, fix: str
+    wanted: Mapping[Stack, Mapping[str, Any]], given: Mapping[str, str], role: str, steps: Steps, *, fix: str
 ) -> None:
     """Have these stacks complete, all at the same time."""
     follow([each for each in wanted if (now := each.describe()) and now.busy], steps, fix=fix)

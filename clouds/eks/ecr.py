@@ -5,6 +5,7 @@ No aws program is needed. Pods need no secret: the role of the nodes may pull fr
 
 import base64
 from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 from clouds import tags
@@ -89,7 +90,7 @@ def delete_repository(session: AwsSession, name: str) -> None:
     session.find("ecr", "delete_repository", repositoryName=name, force=True)
 
 
-def _is_ours(session: AwsSession, found: dict, cluster: str) -> bool:
+def _is_ours(session: AwsSession, found: dict[str, Any], cluster: str) -> bool:
     told = session.find("ecr", "list_tags_for_resource", resourceArn=found["repositoryArn"]) or {}
     whose = tags.read(as_dict(told.get("tags")))
     return whose is not None and whose.cluster == cluster

@@ -7,6 +7,7 @@ does no harm. The tag of the schedules' group is the one record of when the end 
 
 import json
 from datetime import UTC, timedelta
+from typing import Any
 
 from clouds import tags
 from clouds.eks import roles
@@ -69,7 +70,7 @@ def create(session: AwsSession, given: tags.Tags, steps: Steps, *, boundary: str
     for pool in POOLS:
         wanted = _schedule(session, given, pool, role)
 
-        def write(wanted: dict = wanted) -> None:
+        def write(wanted: dict[str, Any] = wanted) -> None:
             if session.call("scheduler", "create_schedule", fine=("ConflictException",), **wanted) is None:
                 session.call("scheduler", "update_schedule", **wanted)
 
@@ -94,7 +95,7 @@ def _see_free(session: AwsSession, cluster: str) -> None:
         )
 
 
-def _schedule(session: AwsSession, given: tags.Tags, pool: str, role: str) -> dict:
+def _schedule(session: AwsSession, given: tags.Tags, pool: str, role: str) -> dict[str, Any]:
     stack = Stack(session, given.cluster, pool)
     begin = given.expires.astimezone(UTC) + (timedelta() if pool else LATER)
     return {

@@ -7,6 +7,7 @@ kit's own tags; GuardDuty's only in a VPC that the stack created.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from clouds import tags
 from clouds.eks.client_errors import AwsError
@@ -69,7 +70,7 @@ class Orphan:
     kind: str
     id: str
     costs: str = ""
-    request: tuple[str, str, Mapping] | None = None
+    request: tuple[str, str, Mapping[str, Any]] | None = None
 
 
 def find(session: AwsSession, network: Network) -> list[Orphan]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from clouds.eks import machines
 from clouds.eks.access import check_principal
@@ -166,7 +167,7 @@ def _existing(
     return zones, tuple(each["SubnetId"] for each in found)
 
 
-def _strings(given: Mapping, option: str) -> list[str]:
+def _strings(given: Mapping[str, Any], option: str) -> list[str]:
     """Read an option that is a list of strings."""
     value = given.get(option) or []
     if isinstance(value, str) or not all(isinstance(each, str) for each in value):

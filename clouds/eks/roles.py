@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from clouds import tags
 from clouds.eks.client_errors import foreign
@@ -30,9 +31,9 @@ def create_role(
     given: tags.Tags,
     part: str,
     service: str,
-    statements: list[Mapping],
+    statements: list[Mapping[str, Any]],
     *,
-    condition: Mapping | None = None,
+    condition: Mapping[str, Any] | None = None,
     boundary: str = "",
 ) -> str:
     """Create a role, or take over the one that is there; return its ARN.
@@ -105,5 +106,5 @@ def _is_ours(session: AwsSession, name: str) -> bool:
     return told is not None and tags.read(as_dict(told["Tags"])) is not None
 
 
-def _policy(statements: list[Mapping]) -> str:
+def _policy(statements: list[Mapping[str, Any]]) -> str:
     return json.dumps({"Version": "2012-10-17", "Statement": statements})

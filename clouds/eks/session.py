@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Collection, Iterator
 from functools import cache, cached_property
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -114,7 +115,9 @@ class AwsSession:
                 self._clients[service] = self._boto.client(service, region_name=self.region, config=_CONFIG)
             return self._clients[service]
 
-    def call(self, service: str, operation: str, *, fine: Collection[str] = (), **parameters) -> dict | None:
+    def call(
+        self, service: str, operation: str, *, fine: Collection[str] = (), **parameters
+    ) -> dict[str, Any] | None:
         """Make one request.
 
         Args:
@@ -133,7 +136,7 @@ class AwsSession:
                 return None
             raise self.translated(error, service, operation, parameters) from error
 
-    def find(self, service: str, operation: str, **parameters) -> dict | None:
+    def find(self, service: str, operation: str, **parameters) -> dict[str, Any] | None:
         """Make one request about something that may not exist; None if it does not."""
         try:
             return self.call(service, operation, **parameters)
@@ -154,7 +157,9 @@ class AwsSession:
         except ERRORS as error:
             raise self.translated(error, service, operation, parameters) from error
 
-    def translated(self, error: Exception, service: str, operation: str, parameters: dict) -> KitError:
+    def translated(
+        self, error: Exception, service: str, operation: str, parameters: dict[str, Any]
+    ) -> KitError:
         """Translate an error of botocore."""
         return to_error(error, service, operation, parameters, region=self.region, profile=self.profile)
 

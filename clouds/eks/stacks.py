@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from clouds import tags
 from clouds.eks.client_errors import CAPACITY, AwsError, foreign
@@ -212,7 +213,7 @@ class Stack:
         steps.update(self._row, Phase.DONE if now.complete else Phase.FAILED, now.words)
         return True
 
-    def _events(self) -> list[dict]:
+    def _events(self) -> list[dict[str, Any]]:
         """The events of the current operation that are new, oldest first."""
         found = []
         try:
@@ -232,7 +233,7 @@ class Stack:
         self._seen |= {each["EventId"] for each in found}
         return found[::-1]
 
-    def _show(self, event: dict, steps: Steps) -> None:
+    def _show(self, event: dict[str, Any], steps: Steps) -> None:
         status, reason = event["ResourceStatus"], event.get("ResourceStatusReason", "")
         name, kind = event["LogicalResourceId"], event["ResourceType"]
         if event.get("PhysicalResourceId") == event["StackId"]:
@@ -307,7 +308,7 @@ def row(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
-def state_of(found: Mapping) -> StackState:
+def state_of(found: Mapping[str, Any]) -> StackState:
     """Read a stack as CloudFormation describes it."""
     return StackState(
         found["StackId"],
@@ -325,7 +326,7 @@ def template(name: str) -> str:
     return Path(__file__).with_name(f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def _written(parameters: Mapping[str, object]) -> list[dict]:
+def _written(parameters: Mapping[str, object]) -> list[dict[str, Any]]:
     """Write parameters; None keeps the value that there is."""
     return [
         {

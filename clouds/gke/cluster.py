@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from clouds.cluster import CloudCluster, exec_kubeconfig
 from clouds.cluster_store import ClusterStore
@@ -250,7 +251,12 @@ class GkeCluster(CloudCluster):
         return persistent_volume.GCS_FUSE_ANNOTATIONS if fuse else {}
 
     def create_volume(
-        self, name: str, *, size: str = "5Gi", storage_class: str | None = None, source: Mapping | None = None
+        self,
+        name: str,
+        *,
+        size: str = "5Gi",
+        storage_class: str | None = None,
+        source: Mapping[str, Any] | None = None,
     ) -> Volume:
         """Create a volume that pods on all nodes can write to, or return the one of this name.
 
@@ -290,7 +296,7 @@ class GkeCluster(CloudCluster):
     def _location(self) -> dict[str, str | None]:
         return {"project": self.session.project, "zone": self.session.zone}
 
-    def _kubeconfig(self, found: GkeInfo) -> dict:
+    def _kubeconfig(self, found: GkeInfo) -> dict[str, Any]:
         program = {
             "apiVersion": "client.authentication.k8s.io/v1",
             "command": sys.executable,

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import yaml
 from google.cloud.container_v1 import types
@@ -242,7 +243,7 @@ class Creation:
             return False
         return True
 
-    def _pool(self, plan: GkePlan, zone: str) -> dict:
+    def _pool(self, plan: GkePlan, zone: str) -> dict[str, Any]:
         machines = plan.machines
         node = self._node(plan, machines.type, machines.disk_gb)
         node |= {"spot": machines.spot, "labels": {"trainyard/pool": TRAINING}}
@@ -253,7 +254,7 @@ class Creation:
         count = {"initialNodeCount": machines.count, "autoscaling": limits}
         return {**self.bodies["pool"], "locations": [zone], "config": node, **count}
 
-    def _node(self, plan: GkePlan, machine: str, disk_gb: int) -> dict:
+    def _node(self, plan: GkePlan, machine: str, disk_gb: int) -> dict[str, Any]:
         return {
             **self.bodies["node"],
             "machineType": machine,
@@ -278,7 +279,7 @@ class Creation:
             raise GcpError(what, about=part.id, fix=fix, why=ErrorReason.TAKEN)
         return found
 
-    def _send(self, part: Part, verb: str, **given) -> dict:
+    def _send(self, part: Part, verb: str, **given) -> dict[str, Any]:
         method = f"{part.collection}.{verb}"
         return self.operations.send(part.name, lambda: self.session.rest(part.service, method, **given))
 
@@ -330,7 +331,7 @@ class Creation:
                 begun = operations.running(path.partition(f"{session.zone}/")[2])  # that of who was faster
 
 
-def message(kind, body: Mapping):
+def message(kind, body: Mapping[str, Any]):
     """Convert a body in REST's words to a message of google-cloud-container, which refuses unknown fields."""
     return kind.from_json(json.dumps(body))
 
@@ -340,7 +341,7 @@ def autoscaling(most: int) -> types.NodePoolAutoscaling:
     return types.NodePoolAutoscaling(enabled=most > 0, max_node_count=most)
 
 
-def maintenance(tags: Tags) -> dict:
+def maintenance(tags: Tags) -> dict[str, Any]:
     """The exclusion from all upgrades until the end; GKE allows 30 days.
 
     https://cloud.google.com/kubernetes-engine/docs/concepts/maintenance-windows-and-exclusions

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, timedelta
+from typing import Any
 
 from clouds.gke.operations import Operations
 from clouds.gke.parts import ROLES, Part, account
@@ -16,7 +17,9 @@ def project_part(session: GcpSession) -> Part:
     return Part("project", "cloudresourcemanager", "projects", {"resource": f"projects/{session.project}"})
 
 
-def set_roles(operations: Operations, step: str, part: Part, member: str, bindings: list[dict]) -> None:
+def set_roles(
+    operations: Operations, step: str, part: Part, member: str, bindings: list[dict[str, Any]]
+) -> None:
     """Let somebody have these roles on a resource, and no others; everybody else keeps theirs."""
 
     def change() -> None:
@@ -60,7 +63,7 @@ def ending_condition(tags: Tags) -> dict[str, str]:
     }
 
 
-def _policy(session: GcpSession, part: Part) -> dict:
+def _policy(session: GcpSession, part: Part) -> dict[str, Any]:
     """Get a policy in version 3: older ones hide conditions, and lose them."""
     asked = {
         "storage": {"optionsRequestedPolicyVersion": 3},
@@ -74,5 +77,5 @@ def _is(member: str, wanted: str) -> bool:
     return member == wanted or member.startswith(f"deleted:{wanted}?uid=")
 
 
-def _essence(binding: Mapping) -> tuple[str, str]:
+def _essence(binding: Mapping[str, Any]) -> tuple[str, str]:
     return binding["role"], (binding.get("condition") or {}).get("expression", "")

@@ -7,6 +7,7 @@ cluster's own, which is created with the cluster; what they log is in the cluste
 import contextlib
 import time
 from collections.abc import Callable
+from typing import Any
 
 from googleapiclient.http import MediaFileUpload
 
@@ -73,7 +74,7 @@ class ArtifactRegistry(Registry):
             found = self.repository.get(self.session) or {}
         return found.get("registryUri") or image_prefix(self.session, self.tags.cluster)
 
-    def _find(self, collection: str, name: str) -> dict | None:
+    def _find(self, collection: str, name: str) -> dict[str, Any] | None:
         return self.session.find("artifactregistry", f"{_REPOSITORIES}.{collection}.get", name=name)
 
 
@@ -140,7 +141,7 @@ class CloudBuild:
                 fix=f"fix the Dockerfile; all that it wrote: {ended.get('logUrl', 'its log')}",
             )
 
-    def _followed(self) -> dict:
+    def _followed(self) -> dict[str, Any]:
         """Follow a build to its end; for ten minutes, one that lacks rights is begun again."""
         end = self.clock.now() + NEW_RIGHTS_SECONDS
         while True:
@@ -163,7 +164,7 @@ class CloudBuild:
         self._cancel(but=first)  # of several, because a request without an answer is sent again
         return first
 
-    def _end_of(self, number: str) -> dict:
+    def _end_of(self, number: str) -> dict[str, Any]:
         while True:
             now = self.session.rest("cloudbuild", f"{_BUILDS}.get", name=f"{self.place}/builds/{number}")
             if now["status"] not in _RUNNING:
@@ -184,12 +185,12 @@ class CloudBuild:
             return f"may go on, and cost: {error.what}"
         return "was cancelled"
 
-    def _log(self, build: dict) -> list[str]:
+    def _log(self, build: dict[str, Any]) -> list[str]:
         where = {"bucket": self.bucket, "object": f"{FOLDER}/log-{build['id']}.txt"}
         said = self.session.find("storage", "objects.get_media", **where) or b""
         return [each for each in said.decode(errors="replace").splitlines() if each.strip()]
 
 
-def _why(ended: dict) -> str:
+def _why(ended: dict[str, Any]) -> str:
     said = ended.get("statusDetail") or (ended.get("failureInfo") or {}).get("detail")
     return said or f"its status is {ended['status']}"

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_network
+from typing import Any
 
 from clouds.gke.session import GcpSession
 from clouds.spec import CloudSpec, ClusterInfo, Machines
@@ -116,7 +117,7 @@ def accelerators(session: GcpSession) -> dict[str, dict[str, int]]:
     return found
 
 
-def machine_type(session: GcpSession, name: str, zone: str | None = None) -> dict | None:
+def machine_type(session: GcpSession, name: str, zone: str | None = None) -> dict[str, Any] | None:
     """Describe a machine type; None if the zone does not have it."""
     where = {"project": session.project, "zone": zone or session.zone, "machineType": name}
     return session.find("compute", "machineTypes.get", **where)

@@ -1,6 +1,7 @@
 """Requests that change something: repeated while Google Cloud is busy, their operations awaited."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from google.cloud.container_v1 import types
 
@@ -61,7 +62,9 @@ class Operations:
         begun = self.send(step, lambda: self.session.find("container", method, **request))
         self.wait_operation(step, "container", begun)
 
-    def wait_operation(self, step: str, service: str, begun: Mapping | types.Operation | None) -> None:
+    def wait_operation(
+        self, step: str, service: str, begun: Mapping[str, Any] | types.Operation | None
+    ) -> None:
         """Wait for the end of an operation.
 
         Args:

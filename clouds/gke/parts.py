@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 from clouds import tags as tags_
 from clouds.gke.session import GcpSession
@@ -214,7 +215,7 @@ def _is_name(word: str) -> bool:
 
 
 def _orphans(session: GcpSession, cluster: str, *, own_network: bool) -> Iterator[Part]:
-    def inside(item: Mapping) -> bool:
+    def inside(item: Mapping[str, Any]) -> bool:
         return own_network and f"/{item.get('network', '')}".endswith(f"/networks/trainyard-{cluster}")
 
     listed = {each: list(_listed(session, each)) for each in ORPHANS}
@@ -233,7 +234,7 @@ def _orphans(session: GcpSession, cluster: str, *, own_network: bool) -> Iterato
             yield Part(f"file system {name}", "file", _INSTANCES, {"name": item["name"]}, price, item)
 
 
-def _listed(session: GcpSession, collection: str) -> Iterator[dict]:
+def _listed(session: GcpSession, collection: str) -> Iterator[dict[str, Any]]:
     if collection == "firewalls":
         yield from session.every("compute", "firewalls.list", "items", project=session.project)
         return
@@ -241,7 +242,7 @@ def _listed(session: GcpSession, collection: str) -> Iterator[dict]:
         yield from scope.get(collection, ())
 
 
-def _orphan(session: GcpSession, collection: str, singular: str, item: Mapping) -> Part:
+def _orphan(session: GcpSession, collection: str, singular: str, item: Mapping[str, Any]) -> Part:
     place = {key: item[key].rpartition("/")[2] for key in ("zone", "region") if item.get(key)}
     name = re.sub("([A-Z])", lambda letter: f" {letter[1].lower()}", singular) + f" {item['name']}"
     price = cost(PRICES[collection]) if collection in PRICES else ""

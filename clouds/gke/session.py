@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import google.auth
@@ -109,7 +110,7 @@ class GcpSession:
         about = _about("container", method, request)
         return self._attempt(lambda: call(request=request, retry=None, timeout=_TIMEOUT), about)
 
-    def rest(self, service: str, method: str, **parameters) -> dict:
+    def rest(self, service: str, method: str, **parameters) -> dict[str, Any]:
         """Send a request to another API: a method of its discovery document, and its parameters.
 
         Raises:
@@ -193,7 +194,7 @@ class GcpSession:
             found = getattr(found, word)()
         return found
 
-    def _request(self, service: str, method: str, parameters: Mapping, about: str):
+    def _request(self, service: str, method: str, parameters: Mapping[str, Any], about: str):
         collection, _, verb = method.rpartition(".")
         try:
             request = getattr(self._collection(service, collection), verb)(**parameters)
@@ -241,7 +242,7 @@ def _usual_project() -> str:
     return project
 
 
-def _about(service: str, method: str, parameters: Mapping) -> str:
+def _about(service: str, method: str, parameters: Mapping[str, Any]) -> str:
     return " ".join(
         [f"{service}: {method}", *(each for each in parameters.values() if isinstance(each, str))]
     )

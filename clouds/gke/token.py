@@ -9,13 +9,14 @@ import json
 import os
 import sys
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 TOKEN = "CLOUDSDK_AUTH_ACCESS_TOKEN"  # as gcloud has it: a token that somebody else looks after
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _SHORTLY = timedelta(minutes=1)  # asked for anew that much before its end
 
 
-def credential(token: str, expires: datetime | None) -> dict:
+def credential(token: str, expires: datetime | None) -> dict[str, Any]:
     """Return an ExecCredential.
 
     Args:

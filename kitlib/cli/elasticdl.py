@@ -7,6 +7,7 @@ differs. What the flags mean is in `kitlib.cli.elasticdl_flags`.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -111,7 +112,7 @@ def predict(**given: object) -> None:
     _submit(given, mode="prediction", data=given["prediction_data"], init=given["checkpoint_dir_for_init"])
 
 
-def _submit(given: Mapping, **job: object) -> None:
+def _submit(given: Mapping[str, Any], **job: object) -> None:
     """Launch a job, or write its manifest."""
     from kitlib.jobs import launch
 
@@ -131,7 +132,7 @@ def _submit(given: Mapping, **job: object) -> None:
     click.echo(f"Try: kit kubectl -c {cluster.name} logs -f elasticdl-{name}-master", err=True)
 
 
-def _make_job(given: Mapping, cluster: Cluster, **job: object) -> object:
+def _make_job(given: Mapping[str, Any], cluster: Cluster, **job: object) -> object:
     from kitlib.jobs.model_zoo import ModelZooJob, find_zoo
 
     names = ("loss", "optimizer", "feed", "eval_metrics_fn")

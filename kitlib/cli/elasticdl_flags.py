@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -114,7 +115,7 @@ COMMON = combine(
 INIT = "A model file, or a folder with model.pt or checkpoints, to begin with."
 
 
-def check_strategy(given: Mapping) -> None:
+def check_strategy(given: Mapping[str, Any]) -> None:
     if given["distribution_strategy"] != STRATEGY:
         raise BadInput(
             "the other strategies of ElasticDL are other jobs of the kit",
@@ -141,7 +142,7 @@ def _pairs(text: str, *, flag: str, example: str, known: Mapping[str, str]) -> d
     return found
 
 
-def parse_resources(given: Mapping, flag: str) -> dict[str, str]:
+def parse_resources(given: Mapping[str, Any], flag: str) -> dict[str, str]:
     found = _pairs(given[flag], flag=flag, example="cpu=1,memory=1024Mi", known=KINDS)
     gpu = found.get("gpu", "0")
     if not gpu.isdigit() or ("gpu" in found and not flag.startswith("worker")):
@@ -181,7 +182,7 @@ def check_path(flag: str, path: str, volumes: Mapping[str, str]) -> None:
         )
 
 
-def parse_priorities(given: Mapping) -> dict[str, str]:
+def parse_priorities(given: Mapping[str, Any]) -> dict[str, str]:
     found = {role: given[f"{role}_pod_priority"] for role in ROLES if given[f"{role}_pod_priority"]}
     for role, name in found.items():
         if "=" in name:

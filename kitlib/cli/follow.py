@@ -7,6 +7,8 @@ With ``--output json`` stdout has the JSON lines alone, as the pods wrote them; 
 import os
 import sys
 import time
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import click
 
@@ -65,7 +67,7 @@ class LinePrinter:
 
 
 class BarPrinter(LinePrinter):
-    """Prints a run's lines in a terminal, with a progress bar below them from the first event on."""
+    """Prints a run's lines in a terminal, with a progress bar below them."""
 
     def __init__(self, name: str, *, only: int | str | None) -> None:
         super().__init__(name, only=only, output="text")
@@ -73,8 +75,15 @@ class BarPrinter(LinePrinter):
         from rich.console import Console
         from rich.table import Column
 
+        above = self.above
+
+        class Bar(bars.Progress):
+            def get_renderables(self) -> Iterable:
+                yield from above()
+                yield from super().get_renderables()
+
         fixed = {"table_column": Column(no_wrap=True, overflow="ellipsis"), "markup": False}
-        self.bar = bars.Progress(
+        self.bar = Bar(
             bars.TextColumn("{task.description}", **fixed),
             bars.BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
             bars.TextColumn("{task.fields[count]}", **fixed),
@@ -84,36 +93,66 @@ class BarPrinter(LinePrinter):
             expand=True,
             refresh_per_second=4,
         )
-        self.task = self.bar.add_task(name, count="", figures="")
+        self.task = self.bar.add_task(name, total=None, count="", figures="")
+        self.title, self.began = name, False
 
     def show(self, rank: int | str, line: Line) -> None:
         from rich.text import Text
 
         self.bar.console.print(Text(readable(rank, line, self.only)), soft_wrap=True)
 
+    def update(self, text: str) -> None:
+        """Show how far the pods are, until the first event comes."""
+        self.bar.update(self.task, count=printable(text))
+
+    def above(self) -> Iterable:
+        """What is drawn above the bar, for rich."""
+        return ()
+
     def report(self) -> None:
         done, total, _ = self.progress.position
         words = {"count": self.progress.count, "figures": self.progress.figures}
-        if not self.bar.live.is_started:
+        if not self.began:
+            self.began = True
             self.bar.reset(self.task, total=total, **words)  # its clock begins with the first event
-            self.bar.start()
         self.bar.update(self.task, completed=done, total=total, **words)
+
+    def __enter__(self) -> "BarPrinter":
+        self.bar.start()
+        return self
 
     def __exit__(self, *exception) -> None:
         self.bar.stop()
 
 
-def follow(run: Run, *, rank: int | str | None = None, output: str = "text") -> None:
+def follow(
+    run: Run,
+    *,
+    rank: int | str | None = None,
+    output: str = "text",
+    printer: Callable[[str], LinePrinter] | None = None,
+) -> None:
     """Print the lines of a run, or of one rank, as they come.
+
+    Args:
+        run: The run.
+        rank: Of the pod; None for all.
+        output: ``text`` or ``json``.
+        printer: Prints in a terminal, given the run's name; by default a `BarPrinter`.
 
     Raises:
         RunFailed: It failed, or the rank's pod.
         Interrupted: By the user; the run continues.
     """
     try:
-        with _printer(run.name, only=rank, output=output) as printer:
-            for source, line in run.logs(rank=rank, follow=True).lines():
-                printer.add(source, line)
+        make = printer or partial(BarPrinter, only=rank)
+        if output == "json" or not can_rewrite():
+            make = partial(LinePrinter, only=rank, output=output)
+        with make(run.name) as lines:
+            stream = run.logs(rank=rank, follow=True)
+            stream.part_of = lines if isinstance(lines, BarPrinter) else None
+            for source, line in stream.lines():
+                lines.add(source, line)
         if rank is None:
             run.wait()
             return
@@ -135,8 +174,6 @@ def show_log(log: Log, *, output: str) -> None:
         click.echo(log.note, err=True)
 
 
-def _printer(name: str, *, only: int | str | None, output: str) -> LinePrinter:
-    can_rewrite = sys.stdout.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    if output == "text" and can_rewrite:
-        return BarPrinter(name, only=only)
-    return LinePrinter(name, only=only, output=output)
+def can_rewrite() -> bool:
+    """Whether this is a terminal that can rewrite a line."""
+    return sys.stdout.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

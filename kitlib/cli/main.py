@@ -7,11 +7,14 @@ kubeconfig and nothing else. An error is a few lines and exit status 1. Only thi
 import logging
 import os
 import sys
+from typing import Any
 
 import click
 
 from kitlib import clusters, config
+from kitlib.cli.course import course
 from kitlib.cli.options import CLUSTER, OPTION, ErrorGroup, options_of
+from kitlib.cli.quickstart import quickstart
 from kitlib.cli.run import launch, run
 from kitlib.cli.volume import volume
 from kitlib.clusters import machine, plugins
@@ -167,9 +170,15 @@ def _add_switch(verb: str, method: str, description: str) -> None:
         click.echo(getattr(clusters.connect(cluster), method)(name))
 
 
-_add_switch(
-    "stop", "stop_node", "Switch the node NAME off: its processes are killed at once, as in a power failure."
-)
+@node.command("stop")
+@click.argument("name")
+@click.option("--graceful", is_flag=True, help="End its pods first, within their grace periods.")
+@CLUSTER
+def stop_node(name: str, graceful: bool, cluster: str) -> None:
+    """Switch the node NAME off: its processes are killed at once, as in a power failure."""
+    click.echo(clusters.connect(cluster).stop_node(name, graceful=graceful))
+
+
 _add_switch("start", "start_node", "Switch the node NAME on again.")
 _add_switch(
     "isolate", "isolate", "Isolate the node NAME from the network: its pods run on, and nobody reaches them."
@@ -185,6 +194,8 @@ def simulate(count: int, cluster: str) -> None:
     clusters.connect(cluster).simulate_nodes(count)
 
 
+main.add_command(course)
+main.add_command(quickstart)
 main.add_command(launch)
 main.add_command(run)
 main.add_command(volume)
@@ -208,9 +219,10 @@ def bundle() -> None:
 @bundle.command("create")
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--without-wheels", is_flag=True, help="Leave the Python packages out: a small file.")
-def create_bundle(file: str, without_wheels: bool) -> None:
+@click.option("--image", "images", multiple=True, help="A container image to take along; may be repeated.")
+def create_bundle(file: str, without_wheels: bool, images: tuple[str, ...]) -> None:
     """Create FILE from what this machine has, and from the Python packages that it fetches."""
-    made = machine.create_bundle(file, wheels=not without_wheels)
+    made = machine.create_bundle(file, wheels=not without_wheels, images=images)
     click.echo(f"{made['file']}: {made['bytes'] / 1e6:,.0f} MB, {', '.join(made['holds'])}")
 
 
@@ -226,9 +238,64 @@ def use_bundle(file: str) -> None:
 @click.option("--wide", is_flag=True, help="Show also what each stand-in cannot do.")
 @click.pass_context
 def images(context: click.Context, wide: bool) -> None:
-    """Show what stands in for container images on local nodes."""
+    """Show the images that local nodes run from, and what stands in for others."""
     if context.invoked_subcommand is None:
         click.echo(machine.images(wide=wide))
+        pulled = machine.pulled_images()
+        if pulled.rows:
+            click.echo(f"\n{pulled}")
+
+
+@images.command("list")
+def list_images() -> None:
+    """Show the images that were pulled or loaded."""
+    click.echo(machine.pulled_images())
+
+
+@images.command("pull")
+@click.argument("references", nargs=-1, required=True)
+@click.option("--platform", help="Such as linux/arm64, in place of this machine's.")
+def pull_images(references: tuple[str, ...], platform: str | None) -> None:
+    """Pull REFERENCES, with your own Docker credentials."""
+    for reference in references:
+        found = machine.pull_image(reference, platform=platform)
+        click.echo(f"{', '.join(found['names'] or found['digests'])} is {found['id']}")
+
+
+@images.command("load")
+@click.argument("file", type=click.Path(exists=True))
+def load_images(file: str) -> None:
+    """Load the images in FILE: of docker save, or an OCI layout."""
+    for found in machine.load_images(file):
+        click.echo(f"{', '.join(found['names']) or 'an image without a name'} is {found['id']}")
+
+
+@images.command("save")
+@click.argument("references", nargs=-1, required=True)
+@click.option("--output", "-o", required=True, type=click.Path(dir_okay=False), help="The archive.")
+def save_images(references: tuple[str, ...], output: str) -> None:
+    """Write REFERENCES to one archive, which Docker and Podman load as well."""
+    click.echo(f"{output}: {machine.save_images(*references, file=output) / 1e6:,.1f} MB")
+
+
+@images.command("remove")
+@click.argument("references", nargs=-1, required=True)
+def remove_images(references: tuple[str, ...]) -> None:
+    """Remove REFERENCES: names, or ids."""
+    _echo_removed(machine.remove_images(*references))
+
+
+@images.command("prune")
+@click.option("--all", "everything", is_flag=True, help="Also the images that no container uses.")
+def prune_images(everything: bool) -> None:
+    """Remove the layers and half downloads that no image needs."""
+    _echo_removed(machine.prune_images(all=everything))
+
+
+def _echo_removed(found: dict[str, Any]) -> None:
+    for name in found["untagged"]:
+        click.echo(f"{name} is removed")
+    click.echo(f"{len(found['images'])} images removed, {found['freed'] / 1e6:,.1f} MB freed")
 
 
 @images.command("get")

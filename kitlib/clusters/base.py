@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kitlib import config
 from kitlib.clusters import nodes, trainer_image
@@ -33,10 +33,20 @@ from kitlib.runs.run import Run
 from kitlib.runs.status import find_main, runs_table
 from kitlib.storage import Volume, pvc
 
+if TYPE_CHECKING:
+    from kitlib.widgets.cluster_view import ClusterWatch
+    from kitlib.widgets.placement import PlacementWatch
+
 MOST_NODES, MOST_SIMULATED = 100, 5000
 
 
-NODE_EVENTS = {"stop": "Stopped", "start": "Started", "isolate": "Isolated", "reconnect": "Reconnected"}
+NODE_EVENTS = {
+    "stop": "Stopped",
+    "shutdown": "Stopped",
+    "start": "Started",
+    "isolate": "Isolated",
+    "reconnect": "Reconnected",
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class Shape:
     cpus: float | None = None
     memory: str | None = None
     gpus: int | None = None
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_count(self.nodes, what="nodes", least=1, most=MOST_NODES)
@@ -75,7 +85,7 @@ class Shape:
             )
 
 
-class Cluster(AbstractContextManager, ABC):
+class Cluster(AbstractContextManager["Cluster"], ABC):
     """A Kubernetes cluster; as a context manager it is deleted at the end.
 
     This is all that the kit knows of a provider. The contract:
@@ -143,6 +153,10 @@ class Cluster(AbstractContextManager, ABC):
         """The provider's container registry for the cluster's images, if it has one."""
         return None
 
+    def load_images(self, archive: Path) -> bool:
+        """Give the nodes the images of an archive of ``docker save``; False if only a registry can."""
+        return False
+
     def built_in(self, operator: str) -> str:
         """Describe how the provider's clusters already have an operator; empty if they do not."""
         return ""
@@ -196,7 +210,7 @@ class Cluster(AbstractContextManager, ABC):
         """Undo `grant_pod_access`; idempotent."""
 
     def _switch(self, verb: str, node: str) -> None:
-        """Stop, start, isolate or reconnect a node."""
+        """Stop, shut down, start, isolate or reconnect a node."""
         raise self._not_ours(verb, f'node "{node}"')
 
     def _simulate(self, count: int) -> None:
@@ -236,7 +250,7 @@ class Cluster(AbstractContextManager, ABC):
         """
         return nodes.usage(self.kube, of)
 
-    def watch(self, *, minutes: float = 60):
+    def watch(self, *, minutes: float = 60) -> "ClusterWatch":
         """Show CPU, memory and GPUs of every node over time, and the pods, live.
 
         It polls in the background until it is stopped, its view is closed, the minutes are over or the
@@ -257,7 +271,7 @@ class Cluster(AbstractContextManager, ABC):
 
         return ClusterWatch(self.kube, minutes=minutes).start()
 
-    def watch_placement(self, *, minutes: float = 60):
+    def watch_placement(self, *, minutes: float = 60) -> "PlacementWatch":
         """Record pod placement from now on: nodes × time, pending pods, and the runs' losses.
 
         Args:
@@ -333,7 +347,12 @@ class Cluster(AbstractContextManager, ABC):
     # Acting
 
     def create_volume(
-        self, name: str, *, size: str = "5Gi", storage_class: str | None = None, source: Mapping | None = None
+        self,
+        name: str,
+        *,
+        size: str = "5Gi",
+        storage_class: str | None = None,
+        source: Mapping[str, Any] | None = None,
     ) -> Volume:
         """Create a volume that pods on all nodes can write to, or return the one of this name.
 
@@ -425,11 +444,15 @@ class Cluster(AbstractContextManager, ABC):
             )
         return self
 
-    def stop_node(self, node: str) -> Table:
+    def stop_node(self, node: str, *, graceful: bool = False) -> Table:
         """Switch a node off: its processes are killed at once, as in a power failure. Return the nodes.
 
         Kubernetes notices after about 16 seconds without a heartbeat, and evicts its pods when their
         toleration of ``node.kubernetes.io/unreachable`` has passed: 300 seconds by default.
+
+        Args:
+            graceful: Shut it down: its pods end within their grace period, at most 30 seconds, those of
+                critical priority last, and are Failed with the reason ``Terminated``.
 
         Raises:
             BadInput: The provider's nodes cannot be switched off.
@@ -438,7 +461,7 @@ class Cluster(AbstractContextManager, ABC):
         Example:
             >>> cluster.stop_node("node-3")
         """
-        return self._switched("stop", node)
+        return self._switched("shutdown" if graceful else "stop", node)
 
     def start_node(self, node: str) -> Table:
         """Switch a node on again: it removes pods that were deleted meanwhile, and restarts the others."""
@@ -496,5 +519,5 @@ class Cluster(AbstractContextManager, ABC):
             return f'namespace "{self.kube.namespace}"'
         return f"{sum(each['status'] == 'Ready' for each in every)} of {len(every)} nodes Ready"
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.delete()

@@ -83,6 +83,7 @@ def forward_port(kubectl: Sequence[str], target: str, port: int, *, kubeconfig: 
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
+        assert process.stdout and process.stderr, "they are pipes"
         try:
             line = process.stdout.readline()  # Forwarding from 127.0.0.1:40123 -> 5000
             if not line:

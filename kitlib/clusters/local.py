@@ -2,9 +2,10 @@
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from kitlib.clusters.base import Cluster, Shape
-from kitlib.clusters.machine import ask, get_images
+from kitlib.clusters.machine import ask, get_images, load_images
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table
 from kitlib.errors import (
@@ -19,13 +20,14 @@ from kitlib.errors import (
 from kitlib.k8s import names
 
 LONGEST_NAME = 40
-MODES = ("auto", "namespaces", "plain")
+CHOICES = {"mode": ("auto", "namespaces", "plain"), "images": ("auto", "pull", "stand-in")}
 OPTIONS = {
     "port": "of the API on 127.0.0.1; by default a free one",
     "labels": "a dict of labels for every node",
     "simulated_nodes": "how many nodes to add whose pods only report that they run",
     "warm": "False starts every container's Python afresh",
     "mode": "namespaces or plain; by default as well as the machine allows",
+    "images": "pull or stand-in, for containers' images; by default the kit's own alone have a stand-in",
 }
 BUILT_IN = {
     "metrics-server": "every local cluster runs it beside its API server",
@@ -43,13 +45,13 @@ class LocalCluster(Cluster):
 
     provider = "local"
 
-    def __init__(self, name: str, status: dict | None = None) -> None:
+    def __init__(self, name: str, status: dict[str, Any] | None = None) -> None:
         super().__init__(name)
         if status is not None:
             self.status = status
 
     @cached_property
-    def status(self) -> dict:
+    def status(self) -> dict[str, Any]:
         """State, version and files of the cluster."""
         return ask("status", self.name)
 
@@ -181,6 +183,13 @@ class LocalCluster(Cluster):
             ask("simulate", self.name, str(count))
             line.done(f"{count} simulated nodes")
 
+    def load_images(self, archive: Path) -> bool:
+        """Put the images of an archive into this machine's store, from which its clusters run."""
+        if self._known("mode") == "plain":
+            return False
+        load_images(str(archive))
+        return True
+
     def built_in(self, operator: str) -> str:
         return BUILT_IN.get(operator, "")
 
@@ -202,13 +211,13 @@ class LocalCluster(Cluster):
             return not_found(self.name)
         return broken(self.name, now)
 
-    def _known(self, what: str):
+    def _known(self, what: str) -> Any:
         if what not in self.status:
             raise not_found(self.name) if self.status["state"] == "absent" else broken(self.name, self.status)
         return self.status[what]
 
 
-def broken(name: str, status: dict) -> ClusterBroken:
+def broken(name: str, status: dict[str, Any]) -> ClusterBroken:
     """Build the error for a cluster that cannot be used."""
     if status["state"] == "stopped":
         fix = f'kit.connect("{name}", start=True), or in a terminal: kit cluster start {name}'
@@ -241,7 +250,7 @@ def _arguments(shape: Shape) -> list[str]:
         "memory": shape.memory,
         "gpus": shape.gpus,
         "port": _port(shape.options.get("port")),
-        "mode": _mode(shape.options.get("mode")),
+        **{name: _chosen(name, shape.options.get(name)) for name in CHOICES},
     }
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     labels = shape.options.get("labels") or {}
@@ -251,17 +260,20 @@ def _arguments(shape: Shape) -> list[str]:
     return words + (["--no-warm"] if shape.options.get("warm") is False else [])
 
 
-def _mode(mode: object) -> str | None:
-    if mode not in (None, *MODES):
+def _chosen(name: str, value: object) -> str | None:
+    if value not in (None, *CHOICES[name]):
         raise BadInput(
-            f"a mode is one of {', '.join(MODES)}", about=f"mode={mode!r}", fix="leave it out, or correct it"
+            f"{name} is one of {', '.join(CHOICES[name])}",
+            about=f"{name}={value!r}",
+            fix="leave it out, or correct it",
         )
-    return mode
+    return value
 
 
 def _port(port: object) -> int | None:
-    usable = isinstance(port, int) and not isinstance(port, bool) and 0 < port < 65536
-    if port is not None and not usable:
+    if port is None:
+        return None
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
         raise BadInput(
             "a port is a whole number from 1 to 65535",
             about=f"port={port!r}",

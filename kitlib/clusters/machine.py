@@ -10,8 +10,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from kitlib.config import ROOT
 from kitlib.display.progress import progress
@@ -23,7 +24,7 @@ STOP_SECONDS = 90  # the program ends what it has begun, and kills what does not
 LITTLE_DISK, LITTLE_MEMORY = 2 * 2**30, 3 * 2**30
 
 
-def ask(*arguments: str, report: Callable[[str], None] = lambda text: None):
+def ask(*arguments: str, report: Callable[[str], None] = lambda text: None) -> Any:
     """Run one verb of ``python -m localkube`` and return its result.
 
     Args:
@@ -43,8 +44,9 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None):
         cwd=ROOT,
         start_new_session=True,  # a Ctrl-C comes to us alone, and is passed on below
     ) as process:
+        assert process.stdout and process.stderr, "they are pipes"
         try:
-            answer = {}
+            answer: dict[str, Any] = {}
             for line in process.stdout:
                 answer = _message(line)
                 if "progress" in answer:
@@ -66,7 +68,7 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None):
     return answer["result"]
 
 
-def _interrupt(process: subprocess.Popen) -> None:
+def _interrupt(process: subprocess.Popen[str]) -> None:
     """Send SIGINT to the program and its children, and give it time to clean up."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGINT)
@@ -76,7 +78,7 @@ def _interrupt(process: subprocess.Popen) -> None:
         process.kill()
 
 
-def _message(line: str) -> dict:
+def _message(line: str) -> dict[str, Any]:
     try:
         message = json.loads(line)
     except json.JSONDecodeError:
@@ -118,7 +120,7 @@ def doctor() -> Table:
     return Table(("what", "found", "note"), rows)
 
 
-def _namespaces(found: dict) -> tuple[str, str, str]:
+def _namespaces(found: dict[str, Any]) -> tuple[str, str, str]:
     if found["allowed"]:
         return (
             "namespaces",
@@ -128,7 +130,7 @@ def _namespaces(found: dict) -> tuple[str, str, str]:
     return "namespaces", f"refused: {found['reason']}", found["fix"]
 
 
-def _pod_users(found: dict) -> tuple[str, str, str]:
+def _pod_users(found: dict[str, Any]) -> tuple[str, str, str]:
     if found["size"] == 1:
         return "pods' users", "yours", "root of a container is you, without privileges"
     if not found["idmap"]:
@@ -165,6 +167,89 @@ def images(*, wide: bool = False) -> Table:
     return Table(tuple(column.replace("_", " ") for column in columns), rows)
 
 
+def pulled_images() -> Table:
+    """List the images in the store, which local nodes run from: pulled ones and loaded ones."""
+    rows = [
+        (
+            ", ".join(each["names"] or each["digests"]) or "no name",
+            each["id"].removeprefix("sha256:")[:12],
+            f"{each['os']}/{each['architecture']}",
+            format_bytes(each["size"]),
+            str(each["users"] or "-"),
+        )
+        for each in ask("image-store", "list")
+    ]
+    return Table(("image", "id", "platform", "download", "containers"), rows)
+
+
+def pull_image(reference: str, *, platform: str | None = None) -> dict[str, Any]:
+    """Pull an image into this machine's store, with your own Docker credentials.
+
+    Local nodes pull what they need by themselves; this does it before, or brings a tag up to date.
+
+    Args:
+        reference: Its name, such as ``nginx:1.27``.
+        platform: Such as ``linux/arm64``; by default this machine's.
+
+    Returns:
+        Its record, and ``new``: whether anything was fetched.
+
+    Raises:
+        ProviderFailed: It cannot be pulled; the error says why.
+    """
+    with progress(reference) as line:
+        options = ["--platform", platform] if platform else []
+        found = ask("image-store", "pull", reference, *options, report=_without_title(reference, line.update))
+        line.done(f"pulled, {format_bytes(found['size'])}" if found["new"] else "unchanged")
+    return found
+
+
+def load_images(file: str) -> list[dict[str, Any]]:
+    """Load the images of an archive that ``docker save`` or `save_images` wrote, or of an OCI layout.
+
+    Returns:
+        Their records.
+
+    Raises:
+        ProviderFailed: It has no image for this machine, or is cut.
+    """
+    with progress("images") as line:
+        found = ask("image-store", "load", str(Path(file).absolute()), report=line.update)
+        line.done(f"{len(found)} loaded")
+    return found
+
+
+def save_images(*references: str, file: str) -> int:
+    """Write images of the store to an archive that Docker and Podman load as well; return its bytes.
+
+    Raises:
+        ProviderFailed: One is not in the store, or the disk is full.
+    """
+    with progress("images") as line:
+        line.update(f"writing {file}")
+        size = ask("image-store", "save", *references, "--output", str(Path(file).absolute()))
+        line.done(format_bytes(size))
+    return size
+
+
+def remove_images(*references: str) -> dict[str, Any]:
+    """Remove images from the store; return what was ``untagged``, the ``images``, and bytes ``freed``.
+
+    Raises:
+        ProviderFailed: One is not there, or containers run from it.
+    """
+    return ask("image-store", "remove", *references)
+
+
+def prune_images(*, all: bool = False) -> dict[str, Any]:
+    """Remove what no image needs, and with ``all`` the images that no container uses; as `remove_images`."""
+    return ask("image-store", "prune", *(["--all"] if all else []))
+
+
+def _without_title(title: str, update: Callable[[str], None]) -> Callable[[str], None]:
+    return lambda text: update(text.removeprefix(f"{title}: "))
+
+
 def get_images(*names: str) -> list[dict[str, str]]:
     """Obtain the programs that images run on this machine's nodes, such as ``training-operator``.
 
@@ -188,12 +273,13 @@ def manifests_here(program: str) -> Path | None:
     return None
 
 
-def create_bundle(file: str, *, wheels: bool = True) -> dict:
+def create_bundle(file: str, *, wheels: bool = True, images: Sequence[str] = ()) -> dict[str, Any]:
     """Put all that is fetched or built for local clusters into one file.
 
     Args:
         file: Where.
         wheels: With the Python packages of the course, about 3 GB.
+        images: Container images that come along; those that are not in the store are pulled.
 
     Returns:
         The ``file``, its ``bytes``, and what it ``holds``.
@@ -207,13 +293,14 @@ def create_bundle(file: str, *, wheels: bool = True) -> dict:
             "create",
             str(Path(file).absolute()),
             *([] if wheels else ["--without-wheels"]),
+            *(f"--image={each}" for each in images),
             report=line.update,
         )
         line.done(f"{made['bytes'] / 1e6:,.0f} MB")
     return made
 
 
-def use_bundle(file: str) -> dict:
+def use_bundle(file: str) -> dict[str, Any]:
     """Unpack a bundle, so that this machine makes clusters without a network.
 
     Raises:
@@ -244,7 +331,7 @@ def clear_cache(what: str | None = None) -> Table:
     )
 
 
-def _cache_table(entries: list[dict], *, empty: str) -> Table:
+def _cache_table(entries: list[dict[str, Any]], *, empty: str) -> Table:
     rows = [
         (each["what"], format_bytes(each["size"]), each["used"] or "nobody", each["path"]) for each in entries
     ]

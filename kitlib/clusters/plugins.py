@@ -7,6 +7,7 @@ Each entry is an import string, ``package.module:attribute``; an attribute of ""
 
 import importlib
 import importlib.util
+from typing import Any
 
 from kitlib.errors import ProviderFailed
 
@@ -41,7 +42,7 @@ PRICE = "clouds.price_table:describe_price"
 ON_CONNECT = ("workshop.progress_reporter:follow",)
 
 
-def load(name: str):
+def load(name: str) -> Any:
     """Import what an import string names.
 
     Raises:

@@ -1,8 +1,8 @@
 """Building a container image and pushing it to a registry: with Docker or Podman where there is one, or else
 by the builder of the cloud that a cluster is in.
 
-For clouds alone: local nodes pull no images, `docs/images.md` says what stands in for them. The kit logs in
-to a cluster's own registry; for any other that is left to ``docker login`` and its helpers, so that no
+A local cluster needs no registry: what was built goes into the store that its nodes run from. The kit logs in
+to a cloud cluster's own registry; for any other that is left to ``docker login`` and its helpers, so that no
 password passes through here.
 """
 
@@ -35,6 +35,7 @@ class ContainerImage:
         build_seconds: Time to build; next to nothing when all layers were cached.
         push_seconds: Time to push.
         digest: Of its content in the registry, ``sha256:…``; empty if it was not pushed.
+        loaded: The nodes of the cluster have it, without a registry.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ContainerImage:
     build_seconds: float
     push_seconds: float = 0.0
     digest: str = ""
+    loaded: bool = False
 
     @property
     def reference(self) -> str:
@@ -51,7 +53,8 @@ class ContainerImage:
 
     def __repr__(self) -> str:
         layers = f"in {self.layers} layer{'s' * (self.layers != 1)}" if self.layers else "compressed"
-        return f"{self.name}: {format_bytes(self.bytes)} {layers}, {self.digest or 'not pushed'}"
+        where = self.digest or ("loaded" if self.loaded else "not pushed")
+        return f"{self.name}: {format_bytes(self.bytes)} {layers}, {where}"
 
 
 def build_image(
@@ -75,6 +78,7 @@ def build_image(
         registry: Host and path, such as ``us-central1-docker.pkg.dev/PROJECT/REPOSITORY``.
         cluster: For whose pods it is. Without ``registry``, the registry is that of the cloud it is in: the
             repository is made here, and deleted with the cluster; without an engine here, the cloud builds.
+            Nodes of a local cluster have the image at once, without a registry.
         arguments: Values of the Dockerfile's ``ARG``.
 
     Raises:
@@ -102,6 +106,8 @@ def build_image(
     else:
         full = "/".join(filter(None, (registry.rstrip("/"), f"{name}:{tag or context.tag}")))
         image = _here(full, context, push=bool(registry))
+        if cluster is not None and not registry:
+            image = replace(image, loaded=_load(cluster, image))
     if cluster is not None and name == TRAINER and (home is not None or registry):
         remember(cluster.kube, image.reference)
     return image
@@ -109,13 +115,30 @@ def build_image(
 
 def _here(full: str, context: BuildContext, *, push: bool) -> ContainerImage:
     """Build an image with this machine's engine, and push it or not."""
-    engine = engines.find()
-    if engine is None:
-        fix = "start Docker or Podman here, or have the cloud of a cluster build it: cluster=…"
-        raise NoContainerEngine(engine_missing(), about=f"image {full}", fix=fix)
+    engine = _engine(full)
     built = engine.build(full, context)
     pushed, digest = engine.push(full) if push else (0.0, "")
     return _described(engine, full, built, pushed, digest)
+
+
+def _engine(image: str) -> engines.Engine:
+    """Find this machine's engine.
+
+    Raises:
+        NoContainerEngine: There is none, or it does not answer.
+    """
+    if (found := engines.find()) is None:
+        fix = "start Docker or Podman here, or have the cloud of a cluster build it: cluster=…"
+        raise NoContainerEngine(engine_missing(), about=f"image {image}", fix=fix)
+    return found
+
+
+def _load(cluster: Cluster, image: ContainerImage) -> bool:
+    """Give an image to a cluster that takes archives; False if it takes none."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-image-") as aside:
+        archive = Path(aside, "image.tar")
+        _engine(image.name).save(image.name, archive)
+        return cluster.load_images(archive)
 
 
 def _at_a_cloud(name: str, tag: str, context: BuildContext, home: Registry) -> ContainerImage:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kitlib.clusters.image_registry import Login
 from kitlib.container_images.build_context import BuildContext
@@ -73,14 +74,24 @@ class Engine:
         repository = image.rpartition(":")[0]
         return took, next((value for name, _, value in pairs if name == repository), "")
 
-    def inspect(self, image: str) -> dict:
+    def save(self, image: str, archive: Path) -> float:
+        """Write an image to an archive; return the seconds that it took.
+
+        Raises:
+            CommandFailed: The error has the engine's words.
+        """
+        return self._run(image, "saved", "save", f"--output={archive}", image)
+
+    def inspect(self, image: str) -> dict[str, Any]:
         """Inspect an image that the engine has."""
         shown = self._output("image", "inspect", image)
         (found,) = json.loads(shown)
         return found
 
     @contextmanager
-    def _logged_in(self, folder: str, login: Login | None) -> Iterator[tuple[list[str], list[str], dict]]:
+    def _logged_in(
+        self, folder: str, login: Login | None
+    ) -> Iterator[tuple[list[str], list[str], dict[str, Any]]]:
         """Yield the options before and after the command, and the environment, for an authorised push."""
         if login is None:
             yield [], [], {}
@@ -101,7 +112,7 @@ class Engine:
         done = subprocess.run([self.program, *words], capture_output=True, text=True, check=True)
         return done.stdout
 
-    def _run(self, image: str, done: str, *words: str, environment: dict | None = None) -> float:
+    def _run(self, image: str, done: str, *words: str, environment: dict[str, Any] | None = None) -> float:
         """Run a command, showing its last line; return its seconds."""
         began, lines = time.monotonic(), []
         with (
@@ -116,6 +127,7 @@ class Engine:
                 env=os.environ | (environment or {}),
             ) as process,
         ):
+            assert process.stdout is not None, "it is a pipe"
             for each in process.stdout:
                 if each.strip():
                     lines.append(each.rstrip())

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kitlib import config
 from kitlib.datasets import image_folder
@@ -148,7 +148,7 @@ class DatasetJob(Job):
                 fix=f"one of {', '.join(WITH_RECORDS)}",
             )
         self.dataset, self.synthetic, self.limit, self.records = dataset, synthetic, limit, records
-        self.root = f"{MOUNT}/{inside(folder, what='folder')}".rstrip("/")
+        self.root: str = f"{MOUNT}/{inside(folder, what='folder')}".rstrip("/")
         self.environment = network_variables(os.environ)
         self.claims = (volume if isinstance(volume, str) else volume.name,)
         name = names.unique(f"prepare-{dataset}") if name is None else name
@@ -239,10 +239,11 @@ def prepare_dataset(
 def _existing(job: DatasetJob, volume: Volume) -> Dataset | None:
     """Find a dataset that is complete and fits what a job would prepare."""
     for place, there in _places(volume, job.dataset, records=job.records):
-        complete = there is not None and ("records" in there or not job.records)
+        if there is None or (job.records and "records" not in there):
+            continue
         # How many are drawn, the instructor has decided for all.
-        enough = job.limit if place is volume else (there or {}).get("limit")
-        if complete and _suits(there, job.synthetic, enough):
+        enough = job.limit if place is volume else there.get("limit")
+        if _suits(there, job.synthetic, enough):
             return _dataset(place, there)
     return None
 
@@ -279,7 +280,7 @@ def upload_image_folder(path: str | Path, *, volume: Volume, name: str | None = 
     return _dataset(volume, said)
 
 
-def _places(volume: Volume, name: str, *, records: bool) -> Iterator[tuple[Volume, dict | None]]:
+def _places(volume: Volume, name: str, *, records: bool) -> Iterator[tuple[Volume, dict[str, Any] | None]]:
     """List the volumes that may have a dataset, with its description: in a workshop, the shared one first.
 
     Jobs that read records write a model beside them, so they use a volume of their own.
@@ -291,7 +292,7 @@ def _places(volume: Volume, name: str, *, records: bool) -> Iterator[tuple[Volum
     yield volume, description_of(volume, name)
 
 
-def description_of(volume: Volume, name: str) -> dict | None:
+def description_of(volume: Volume, name: str) -> dict[str, Any] | None:
     """Read the description of a dataset on a volume; None where it is missing or incomplete."""
     try:
         return json.loads(volume.read(f"{name}/dataset.json"))
@@ -299,16 +300,16 @@ def description_of(volume: Volume, name: str) -> dict | None:
         return None
 
 
-def _suits(there: Mapping, synthetic: bool | None, limit: int | None) -> bool:
+def _suits(there: Mapping[str, Any], synthetic: bool | None, limit: int | None) -> bool:
     if not there["synthetic"]:
         return not synthetic or there["name"] == "digits"
     enough = there.get("limit") is None or (limit is not None and there["limit"] >= limit)
     return synthetic is not False and enough
 
 
-def _follow(run: Run, line: Progress, timeout: float) -> dict:
+def _follow(run: Run, line: Progress, timeout: float) -> dict[str, Any]:
     """Show the Job's progress until it has ended, and return its description of the dataset."""
-    fields: Mapping = {}
+    fields: Mapping[str, Any] = {}
     stream = LogStream(run.objects, run.log_cache, rank=0, timeout=timeout, part_of=line)
     for each in events.parse(stream):
         fields = each.fields
@@ -322,14 +323,14 @@ def _follow(run: Run, line: Progress, timeout: float) -> dict:
     return _last(run)
 
 
-def _last(run: Run) -> dict:
+def _last(run: Run) -> dict[str, Any]:
     ends = run.metrics("end")
     if not len(ends):
         raise _failed(run, "its log has been lost")
     return ends.iloc[-1].to_dict()
 
 
-def _words(event: str, fields: Mapping) -> str:
+def _words(event: str, fields: Mapping[str, Any]) -> str:
     if event == "source":
         return f"{'reached' if fields['reached'] else 'not reached:'} {fields['url']} {fields.get('why', '')}"
     if event == "synthetic":
@@ -351,7 +352,7 @@ def _failed(run: Run, message: str) -> DatasetFailed:
     return DatasetFailed(message, about=f'run "{run.name}" in cluster "{run.kube.cluster}"', fix=fix)
 
 
-def _dataset(volume: Volume, said: Mapping) -> Dataset:
+def _dataset(volume: Volume, said: Mapping[str, Any]) -> Dataset:
     return Dataset(
         name=said["name"],
         volume=volume,

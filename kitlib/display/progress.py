@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from html import escape
+from typing import Self
 
 from kitlib.display.tables import printable
 
@@ -21,7 +22,7 @@ _COUNT = re.compile(r"(?<![\d.,])(\d[\d,]*(?:\.\d+)?) of (?:about )?(\d[\d,]*(?:
 _elsewhere: ContextVar[bool] = ContextVar("shown_elsewhere", default=False)
 
 
-class Progress(AbstractContextManager):
+class Progress(AbstractContextManager["Progress"]):
     """A line of text about what happens now; used as a context manager.
 
     Example:
@@ -33,7 +34,7 @@ class Progress(AbstractContextManager):
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self.began = time.monotonic()
+        self.began: float = time.monotonic()
         self.last = ""
 
     def update(self, text: str) -> None:
@@ -57,7 +58,7 @@ class Progress(AbstractContextManager):
     def finish(self, text: str) -> None:
         log.info("%s: %s", self.title, text)
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         return None
 
 
@@ -75,7 +76,7 @@ class TerminalProgress(Progress):
         self.plain = lambda text: escape(printable(text))  # a pod may have written it
         self.status = self.console.status(self.plain(title))
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self.status.start()
         return self
 
@@ -91,7 +92,7 @@ class TerminalProgress(Progress):
         self.status.stop()
         self.console.print(f"[bold]{self.plain(self.title)}[/]: {self.plain(text)}")
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.status.stop()
 
 
@@ -122,7 +123,10 @@ class PartialProgress(Progress):
 
     def __init__(self, whole: Progress) -> None:
         super().__init__(whole.title)
-        self.show = whole.update
+        self.whole = whole
+
+    def show(self, text: str) -> None:
+        self.whole.update(text)
 
     def finish(self, text: str) -> None:
         return None

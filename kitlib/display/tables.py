@@ -5,6 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    import pandas
 
 _ANSI = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]*[0-~])"
@@ -47,13 +51,13 @@ class Table:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[dict[str, object]]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
 
-    def __getitem__(self, index: int) -> dict[str, object]:
+    def __getitem__(self, index: int) -> dict[str, Any]:
         return dict(zip(self.columns, self.rows[index], strict=True))
 
-    def frame(self):
+    def frame(self) -> "pandas.DataFrame":
         """Convert it into a pandas DataFrame."""
         import pandas  # half a second, and seldom needed
 
@@ -116,6 +120,14 @@ def age(since: str | None, now: datetime | None = None) -> str:
         if seconds < limit:
             return f"{seconds // size}{unit}"
     return f"{seconds // 86400}d"
+
+
+@overload
+def parse_time(text: None) -> None: ...
+
+
+@overload
+def parse_time(text: str) -> datetime: ...
 
 
 def parse_time(text: str | None) -> datetime | None:

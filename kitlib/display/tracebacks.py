@@ -42,7 +42,7 @@ class Traceback:
 
     time: str
     text: str
-    rank: int | None = None
+    rank: int | str | None = None
     thread: bool = False
 
     @property
@@ -63,7 +63,7 @@ def find(lines: Iterable[Line]) -> list[Traceback]:
     return [each for each in found if not any(noise in each.error for noise in _NOISE)]
 
 
-def first(logs: Mapping[int, Iterable[Line]]) -> Traceback | None:
+def first(logs: Mapping[int | str, Iterable[Line]]) -> Traceback | None:
     """Find the traceback that was written first, of the pods with these node ranks.
 
     One that ended a thread alone, such as that which renews a lease at an etcd, explains a failure only where

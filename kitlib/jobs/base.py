@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from kitlib import config
 from kitlib.clusters import Cluster
@@ -44,9 +44,9 @@ class Job(ABC):
 
     name: str
     settings: config.Settings
-    patches: tuple[Mapping, ...] = ()
-    additions: Mapping = MappingProxyType({})
-    annotations: Mapping = MappingProxyType({})
+    patches: tuple[Mapping[str, Any], ...] = ()
+    additions: Mapping[str, Any] = MappingProxyType({})
+    annotations: Mapping[str, Any] = MappingProxyType({})
     claims: tuple[str, ...] = ()
     priorities: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Job(ABC):
             raise BadInput(what, about=str(path), fix="give a path that you can write") from error
         return Path(path)
 
-    def patch(self, overrides: Mapping) -> "Job":
+    def patch(self, overrides: Mapping[str, Any]) -> "Job":
         """Copy the job with ``overrides`` merged into its main object; for all that is no argument.
 
         Dicts merge, None removes, lists whose members have a name merge by it.
@@ -111,7 +111,7 @@ class Job(ABC):
         other.patches = (*self.patches, copy.deepcopy(dict(overrides)))
         return other
 
-    def on(self, cluster: Cluster) -> "Job":
+    def on(self, cluster: Cluster) -> Self:
         """Copy the job as `launch` sends it to a cluster: with its image and what its nodes have and require.
 
         Raises:
@@ -170,11 +170,11 @@ class TrainingJob(Job):
 
     def __init__(
         self,
-        trainer: str | Path | Callable,
+        trainer: str | Path | Callable[..., object],
         *,
         nodes: int = 4,
         processes_per_node: int | None = None,
-        args: Mapping | Sequence = (),
+        args: Mapping[str, Any] | Sequence[object] = (),
         files: Sequence[str | Path] = (),
         workspace: object = None,
         volumes: Mapping[str, object] | None = None,
@@ -190,19 +190,21 @@ class TrainingJob(Job):
     ) -> None:
         self.file = None if manifest is None else config.find(manifest)
         self._read_trainer(trainer, args, files, source_secret)
-        self.nodes = check_count(nodes, what="nodes", least=1, most=MAX_NODES)
+        self.nodes: int = check_count(nodes, what="nodes", least=1, most=MAX_NODES)
         self.volumes = _claims(volumes or {})
         source = (self.remote.claim,) if self.remote and self.remote.claim else ()
-        self.workspace = None if workspace is None else _claims({"/w": workspace})["/w"]
+        self.workspace: str | None = None if workspace is None else _claims({"/w": workspace})["/w"]
         own = (self.workspace,) if self.workspace else ()
         self.claims = tuple(dict.fromkeys([*self.volumes.values(), *own, *source]))
-        self.cpu = check_quantity(cpu, what="cpu", example="0.5")
-        self.memory = check_quantity(memory, what="memory", example='"2Gi"')
-        self.gpus = None if gpus is None else check_count(gpus, what="gpus", least=0, most=MAX_GPUS)
+        self.cpu: str | None = check_quantity(cpu, what="cpu", example="0.5")
+        self.memory: str | None = check_quantity(memory, what="memory", example='"2Gi"')
+        self.gpus: int | None = (
+            None if gpus is None else check_count(gpus, what="gpus", least=0, most=MAX_GPUS)
+        )
         if priority is not None:
             self.priorities = (names.validate_name(priority, kind="priority class"),)
         processes = max(1, self.gpus or 0) if processes_per_node is None else processes_per_node
-        self.processes_per_node = check_count(
+        self.processes_per_node: int = check_count(
             processes, what="processes_per_node", least=1, most=MAX_PROCESSES
         )
         name = names.unique(self.trainer.stem) if name is None else name
@@ -212,25 +214,30 @@ class TrainingJob(Job):
                 fix = 'image="registry.example/mine:1", or leave it out'
                 raise BadInput(f"{word} is a name", about=f"{word}={value!r}", fix=fix)
         given = config.read()
-        own = {"image": image or given.image, "pull_secret": pull_secret or given.pull_secret}
-        self.settings = dataclasses.replace(given, **own)
+        self.settings = dataclasses.replace(
+            given, image=image or given.image, pull_secret=pull_secret or given.pull_secret
+        )
         needed = (self.remote.secret if self.remote else None, self.settings.pull_secret)
         self.secrets = tuple(filter(None, needed))
         self.labels = names.labels(run=self.name, workshop=given.workshop, lifetime=given.lifetime)
 
     def _read_trainer(
-        self, trainer: object, args: Mapping | Sequence, files: Sequence[str | Path], secret: str | None
+        self,
+        trainer: str | Path | Callable[..., object],
+        args: Mapping[str, Any] | Sequence[object],
+        files: Sequence[str | Path],
+        secret: str | None,
     ) -> None:
         """Read the program, or a function as one: its sources, its arguments, or where pods fetch it."""
         self.function = trainer if callable(trainer) else None
-        self.remote = None if self.function else remote(trainer, secret)
+        self.remote = None if callable(trainer) else remote(trainer, secret)
         self.files = tuple(files)
         if self.files and (self.function or self.remote):
             fix = "put them on a volume, or beside a program that is a file here"
             raise BadInput("files lie beside a trainer that is a file", about=f"files={files!r}", fix=fix)
-        if self.function:
-            text = functions.program(self.function, args)
-            self.trainer, self.args = Path(f"{self.function.__name__}.py"), []
+        if callable(trainer):
+            text = functions.program(trainer, args)
+            self.trainer, self.args = Path(f"{trainer.__name__}.py"), []
             self.sources = check_size({self.trainer.name: text}, about=f"function {self.trainer.stem}")
             return
         self.args = flags(args)
@@ -247,12 +254,13 @@ class TrainingJob(Job):
         """The number of pods that share the nodes."""
         return self._workers
 
-    def on(self, cluster: Cluster) -> "TrainingJob":
+    def on(self, cluster: Cluster) -> Self:
         other = super().on(cluster)
         other.node_resources = NodeResources.read(cluster, self.settings.tolerations)
-        if self.gpus is None:
-            other.gpus = other.node_resources.gpus_of_each(self._workers, processes=self.processes_per_node)
-        other.additions = cluster.pod_additions(gpus=other.gpus)
+        gpus = self.gpus
+        if gpus is None:
+            gpus = other.node_resources.gpus_of_each(self._workers, processes=self.processes_per_node)
+        other.gpus, other.additions = gpus, cluster.pod_additions(gpus=gpus)
         return other
 
     @abstractmethod
@@ -276,7 +284,7 @@ class TrainingJob(Job):
         """Build the ConfigMap with the trainer and the modules beside it that it imports."""
         return self._read("configmap", folder="trainer") | data_of(self.sources)
 
-    def _pod_template(self, template: Object, **container: object) -> Object:
+    def _pod_template(self, template: Object, **container: Any) -> Object:
         """Fill in a manifest's pod template.
 
         Args:

@@ -12,8 +12,9 @@ import contextlib
 import inspect
 import os
 import symtable
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
+from typing import Any
 
 from kitlib.errors import BadInput
 
@@ -27,7 +28,7 @@ ALONE = {
 }
 
 
-def program(function: Callable, args: object) -> str:
+def program(function: Callable[..., object], args: Mapping[str, Any] | Sequence[object] | None) -> str:
     """Write the program that defines a function and calls it.
 
     Args:
@@ -61,16 +62,18 @@ def program(function: Callable, args: object) -> str:
     return f'{source}\nif __name__ == "__main__":\n    {function.__name__}(**{given!r})\n'
 
 
-def arguments(function: Callable, args: object) -> dict[str, object]:
+def arguments(
+    function: Callable[..., object], args: Mapping[str, Any] | Sequence[object] | None
+) -> dict[str, object]:
     """Check a function's arguments, by name.
 
     Raises:
         BadInput: They are no dict, or the function takes others.
     """
     fix = 'args={"epochs": 3}'
-    if not isinstance(args or {}, Mapping):
+    if args and not isinstance(args, Mapping):
         raise BadInput("a function's arguments are a dict", about=f"args={args!r}", fix=fix)
-    given = dict(args or {})
+    given: dict[str, object] = dict(args) if isinstance(args, Mapping) else {}
     try:
         inspect.signature(function).bind(**given)
     except TypeError as error:
@@ -79,7 +82,7 @@ def arguments(function: Callable, args: object) -> dict[str, object]:
     return given
 
 
-def source_of(function: Callable) -> tuple[list[str], int]:
+def source_of(function: Callable[..., object]) -> tuple[list[str], int]:
     """Read a function's lines, and the number of the first in its cell or file.
 
     Raises:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from kitlib import config
 from kitlib.clusters import Cluster, connect
@@ -27,8 +27,22 @@ from kitlib.runs.status import find_main
 log = logging.getLogger(__name__)
 
 
+@overload
+def launch(job: Job, *, cluster: Cluster | str = ..., replace: bool = ...) -> Run: ...
+
+
+@overload
 def launch(
-    job: Job | str | Path | Callable,
+    job: str | Path | Callable[..., object],
+    *,
+    cluster: Cluster | str = ...,
+    replace: bool = ...,
+    **options: Any,
+) -> Run | LocalRun | Any: ...
+
+
+def launch(
+    job: Job | str | Path | Callable[..., object],
     *,
     cluster: Cluster | str = config.DEFAULT_CLUSTER,
     replace: bool = False,
@@ -89,11 +103,11 @@ def launch(
         ensure_priority_class(kube, each)
     try:
         for dry_run in (True, False):  # all are checked before the first is created
-            for index, each in enumerate(objects):
+            for index, item in enumerate(objects):
                 document = index
-                if dry_run and each.get("spec", {}).get("serviceAccountName"):
+                if dry_run and item.get("spec", {}).get("serviceAccountName"):
                     continue  # no pod is accepted before its ServiceAccount exists; its Job is checked
-                _create(kube, each, job.name, main=each is main, dry_run=dry_run)
+                _create(kube, item, job.name, main=item is main, dry_run=dry_run)
     except Rejected as error:
         run.delete()
         raise _launch_error(error, job, objects, document, cluster=kube.cluster) from error
@@ -104,11 +118,11 @@ def launch(
 
 
 def launch_here(
-    program: str | Path | Callable,
+    program: str | Path | Callable[..., object],
     *,
     nodes: int = 0,
     processes_per_node: int | None = None,
-    args: Mapping | Sequence = (),
+    args: Mapping[str, Any] | Sequence[object] = (),
     name: str | None = None,
 ) -> LocalRun | Any:
     """Run a program or a function on this machine, in processes of torchrun; or a function in this one."""

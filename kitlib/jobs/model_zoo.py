@@ -6,9 +6,10 @@ The command line is in `kitlib.cli.elasticdl`.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from kitlib.clusters.nodes import GPU
 from kitlib.errors import BadInput
@@ -125,7 +126,7 @@ class ModelZooJob(ParameterServer):
         pull_policy: str,
         environment: Mapping[str, str],
         log_level: str,
-        **job: object,
+        **job: Any,
     ) -> None:
         self.zoo, self.mode, self.validation, self.init = zoo, mode, validation, init
         self.requests, self.limits, self.pull_policy = requests, limits, pull_policy
@@ -136,7 +137,9 @@ class ModelZooJob(ParameterServer):
         if mode != TRAINING:
             self.options["epochs"] = 0
 
-    def _read_trainer(self, trainer: object, args: Mapping, files: object, secret: object) -> None:
+    def _read_trainer(
+        self, trainer: object, args: Mapping[str, Any] | Sequence[object], files: object, secret: object
+    ) -> None:
         self.function = self.remote = None
         self.files, self.args = (), flags(args)
         self.trainer, self.sources = Path(self.zoo.module), self.zoo.sources
@@ -178,7 +181,7 @@ class ModelZooJob(ParameterServer):
         return [f"--{name}={value}" for name, value in given.items() if value != ""]
 
     def _resources_for(self, role: str) -> Object:
-        requests, limits = self.requests[role], self.requests[role] | self.limits[role]
+        requests, limits = self.requests[role], {**self.requests[role], **self.limits[role]}
         if role == "worker" and self.gpus:
             limits |= {GPU: str(self.gpus)}
         return {"requests": requests, "limits": limits}

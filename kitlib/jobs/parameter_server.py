@@ -8,10 +8,10 @@ servers.
 import ast
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from kitlib import config
 from kitlib.clusters import Cluster
@@ -68,7 +68,7 @@ class ParameterServer(TrainingJob):
     """
 
     folder = "parameter-server"
-    additions_without_gpus: Mapping = MappingProxyType({})
+    additions_without_gpus: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class ParameterServer(TrainingJob):
         minibatches_per_task: int = 8,
         evaluation_steps: int = 0,
         grads_to_wait: int = 1,
-        args: Mapping = (),
+        args: Mapping[str, Any] | Sequence[object] = (),
         model_file: str | None = None,
         volumes: Mapping[str, object] | None = None,
         gpus: int | None = None,
-        resources: Mapping[str, Mapping] | None = None,
+        resources: Mapping[str, Mapping[str, Any]] | None = None,
         priority: Mapping[str, str] | None = None,
         image: str | None = None,
         pull_secret: str | None = None,
@@ -110,11 +110,11 @@ class ParameterServer(TrainingJob):
         )
         self._check_trainer()
         self.data = data if isinstance(data, str) else data.path
-        self.root = self._volume_of(self.data, what="data")
-        self.model_file = model_file or f"{self.root}/models/{self.name}.pt"
+        self.root: str = self._volume_of(self.data, what="data")
+        self.model_file: str = model_file or f"{self.root}/models/{self.name}.pt"
         self._volume_of(self.model_file, what="model_file")
-        self.workers = check_count(workers, what="workers", least=1, most=MAX_WORKERS)
-        self.servers = check_count(servers, what="servers", least=1, most=MAX_SERVERS)
+        self.workers: int = check_count(workers, what="workers", least=1, most=MAX_WORKERS)
+        self.servers: int = check_count(servers, what="servers", least=1, most=MAX_SERVERS)
         self.options = {
             "epochs": check_count(epochs, what="epochs", least=1, most=100_000),
             "minibatch": check_count(minibatch_size, what="minibatch_size", least=1, most=2**20),
@@ -155,7 +155,7 @@ class ParameterServer(TrainingJob):
     def _pods(self) -> int:
         return self.workers + self.servers + 1
 
-    def on(self, cluster: Cluster) -> "ParameterServer":
+    def on(self, cluster: Cluster) -> Self:
         other = super().on(cluster)
         other.additions_without_gpus = cluster.pod_additions()
         return other
@@ -268,7 +268,7 @@ class ParameterServer(TrainingJob):
             "imagePullSecrets": self.settings.pull_secrets,
             **(self._pod_additions() if trains else self._without_gpus),
         }
-        meta = {"labels": {**self.labels, **own, names.ROLE: role}}
+        meta: Object = {"labels": {**self.labels, **own, names.ROLE: role}}
         if self.annotations:
             meta["annotations"] = dict(self.annotations)
         if template.get("kind") == "Pod":
@@ -307,7 +307,9 @@ def _check_grads(grads_to_wait: int, workers: int) -> int:
     return grads_to_wait
 
 
-def _by_role(given: Mapping | None, *, what: str, check: Callable[[object, str], Any]) -> dict:
+def _by_role(
+    given: Mapping[str, Any] | None, *, what: str, check: Callable[[object, str], Any]
+) -> dict[str, Any]:
     """Check an argument by role."""
     fix = f"{what}={EXAMPLES[what]}"
     if not isinstance(given or {}, Mapping):
@@ -315,7 +317,7 @@ def _by_role(given: Mapping | None, *, what: str, check: Callable[[object, str],
     unknown = sorted(set(given or {}) - set(ROLES))
     if unknown:
         words = f"there is no role {', '.join(unknown)}: roles are master, ps and worker"
-        raise BadInput(words, about=f"{what}={dict(given)!r}", fix=fix)
+        raise BadInput(words, about=f"{what}={dict(given or {})!r}", fix=fix)
     return {role: check(value, fix) for role, value in (given or {}).items()}
 
 

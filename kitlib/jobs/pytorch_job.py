@@ -5,6 +5,7 @@ addresses of the others in PET_* variables.
 """
 
 from pathlib import Path
+from typing import Any
 
 from kitlib.errors import BadInput
 from kitlib.jobs.torch_elastic import STORES, ElasticTrainingJob
@@ -36,7 +37,7 @@ class PyTorchJob(ElasticTrainingJob):
 
     folder = "pytorch-job"
 
-    def __init__(self, trainer: str | Path, *, target_cpu: int | None = None, **job: object) -> None:
+    def __init__(self, trainer: str | Path, *, target_cpu: int | None = None, **job: Any) -> None:
         super().__init__(trainer, **job)
         self.target_cpu = target_cpu
         if target_cpu is not None:
@@ -68,6 +69,7 @@ class PyTorchJob(ElasticTrainingJob):
         # OnFailure: the kubelet restarts containers, which the operator counts; it replaces deleted pods.
         worker = {"replicas": self.nodes, "restartPolicy": "OnFailure", "template": pod}
         backend, port = STORES[RENDEZVOUS]
+        assert self.limits, "the job is elastic"
         fewest, most = self.limits
         policy = {
             "minReplicas": fewest,

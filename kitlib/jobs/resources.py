@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kitlib.clusters import Cluster
 from kitlib.clusters.nodes import GPU, is_ready, list_nodes
@@ -37,7 +38,7 @@ class NodeResources:
     gpu_nodes: tuple[int, ...] = ()
 
     @classmethod
-    def read(cls, cluster: Cluster, tolerations: Sequence[Mapping] = ()) -> "NodeResources":
+    def read(cls, cluster: Cluster, tolerations: Sequence[Mapping[str, Any]] = ()) -> "NodeResources":
         """Read the nodes; where a user may not list them, the GPUs of the namespace's quota.
 
         GPUs of a cloud's nodes that are not there, or not ready yet, count.
@@ -101,7 +102,7 @@ def _allocatable(node: Object, what: str) -> float:
     return parse_quantity(((node.get("status") or {}).get("allocatable") or {}).get(what, "0"))
 
 
-def _tolerated(node: Object, tolerations: Sequence[Mapping]) -> bool:
+def _tolerated(node: Object, tolerations: Sequence[Mapping[str, Any]]) -> bool:
     """Whether pods with these tolerations are scheduled on a node.
 
     A node that has just become Ready keeps the taint of one that is not for a moment.
@@ -111,7 +112,7 @@ def _tolerated(node: Object, tolerations: Sequence[Mapping]) -> bool:
     return all(any(_matches(each, taint) for each in tolerations) for taint in taints)
 
 
-def _matches(toleration: Mapping, taint: Mapping) -> bool:
+def _matches(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     """Whether a toleration matches a taint, as ``core/v1`` defines it."""
     return (
         toleration.get("key", taint["key"]) == taint["key"]

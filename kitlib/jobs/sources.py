@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from kitlib.errors import BadInput
 from kitlib.k8s import names
@@ -135,7 +136,7 @@ def data_of(found: Sources) -> Object:
     """Build the ``data`` and ``binaryData`` of the ConfigMap that carries them."""
     text = {_key(name): each for name, each in found.items() if isinstance(each, str)}
     binary = {
-        _key(name): base64.b64encode(each).decode() for name, each in found.items() if _key(name) not in text
+        _key(name): base64.b64encode(each).decode() for name, each in found.items() if isinstance(each, bytes)
     }
     return {"data": text} | ({"binaryData": binary} if binary else {})
 
@@ -213,7 +214,7 @@ def _read(path: Path) -> tuple[str, ast.Module]:
         raise BadInput(f"the trainer is no Python source: {error}", about=about, fix=fix) from error
 
 
-def flags(args: Mapping | Sequence) -> list[str]:
+def flags(args: Mapping[str, Any] | Sequence[object]) -> list[str]:
     """Convert a trainer's flags to command-line words.
 
     Example:

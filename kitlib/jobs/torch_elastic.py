@@ -7,7 +7,7 @@ the pods when workers change is in ``trainers/elastic_launch.py`` and ``trainers
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from kitlib import config
 from kitlib.clusters import Cluster
@@ -42,24 +42,24 @@ class ElasticTrainingJob(TrainingJob):
 
     def __init__(
         self,
-        trainer: str | Path | Callable,
+        trainer: str | Path | Callable[..., object],
         *,
         nodes: int = 4,
         min_nodes: int | None = None,
         max_nodes: int | None = None,
         max_restarts: int = 10,
-        **job: object,
+        **job: Any,
     ) -> None:
         super().__init__(trainer, nodes=nodes, **job)
-        self.max_restarts = check_count(max_restarts, what="max_restarts", least=0, most=1000)
-        self.id = self._new_id()
+        self.max_restarts: int = check_count(max_restarts, what="max_restarts", least=0, most=1000)
+        self.id: str = self._new_id()
         if min_nodes is not None or max_nodes is not None:
             self.limits = _check_limits(self.nodes, min_nodes, max_nodes)
             offered = [config.find(each) for each in OFFERED]
             if self.remote:  # its imports are not known yet
                 self.sources |= sources(config.find(LAUNCHER), *offered)
             elif self.function:
-                wanted = imports(self.sources[self.trainer.name])
+                wanted = imports(str(self.sources[self.trainer.name]))
                 self.sources |= sources(
                     config.find(LAUNCHER), *(each for each in offered if each.stem in wanted)
                 )
@@ -71,7 +71,7 @@ class ElasticTrainingJob(TrainingJob):
         """Choose a rendezvous id that no earlier run has had: a store keeps the state of older ones."""
         return f"{self.name}-{secrets.token_hex(4)}"
 
-    def on(self, cluster: Cluster) -> "ElasticTrainingJob":
+    def on(self, cluster: Cluster) -> Self:
         """Copy the job as `launch` sends it to a cluster, with a rendezvous id of its own."""
         other = super().on(cluster)
         other.id = self._new_id()
@@ -92,7 +92,7 @@ class ElasticTrainingJob(TrainingJob):
         how = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": UNREACHABLE_SECONDS}
         return [*super()._tolerations, *({"key": key} | how for key in UNREACHABLE)]
 
-    def _pod_template(self, template: Object, **container: object) -> Object:
+    def _pod_template(self, template: Object, **container: Any) -> Object:
         pod = super()._pod_template(template, **container)
         if self.limits is not None:
             for each in pod["spec"]["topologySpreadConstraints"]:
@@ -106,7 +106,11 @@ class ElasticTrainingJob(TrainingJob):
         """
         service = self._read("service", folder="torch-elastic")
         name = f"{self.name}-store"
-        spec = {"hostname": name, "subdomain": self.name, "tolerations": self.settings.tolerations or None}
+        spec: Object = {
+            "hostname": name,
+            "subdomain": self.name,
+            "tolerations": self.settings.tolerations or None,
+        }
         if rendezvous == "c10d":
             spec["containers"] = [{"name": "store", "image": self.image}]
             spec["imagePullSecrets"] = self.settings.pull_secrets
@@ -156,13 +160,13 @@ class TorchElastic(ElasticTrainingJob):
 
     def __init__(
         self,
-        trainer: str | Path | Callable,
+        trainer: str | Path | Callable[..., object],
         *,
         nodes: int = 4,
         min_nodes: int = 1,
         max_nodes: int | None = None,
         rendezvous: str = "c10d",
-        **job: object,
+        **job: Any,
     ) -> None:
         super().__init__(trainer, nodes=nodes, min_nodes=min_nodes, max_nodes=max_nodes, **job)
         if rendezvous not in STORES:
@@ -182,6 +186,7 @@ class TorchElastic(ElasticTrainingJob):
 
     def _main(self) -> Object:
         item = self._read("podtemplate", file=self.file)
+        assert self.limits, "min_nodes has a default"
         (fewest, most), (backend, port) = self.limits, STORES[self.rendezvous]
         variables = {
             "PET_NNODES": f"{fewest}:{most}",

@@ -5,6 +5,7 @@ and a spread over the nodes, belongs in the runtime and is not here.
 """
 
 from pathlib import Path
+from typing import Any
 
 from kitlib.errors import BadInput
 from kitlib.jobs.base import TrainingJob
@@ -26,8 +27,8 @@ class TrainJob(TrainingJob):
 
     folder = "train-job"
 
-    def __init__(self, trainer: str | Path, **arguments) -> None:
-        super().__init__(trainer, **arguments)
+    def __init__(self, trainer: str | Path, **job: Any) -> None:
+        super().__init__(trainer, **job)
         if self.remote:
             fix = "name a file here, or use kit.PyTorchJob or kit.IndexedJob"
             raise self._cannot("be given a container that fetches a trainer", f"trainer {trainer}", fix)

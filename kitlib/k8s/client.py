@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import urllib3
@@ -121,10 +122,10 @@ class Kube:
         explain: Callable[[str], KitError] | None = None,
     ) -> None:
         self.cluster = cluster
-        self.kubeconfig = Path(kubeconfig)
+        self.kubeconfig: Path = Path(kubeconfig)
         self._explain = explain or self._unreachable
         self._client, own_namespace = _load(self.kubeconfig, context, cluster)
-        self.namespace = namespace or own_namespace or "default"
+        self.namespace: str = namespace or own_namespace or "default"
         self._resources: dict[tuple[str, str], _Resource] = {}
 
     def get(self, kind: str, name: str) -> Object:
@@ -332,7 +333,7 @@ class Kube:
                 reason="NotFound",
             ) from error
 
-    def _json(self, method: str, path: str, **request) -> Object:
+    def _json(self, method: str, path: str, **request: Any) -> Object:
         response = self._request(method, path, **request)
         try:
             return json.loads(response.data)
@@ -390,7 +391,7 @@ class Kube:
         return f'{about} in cluster "{self.cluster}"'
 
 
-def _load(kubeconfig: Path, context: str | None, cluster: str):
+def _load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str | None]:
     from kubernetes import config  # half a second, and not needed for `kit --help`
     from kubernetes.config.config_exception import ConfigException
 

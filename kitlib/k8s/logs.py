@@ -6,7 +6,7 @@ A stream that is cut is resumed where it was, without a gap and without a line t
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kitlib.display.tracebacks import Line, time_key
@@ -51,7 +51,7 @@ def complete(kube: Kube, pod: Object) -> bool:
     return now is None or now["metadata"]["uid"] != pod["metadata"]["uid"] or pods.finished(now)
 
 
-def merge(by_rank: Mapping[int, list[Line]]) -> list[tuple[int, Line]]:
+def merge(by_rank: Mapping[int | str, Sequence[Line]]) -> list[tuple[int | str, Line]]:
     """Merge the lines of many ranks in the order of their time."""
     lines = [(rank, line) for rank, written in by_rank.items() for line in written]
     return sorted(lines, key=lambda each: (time_key(each[1].time), each[0]))
@@ -126,6 +126,7 @@ class PodLogFollower:
                     grace.succeeded()
                     new = True
                     yield line
+                assert self.stream, "it was opened above"
                 if over and not new and not self.stream.cut and rest == self.stream.rest:
                     yield from _lines([rest])
                     return
@@ -151,7 +152,7 @@ class PodLogFollowers:
     """The logs of many pods at once: a thread each, which ends with its pod or with the iteration."""
 
     def __init__(self) -> None:
-        self.lines: queue.SimpleQueue = queue.SimpleQueue()
+        self.lines: queue.SimpleQueue[tuple[Any, Line | KitError]] = queue.SimpleQueue()
         self.running: list[tuple[threading.Thread, PodLogFollower]] = []
 
     def add(self, key: Any, follower: PodLogFollower) -> None:
@@ -164,7 +165,7 @@ class PodLogFollowers:
         """Tell whether any of them may bring another line."""
         return any(thread.is_alive() for thread, _ in self.running)
 
-    def take(self, seconds: float) -> list[tuple[int, Line]]:
+    def take(self, seconds: float) -> list[tuple[Any, Line]]:
         """Take the lines that have come, waiting at most so long for the first.
 
         Raises:
@@ -179,7 +180,9 @@ class PodLogFollowers:
             raise failed[0][1]
         return lines
 
-    def drain(self, first: Iterable = ()) -> tuple[list[tuple[Any, Line]], list[tuple[Any, KitError]]]:
+    def drain(
+        self, first: Iterable[tuple[Any, Line | KitError]] = ()
+    ) -> tuple[list[tuple[Any, Line]], list[tuple[Any, KitError]]]:
         """Take the lines that have come, in the order of their time, and the followers that have failed."""
         taken = list(first)
         while not self.lines.empty():

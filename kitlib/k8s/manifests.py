@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput
 
-Object = dict  # a Kubernetes object, as JSON has it
+Object = dict[str, Any]  # a Kubernetes object, as JSON has it
 
 
 class Manifest(Text):
@@ -34,10 +35,10 @@ class Manifest(Text):
 class _Dumper(yaml.SafeDumper):
     """Writes multi-line text as a block, and indents lists under their key."""
 
-    def increase_indent(self, flow=False, indentless=False):
-        return super().increase_indent(flow, False)
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
 
-    def ignore_aliases(self, data) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         return True
 
 
@@ -98,7 +99,7 @@ def parse(text: str, *, about: str) -> list[Object]:
     return objects
 
 
-def merge(base: object, patch: object) -> object:
+def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
     """Merge ``patch`` into a copy of ``base``.
 
     Dicts merge; None removes; lists whose members have a ``name`` merge by it, other lists are replaced.
@@ -107,10 +108,14 @@ def merge(base: object, patch: object) -> object:
         >>> merge({"a": 1, "b": [{"name": "x", "c": 1}]}, {"a": None, "b": [{"name": "x", "d": 2}]})
         {'b': [{'name': 'x', 'c': 1, 'd': 2}]}
     """
+    merged = {key: _merge(value, patch[key]) if key in patch else value for key, value in base.items()}
+    merged |= {key: value for key, value in patch.items() if key not in base}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def _merge(base: Any, patch: Any) -> Any:
     if isinstance(base, Mapping) and isinstance(patch, Mapping):
-        merged = {key: merge(value, patch[key]) if key in patch else value for key, value in base.items()}
-        merged |= {key: value for key, value in patch.items() if key not in base}
-        return {key: value for key, value in merged.items() if value is not None}
+        return merge(base, patch)
     if _named(base) and _named(patch):
         over = {each["name"]: each for each in patch}
         kept = [merge(each, over.pop(each["name"])) if each["name"] in over else each for each in base]

@@ -37,9 +37,11 @@ def ensure_priority_class(kube: Kube, name: str) -> None:
         fix = f'use one that the kit defines, "high" or "low", or create "{name}"'
         raise BadInput(f'there is no PriorityClass "{name}"', about=about, fix=fix)
     with progress(f"priority class {name}") as line:
+        if ours is None:  # somebody else's, which is there
+            return
         if found is None:
             line.done(f"created, with the value {ours['value']:,}")
-        elif ours is not None and found["value"] != ours["value"]:
+        elif found["value"] != ours["value"]:
             line.done(f"it exists with the value {found['value']:,}, and is used as it is")
 
 

@@ -19,6 +19,7 @@ TICK_SECONDS = 1.0
 
 # Objects by kind and by name; in a watch of all namespaces the name is namespace/name.
 Snapshot = dict[str, dict[str, Object]]
+Changes = queue.SimpleQueue[tuple[str, dict[str, Object] | Exception]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class WatchSpec:
 class _Watcher:
     """A thread that lists and watches one collection, and puts each of its states into a queue."""
 
-    def __init__(self, kube: Kube, spec: WatchSpec, changes: queue.SimpleQueue) -> None:
+    def __init__(self, kube: Kube, spec: WatchSpec, changes: Changes) -> None:
         self.kube, self.spec, self.changes = kube, spec, changes
         self.selectors = {"labels": spec.labels, "fields": spec.fields}
         self.objects, self.version = self._list()
@@ -58,13 +59,14 @@ class _Watcher:
 
     def _list(self) -> tuple[dict[str, Object], str]:
         items, version = self.kube.get_all_at(self.spec.kind, **self.selectors)
-        for each in items if self.spec.on_object else ():
-            self.spec.on_object(each)
+        if self.spec.on_object:
+            for each in items:
+                self.spec.on_object(each)
         return {self._key(each): each for each in items}, version
 
-    def _key(self, item: Object) -> str | None:
+    def _key(self, item: Object) -> str:
         meta = item["metadata"]
-        name = meta.get("name")
+        name = meta.get("name", "")  # a bookmark has none
         return name if self.kube.namespace else f"{meta.get('namespace', '')}/{name}"
 
     def _run(self) -> None:
@@ -101,7 +103,7 @@ class _Watcher:
                 self.objects[name] = change["object"]
             self._put(dict(self.objects))
 
-    def _put(self, what: object) -> None:
+    def _put(self, what: dict[str, Object] | Exception) -> None:
         self.changes.put((self.spec.kind, what))
 
 
@@ -115,7 +117,7 @@ def watch_objects(kube: Kube, *specs: WatchSpec) -> Iterator[Snapshot]:
     Raises:
         KitError: The cluster does not answer, or stopped answering for half a minute.
     """
-    changes: queue.SimpleQueue = queue.SimpleQueue()
+    changes: Changes = queue.SimpleQueue()
     watchers: list[_Watcher] = []
     grace = ErrorGrace()
     try:
@@ -139,7 +141,7 @@ def watch_objects(kube: Kube, *specs: WatchSpec) -> Iterator[Snapshot]:
             watcher.thread.join(timeout=5)
 
 
-def _take(changes: queue.SimpleQueue) -> list[tuple[str, object]]:
+def _take(changes: Changes) -> list[tuple[str, dict[str, Object] | Exception]]:
     try:
         taken = [changes.get(timeout=TICK_SECONDS)]
     except queue.Empty:

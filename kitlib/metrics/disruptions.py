@@ -82,7 +82,7 @@ def _disruption(
     if what is None or "ancel" in why:  # an eviction that was called off
         return None
     when = event.get("eventTime") or event.get("lastTimestamp") or event.get("firstTimestamp")
-    time = parse_time(when or event["metadata"]["creationTimestamp"]).timestamp()
+    time = parse_time(str(when or event["metadata"]["creationTimestamp"])).timestamp()
     if kind == "Pod" and name in store:
         lost = what in ("killed", "paused", "pod deleted", "evicted", "preempted")
         return Disruption(time, STORE_LOST if lost else what, why=why)

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, TypeGuard
 
 EVENTS = ("start", "step", "epoch", "rendezvous", "checkpoint", "resume", "eval", "end")
 COMMON = ("event", "time", "rank", "world_size")
@@ -29,9 +30,9 @@ class Event:
     time: float
     rank: int
     world_size: int
-    fields: dict[str, object] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
 
-    def row(self) -> dict[str, object]:
+    def row(self) -> dict[str, Any]:
         """Flatten it to a row of a table."""
         return {name: getattr(self, name) for name in COMMON} | self.fields
 
@@ -55,7 +56,7 @@ def parse_line(line: str) -> Event | None:
     return Event(body["event"], float(time), rank, world_size, fields)
 
 
-def parse_object(line: str) -> dict[str, object] | None:
+def parse_object(line: str) -> dict[str, Any] | None:
     """Parse the JSON object with which a line ends; None if there is none.
 
     Whole numbers of more than 64 bits become floats, so that they can be calculated with and shown.
@@ -74,13 +75,13 @@ def parse(lines: Iterable[str]) -> Iterator[Event]:
     return (event for event in map(parse_line, lines) if event is not None)
 
 
-def rows(events: Iterable[Event], event: str | None = None) -> list[dict[str, object]]:
+def rows(events: Iterable[Event], event: str | None = None) -> list[dict[str, Any]]:
     """Flatten events to rows in the order of their time, all of them or those of one kind."""
     chosen = (each for each in events if event is None or each.event == event)
     return [each.row() for each in sorted(chosen, key=lambda each: (each.time, each.rank))]
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Tell numbers from booleans, which Python counts among them."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -89,5 +90,5 @@ def _whole(digits: str) -> int | float:
     return int(digits) if len(digits) <= MAX_DIGITS else float(digits)
 
 
-def _is_count(value: object) -> bool:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -7,6 +7,7 @@ none moves the cursor of a terminal, hides text or sets a title. Pure.
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from kitlib.display.tables import printable
 from kitlib.metrics.events import is_number, parse_object
@@ -78,7 +79,7 @@ def _is_event(body: Mapping[str, object]) -> bool:
     return isinstance(body.get("event"), str)
 
 
-def _event(body: Mapping[str, object], pod: str) -> str:
+def _event(body: Mapping[str, Any], pod: str) -> str:
     rest = dict(body)
     kind = rest.pop("event")
     rest.pop("time", None)  # the log's own
@@ -107,7 +108,7 @@ def _who(rest: dict[str, object]) -> str:
     return role if role == "master" else f"{_text(role)}-{number(rank)}"
 
 
-def _figure(name: str, rest: dict[str, object]) -> str:
+def _figure(name: str, rest: dict[str, Any]) -> str:
     factor, words = _FIGURES[name]
     value, total = rest.pop(name), rest.get(_TOTALS.get(name, ""))
     if name == "accuracy" and not 0 <= value <= 1:
@@ -134,7 +135,7 @@ def _value(value: object) -> str:
         return text if re.fullmatch(r"[^\s\"=]+", text) else f'"{text}"'
     if is_number(value):
         return number(value)
-    return {None: "null", True: "true", False: "false"}[value]
+    return "null" if value is None else str(value).lower()
 
 
 def _one_line(text: str) -> str:

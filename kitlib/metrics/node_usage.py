@@ -75,7 +75,10 @@ class Rates:
 def figures(metrics: Iterable[Object]) -> dict[str, tuple[float, float]]:
     """Read cores and bytes by node from objects of kind NodeMetrics."""
     return {
-        each["metadata"]["name"]: tuple(parse_quantity(each["usage"][kind]) for kind in ("cpu", "memory"))
+        each["metadata"]["name"]: (
+            parse_quantity(each["usage"]["cpu"]),
+            parse_quantity(each["usage"]["memory"]),
+        )
         for each in metrics
     }
 
@@ -110,9 +113,8 @@ class UsageHistory:
         """Add one sample."""
         for node in nodes:
             has = (node.get("status") or {}).get("allocatable") or {}
-            self.capacity[node["metadata"]["name"]] = tuple(
-                parse_quantity(has.get(kind, 0)) for kind in ("cpu", "memory", GPU)
-            )
+            cpu, memory, gpus = (parse_quantity(has.get(kind, 0)) for kind in ("cpu", "memory", GPU))
+            self.capacity[node["metadata"]["name"]] = cpu, memory, gpus
         self.times.append(at)
         self.samples.append(use)
         self.count += 1

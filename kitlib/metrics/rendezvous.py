@@ -176,7 +176,7 @@ def replica_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | st
     return dict(sorted(found.items()))
 
 
-def rank_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int, RankProcess]:
+def rank_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | str, RankProcess]:
     """Locate the ranks of the newest rendezvous.
 
     Args:

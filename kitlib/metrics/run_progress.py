@@ -62,6 +62,8 @@ class RunProgress:
         """What is done, the total if it is known, and the unit: ``steps``, ``epochs`` or ``%``."""
         ranks = self._current_ranks()
         steps = [each.step for each in ranks if each.step is not None]
+        done: float
+        total: float | None
         if not ranks and self._percent is not None:
             done, total, unit = self._percent, 100, "%"
         elif steps and ("steps" in self._totals or "epochs" not in self._totals):

@@ -28,7 +28,7 @@ class StepTime:
     """
 
     workers: int
-    batch_size: int
+    batch_size: float
     seconds: float
     computing: float | None = None
     device: str = "cpu"
@@ -54,7 +54,7 @@ def step_time(events: Iterable[Event], *, run: str) -> StepTime:
     ]
     start = next((each for each in own if each.event == "start"), None)
     batch_size = start.fields.get("batch_size") if start else None
-    if not gaps or not is_number(batch_size):
+    if start is None or not gaps or not is_number(batch_size):
         raise BadInput(
             "a step's time cannot be measured",
             about=f"run {run}: {len(steps)} steps logged by rank 0, images of a rank in a step: {batch_size}",
@@ -110,16 +110,28 @@ class StepTimes:
 
     def table(self) -> Table:
         """Tabulate it, a row for each run."""
-        columns = ("workers", "images a worker", "ms a step", "images/s", "speed-up", "efficiency %")
+        columns: tuple[str, ...] = (
+            "workers",
+            "images a worker",
+            "ms a step",
+            "images/s",
+            "speed-up",
+            "efficiency %",
+        )
         if self.simulated:
             columns += ("computing ms", "not divided ms", "network ms", "efficiency % by Amdahl")
         return Table(columns, [self._row(each) for each in self.times])
 
-    def _row(self, time: StepTime) -> tuple:
-        row = (time.workers, time.batch_size, round(time.seconds * 1e3, 1), round(time.images_per_s, 1))
+    def _row(self, time: StepTime) -> tuple[float, ...]:
+        row: tuple[float, ...] = (
+            time.workers,
+            time.batch_size,
+            round(time.seconds * 1e3, 1),
+            round(time.images_per_s, 1),
+        )
         row += (round(self.speed_up(time), 2), round(100 * self.efficiency(time)))
         if self.simulated:
-            parts = (time.computing, self.not_divided, self.network(time))
+            parts = (time.computing or 0.0, self.not_divided, self.network(time))
             row += (*(round(part * 1e3, 1) for part in parts), round(100 * self.amdahl(time)))
         return row
 

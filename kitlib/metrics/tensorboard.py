@@ -5,9 +5,13 @@ Its own reader is the thin way: the format is one of records with checksums and 
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kitlib.errors import BadInput
 from kitlib.metrics.events import Event
+
+if TYPE_CHECKING:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 _HOST = re.compile(r"tfevents\.\d+\.(?P<host>.+?)\.\d+\.\d+$")  # of events.out.tfevents.TIME.HOST.PID.NUMBER
 
@@ -40,7 +44,7 @@ def read_tensorboard(folder: str | Path) -> list[Event]:
     return found
 
 
-def _events(reader, *, rank: int, world: int) -> list[Event]:
+def _events(reader: "EventAccumulator", *, rank: int, world: int) -> list[Event]:
     tags = reader.Tags()["scalars"]
     loss = next((tag for tag in tags if _is_loss(tag)), None)
     steps: dict[int, dict[str, object]] = {}

@@ -43,7 +43,7 @@ def parse_text(logs: Mapping[int | str, Iterable[Line]], pattern: str | None = N
     ]
 
 
-def _matches(lines: Iterable[Line], expression: re.Pattern, *, rank: int, world: int) -> Iterator[Event]:
+def _matches(lines: Iterable[Line], expression: re.Pattern[str], *, rank: int, world: int) -> Iterator[Event]:
     found = ((line.time, match) for line in lines if (match := expression.search(line.text)))
     for number, (time, match) in enumerate(found):
         fields = {name: _value(text) for name, text in match.groupdict().items() if text is not None}
@@ -59,7 +59,7 @@ def _value(text: str) -> object:
     return text
 
 
-def _compiled(pattern: str) -> re.Pattern:
+def _compiled(pattern: str) -> re.Pattern[str]:
     example = r'metrics=r"loss[=: ]+(?P<loss>\S+)"'
     try:
         expression = re.compile(pattern)

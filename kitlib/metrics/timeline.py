@@ -6,7 +6,7 @@ table. The clocks of pods are assumed to agree. Its picture is in `kitlib.widget
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kitlib.display.tables import Table
 from kitlib.k8s.manifests import Object
@@ -15,6 +15,9 @@ from kitlib.metrics.disruptions import Disruption, disruptions
 from kitlib.metrics.events import Event
 from kitlib.metrics.rendezvous import Rendezvous, Step, WorkerLog, all_rendezvous, mark_steps
 from kitlib.metrics.worker_states import WorkerState, begin_of, worker_states
+
+if TYPE_CHECKING:
+    import pandas
 
 SHARE_SECONDS = 10.0  # disruptions within so short a time may share a rendezvous
 # The disruptions that may cause a rendezvous with this reason; other reasons may have any cause.
@@ -176,7 +179,7 @@ class Timeline:
                 counted[each.epoch] = counted.get(each.epoch, 0) + each.samples
         return dict(sorted(counted.items()))
 
-    def frame(self):
+    def frame(self) -> "pandas.DataFrame":
         """Make a pandas DataFrame of the rows, its columns those of :class:`Row`."""
         import pandas  # half a second, and seldom needed
 
@@ -287,10 +290,11 @@ def build(name: str, logs: Iterable[WorkerLog], causes: Iterable[Disruption], *,
 
 def _rows(rendezvous: Sequence[Rendezvous], causes: Sequence[Disruption], began: float) -> list[Row]:
     """Make a row for each disruption, and for each rendezvous that none explains, in the order of time."""
-    rows, waiting, before = [], list(causes), None
+    rows: list[Row] = []
+    waiting, before = list(causes), None
     for each in rendezvous:
         earlier = [cause for cause in waiting if cause.time <= each.time]
-        own = _causes(each, before, earlier) if before else []
+        own: list[Disruption] = _causes(each, before, earlier) if before else []
         rows += [_row_of_cause(cause, each, before, first=cause is own[0]) for cause in own]
         if not own:
             rows.append(_row_without_cause(each, before, began))
@@ -354,7 +358,7 @@ def _row_without_cause(found: Rendezvous, before: Rendezvous | None, began: floa
     )
 
 
-def _figures(found: Rendezvous | None, since: float, *, first: bool) -> dict[str, object]:
+def _figures(found: Rendezvous | None, since: float, *, first: bool) -> dict[str, Any]:
     if found is None:
         return {}
     step = found.first_step

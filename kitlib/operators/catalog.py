@@ -19,7 +19,7 @@ from kitlib.errors import InstallFailed
 if sys.version_info >= (3, 11, 4):
     import tarfile
 else:  # without the filters of PEP 706
-    from backports import tarfile
+    from backports import tarfile  # type: ignore[no-redef]
 
 CONNECT_SECONDS, READ_SECONDS = 10, 60
 CHUNK_BYTES = 2**18

@@ -3,7 +3,7 @@
 Each action is issued as an Event, so that any kernel can tell later who did what, and when.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from itertools import count, islice
 
@@ -136,7 +136,9 @@ class RunControl:
         self._record(main, main["kind"], SCALED, words, at=now)
         return Text(f"run {name}: {words}" + (f"; {changed}" if changed else ""))
 
-    def _scale(self, main: Object, wanted: int, there: Collection[Object], *, report) -> str:
+    def _scale(
+        self, main: Object, wanted: int, there: Collection[Object], *, report: Callable[[str], None]
+    ) -> str:
         notes = {"metadata": {"annotations": {job_kinds.REPLICAS: str(wanted)}}}
         patched = main["kind"], main["metadata"]["name"]
         if job_kinds.servers(main):  # the master watches its Job, and does the rest
@@ -166,7 +168,14 @@ class RunControl:
         return "; ".join(filter(None, [came and f"new: {came}", went and f"left: {went}"]))
 
     def _record(
-        self, about: Object, kind: str, reason: str, message: str, *, at: datetime, annotations=None
+        self,
+        about: Object,
+        kind: str,
+        reason: str,
+        message: str,
+        *,
+        at: datetime,
+        annotations: Mapping[str, str] | None = None,
     ) -> None:
         labels = {names.RUN: self.objects.name}
         event = make_event(about, kind, reason, message, at=at, labels=labels, annotations=annotations or {})
@@ -181,7 +190,7 @@ def plan_workers(
     A worker on an unreachable node is replaced, and ends when the node is back. A pod that has ended keeps
     its name, so that its log can be read.
     """
-    live = sorted(filter(job_kinds.active, there), key=pods.node_rank)
+    live = sorted(filter(job_kinds.active, there), key=lambda pod: pods.node_rank(pod) or 0)
     lost = [each for each in there if pods.node_unreachable(each) and not pods.deleted(each)]
     taken = {each["metadata"]["labels"][names.WORKER] for each in there}
     free = (number for number in count() if str(number) not in taken)

@@ -66,7 +66,7 @@ class LocalRun(Reports):
                 start_new_session=True,
             )
         self._output = (here / "output").open(encoding="utf-8", errors="replace")
-        self._lines: dict[int, list[Line]] = {}
+        self._lines: dict[int | str, list[Line]] = {}
         self._own: list[str] = []  # what torchrun writes itself
         self._torn = ""
 
@@ -75,8 +75,9 @@ class LocalRun(Reports):
         if follow:
             return self._followed(rank)
         written = self._logs()
-        chosen = written if rank is None else {rank: written.get(rank, [])}
-        return Log(logs.merge(chosen), only=rank, note="(no output yet)")
+        if rank is not None:
+            written = {rank: written.get(rank, [])}
+        return Log(logs.merge(written), only=rank, note="(no output yet)")
 
     def wait(self, *, timeout: float = 3600) -> "LocalRun":
         """Wait until it has succeeded, showing its last line.
@@ -131,7 +132,7 @@ class LocalRun(Reports):
             if over:
                 return
 
-    def _logs(self) -> dict[int, list[Line]]:
+    def _logs(self) -> dict[int | str, list[Line]]:
         """Read what was written since the last call; its time is now."""
         now = datetime.now(UTC).isoformat()
         if self._output.closed:

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Self
 
 from kitlib.display import tracebacks
 from kitlib.display.progress import PartialProgress, Progress, progress
@@ -59,7 +60,12 @@ class LogCache:
             self._ended |= {each["metadata"]["uid"] for each in new}
 
     def drain(
-        self, leaving: Collection[Object], delete: Callable[[], None], *, seconds: float, report: Callable
+        self,
+        leaving: Collection[Object],
+        delete: Callable[[], None],
+        *,
+        seconds: float,
+        report: Callable[[str], None],
     ) -> None:
         """Delete pods and keep their logs to the last line.
 
@@ -74,7 +80,8 @@ class LogCache:
         if not waiting:
             delete()
             return
-        followers, written = logs.PodLogFollowers(), {}
+        followers = logs.PodLogFollowers()
+        written: dict[str, list[Line]] = {}
         try:
             self._follow(waiting, followers, written)
             delete()
@@ -93,8 +100,8 @@ class LogCache:
                 report(f"{', '.join(left) or 'their last lines'}: leaving")
         finally:
             followers.close()
-            for uid, lines in written.items():
-                self._keep(waiting[uid], lines)
+            for worker, lines in written.items():
+                self._keep(waiting[worker], lines)
 
     def _follow(
         self, waiting: Mapping[str, Object], followers: logs.PodLogFollowers, written: dict[str, list[Line]]
@@ -151,7 +158,8 @@ class LogCache:
         read = logs.read_if_reachable if rank is None else logs.read
         for number, pod in chosen.items():
             before = self.logs.get(pod["metadata"]["uid"], (pod, []))[1]
-            found.setdefault(number, []).extend(max(read(self.kube, pod), before, key=len))
+            now = read(self.kube, pod)
+            found.setdefault(number, []).extend(now if len(now) >= len(before) else before)
         return {number: lines for number, lines in found.items() if rank in (None, number)}
 
 
@@ -246,10 +254,12 @@ class Log(Text):
     """
 
     lines: list[tuple[int | str, Line]]
+    only: int | str | None
+    note: str
 
     def __new__(
         cls, lines: Iterable[tuple[int | str, Line]], *, only: int | str | None = None, note: str = ""
-    ):
+    ) -> Self:
         kept = list(lines)
         made = super().__new__(cls, "\n".join(prefixed(rank, line, only) for rank, line in kept))
         made.lines, made.only, made.note = kept, only, note
@@ -290,18 +300,20 @@ def failure(
         rank: lines for rank, lines in messages.items() if _says_more(lines, written.get(rank))
     }
     found = tracebacks.first(written)
-    if found is not None:
+    if found is not None and found.rank is not None:
         what = f"{pods.display_name(found.rank)} failed first: {found.error}"
         return RunFailed(what, about=about, fix=fix, detail=found.text, rank=found.rank)
     failed = pods.failed(ended)
     # A Job that gives up deletes the pods of the other ranks, which then fail as well.
     lost = [each for each in failed if not pods.deleted(each)]
     lost = lost or [each for each in ended if pods.node_unreachable(each)] or failed
-    rank = pods.replica_id(lost[0]) if lost else None
-    what = status.reason or "the Job failed"
-    if lost and not what.startswith(pods.display_name(rank)):  # it was gone when the run was judged
-        what = f"{pods.display_name(rank)}: {pods.why(lost[0])}; {what}"
-    texts = [line.text for line in written.get(rank, [])]
+    rank, what = None, status.reason or "the Job failed"
+    texts: list[str] = []
+    if lost:
+        rank = pods.replica_id(lost[0])
+        if not what.startswith(pods.display_name(rank)):  # it was gone when the run was judged
+            what = f"{pods.display_name(rank)}: {pods.why(lost[0])}; {what}"
+        texts = [line.text for line in written.get(rank, [])]
     report = next((index for index, text in enumerate(texts) if _TORCHRUN.search(text)), len(texts))
     last = "\n".join(texts[: max(report, 1)][-LAST_LINES:])  # before torchrun's report on the end
     return RunFailed(what, about=about, fix=fix, rank=rank, detail=last)

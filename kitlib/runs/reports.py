@@ -3,12 +3,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kitlib.display.tracebacks import Line
 from kitlib.metrics import events
 from kitlib.metrics.events import Event
 from kitlib.metrics.tensorboard import read_tensorboard
 from kitlib.metrics.text import parse_text
+
+if TYPE_CHECKING:
+    import pandas
+
+    from kitlib.widgets.plots import Picture
 
 
 class Reports(ABC):
@@ -22,7 +28,7 @@ class Reports(ABC):
 
     def metrics(
         self, event: str | None = None, *, pattern: str | None = None, tensorboard: str | Path | None = None
-    ):
+    ) -> "pandas.DataFrame":
         """Read what the program reported, as a pandas DataFrame: a row a JSON line, or a line that matches.
 
         Args:
@@ -46,7 +52,7 @@ class Reports(ABC):
         frame = pandas.DataFrame(events.rows(self.reports(pattern=pattern, tensorboard=tensorboard), event))
         return frame if len(frame) else pandas.DataFrame(columns=columns)
 
-    def plot(self, *, pattern: str | None = None, tensorboard: str | Path | None = None):
+    def plot(self, *, pattern: str | None = None, tensorboard: str | Path | None = None) -> "Picture":
         """Draw the loss by rank.
 
         Args:

@@ -6,7 +6,7 @@ It keeps no state that the cluster does not have, but for the logs of deleted po
 import time
 from collections.abc import Callable, Iterator
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kitlib.display.progress import Progress, progress
 from kitlib.display.tables import Table, Text
@@ -22,6 +22,10 @@ from kitlib.runs.logs import Log, LogCache, LogStream, failure
 from kitlib.runs.reports import Reports
 from kitlib.runs.status import DELETED, FAILED, RunObjects, RunStatus
 from kitlib.runs.timeline import RunTimeline, read_timeline
+
+if TYPE_CHECKING:
+    from kitlib.widgets.dashboard import Dashboard
+    from kitlib.widgets.run_view import RunWatch
 
 SETTLE_SECONDS = 5  # for the watch of the pods to bring the reason of a failure
 
@@ -125,7 +129,7 @@ class Run(Reports):
         """
         return read_timeline(self.log_cache, self.objects.pods(), finished=self.status.finished)
 
-    def watch(self):
+    def watch(self) -> "RunWatch":
         """Show a live picture: loss by rank, images a second, world size, pods, events, merged log.
 
         It follows the run in the background until it ends, so the next cells run meanwhile. Without a front
@@ -144,7 +148,7 @@ class Run(Reports):
 
         return RunWatch(self, states=self.objects.watch).start()
 
-    def dashboard(self):
+    def dashboard(self) -> "Dashboard":
         """Show its live timeline, with buttons: kill, pause, scale, and stop or isolate local nodes.
 
         A button does the call that is shown beside it. It follows the run until that ends or the view is
@@ -260,9 +264,9 @@ class Run(Reports):
     def failure(self, status: RunStatus, *, rank: int | str | None = None) -> RunFailed:
         """Build the error of a run that has failed, or of the failed pod of one rank."""
         if rank is None:
-            ended = self.objects.newest(self.objects.pods())
+            ended = list(self.objects.newest(self.objects.pods()))
         else:
-            ended = self.log_cache.newest_pods(rank).values()
+            ended = list(self.log_cache.newest_pods(rank).values())
         return failure(status, ended, self.log_cache.lines(rank), about=self.about)
 
     def kill(self, *, rank: int | str) -> Text:

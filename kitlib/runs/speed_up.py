@@ -1,15 +1,19 @@
 """Runs of one trainer on different numbers of workers, compared by the time of a step."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from kitlib.metrics import speed_up as metrics
 from kitlib.runs.reports import Reports
+
+if TYPE_CHECKING:
+    from kitlib.widgets.plots import Picture
 
 
 class SpeedUp(metrics.StepTimes):
     """Speed-up and efficiency of several runs, with their plot."""
 
-    def plot(self):
+    def plot(self) -> "Picture":
         """Plot what a step's time consists of, and the efficiency by number of workers."""
         from kitlib.widgets.speed_up_plot import plot_speed_up  # matplotlib takes half a second
 

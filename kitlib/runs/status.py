@@ -82,7 +82,7 @@ def run_status(main: Object | None, every: Iterable[Object], warnings: Iterable[
         return RunStatus(PENDING, "it is suspended", **counts)
     fewest = job_kinds.limits(main)[1]
     if running + succeeded + (failed if fewest == wanted else 0) >= fewest:
-        reasons = (pods.why(each) for each in live if pods.phase(each) == "Pending")
+        reasons = [pods.why(each) for each in live if pods.phase(each) == "Pending"]
         reason = _unreachable(live) or "; ".join(filter(None, dict.fromkeys(reasons)))
         return RunStatus(RUNNING, reason, **counts)
     return RunStatus(PENDING, _pending_reason(live, wanted, running, warnings), **counts)

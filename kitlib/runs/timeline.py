@@ -3,6 +3,7 @@
 import time
 from collections.abc import Collection
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from kitlib.display.tables import parse_time
 from kitlib.k8s import pods
@@ -10,6 +11,9 @@ from kitlib.k8s.events import namespace_events
 from kitlib.k8s.manifests import Object
 from kitlib.metrics.timeline import RunHistory, Timeline
 from kitlib.runs.logs import LogCache
+
+if TYPE_CHECKING:
+    from kitlib.widgets.plots import Picture
 
 
 class RunTimeline(Timeline):
@@ -20,7 +24,7 @@ class RunTimeline(Timeline):
         """Add the plot to a timeline."""
         return cls(**{each.name: getattr(timeline, each.name) for each in fields(timeline)})
 
-    def plot(self):
+    def plot(self) -> "Picture":
         """Plot world size, each worker's states, loss, and the cost of each change.
 
         Example:
@@ -39,7 +43,7 @@ def read_timeline(cache: LogCache, there: Collection[Object], *, finished: bool)
     for pod, lines in cache.logs.values():
         node = pod["spec"].get("nodeName", "")
         history.add_lines(pod["metadata"]["name"], node, (line.text for line in lines))
-    ends = (parse_time(pods.finished_at(pod)).timestamp() for pod in there if pods.finished_at(pod))
+    ends = (parse_time(at).timestamp() for pod in there if (at := pods.finished_at(pod)))
     ended = max(ends, default=0.0) if finished else 0.0
     found = namespace_events(objects.kube)
     timeline = history.timeline(found, now=ended or time.time(), store=[f"{objects.name}-store"])

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from kitlib.display.progress import Progress
 from kitlib.display.tables import Table, age
@@ -23,7 +23,7 @@ from kitlib.storage.helper_pod import MISSING, OWN, TAKEN, HelperPod
 if sys.version_info >= (3, 11, 4):
     import tarfile
 else:  # without the filters of PEP 706
-    from backports import tarfile
+    from backports import tarfile  # type: ignore[no-redef]
 
 END = ".trainyard-end"
 LOOK_SECONDS = 0.5
@@ -98,9 +98,9 @@ def entries(helper: HelperPod, path: str) -> list[str]:
 
 def content(helper: HelperPod, path: str) -> bytes:
     """Read a file."""
-    with helper.running(_READ, path) as process:
-        process.stdin.close()
-        return process.stdout.read()
+    with helper.running(_READ, path) as (stdin, stdout):
+        stdin.close()
+        return stdout.read()
 
 
 def remove(helper: HelperPod, path: str) -> None:
@@ -113,9 +113,10 @@ def send(
 ) -> str:
     """Copy a file or a folder to ``to``; returns the number of files and bytes in words."""
     # GNU's format and not PAX: BusyBox, whose tar unpacks it, knows long names in no other.
-    with helper.running(_RECEIVE, source.name, to, "replace" if replace else "keep") as process:
-        counted = _Counted(process.stdin, line, "copied")
-        with tarfile.open(fileobj=counted, mode="w|", format=tarfile.GNU_FORMAT, bufsize=2**18) as stream:
+    with helper.running(_RECEIVE, source.name, to, "replace" if replace else "keep") as (stdin, _):
+        counted = _Counted(stdin, line, "copied")
+        pipe = cast(IO[bytes], counted)  # of a stream, tarfile asks for no more than it has
+        with tarfile.open(fileobj=pipe, mode="w|", format=tarfile.GNU_FORMAT, bufsize=2**18) as stream:
             files = 0
             for path in _files(source):
                 member = stream.gettarinfo(path, arcname=str(path.relative_to(source.parent)))
@@ -137,10 +138,11 @@ def fetch(helper: HelperPod, path: str, to: Path, *, line: Progress) -> str:
     """Copy a file or a folder of the volume to ``to``; returns the bytes in words."""
     folder, _, name = path.rpartition("/")
     with tempfile.TemporaryDirectory(prefix=".trainyard-", dir=to.parent) as staging:
-        with helper.running(_SEND, folder, name) as process:
-            process.stdin.close()
-            counted = _Counted(process.stdout, line, "fetched")
-            with tarfile.open(fileobj=counted, mode="r|", bufsize=2**18) as stream:
+        with helper.running(_SEND, folder, name) as (stdin, stdout):
+            stdin.close()
+            counted = _Counted(stdout, line, "fetched")
+            pipe = cast(IO[bytes], counted)
+            with tarfile.open(fileobj=pipe, mode="r|", bufsize=2**18) as stream:
                 stream.extractall(staging, filter="data")
             while counted.read(2**18):  # what pads the last block
                 pass
@@ -173,12 +175,12 @@ class _Counted:
         self.bytes, self.began = 0, time.monotonic()
         self.reported = self.began
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes, /) -> int:
         self.pipe.write(data)
         self._count(len(data))
         return len(data)
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int, /) -> bytes:
         data = self.pipe.read(size)
         self._count(len(data))
         return data

@@ -32,7 +32,7 @@ from kitlib.storage.persistent_volume import volume_labels
 if sys.version_info >= (3, 11, 4):
     import tarfile
 else:  # without the filters of PEP 706
-    from backports import tarfile
+    from backports import tarfile  # type: ignore[no-redef]
 
 OWN = ".trainyard"  # the prefix of unfinished files, which are not listed
 MISSING, TAKEN = 44, 45  # exit statuses of a script that found nothing, or something in its way
@@ -40,7 +40,7 @@ MISSING, TAKEN = 44, 45  # exit statuses of a script that found nothing, or some
 _FULL = ("No space left on device", "Disk quota exceeded", "Wrote only")
 
 
-class HelperPod(AbstractContextManager):
+class HelperPod(AbstractContextManager["HelperPod"]):
     """A pod with the volume at ``/volume``, its working directory; deleted at the end in any case.
 
     Args:
@@ -50,8 +50,8 @@ class HelperPod(AbstractContextManager):
 
     def __init__(self, cluster: Any, claim: str) -> None:
         self.cluster, self.claim = cluster, claim
-        self.about = f'volume "{claim}" in cluster "{cluster.name}"'
-        self.pod = names.unique(f"volume-{claim}")
+        self.about: str = f'volume "{claim}" in cluster "{cluster.name}"'
+        self.pod: str = names.unique(f"volume-{claim}")
 
     def manifest(self) -> Object:
         """Build the pod."""
@@ -96,18 +96,18 @@ class HelperPod(AbstractContextManager):
             raise self.failed(pods.why(seen["Pod"][self.pod]) or "the pod that mounts the volume ended")
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         with contextlib.suppress(ClusterUnreachable):  # its deadline ends it
             self.cluster.kube.delete("Pod", self.pod)
 
     def output(self, script: str, *arguments: str) -> str:
         """Run a shell script to its end, and return its stdout."""
-        with self.running(script, *arguments) as process:
-            process.stdin.close()
-            return process.stdout.read().decode("utf-8", "replace")
+        with self.running(script, *arguments) as (stdin, stdout):
+            stdin.close()
+            return stdout.read().decode("utf-8", "replace")
 
     @contextlib.contextmanager
-    def running(self, script: str, *arguments: str) -> Iterator[subprocess.Popen]:
+    def running(self, script: str, *arguments: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
         """Run a shell script with its stdin and stdout open to the caller; wait for its end.
 
         Raises:
@@ -122,13 +122,14 @@ class HelperPod(AbstractContextManager):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+        assert process.stdin and process.stdout and process.stderr, "they are pipes"
         words: list[bytes] = []
         reader = threading.Thread(target=_read_all, args=(process.stderr, words), name="volume-stderr")
         reader.start()
-        broken = None
+        broken: Exception | None = None
         try:
             try:
-                yield process
+                yield process.stdin, process.stdout
             except BrokenPipeError as error:  # it hung up; its own words say why
                 broken = error
             except tarfile.TarError as error:  # nobody reads on: it would wait for that

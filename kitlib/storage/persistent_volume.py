@@ -11,6 +11,7 @@ claims, and by them the pods that need the driver's sidecar.
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from kitlib import config
 from kitlib.errors import BadInput, Rejected
@@ -53,12 +54,12 @@ def gcs_fuse_source(bucket: str, volume: str) -> Object:
     return {"csi": merge(csi, own)}
 
 
-def class_of(source: Mapping) -> str:
+def class_of(source: Mapping[str, Any]) -> str:
     """Choose the storageClassName that the claim and the PersistentVolume of a source have to share."""
     return GCS_FUSE if (source.get("csi") or {}).get("driver") == GCS_FUSE_DRIVER else ""
 
 
-def create(kube: Kube, claim: str, *, size: str, source: Mapping) -> str:
+def create(kube: Kube, claim: str, *, size: str, source: Mapping[str, Any]) -> str:
     """Create a PersistentVolume for one claim, and return its name."""
     item = _promised(kube, claim, size=size, source=source, labels=volume_labels(claim))
     kube.create(item)
@@ -78,7 +79,13 @@ def find_created(kube: Kube, claim: Object) -> str | None:
 
 
 def share(
-    kube: Kube, name: str, *, source: Mapping, size: str, labels: Mapping[str, str], notes: Mapping[str, str]
+    kube: Kube,
+    name: str,
+    *,
+    source: Mapping[str, Any],
+    size: str,
+    labels: Mapping[str, str],
+    notes: Mapping[str, str],
 ) -> None:
     """Create a read-only claim in a namespace, and a PersistentVolume for it, for storage that exists.
 
@@ -112,7 +119,7 @@ def find_shared(kube: Kube, name: str) -> Object | None:
     return claim if claim and claim["spec"]["accessModes"] == [READ_ONLY_MANY] else None
 
 
-def read_only(source: Mapping) -> Object:
+def read_only(source: Mapping[str, Any]) -> Object:
     """Change a source so that pods cannot write to it.
 
     A Filestore share becomes an NFS volume, which it is: several PersistentVolumes with one handle of its
@@ -140,7 +147,9 @@ def read_only(source: Mapping) -> Object:
     return {kind: {**where, "readOnly": True}}
 
 
-def _promised(kube: Kube, claim: str, *, size: str, source: Mapping, labels: Mapping[str, str]) -> Object:
+def _promised(
+    kube: Kube, claim: str, *, size: str, source: Mapping[str, Any], labels: Mapping[str, str]
+) -> Object:
     """Build a PersistentVolume that only one claim can bind to."""
     (item,) = manifests.read(config.manifests("volume", "persistentvolume.yaml"))
     del item["spec"]["csi"]

@@ -1,6 +1,7 @@
 """PersistentVolumeClaims: create, wait, find the pods that use one, delete."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from kitlib import config
 from kitlib.display.progress import progress
@@ -37,7 +38,7 @@ def create(
     *,
     size: str,
     storage_class: str | None,
-    source: Mapping | None,
+    source: Mapping[str, Any] | None,
     timeout: float | None = None,
 ) -> None:
     """Create a claim and wait until it is bound; one that exists and is large enough is fine.
@@ -149,7 +150,7 @@ def table(kube: Kube) -> Table:
     return Table(("volume", "status", "size", "mode", "class", "age"), rows, empty="no volumes")
 
 
-def row(claim: Object) -> tuple:
+def row(claim: Object) -> tuple[object, ...]:
     """Format a claim: name, status, size, access modes, class and age."""
     spec, status = claim["spec"], claim.get("status") or {}
     size = (status.get("capacity") or spec["resources"]["requests"]).get("storage")

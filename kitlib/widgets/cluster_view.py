@@ -6,8 +6,8 @@ are requested, and how busy they are where the trainers on a node report it. The
 """
 
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -68,7 +68,9 @@ class ClusterWatch(ObjectWatch):
         except Rejected as error:
             if error.status != 403:
                 raise
-            self.trouble = f'only the pods of namespace "{self.kube.namespace}": nodes are for administrators'
+            self.trouble: str = (
+                f'only the pods of namespace "{self.kube.namespace}": nodes are for administrators'
+            )
             return [WatchSpec("Pod")]
         return [WatchSpec("Node"), WatchSpec("Pod")]
 
@@ -78,13 +80,13 @@ class ClusterWatch(ObjectWatch):
         known = self._gpu_percent.items()
         fresh = {node: percent for node, (at, percent) in known if now - at < FRESH_SECONDS}
         with self.lock:
-            use = {
-                name: NodeUse(*used.get(name, (None, None)), held.get(name, 0.0), fresh.get(name))
-                for name in (each["metadata"]["name"] for each in nodes)
-            }
+            use = {}
+            for name in (each["metadata"]["name"] for each in nodes):
+                cpu, memory = used.get(name, (None, None))
+                use[name] = NodeUse(cpu, memory, held.get(name, 0.0), fresh.get(name))
             self.history.add(now, nodes, use)
 
-    def _used(self, nodes: list[str], now: float) -> dict[str, tuple[float | None, float]]:
+    def _used(self, nodes: list[str], now: float) -> Mapping[str, tuple[float | None, float]]:
         """Read cores and bytes in use by node: from the kubelets, or else from metrics-server."""
         if self.source == "the kubelets" and len(nodes) <= MOST_KUBELETS:
             found = {}
@@ -142,7 +144,7 @@ class ClusterWatch(ObjectWatch):
                 rows, facts=self.facts(), tables={"nodes": self.nodes, "pods": self.pods}, summary=repr(self)
             )
 
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, Any]:
         """Facts for the view: title, names of nodes, when it began, figures with their units."""
         running = sum(row[1] == "Running" for row in self.pods)
         ready = sum(row[1] == "Ready" for row in self.nodes)

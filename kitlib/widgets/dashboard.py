@@ -64,7 +64,8 @@ class Dashboard(RunWatch):
         self.kube_events: list[Object] = []
         self.ended: float | None = None
         self._lines = 0
-        self._made, self._made_of = Timeline(run.name), ()
+        self._made = Timeline(run.name)
+        self._made_of: tuple[float, ...] = ()
         self._buttons: Buttons | None = None
 
     # Following
@@ -123,7 +124,7 @@ class Dashboard(RunWatch):
         frame, tables = rows_of(timeline), tables_of(timeline)
         return view.show(frame, facts=self.facts(), tables=tables, summary=self.summary())
 
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, Any]:
         timeline = self.timeline()
         losses = [each.loss for each in timeline.steps if each.loss is not None]
         figures = [["world size", str(timeline.world_size)], ["rounds", str(len(timeline.rendezvous))]]
@@ -244,7 +245,7 @@ class Buttons:
     def _show_workers(self, timeline: Timeline, busy: bool) -> None:
         there = {worker: rank for rank, worker in timeline.ranks.items()}
         hanging = {row.worker: row.rank for row in timeline.rows if row.what == "paused"}
-        shown = there | {each: hanging[each] for each in timeline.paused if hanging.get(each) is not None}
+        shown = there | {each: rank for each in timeline.paused if (rank := hanging.get(each)) is not None}
         self._ranks = shown
         rows = []
         for worker in sorted(shown, key=lambda each: (shown[each], each)):

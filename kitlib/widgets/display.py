@@ -7,6 +7,7 @@ and the table are updated after each cell. Nothing is displayed from a thread.
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from kitlib.display.progress import in_notebook
@@ -52,7 +53,7 @@ class NotebookDisplay:
         self.shell.events.unregister("post_run_cell", self._after_cell)
         self.shell = None
 
-    def _after_cell(self, *_) -> None:
+    def _after_cell(self, *_: object) -> None:
         self.cells += 1
         if self.cells == 1 and not self.watch.finished:  # the cell that shows it: there is nothing new yet
             return
@@ -75,7 +76,7 @@ class NotebookDisplay:
         return {WIDGET: view, "text/plain": repr(self.watch)}
 
 
-def _later(loop: asyncio.AbstractEventLoop, call):
+def _later(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> Callable[[], None]:
     def ask() -> None:
         with contextlib.suppress(RuntimeError):  # the kernel has ended
             loop.call_soon_threadsafe(call)

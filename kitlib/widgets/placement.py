@@ -46,8 +46,9 @@ class PlacementWatch(ObjectWatch):
         with self.lock:
             for group, line in self.logs.drain():
                 event = events.parse_line(line.text)
-                loss = event.fields.get("loss") if event is not None and event.event == "step" else None
-                if isinstance(loss, int | float) and event.time >= self.began:
+                if event is None or event.event != "step" or event.time < self.began:
+                    continue
+                if isinstance(loss := event.fields.get("loss"), int | float):
                     self.placement.add_loss(group, event.time, float(loss))
 
     # Display

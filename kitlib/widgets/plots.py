@@ -210,7 +210,7 @@ def plot_usage(history: UsageHistory, *, title: str, words: str) -> Picture:
 
 LANE, GAP = 0.8, 0.35
 PENDING = "Pending"
-LOOKS = {
+LOOKS: dict[str, dict[str, Any]] = {
     WAITING: {"alpha": 0.25, "hatch": "////"},
     STARTING: {"alpha": 0.45},
     RUNNING: {"alpha": 0.9},
@@ -273,13 +273,19 @@ def _draw_stays(
     axes.set_yticklabels(lanes)
     legend = [Patch(color=colour, label=group) for group, colour in colours.items()]
     legend += [Patch(facecolor=THEME.grid, hatch=LOOKS[LEAVING]["hatch"], label="terminating")]
-    place = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
-    axes.legend(handles=legend, frameon=False, fontsize="small", ncols=4, **place)
+    axes.legend(
+        handles=legend,
+        frameon=False,
+        fontsize="small",
+        ncols=4,
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+    )
 
 
 def _draw_stay(axes: Axes, stay: PodInterval, at: float, colour: str, *, began: float, now: float) -> None:
     start, end = max(stay.began, began), now if stay.ended is None else stay.ended
-    look = {"facecolor": colour, "edgecolor": THEME.ground, "linewidth": 0.6} | LOOKS[stay.state]
+    look = LOOKS[stay.state] | {"facecolor": colour, "edgecolor": THEME.ground, "linewidth": 0.6}
     axes.barh(at, end - start, left=start - began, height=LANE, **look)
     number = short(stay.pod)
     if number and stay.state in (RUNNING, WAITING) and end - start > 0.025 * (now - began):

@@ -80,7 +80,7 @@ class RunWatch(Watch):
     def __init__(self, run: Any, *, states: States) -> None:
         super().__init__(run.name)
         self.run, self.states = run, states
-        self.began = time.time()
+        self.began: float = time.time()
         self.training = TrainingMetrics()
         self.log_tail = LogTail()
         self.phase, self.words = "Pending", ""
@@ -109,7 +109,7 @@ class RunWatch(Watch):
                     self._seen_finished = status.finished
                     break
         except KitError as error:
-            self.trouble = error.what
+            self.trouble: str = error.what
         self._end_logs()
         self.over = self._seen_finished or bool(self.trouble)
         self.stopping.set()
@@ -160,13 +160,17 @@ class RunWatch(Watch):
     def push(self, view: "LiveView") -> int:
         with self.lock:
             frame = self.training.frame()
-            traits = {"facts": self.facts(), "tables": self._tables(), "summary": self.summary()}
+            traits: dict[str, Any] = {
+                "facts": self.facts(),
+                "tables": self._tables(),
+                "summary": self.summary(),
+            }
             now = time.monotonic()
             if now - self._sent_lines > LINES_SECONDS or self.over:
                 self._sent_lines, traits["lines"] = now, self.log_tail.rows()
         return view.show(rows_of(frame), **traits)
 
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, Any]:
         """Facts for the view: title, phase, and figures with their units."""
         training, figures = self.training, []
         if training.last_step is not None:
@@ -232,7 +236,7 @@ def rows_of(frame: Curves) -> list[tuple[str, int, np.ndarray]]:
     return rows + [("gpu", rank, values) for rank, values in zip(frame.ranks, frame.gpu, strict=False)]
 
 
-def _pods_rows(seen) -> list[list[object]]:
+def _pods_rows(seen: Iterable[Object]) -> list[list[object]]:
     columns = {"rank": 0, "pod": "", "status": "", "node": "", "restarts": 0, "why": ""}
     return [[each.get(name) or empty for name, empty in columns.items()] for each in pods.table(seen)]
 

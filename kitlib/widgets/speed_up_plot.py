@@ -1,6 +1,7 @@
 """Speed-up of runs as a static plot: what a step's time consists of, and the efficiency beside it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -36,12 +37,15 @@ def _draw_parts(axes: Axes, speed_up: StepTimes, names: Sequence[str]) -> None:
         axes.bar(names, [each.seconds * 1e3 for each in speed_up.times], color=THEME.lines[0], width=0.6)
     else:
         times = speed_up.times
-        parts = ([each.computing for each in times], [speed_up.not_divided] * len(times))
-        parts = (*parts, [speed_up.network(each) for each in times])
+        parts = (
+            [each.computing or 0.0 for each in times],
+            [speed_up.not_divided] * len(times),
+            [speed_up.network(each) for each in times],
+        )
         below = [0.0] * len(times)
         for (label, colour, hatch), seconds in zip(LOOKS, parts, strict=True):
             heights = [each * 1e3 for each in seconds]
-            look = {"color": colour, "hatch": hatch, "edgecolor": THEME.ground, "width": 0.6}
+            look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": THEME.ground, "width": 0.6}
             axes.bar(names, heights, bottom=below, label=label, **look)
             below = [base + height for base, height in zip(below, heights, strict=True)]
         axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3)

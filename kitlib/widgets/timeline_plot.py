@@ -3,8 +3,10 @@
 The geometry (labels, pauses, lanes) is computed here; the live view in ``static/timeline.js`` draws it too.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -167,32 +169,21 @@ def _draw_world(axes: Axes, timeline: Timeline) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
 
 
+def _look(kind: str) -> dict[str, Any]:
+    colour, hatch, alpha = LOOKS[kind]
+    return {"facecolor": colour, "edgecolor": THEME.ground, "hatch": hatch, "alpha": alpha, "linewidth": 0}
+
+
 def _draw_lanes(axes: Axes, known: list[tuple[str, list[tuple[str, float, float]]]]) -> None:
     for index, (_, spans) in enumerate(known):
         for kind, begin, end in spans:
-            colour, hatch, alpha = LOOKS[kind]
-            look = {
-                "facecolor": colour,
-                "edgecolor": THEME.ground,
-                "hatch": hatch,
-                "alpha": alpha,
-                "linewidth": 0,
-            }
-            axes.broken_barh([(begin, end - begin)], (index - 0.36, 0.72), **look)
+            axes.broken_barh([(begin, end - begin)], (index - 0.36, 0.72), **_look(kind))
     axes.set(
         yticks=range(len(known)), yticklabels=[worker for worker, _ in known], ylim=(len(known) - 0.4, -0.6)
     )
     seen = [kind for kind in LOOKS if any(each[0] == kind for _, spans in known for each in spans)]
     for kind in seen:
-        colour, hatch, alpha = LOOKS[kind]
-        look = {
-            "facecolor": colour,
-            "edgecolor": THEME.ground,
-            "hatch": hatch,
-            "alpha": alpha,
-            "linewidth": 0,
-        }
-        axes.fill([], [], label=kind, **look)
+        axes.fill([], [], label=kind, **_look(kind))
     if seen:
         axes.legend(**LEGEND)
 
@@ -203,12 +194,13 @@ def _draw_loss(axes: Axes, timeline: Timeline) -> None:
         axes.text(0.5, 0.5, "no steps were reported yet", ha="center", va="center", transform=axes.transAxes)
     for run in _stretches(steps):
         times = [each.time - timeline.began for each in run]
-        axes.plot(times, [each.loss for each in run], color=THEME.lines[3], linewidth=1.4)
+        losses = [math.nan if each.loss is None else each.loss for each in run]
+        axes.plot(times, losses, color=THEME.lines[3], linewidth=1.4)
         again = [each.time - timeline.began for each in run if each.repeated]
         if again:
             axes.axvspan(min(again), max(again), color=THEME.lines[4], alpha=0.25, linewidth=0)
-            losses = [each.loss for each in run if each.repeated]
-            axes.plot(again, losses, "o", color=THEME.lines[4], markersize=3.5)
+            marked = [loss for loss, each in zip(losses, run, strict=True) if each.repeated]
+            axes.plot(again, marked, "o", color=THEME.lines[4], markersize=3.5)
     if any(each.repeated for each in steps):
         axes.plot([], [], "o", color=THEME.lines[4], markersize=3.5, label="step done again")
         axes.legend(**LEGEND)

@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 from kitlib.display.progress import in_notebook
 from kitlib.display.tables import Table
@@ -35,7 +36,7 @@ CLOSED_SECONDS = 10.0  # a page that is loaded again opens its views anew within
 END_SECONDS = 10.0
 
 
-class Watch(AbstractContextManager, ABC):
+class Watch(AbstractContextManager["Watch"], ABC):
     """Something that is followed until it ends, is stopped, or has no viewer any more.
 
     As a context manager it is stopped at the end.
@@ -63,7 +64,7 @@ class Watch(AbstractContextManager, ABC):
 
     # Life cycle
 
-    def start(self) -> "Watch":
+    def start(self) -> Self:
         """Start, or go on after a stop; one that runs or has seen the end stays as it is."""
         if self.stopping.is_set():
             self.join()
@@ -171,11 +172,11 @@ class Watch(AbstractContextManager, ABC):
         self.start()
         NotebookDisplay(self)
 
-    def save(self, path) -> object:
+    def save(self, path: str | Path) -> Path:
         """Write the picture as PNG, SVG or PDF, by the path's suffix."""
         return self.picture().save(path)
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def _draw(self) -> None:
@@ -258,8 +259,9 @@ class ObjectWatch(Watch):
     def __init__(self, kube: Kube, *, minutes: float) -> None:
         super().__init__(kube.cluster)
         self.kube, self.logs = kube, PodLogs(kube)
-        self.until = time.monotonic() + 60 * minutes
-        self.began, self.ended = time.time(), None
+        self.until: float = time.monotonic() + 60 * minutes
+        self.began: float = time.time()
+        self.ended: float | None = None
 
     def work(self) -> dict[str, Callable[[], None]]:
         return {"objects": self._follow, "draw": self._draw}

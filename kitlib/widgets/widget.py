@@ -14,8 +14,16 @@ import traitlets
 from kitlib.widgets.plots import DARK, LIGHT, style
 
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = ("uPlot.iife.min.js", "parts.js", "chart.js", "run.js", "cluster.js", "timeline.js")
-SCRIPTS += ("workshop.js", "view.js")
+SCRIPTS = (
+    "uPlot.iife.min.js",
+    "parts.js",
+    "chart.js",
+    "run.js",
+    "cluster.js",
+    "timeline.js",
+    "workshop.js",
+    "view.js",
+)
 STYLES = ("uPlot.min.css", "view.css")
 
 
@@ -53,7 +61,7 @@ class LiveView(anywidget.AnyWidget):
     layout_of_frame = traitlets.Dict().tag(sync=True)
     facts = traitlets.Dict().tag(sync=True)
     tables = traitlets.Dict().tag(sync=True)
-    lines = traitlets.List().tag(sync=True)
+    lines: traitlets.List[list[object]] = traitlets.List().tag(sync=True)
     summary = traitlets.Unicode("").tag(sync=True)
 
     def show(self, rows: list[tuple[str, int, np.ndarray]] | None = None, **traits: object) -> int:
