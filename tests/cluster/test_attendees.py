@@ -85,9 +85,39 @@ def test_with_their_kubeconfig_alone_an_attendee_trains_and_reaches_nothing_else
         theirs.kube.create(pod("on-the-host", hostNetwork=True))
 
 
-def pod(name, *, cpu="100m", **spec):
+REACH = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], 8000), timeout=3).close()
+except OSError as error:
+    sys.exit(f"not reached: {error}")
+print("reached")
+"""
+
+
+def test_pods_of_an_attendee_are_reached_from_their_own_room_alone(local_cluster, name):
+    made = kit.workshop.add(name, cluster=local_cluster)
+    room = local_cluster.kube.within(made.namespace)
+    probe = {"tcpSocket": {"port": 8000}}
+    server = {"image": "python", "command": ["python", "-m", "http.server"], "readinessProbe": probe}
+    room.create(pod("server", main=server))
+    ready = "--for=condition=Ready pod/server --timeout=60s"
+    local_cluster.kubectl(f"wait -n {made.namespace} {ready}")
+    address = room.get("Pod", "server")["status"]["podIP"]
+    ask = {"image": "python", "command": ["python", "-c", REACH, address]}
+    outside = local_cluster.kube
+    for kube, phase in ((room, "Succeeded"), (outside, "Failed")):
+        asker = f"asker-{secrets.token_hex(2)}"
+        kube.create(pod(asker, main=ask, restartPolicy="Never"))
+        local_cluster.kubectl(
+            f"wait -n {kube.namespace} --for=jsonpath={{.status.phase}}={phase} pod/{asker} --timeout=60s"
+        )
+        kube.delete("Pod", asker)
+
+
+def pod(name, *, cpu="100m", main=None, **spec):
     container = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}
-    body = {"containers": [container | {"command": ["true"]}], **spec}
+    body = {"containers": [container | {"command": ["true"]} | (main or {})], **spec}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": body}
 
 

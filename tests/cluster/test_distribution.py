@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from . import kit_wheel
+
 ROOT = Path(__file__).parents[2]
 SITE = Path(sysconfig.get_path("purelib"))
 # What `trainyard[clouds]` installs.
@@ -34,18 +36,7 @@ print(len(kit.list_clusters()), "clusters left")
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel, built from what git tracks."""
-    source = tmp_path_factory.mktemp("source")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, source / name)
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    folder = tmp_path_factory.mktemp("wheel")
-    done = subprocess.run([*pip, "--wheel-dir", folder, source], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (made,) = folder.glob("trainyard-*.whl")
-    return made
+    return kit_wheel.build(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +102,7 @@ codes = [(config.DATA / part.code).is_file() for parts in OPERATORS.values() for
 print(json.dumps([sorted(files), kinds, codes, kit.__file__]))
 """
     files, kinds, codes, where = json.loads(run(python, program, tmp_path / "empty"))
-    folders = ["datasets", "images", "manifests", "operators", "trainers"]
+    folders = ["datasets", "docs", "images", "manifests", "notebooks", "operators", "trainers"]
     tracked = subprocess.run(
         ["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -49,7 +49,7 @@ def row_of(name, cluster):
 
 def test_everybody_has_a_room_with_what_belongs_into_it_and_it_is_said_what_does_not(workshop, local_cluster):
     facts = {each["what"]: f"{each['is']} {each['note']}" for each in workshop.facts}
-    assert "nobody in this cluster enforces them" in facts["network"]
+    assert "pods of others are kept out by the local cluster" in facts["network"]
     assert "127.0.0.1" in facts["jupyter"]
     assert "digits" in facts["data"]
     assert stat.S_IMODE(workshop.handout.stat().st_mode) == 0o600

@@ -26,7 +26,7 @@ from localkube.runtime.container_spec import (
     StartRequest,
 )
 from localkube.runtime.messages import close_all
-from localkube.runtime.syscalls import CAPABILITIES
+from localkube.runtime.syscalls import DEFAULT_CAPABILITIES
 from localkube.supervisor import RUNTIME_INIT
 
 from ..node.restrictions import nobody, python_places
@@ -67,7 +67,7 @@ class BareRuntime:
 
     async def run(self, identity: str, *args: str, env: Sequence[str] = ()) -> dict[str, Any]:
         """Start a container of the pod before the dot."""
-        process = ProcessSpec(args, ("PATH=/usr/bin:/bin", *env), capabilities=tuple(CAPABILITIES))
+        process = ProcessSpec(args, ("PATH=/usr/bin:/bin", *env), capabilities=DEFAULT_CAPABILITIES)
         mounts = (MountSpec("/folder", source=str(self.folder)),)
         spec = ContainerSpec(process, mounts=mounts, linux=LinuxSpec(devices=devices()))
         return await self.call("run", id=identity, pod=identity.split(".")[0], **vars(StartRequest(spec)))

@@ -26,3 +26,7 @@ def test_no_input_of_a_corpus_fails(target):
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go")
 def test_no_input_of_the_gateways_corpus_fails():
     assert gateway.go_test("-run=^Fuzz").returncode == 0
+
+
+def test_no_input_of_the_image_stores_corpus_fails():
+    assert gateway.go_test("-run=^Fuzz", package="images").returncode == 0

@@ -149,12 +149,18 @@ async def test_no_end_of_many_short_processes_is_lost(runtime):
     assert [await runtime.status(name) for name in names] == [0] * len(names)
 
 
-async def test_containers_start_again_after_the_launcher_was_killed(runtime):
-    (launcher,) = [
+def launcher_of(runtime):
+    """The launcher, whose child is the helper of the next container."""
+    found = [
         each
         for each in runtime.process.children(recursive=True)
-        if any(word.endswith("launcher.py") for word in each.cmdline()) and each.parent().ppid() != 1
+        if any(word.endswith("launcher.py") for word in each.cmdline())
     ]
+    return next(each for each in found if each.parent() not in found)
+
+
+async def test_containers_start_again_after_the_launcher_was_killed(runtime):
+    launcher = launcher_of(runtime)
     launcher.kill()
     launcher.wait()
     async with asyncio.timeout(PATIENCE):
@@ -165,3 +171,18 @@ async def test_containers_start_again_after_the_launcher_was_killed(runtime):
             except RuntimeCallError as error:
                 assert error.message == "the launcher has ended"
     assert await runtime.status("other.main.0") == 0
+
+
+async def test_a_container_starts_also_where_its_helper_was_killed_ahead(runtime):
+    (ahead,) = launcher_of(runtime).children()
+    ahead.kill()
+    ahead.wait()
+    await runtime.run("other.main.0", "true")
+    assert await runtime.status("other.main.0") == 0
+
+
+async def test_the_helper_of_the_next_container_ends_with_the_launcher(runtime):
+    launcher = launcher_of(runtime)
+    (ahead,) = launcher.children()
+    launcher.kill()
+    ahead.wait(PATIENCE)

@@ -2,7 +2,6 @@
 
 import pytest
 import websocket
-from kubernetes.stream import portforward
 
 from localkube.kubelet.resources.cgroups import PIDS_LIMIT, RECORD
 
@@ -86,12 +85,23 @@ def test_a_port_of_a_pod_that_has_ended_is_not_the_clusters_own(cluster, pods):
     )
 
 
-def test_a_port_of_a_pod_that_wants_the_nodes_network_is_not_the_clusters_own(cluster, pods):
-    name = pods.running(pod("sleep 60", hostNetwork=True))["metadata"]["name"]
-    connect = cluster.core.connect_get_namespaced_pod_portforward
-    forwarded = portforward(connect, name, "default", ports=ETCD_PORT)
-    forwarded.socket(int(ETCD_PORT))
-    eventually(lambda: "connection refused" in (forwarded.error(int(ETCD_PORT)) or ""))
+WITHOUT_A_CERTIFICATE = """
+import socket, ssl
+context = ssl._create_unverified_context()
+for port in (2379, 6443, 10250):
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as plain, context.wrap_socket(plain) as server:
+            server.sendall(b"GET /pods HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
+            print(port, (server.recv(100).split() or ["", b"closed"])[1].decode())
+    except OSError as error:
+        print(port, getattr(error, "reason", None) or error.strerror)
+"""
+
+
+def test_in_the_nodes_network_the_kubelet_wants_a_certificate_and_the_clusters_servers_are_elsewhere(pods):
+    lines = pods.output(pod(main=python(WITHOUT_A_CERTIFICATE), hostNetwork=True)).splitlines()
+    etcd, api, kubelet = (line.split(maxsplit=1)[1] for line in lines)
+    assert (etcd, api, kubelet) == ("Connection refused", "Connection refused", "closed")
 
 
 FORK = """
@@ -129,3 +139,22 @@ def test_what_the_last_pods_leave_does_not_keep_the_cluster_from_being_deleted(c
     """The cluster is deleted after this test, the last one."""
     claim(cluster, "left")
     pods.finish(digging("claimed", persistentVolumeClaim={"claimName": "left"}))
+
+
+UNCOVER = """
+mkdir /tmp/own && mount -t tmpfs none /tmp/own && echo mounted
+for place in /proc/kcore /proc/sys /sys/firmware; do umount $place && echo uncovered $place; done
+mount -o remount,rw,bind /proc/sys && echo writable
+unshare -U true; cat /proc/self/uid_map
+"""
+
+
+def test_a_privileged_container_mounts_for_itself_and_uncovers_nothing(pods):
+    main = {"securityContext": {"privileged": True}}
+    lines = pods.output(pod(f"{UNCOVER} true", main=main)).splitlines()
+    assert "mounted" in lines
+    assert not [line for line in lines if line.startswith(("uncovered", "writable"))]
+
+
+def test_a_container_with_ordinary_privileges_mounts_nothing(pods):
+    assert "mounted" not in pods.output(pod(f"{UNCOVER} true")).splitlines()

@@ -81,7 +81,7 @@ def test_a_ratio_without_a_peer_is_not_judged_but_a_value_is():
 def test_json_keeps_every_sample():
     found = json.loads(json.dumps(result(theirs=(4.0,), limit=Limit(1.1)).as_dict()))
     assert found["samples"] == {"ours": [3.0, 1.0, 2.0], "peer": [4.0]}
-    assert found["limit"] == "≤ 1.1 × peer"
+    assert found["limit"] == {"bound": 1.1, "of": "ratio", "unit": "", "at": "most"}
 
 
 def test_the_table_says_that_a_limit_is_missed():
@@ -204,6 +204,7 @@ def test_all_measures_have_a_name():
     together = {
         "pod_start",
         "busy_start",
+        "images",
         "preemption",
         "log_follow",
         "widget",

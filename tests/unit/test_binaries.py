@@ -58,9 +58,17 @@ def test_programs_of_the_right_version_on_path_are_taken(programs):
     assert any("from path" in line for line in lines)
 
 
-def test_the_gateway_comes_from_the_cache_when_path_has_none(programs):
+def test_our_tools_come_from_the_cache_when_path_has_none(programs):
     fill_cache()
-    assert obtain()[0].argv("gateway")[1] == "gateway"
+    control_plane = obtain()[0]
+    assert [control_plane.argv(name)[1] for name in binaries.TOOLS] == list(binaries.TOOLS)
+
+
+def test_images_are_pulled_by_the_smaller_program_where_there_is_one(programs):
+    fill_cache()
+    assert obtain()[0].argv("images") == [str(binaries._built() / binaries.LINKED), "images"]
+    says(binaries._built() / build.TOOLS, "tools")
+    assert obtain()[0].argv("images") == [str(binaries._built() / build.TOOLS), "images"]
 
 
 def test_metrics_server_comes_from_the_cache_or_is_said_to_be_missing(programs):
@@ -73,9 +81,9 @@ def test_metrics_server_comes_from_the_cache_or_is_said_to_be_missing(programs):
     assert not any("no metrics-server" in line for line in lines)
 
 
-def test_an_absent_gateway_is_said_and_is_no_error(programs):
+def test_absent_tools_are_said_and_are_no_error(programs):
     control_plane, lines = obtain()
-    assert not control_plane.has("gateway")
+    assert not control_plane.has("gateway") and not control_plane.has("images")
     assert any("no way out" in line for line in lines)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,11 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def install_go(tmp_path):
+    for module in build.OVERLAID:
+        for file, (before, _) in overlay.EDITED.get(module, {}).items():
+            (tmp_path / "upstream" / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "upstream" / file).write_text(f"{before} …")
+
     def install(body=SUCCEED, *, modules="", version="go1.26.8", place=tmp_path / "bin" / "go"):
         compile_ = COMPILE.format(log=tmp_path / "arguments", body=body)
         script = f'#!/bin/sh\nif [ "$1" = env ]; then {ENVIRONMENT.format(version=version)}; fi\n'
@@ -81,6 +87,7 @@ def test_what_is_built_is_cached_whole(install_go, cache):
     assert control_plane.origin == "build"
     assert subprocess.run(control_plane.argv("etcd"), capture_output=True, text=True).stdout == "built\n"
     assert control_plane.has("gateway")
+    assert control_plane.argv("images")[0].endswith(build.TOOLS)
     assert leftovers(cache) == [binaries._built().name]
     assert any("elsewhere" in line for line in lines)
 
@@ -204,7 +211,30 @@ def test_files_that_no_control_plane_needs_are_not_compiled(install_go, cache, t
     assert by_name["k8s.io/kubernetes/pkg/kubelet/eviction/helpers.go"] == ""
     ours = by_name["k8s.io/kubernetes/pkg/kubelet/eviction/eviction.go"]
     assert "func PodIsEvicted" in Path(ours).read_text()
-    assert [path.name for path in binaries._built().iterdir()] == [binaries.LINKED]
+    built = {path.name for path in binaries._built().iterdir()}
+    assert built == {binaries.LINKED, build.TOOLS}
+
+
+def test_the_only_member_of_etcd_elects_itself_at_once(install_go, cache, tmp_path):
+    edited = ".building-*/edited/go.etcd.io-etcd-server-v3-etcdserver-server.go"
+    install_go(f"cp {cache}/{edited} {tmp_path}/server.go; {SUCCEED}")
+    obtain()
+    assert "s.r.tick()" in (tmp_path / "server.go").read_text()
+    (tmp_path / "upstream/etcdserver/server.go").write_text("another version of etcd")
+    shutil.rmtree(cache)
+    with pytest.raises(AssertionError, match="not once in the file"):
+        obtain()
+
+
+def test_no_path_of_this_machine_gets_into_the_program(install_go, cache, tmp_path):
+    """Go writes into a program by which folder a module was replaced, as ``go mod edit`` was told."""
+    edited = f'[ "$2" = edit ] && echo "$PWD" "$@" >{tmp_path}/edited\n'
+    install_go(modules=edited + MODULES.format(folder=tmp_path / "upstream"))
+    obtain()
+    folder, *words = (tmp_path / "edited").read_text().split()
+    assert "-replace=k8s.io/kubernetes=../upstream/k8s.io/kubernetes" in words
+    assert str(tmp_path) not in " ".join(words)
+    assert Path(folder).name == "module"
 
 
 def test_modules_that_cannot_be_fetched_end_the_build_with_gos_own_words(install_go, cache):

@@ -41,9 +41,9 @@ def server(release, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def no_gateway(monkeypatch):
-    """The gateway is built, not downloaded; its own tests are elsewhere."""
-    monkeypatch.setattr(binaries, "_with_gateway", lambda found, report: found)
+def no_tools(monkeypatch):
+    """Our tools are built, not downloaded; their own tests are elsewhere."""
+    monkeypatch.setattr(binaries, "_with_tools", lambda found, report: found)
 
 
 def obtain():

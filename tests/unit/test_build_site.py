@@ -1,6 +1,7 @@
 """The web site's pages: which there are, and where their links lead."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,13 @@ def test_each_page_is_in_one_chapter_and_notebooks_have_their_numbers(site):
     assert text.count("docs/eks.md") == text.count("docs/glossary.md") == 1
     assert "\n00 Start" in text and "<notebooks/00_start.ipynb>" in text
     assert "README" not in text
+
+
+def test_the_menu_lists_every_version_that_was_built_and_latest_leads_to_the_newest(site, tmp_path):
+    for version in ("0.9.0", "0.10.0", "0.2.0"):
+        (tmp_path / version).mkdir()
+        site.list_versions(tmp_path, "/trainyard/")
+    menu = json.loads((tmp_path / "switcher.json").read_text())
+    assert [each["version"] for each in menu] == ["0.10.0", "0.9.0", "0.2.0"]
+    assert menu[0]["url"] == "/trainyard/0.10.0/"
+    assert (tmp_path / "latest").resolve().name == "0.10.0"

@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from localkube.bundles import making, manifest, using, wheels
-from localkube.controlplane import binaries
+from localkube.controlplane import binaries, build, image_store
 from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
+from localkube.kubelet.images import store
 from localkube.runtime import preload
+
+from . import image_registry, oci_images
 
 TINY = "tiny-1.0-py3-none-any.whl"
 
@@ -124,6 +127,33 @@ def test_without_wheels_a_bundle_is_compressed(caches, tmp_path):
     assert goal.stat().st_size == made["bytes"] < 3 * 300_000 * 0.7
     caches("other")
     assert "wheels" not in using.use(goal, report=lambda line: None)["holds"]
+
+
+@pytest.fixture
+def images_program():
+    """The store's program, made while Go is still on PATH."""
+    return oci_images.program()
+
+
+def test_container_images_come_along(images_program, caches, tmp_path, monkeypatch):
+    caches("one")
+    tools = binaries._built() / build.TOOLS
+    tools.write_text(f'#!/bin/sh\nshift\nexec {images_program} "$@"\n')
+    tools.chmod(0o700)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    made = oci_images.image(oci_images.layer(oci_images.entry("file", b"content")))
+    with image_registry.serve() as registry:
+        loaded = registry.add("team/tool:1", made)
+        image_store.pull(loaded, report=lambda line: None)
+        pulled = registry.add("team/other:1", made)
+        goal = tmp_path / "bundle"
+        held = making.create(goal, with_wheels=False, images=[loaded, pulled], report=lambda line: None)
+    assert manifest.IMAGES in held["holds"]
+    caches("other")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    using.use(goal, report=lambda line: None)
+    assert {name for record in store.records() for name in record["names"]} == {loaded, pulled}
+    assert not (caches("other") / manifest.IMAGES).exists()
 
 
 @pytest.mark.parametrize("share", [0.0001, 0.01, 0.3, 0.6, 0.95])

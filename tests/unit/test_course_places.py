@@ -120,3 +120,13 @@ def test_every_notebook_is_in_the_guide():
 def test_every_link_in_the_guide_leads_somewhere():
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", GUIDE):
         assert (ROOT / "docs" / target).exists(), target
+
+
+def test_the_badges_open_what_exists_in_the_repository_that_pyproject_names():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    repository = project["urls"]["Repository"].removeprefix("https://github.com/")
+    badges = re.findall(r"^\[!\[.+?\]\(.+?\)\]\((.+)\)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(badges) == 5
+    assert all(f"/{repository}" in each for each in badges)
+    paths = [path for each in badges for path in re.findall(r"notebooks/\S+\.ipynb", each)]
+    assert len(paths) == 4 and all((ROOT / path).is_file() for path in paths)

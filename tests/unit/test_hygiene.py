@@ -106,8 +106,15 @@ def test_the_second_cell_has_literal_parameters_alone(notebook, number):
     assert [cell for cell in notebook.cells if "parameters" in tags(cell)] == [second]
 
 
-def test_the_third_cell_imports_the_kit(notebook):
-    assert notebook.cells[2].source.splitlines()[0] == "import kitlib as kit"
+def test_the_third_cell_is_what_sets_up_a_hosted_notebook_and_the_page_shows_it(notebook):
+    assert tags(notebook.cells[2]) == ["hosted"]
+    assert notebook.cells[2].metadata.jupyter.source_hidden
+    page = (NOTEBOOKS[0].parents[1] / "docs" / "hosted.md").read_text(encoding="utf-8")
+    assert re.findall(r"```python\n(.*?)\n```", page, re.DOTALL) == [notebook.cells[2].source]
+
+
+def test_the_fourth_cell_imports_the_kit(notebook):
+    assert notebook.cells[3].source.splitlines()[0] == "import kitlib as kit"
 
 
 def test_its_parameters_alone_create_its_cluster(notebook):
@@ -117,8 +124,8 @@ def test_its_parameters_alone_create_its_cluster(notebook):
 
 
 def test_cells_are_few_and_short(notebook, number):
-    """The three cells of the exercise in which one writes come on top."""
-    cells = notebook.cells
+    """The three cells of the exercise in which one writes come on top, and the one of hosted notebooks."""
+    cells = notebook.cells[:2] + notebook.cells[3:]
     place = to_be_written(cells, number)
     lesson = cells[: place - 1] + cells[place + 2 :]
     most, middle = LONGER.get(number, (40, 3))
@@ -198,7 +205,8 @@ def test_links_lead_to_files(notebook):
 
 def test_nothing_is_installed_or_pasted(notebook, number):
     text = "\n".join(cell.source for cell in code_cells(notebook))
-    done = "\n".join(cell.source for cell in code_cells(notebook) if "solution" not in tags(cell))
+    lesson = [cell for cell in code_cells(notebook) if not {"solution", "hosted"} & set(tags(cell))]
+    done = "\n".join(cell.source for cell in lesson)
     assert "pip install" not in done  # a solution may write one into a Dockerfile
     if number != "07":  # which sends a function of the notebook
         assert "loss.backward" not in text, "show training code from trainers/"

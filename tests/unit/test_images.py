@@ -8,9 +8,9 @@ from kitlib.clusters.trainer_image import missing_tag as missing_for_the_kit
 from kitlib.config import DEFAULT_IMAGE
 from localkube.controlplane.recipes import RECIPES
 from localkube.kubelet.images import image_programs, listing
+from localkube.kubelet.images.container_image import ResolvedImage
 from localkube.kubelet.images.image_table import (
     UNKNOWN,
-    command_line,
     ignored_mounts,
     missing_tag,
     split,
@@ -61,18 +61,23 @@ def test_an_image_finds_the_first_entry_that_fits(image, shown):
 @pytest.mark.parametrize(
     ("container", "line"),
     [
-        ({"image": "busybox"}, ["sh"]),
-        ({"image": "busybox", "args": ["ls"]}, ["ls"]),
-        ({"image": "somebody/thing"}, None),
-        ({"image": "somebody/thing", "args": ["x"]}, None),
-        ({"image": "somebody/thing", "command": ["x"]}, ["x"]),
-        ({"image": "bitnami/kubectl", "args": ["get", "pods"]}, ["/here/it", "is", "get", "pods"]),
-        ({"image": "jobset/jobset", "command": ["/manager"], "args": ["-v"]}, ["/here/it", "is", "-v"]),
-        ({"image": "nginx", "command": ["sleep", "1"]}, ["sleep", "1"]),
+        ({}, ["/entry", "default"]),
+        ({"args": ["other"]}, ["/entry", "other"]),
+        ({"command": ["/mine"]}, ["/mine"]),
+        ({"command": ["/mine"], "args": ["other"]}, ["/mine", "other"]),
+        ({"command": ["tool", "-v"]}, ["/here/it", "is", "-v"]),
     ],
 )
 def test_commands_and_arguments_combine_as_in_kubernetes(container, line):
-    assert command_line(container, ("/here/it", "is")) == line
+    image = ResolvedImage(
+        "i", entrypoint=["/entry"], command=["default"], provides=["tool"], program=["/here/it", "is"]
+    )
+    assert image.command_line(container) == line
+
+
+def test_an_image_without_a_command_has_none():
+    assert ResolvedImage("i").command_line({}) is None
+    assert ResolvedImage("i").command_line({"args": ["x"]}) == ["x"]
 
 
 def test_what_a_stand_in_will_not_read_is_named():

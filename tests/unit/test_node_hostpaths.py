@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from localkube.kubelet.volumes.host_path import HostPathError, checked
+from localkube.kubelet.volumes.host_path import HostPathError, checked, places_of
 
 
 def test_what_may_be_created_is(tmp_path):
@@ -35,3 +35,14 @@ def test_sockets_and_devices_are_known(tmp_path):
         server.bind(str(tmp_path / "s"))
         assert checked(str(tmp_path / "s"), "Socket").is_socket()
     assert checked("/dev/null", "CharDevice").is_char_device()
+
+
+def test_a_directory_is_found_wherever_its_file_system_is_mounted():
+    mounts = [
+        "1 0 8:1 / / rw - ext4 a rw",
+        "2 1 8:1 /home /mnt rw - ext4 a rw",
+        "3 1 8:2 / /other rw - ext4 b rw",
+        "4 1 8:1 /var /var rw - ext4 a rw",
+    ]
+    assert places_of("8:1", "/home/ada", "\n".join(mounts)) == ["/home/ada", "/mnt/ada"]
+    assert places_of("8:3", "/home/ada", "\n".join(mounts)) == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from localkube.kubelet.nodes.node import NodeSettings
+from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.resources.proc_usage import Usage
 from localkube.kubelet.resources.stats import RunningContainer, StatsProvider, may_read
 

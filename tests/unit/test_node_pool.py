@@ -2,7 +2,8 @@
 
 import pytest
 
-from localkube.kubelet.nodes.node import NodePool, NodeSettings
+from localkube.kubelet.nodes.node import NodePool
+from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.runtime.client import RuntimeCallError
 
 

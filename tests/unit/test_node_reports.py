@@ -45,3 +45,19 @@ async def test_a_change_that_is_heard_before_the_answer_to_a_report_is_reported_
     await reports.sent()
     assert len(server.patches) == 2, "the node controller's word stays otherwise"
     assert known["pod"] == pod(20, "True")
+
+
+async def test_nothing_is_reported_on_a_pod_that_the_api_has_no_more():
+    server = Server()
+    reports = StatusManager(
+        SimpleNamespace(reporting=asyncio.Semaphore(1), api=server, client=None),
+        path="/api/v1/namespaces/default/pods/gone",
+        pod=lambda: pod(1, "False"),
+        status=lambda: {"conditions": [{"type": "Ready", "status": "True"}]},
+        answered=lambda answer: None,
+    )
+    reports.soon()
+    reports.gone()
+    reports.soon(ended="u.main.0")
+    await reports.sent()
+    assert server.patches == []

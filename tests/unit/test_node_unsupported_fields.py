@@ -15,13 +15,15 @@ def test_a_pod_that_asks_for_nothing_unusual_gets_all_of_it():
 
 def test_fields_that_are_lost_for_one_reason_share_a_sentence():
     user = {"securityContext": {"runAsUser": 0}}
-    asked = pod({"name": "other"} | user, securityContext={"runAsUser": 0, "fsGroup": 0}, hostPID=True)
+    asked = pod({"name": "other"} | user, securityContext={"runAsUser": 0, "fsGroup": 0}, hostUsers=True)
     assert unsupported_fields(asked) == [
-        "hostPID is not supported: each container sees its own processes",
-        "securityContext.runAsUser, securityContext.fsGroup, "
-        "securityContext.runAsUser of container other are not supported: "
-        "every container starts as its root, which is nobody on the machine",
+        "hostUsers is not supported: the pod has a user namespace of its own"
     ]
+    lost = "securityContext.runAsUser, securityContext.fsGroup, securityContext.runAsUser of container other"
+    assert (
+        f"{lost} are not supported: in plain mode every process is the cluster's user"
+        in unsupported_fields_in_plain_mode(asked)
+    )
 
 
 def test_plain_mode_keeps_less():

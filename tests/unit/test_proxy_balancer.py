@@ -2,7 +2,8 @@
 
 import itertools
 
-from localkube.network.service_proxy import Balancer
+from localkube.network.node_listeners import NodePlace
+from localkube.network.service_proxy import Balancer, ServiceEndpoint, nearest
 
 A, B, C = ("10.244.1.2", 80), ("10.244.2.2", 80), ("10.244.3.2", 80)
 
@@ -63,3 +64,38 @@ def test_a_client_whose_endpoint_is_gone_gets_another_and_the_others_keep_theirs
     balancer.update([B, C], 100)
     assert firsts(balancer, "y", 2) == [B, B]
     assert firsts(balancer, "x", 1)[0] in (B, C)
+
+
+NODES = [
+    NodePlace(f"node-{n}", f"10.244.254.{n + 1}", f"10.244.{n + 1}.", zone) for n, zone in enumerate("aab")
+]
+
+
+def near(endpoints, client, *, local=False):
+    return [each.backend for each in nearest(endpoints, client, local=local)]
+
+
+def test_endpoints_of_the_clients_node_are_taken_where_traffic_is_local():
+    found = [ServiceEndpoint(A, "node-0"), ServiceEndpoint(B, "node-1")]
+    assert near(found, NODES[1], local=True) == [B]
+    assert near(found, NODES[2], local=True) == []
+    assert near(found, NODES[1]) == near(found, None, local=True) == [A, B]
+
+
+def test_hints_lead_to_the_same_node_then_to_the_same_zone_and_else_nowhere_in_particular():
+    by_zone = [ServiceEndpoint(A, "node-0", (), ("a",)), ServiceEndpoint(B, "node-2", (), ("b",))]
+    assert [near(by_zone, node) for node in NODES] == [[A], [A], [B]]
+    by_node = [
+        ServiceEndpoint(A, "node-0", ("node-0",), ("a",)),
+        ServiceEndpoint(B, "node-1", ("node-1",), ("a",)),
+    ]
+    assert [near(by_node, node) for node in NODES] == [[A], [B], [A, B]]
+    assert near([*by_zone, ServiceEndpoint(C)], NODES[0]) == [A, B, C]
+
+
+def test_a_client_is_led_to_its_own_endpoints_and_leaves_one_that_is_no_longer_for_it():
+    balancer = Balancer()
+    balancer.update([A, B], 100, lambda client: [A] if client == "x" else [B])
+    assert (firsts(balancer, "x", 2), firsts(balancer, "y", 2)) == ([A, A], [B, B])
+    balancer.update([A, B], 100, lambda client: [B])
+    assert firsts(balancer, "x", 1) == [B]

@@ -249,6 +249,11 @@ def test_the_image_is_built_on_the_official_one_of_the_torch_and_the_cuda_that_a
     assert f"\nARG BASE={config.DEFAULT_IMAGE}\n" in zoo
 
 
+def test_the_base_for_arm64_has_the_torch_that_is_pinned():
+    text = (ROOT / "images" / "torch-arm64" / "Dockerfile").read_text()
+    assert f"\nARG TORCH={PINS['torch']}\nARG TORCHVISION={PINS['torchvision']}\n" in text
+
+
 def test_every_manifest_that_names_the_official_image_names_that_one():
     images = re.compile(r"image: (pytorch/pytorch\S*)$", re.MULTILINE)
     found = {

@@ -131,7 +131,7 @@ def test_a_package_of_other_sources_is_passed_over(installed, tmp_path):
     not importlib.util.find_spec("ziglang"), reason="needs the Python package ziglang: make wheel"
 )
 def test_plain_modes_library_is_in_the_wheel_and_is_found_without_a_compiler(installed, tmp_path):
-    program = "from localkube import preload; print(preload.obtain(print))"
+    program = "from localkube.runtime import preload; print(preload.obtain(print))"
     environment = os.environ | {
         "PATH": "",
         "PYTHONPATH": f"{ROOT}:{installed}",

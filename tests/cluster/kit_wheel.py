@@ -1,0 +1,28 @@
+"""The kit's wheel, built from what git tracks."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def build(folder: Path, *, release: bool = False) -> Path:
+    """Build the wheel into a folder, and return it; that of a release requires the control plane's."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    with tempfile.TemporaryDirectory() as source:
+        for name in filter(None, listed.stdout.split("\0")):
+            if (ROOT / name).is_file():
+                (Path(source) / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, Path(source) / name)
+        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+        given = os.environ | ({"TRAINYARD_RELEASE": "1"} if release else {})
+        done = subprocess.run(
+            [*pip, "--wheel-dir", folder, source], env=given, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    (made,) = folder.glob("trainyard-*.whl")
+    return made

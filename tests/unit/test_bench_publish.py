@@ -1,0 +1,109 @@
+"""The page of performance: a run writes its own measures into it, and nobody else writes."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from bench import publish
+from bench.results import Limit, Result
+
+MACHINE = {
+    "cores": 2,
+    "memory_gb": 25.0,
+    "processor": "a processor",
+    "system": "Linux 6.18",
+    "python": "3.11.7",
+    "torch": "2.15.0",
+    "root": True,
+}
+MISSED = Result("pods that start", "ms", (30.0, 40.0, 50.0), "a peer", (20.0, 20.0, 20.0), limit=Limit(1.0))
+MET = Result(
+    "tasks",
+    "tasks/s",
+    (6000.0,),
+    limit=Limit(5000, of="value", unit="tasks/s", at="least"),
+    details={"raw": [1]},
+)
+
+
+def run(
+    measure: str, *results: Result, load: float = 0.5, date: str = "2026-11-23", quick: bool = False
+) -> dict:
+    """Return the JSON of a run of one measure."""
+    return {
+        "began": f"{date}T10:00:00+00:00",
+        "machine": MACHINE,
+        "rounds": 3,
+        "quick": quick,
+        "machine_before": {measure: {"load": load}},
+        "results": [{"measure": measure} | each.as_dict() for each in results],
+    }
+
+
+@pytest.fixture
+def docs(tmp_path, monkeypatch):
+    monkeypatch.setattr(publish, "DOCS", tmp_path)
+    return tmp_path
+
+
+def published(docs, **runs: dict) -> str:
+    for name, found in runs.items():
+        (docs / f"{name}.json").write_text(json.dumps(found))
+    assert publish.main([str(docs / f"{name}.json") for name in runs]) == 0
+    return (docs / "performance.md").read_text()
+
+
+def test_a_row_has_value_peer_ratio_goal_and_verdict(docs):
+    text = published(docs, one=run("pod_start", MISSED))
+    assert "| [pods that start](#pod_start) | 40.0 ms | 20.0 ms | 2.00 | ≤ 1 × peer | missed |" in text
+    assert "0 goals are met, 1 missed" in text
+
+
+def test_a_measure_is_explained_by_its_module(docs):
+    assert "The clock starts before the request that creates the pod" in published(
+        docs, one=run("pod_start", MISSED)
+    )
+
+
+def test_a_busy_machine_is_admitted(docs):
+    assert "had other work" in published(docs, one=run("pod_start", MISSED, load=9.0))
+    assert "had other work" not in published(docs, one=run("pod_start", MISSED))
+
+
+def test_a_later_run_replaces_its_own_measures_alone(docs):
+    published(docs, one=run("pod_start", MISSED), two=run("task_service", MET))
+    text = published(docs, three=run("pod_start", MET, date="2026-11-24"))
+    assert "| [tasks](#pod_start) |" in text
+    assert "| [tasks](#task_service) |" in text
+    assert "pods that start" not in text
+    assert (text.count("2026-11-24, 3 rounds"), text.count("2026-11-23, 3 rounds")) == (1, 1)
+
+
+def test_plots_are_svg_for_both_grounds_and_show_the_goal(docs):
+    published(docs, one=run("pod_start", MISSED), two=run("task_service", MET))
+    names = {each.name for each in (docs / publish.FOLDER).glob("*.svg")}
+    assert names == {
+        f"{name}{dark}.svg" for name in ("overview", "pod_start", "task_service") for dark in ("", "-dark")
+    }
+    for name in names:
+        words = "".join(ElementTree.parse(docs / publish.FOLDER / name).getroot().itertext())
+        assert ("pods that start" if name.startswith("overview") else "goal") in words
+
+
+def test_details_stay_behind(docs):
+    published(docs, one=run("task_service", MET))
+    assert "raw" not in (docs / "performance.json").read_text()
+
+
+def test_a_look_is_not_published(docs):
+    with pytest.raises(SystemExit, match="without --quick"):
+        published(docs, one=run("pod_start", MISSED, quick=True))
+
+
+def test_the_page_is_what_the_results_say():
+    found = json.loads((publish.DOCS / "performance.json").read_text())
+    page = publish.page(found, profiles=publish.DOCS / "profiles")
+    assert page == (publish.DOCS / "performance.md").read_text(), "python -m bench.publish writes it anew"
+    for name in ("overview", *found):
+        assert (publish.DOCS / publish.FOLDER / f"{name}.svg").exists()

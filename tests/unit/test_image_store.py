@@ -1,0 +1,69 @@
+"""The reader of the store of images."""
+
+import json
+import tomllib
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from localkube.kubelet.images.store import InvalidReference, find, normalize, records
+
+from ..fuzz.gateway import go_test
+
+REFERENCES = tomllib.loads(Path(__file__).with_name("references.toml").read_text())["reference"]
+NONE = [each["given"] for each in REFERENCES if "full" not in each]
+HEX = "0123456789abcdef" * 4
+
+
+@pytest.fixture
+def store(tmp_path):
+    for folder in ("images", "names"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "images" / f"{HEX}.json").write_text(json.dumps({"id": f"sha256:{HEX}"}))
+    (tmp_path / "names" / "docker.io%2Flibrary%2Fbusybox%3A1.36").symlink_to(f"../images/{HEX}.json")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "each", [each for each in REFERENCES if "full" in each], ids=lambda each: each["given"]
+)
+def test_a_reference_is_written_in_full_as_by_containerd(each):
+    assert normalize(each["given"]) == each["full"]
+    assert normalize(each["full"]) == each["full"]
+
+
+@pytest.mark.parametrize("given", NONE)
+def test_what_is_no_reference_is_refused(given):
+    with pytest.raises(InvalidReference):
+        normalize(given)
+
+
+def test_a_long_name_is_refused():
+    assert normalize("a/" + "b" * 253)
+    with pytest.raises(InvalidReference, match="255"):
+        normalize("a/" + "b" * 254)
+
+
+@pytest.mark.parametrize(
+    "reference", ["busybox:1.36", "docker.io/library/busybox:1.36", f"sha256:{HEX}", HEX]
+)
+def test_an_image_is_found_by_its_names_and_by_its_id(store, reference):
+    assert find(reference, store=store) == {"id": f"sha256:{HEX}"}
+
+
+def test_an_image_that_is_not_there_is_none(store):
+    assert find("busybox", store=store) is None
+    assert find("sha256:" + "0" * 64, store=store) is None
+    assert find("busybox", store=store / "none") is None
+    assert records(store=store / "none") == []
+    assert [each["id"] for each in records(store=store)] == [f"sha256:{HEX}"]
+
+
+def test_the_puller_reads_references_in_the_same_way(tmp_path, monkeypatch):
+    table = tmp_path / "references.json"
+    table.write_text(
+        json.dumps([each | {"file": quote(each.get("full", ""), safe="")} for each in REFERENCES])
+    )
+    monkeypatch.setenv("TRAINYARD_REFERENCES", str(table))
+    assert go_test("-run=^TestReferences$", package="images").returncode == 0

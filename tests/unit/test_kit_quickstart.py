@@ -1,0 +1,87 @@
+"""What ``kit quickstart`` draws, and what ``kit course`` copies and leaves alone."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from click.testing import CliRunner
+
+from kitlib.cli.course import copy_course
+from kitlib.cli.main import main
+from kitlib.cli.quickstart import HEIGHT, WIDTH, LossPrinter, chart
+from kitlib.display.tracebacks import Line
+from kitlib.errors import BadInput
+
+
+def columns(drawn):
+    return [line.partition("|")[2] for line in drawn.splitlines()]
+
+
+def test_a_chart_falls_from_its_largest_value_to_the_axis():
+    rows = columns(chart([8.0, 4.0, 0.001]))
+    assert [row[0] for row in rows] == ["█"] * HEIGHT
+    assert [row[1] for row in rows] == [" "] * (HEIGHT // 2) + ["█"] * (HEIGHT // 2)
+    assert [row[2] for row in rows] == [" "] * (HEIGHT - 1) + ["▁"]
+    assert chart([8.0]).splitlines()[0].split() == ["8", "|█"]
+
+
+@pytest.mark.parametrize("count", [1, WIDTH, WIDTH + 1, 10 * WIDTH - 1])
+def test_a_chart_is_never_wider_than_the_picture(count):
+    assert 0 < len(columns(chart([1.0] * count))[0]) <= WIDTH
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [-1.0, -2.0]])
+def test_without_a_positive_value_a_chart_is_empty(values):
+    assert not "".join(columns(chart(values))).strip()
+
+
+def test_losses_of_a_step_are_averaged_over_the_ranks_and_what_is_no_number_is_left_out():
+    printer = LossPrinter("digits")
+    for rank, loss in ((0, "1.0"), (1, "3.0"), (0, "NaN"), (1, '"large"')):
+        line = f'{{"event":"step","time":1,"rank":{rank},"world_size":2,"step":5,"loss":{loss}}}'
+        printer.show(rank, Line("", line))
+    (drawn,) = printer.above()
+    assert drawn.plain == f"    loss\n{chart([2.0], blocks=printer.blocks)}"
+
+
+LINK = r"\]\((?!https:)([^)#:]+)"
+SHOWN = r"[\"']((?:\.\./|scripts/|settings/)[\w./-]+\.\w+)"
+
+
+def test_files_that_notebooks_name_are_in_the_copy(tmp_path):
+    copy_course(tmp_path)
+    notebooks = sorted((tmp_path / "notebooks").glob("*.ipynb"))
+    named = {
+        name
+        for path in notebooks
+        for cell in nbformat.read(path, as_version=4).cells
+        for name in re.findall(LINK if cell.cell_type == "markdown" else SHOWN, cell.source)
+    }
+    assert len(notebooks) == 14 and len(named) > 40
+    missing = {name for name in named if not (tmp_path / "notebooks" / name).exists()}
+    assert missing == {"../settings/cifar10.toml"}, "notebook 07 names it to show an error"
+
+
+def test_a_second_copy_changes_nothing_and_completes_what_is_missing(tmp_path):
+    first = copy_course(tmp_path)
+    (tmp_path / first[0]).unlink()
+    assert copy_course(tmp_path) == [first[0]]
+    assert copy_course(tmp_path) == []
+
+
+def test_what_was_changed_is_named_and_nothing_is_written(tmp_path):
+    copy_course(tmp_path)
+    mine, gone = tmp_path / "notebooks/00_start.ipynb", tmp_path / "trainers/digits_ddp.py"
+    mine.write_text("mine")
+    gone.unlink()
+    with pytest.raises(BadInput, match="00_start.ipynb"):
+        copy_course(tmp_path)
+    assert mine.read_text() == "mine" and not gone.exists()
+
+
+def test_the_command_says_how_to_open_the_notebooks(tmp_path):
+    said = CliRunner().invoke(main, ["course", str(tmp_path / "course")])
+    assert said.exit_code == 0, said.output
+    ((folder, opened),) = re.findall(r"jupyter lab (\S+), and open (\S+)", said.output)
+    assert Path(folder, opened).is_file()

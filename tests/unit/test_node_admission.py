@@ -1,0 +1,86 @@
+"""Which pods a node admits, and the kubelet's reasons for those that it does not."""
+
+import pytest
+
+from localkube.kubelet.pods.admission import refusal
+
+NODE = {"metadata": {"name": "node-0", "labels": {"disk": "ssd", "cores": "8"}}}
+
+
+def pod(*ports, **spec):
+    containers = [{"name": "main", "ports": list(ports)}]
+    return {"spec": {"nodeName": "node-0", "containers": containers} | spec}
+
+
+def refused(asked, *, others=(), shortage=None):
+    return refusal(asked, others=others, node=NODE, shortage=shortage)
+
+
+def with_sysctl(name, **spec):
+    return pod(securityContext={"sysctls": [{"name": name, "value": "1"}]}, **spec)
+
+
+def required(**expression):
+    terms = [{"matchExpressions": [expression]}]
+    needs = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return pod(affinity={"nodeAffinity": needs})
+
+
+@pytest.mark.parametrize("name", ["kernel.shm_rmid_forced", "net.ipv4.tcp_rmem", "net/ipv4/tcp_rmem"])
+def test_safe_parameters_of_the_kernel_are_admitted(name):
+    assert refused(with_sysctl(name)) is None
+
+
+@pytest.mark.parametrize("name", ["kernel.msgmax", "net.core.somaxconn", "vm.swappiness"])
+def test_other_parameters_of_the_kernel_are_forbidden(name):
+    assert refused(with_sysctl(name)) == ("SysctlForbidden", f'forbidden sysctl: "{name}" not allowlisted')
+
+
+def test_a_pod_in_the_nodes_namespaces_sets_nothing_there():
+    _, message = refused(with_sysctl("net.ipv4.tcp_rmem", hostNetwork=True))
+    assert message == 'forbidden sysctl: "net.ipv4.tcp_rmem" not allowed with host net enabled'
+    _, message = refused(with_sysctl("kernel.shm_rmid_forced", hostIPC=True))
+    assert message == 'forbidden sysctl: "kernel.shm_rmid_forced" not allowed with host ipc enabled'
+
+
+def test_a_pod_without_room_is_named_by_what_it_lacks():
+    shortage = "Node didn't have enough resource: cpu, requested: 9, used: 0, capacity: 1"
+    assert refused(pod(), shortage=shortage) == ("OutOfcpu", shortage)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "collide"),
+    [
+        ({"hostPort": 80}, {"hostPort": 80}, True),
+        ({"hostPort": 80}, {"hostPort": 81}, False),
+        ({"hostPort": 80, "protocol": "UDP"}, {"hostPort": 80}, False),
+        ({"hostPort": 80, "hostIP": "127.0.0.1"}, {"hostPort": 80, "hostIP": "127.0.0.2"}, False),
+        ({"hostPort": 80, "hostIP": "127.0.0.1"}, {"hostPort": 80, "hostIP": "0.0.0.0"}, True),
+        ({"containerPort": 80}, {"containerPort": 80}, False),
+    ],
+)
+def test_a_port_of_the_node_is_one_pods(one, other, collide):
+    found = refused(pod(one), others=[pod(other)])
+    message = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
+    assert found == (("NodePorts", message) if collide else None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [
+        (pod(nodeSelector={"disk": "ssd"}), True),
+        (pod(nodeSelector={"disk": "tape"}), False),
+        (required(key="disk", operator="In", values=["ssd", "nvme"]), True),
+        (required(key="disk", operator="NotIn", values=["ssd"]), False),
+        (required(key="other", operator="NotIn", values=["ssd"]), True),
+        (required(key="disk", operator="Exists"), True),
+        (required(key="other", operator="DoesNotExist"), True),
+        (required(key="cores", operator="Gt", values=["7"]), True),
+        (required(key="cores", operator="Lt", values=["8"]), False),
+        (required(key="disk", operator="Gt", values=["7"]), False),
+        (pod(affinity={"nodeAffinity": {}}), True),
+    ],
+)
+def test_a_pod_that_was_bound_to_another_kind_of_node_is_refused(asked, fits):
+    message = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
+    assert refused(asked) == (None if fits else ("NodeAffinity", message))

@@ -1,0 +1,157 @@
+"""A release is the same bytes whenever and wherever it is built, and says what it lacks."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from localkube.runtime import preload
+
+sys.path.append(str(Path(__file__).parents[2] / "tools"))  # as it is for a program that lies there
+import release
+import sbom
+
+ROOT = Path(__file__).parents[2]
+EPOCH = 10**9
+
+
+def build_kit(folder, *, changed):
+    """Build the kit's packages in a folder from this checkout's files, and return the release's checksums.
+
+    Args:
+        folder: The files, and ``dist`` with the packages.
+        changed: When the files were last changed, in seconds since 1970.
+    """
+    source, output = folder / "source", folder / "dist"
+    output.mkdir(parents=True)
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for path in (source / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((ROOT / path.relative_to(source)).read_bytes())
+        os.utime(path, (changed, changed))
+    environment = os.environ | {"SOURCE_DATE_EPOCH": str(EPOCH)}
+    release.build_kit(release.Build(source, {}, folder, output, environment))
+    return release.checksums(output)
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory):
+    """The kit's packages, and the folder in which they were built."""
+    folder = tmp_path_factory.mktemp("first")
+    return build_kit(folder, changed=EPOCH - 1), folder / "dist"
+
+
+def test_the_kit_is_the_same_bytes_when_built_at_another_place_from_files_of_other_dates(kit, tmp_path):
+    assert build_kit(tmp_path / "elsewhere", changed=EPOCH + 10**6) == kit[0]
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+def test_plain_modes_library_is_the_same_bytes_when_compiled_at_another_place(tmp_path, monkeypatch):
+    compiler = ["cc", "-g"]  # zig's makes debugging tables unless it is told otherwise
+    made = []
+    for place in ("here", "elsewhere"):
+        sources = shutil.copytree(preload.SOURCES, tmp_path / place / "preload")
+        with monkeypatch.context() as patched:
+            patched.setattr(preload, "SOURCES", sources)
+            preload.compile_library(compiler, tmp_path / "library.so")
+        made.append((tmp_path / "library.so").read_bytes())
+    assert made[0] == made[1]
+
+
+def test_a_source_distribution_names_neither_the_user_nor_the_time_of_the_build(kit):
+    (archive,) = kit[1].glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        members = files.getmembers()
+    assert {member.mtime for member in members} == {EPOCH}
+    assert {(member.uid, member.gid, member.uname, member.gname) for member in members} == {(0, 0, "", "")}
+    assert [member.name for member in members] == sorted(member.name for member in members)
+
+
+def test_the_wheel_built_from_the_source_distribution_holds_what_the_kit_reads(kit):
+    (wheel,) = kit[1].glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    tracked = subprocess.run(
+        ["git", "ls-files", "manifests", "trainers"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    wanted = {f"kitlib/data/{name}" for name in tracked.stdout.splitlines()}
+    assert wanted
+    assert wanted <= names
+
+
+def test_the_wheel_requires_the_control_plane_of_its_version(kit):
+    (wheel,) = kit[1].glob("*.whl")
+    _, version, *_ = wheel.stem.split("-")
+    with zipfile.ZipFile(wheel) as archive:
+        about = archive.read(f"trainyard-{version}.dist-info/METADATA").decode()
+    assert f"Requires-Dist: trainyard-controlplane=={version};" in about
+
+
+def test_a_difference_names_the_file_and_the_members_of_a_wheel(tmp_path):
+    for folder, text in (("first", "one"), ("second", "two")):
+        (tmp_path / folder).mkdir()
+        with zipfile.ZipFile(tmp_path / folder / "a-1-py3-none-any.whl", "w") as archive:
+            for name, content in (("same", "x"), ("other", text)):
+                archive.writestr(zipfile.ZipInfo(name), content)
+        (tmp_path / folder / "bill.cdx.json").write_text("{}")
+    digests = release.checksums(tmp_path / "first")
+    (tmp_path / "first" / release.SUMS).write_text("".join(f"{d}  {n}\n" for n, d in digests.items()))
+    found = release.differences(tmp_path / "first", tmp_path / "second")
+    assert found == ["a-1-py3-none-any.whl: differs", "  other"]
+    assert release.differences(tmp_path / "first", tmp_path / "first") == []
+    (tmp_path / "second" / "more.whl.new").write_text("")
+    assert "more.whl.new: is not in the first release" in release.differences(
+        tmp_path / "first", tmp_path / "second"
+    )
+
+
+def test_a_comparison_with_nothing_is_no_success(tmp_path):
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / release.SUMS).write_text("")
+    (tmp_path / "second").mkdir()
+    assert release.differences(tmp_path / "first", tmp_path / "second") != []
+
+
+def test_checksums_are_those_that_sha256sum_checks(tmp_path):
+    build = release.Build(tmp_path, {}, tmp_path, tmp_path / "dist", os.environ)
+    build.output.mkdir()
+    (build.output / "file").write_text("content")
+    missing = release.make(build, ["attestation"])
+    assert missing == {"attestation": "signed in .github/workflows/release.yml, by the identity of its run"}
+    assert release.read_checksums(build.output) == {"file": hashlib.sha256(b"content").hexdigest()}
+    done = subprocess.run(["sha256sum", "--check", "--strict", release.SUMS], cwd=build.output, check=False)
+    assert done.returncode == 0
+
+
+def program(name, *modules):
+    """Return the bill of one program as cyclonedx-gomod writes it."""
+    refs = [f"pkg:golang/{module}" for module in modules]
+    return {
+        "metadata": {"component": {"bom-ref": name, "name": name, "type": "application"}},
+        "components": [{"bom-ref": ref, "name": ref, "type": "library"} for ref in refs],
+        "dependencies": [{"ref": name, "dependsOn": refs}, *({"ref": ref} for ref in refs)],
+    }
+
+
+def test_the_bill_of_a_wheel_has_each_module_of_its_programs_once():
+    bills = [program("kubernetes", "b@v1", "a@v1"), program("tools", "a@v1", "a@v2")]
+    document = sbom.merge({"bom-ref": "wheel", "name": "wheel", "type": "application"}, bills)
+    assert [each["bom-ref"] for each in document["components"]] == [
+        "kubernetes",
+        "pkg:golang/a@v1",
+        "pkg:golang/a@v2",
+        "pkg:golang/b@v1",
+        "tools",
+    ]
+    needs = {each["ref"]: each["dependsOn"] for each in document["dependencies"]}
+    assert needs["wheel"] == ["kubernetes", "tools"]
+    assert needs["tools"] == ["pkg:golang/a@v1", "pkg:golang/a@v2"]
+    assert document == sbom.merge(document["metadata"]["component"], bills[::-1])
+    assert json.dumps(document)

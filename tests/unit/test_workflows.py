@@ -1,0 +1,215 @@
+"""GitHub's workflows run what any machine runs, with pinned actions and no more rights than they need."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+sys.path.append(str(Path(__file__).parents[2] / "tools"))  # as it is for a program that lies there
+import check_ci
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+ACTION = ROOT / ".github" / "actions" / "environment" / "action.yml"
+PARTS = ("environment", "tests", "run")
+
+
+@pytest.fixture(params=WORKFLOWS, ids=lambda path: path.stem)
+def workflow(request):
+    """Each workflow in turn; ``on`` is True, as YAML 1.1 has it."""
+    return yaml.safe_load(request.param.read_text())
+
+
+def load(name):
+    return yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text())
+
+
+def steps(workflow):
+    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+def commands(workflow):
+    """Yield each command of a workflow, once for each target that its job's matrix names."""
+    for job in workflow["jobs"].values():
+        targets = job.get("strategy", {}).get("matrix", {}).get("target", [""])
+        for step in job["steps"]:
+            for line in step.get("run", "").splitlines():
+                yield from {line.replace("${{ matrix.target }}", target) for target in targets}
+
+
+def make_targets():
+    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+
+
+def folders_of_tests():
+    return {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+
+
+def test_a_workflow_runs_targets_of_make_and_parts_of_ci_run_that_exist(workflow):
+    for command in commands(workflow):
+        program, name, *arguments = command.removeprefix("sudo -E ").split()
+        if program == ".ci/run":
+            assert name in PARTS, command
+            assert name != "tests" or set(arguments) <= folders_of_tests(), command
+        else:
+            assert program == "make", f"neither a target of make nor a part of .ci/run: {command}"
+            assert name in make_targets(), command
+
+
+def test_the_jobs_of_ci_run_every_folder_of_tests_once():
+    asked = [command.split()[2:] for command in commands(load("ci")) if command.startswith(".ci/run tests ")]
+    assert sorted(sum(asked, [])) == sorted(folders_of_tests())
+
+
+def test_ci_runs_on_both_architectures_and_on_every_python_that_is_promised():
+    assert set(load("ci")["jobs"]) == {"lint", "unit-and-node", "notebooks", "clouds"}
+    matrix = load("ci")["jobs"]["unit-and-node"]["strategy"]["matrix"]
+    assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    assert matrix["runner"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
+
+
+def test_actions_are_pinned_to_a_version(workflow):
+    every = [*steps(workflow), *yaml.safe_load(ACTION.read_text())["runs"]["steps"]]
+    for used in (step["uses"] for step in every if "uses" in step):
+        assert used.startswith("./") or re.search(r"@v\d+\.\d+\.\d+$", used), used
+
+
+def test_a_workflow_reads_alone_unless_a_job_says_what_it_writes_and_no_checkout_keeps_the_token(workflow):
+    assert workflow["permissions"] == {"contents": "read"}
+    for name, job in workflow["jobs"].items():
+        writes = [scope for scope, right in job.get("permissions", {}).items() if right == "write"]
+        assert not writes or name.startswith("publish") or (name, writes) == ("image", ["packages"])
+    for step in steps(workflow):
+        if step.get("uses", "").startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False
+
+
+def test_every_job_ends_in_time_and_a_branch_has_one_run_of_a_workflow(workflow):
+    assert {"group", "cancel-in-progress"} <= set(workflow["concurrency"])
+    assert all(job["timeout-minutes"] <= 240 for job in workflow["jobs"].values())
+
+
+def test_a_release_uses_nothing_that_another_run_left_behind():
+    for step in steps(load("release")):
+        if step.get("uses", "").startswith("./"):
+            assert step["with"]["caches"] == "false"
+        assert not step.get("uses", "").startswith("actions/cache")
+
+
+def test_what_is_published_was_built_twice_and_compared():
+    jobs = load("release")["jobs"]
+    for name in (name for name in jobs if name.startswith("publish")):
+        assert "reproduce" in jobs[name]["needs"]
+        assert "github.ref_type == 'tag'" in jobs[name]["if"]
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A repository with a script and a workflow in which nothing is wrong."""
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci" / "run").write_text("#!/bin/sh\necho fine\n")
+    (tmp_path / ".github" / "workflows").mkdir(parents=True)
+    text = "on: push\njobs:\n  one:\n    runs-on: ubuntu-24.04\n    steps:\n      - run: make test\n"
+    (tmp_path / ".github" / "workflows" / "one.yml").write_text(text)
+    return tmp_path
+
+
+needs_actionlint = pytest.mark.skipif(
+    not (check_ci.BIN / f"actionlint-{check_ci.VERSION}").exists(), reason="no actionlint: make lint"
+)
+
+
+@needs_actionlint
+def test_lint_judges_workflows_by_actionlint(repository, capfd):
+    assert check_ci.check(repository)
+    path = repository / ".github" / "workflows" / "one.yml"
+    path.write_text(path.read_text() + "        if: ${{ matrix.nothing }}\n")
+    assert not check_ci.check(repository)
+    assert 'property "nothing" is not defined' in capfd.readouterr().out
+
+
+@pytest.mark.skipif(not check_ci.SHELLCHECK.exists(), reason="there is no shellcheck")
+def test_lint_judges_the_script_by_shellcheck(repository, capfd):
+    (repository / ".ci" / "run").write_text("#!/bin/sh\ncd $1\n")
+    assert not check_ci.check(repository)
+    assert "SC2164" in capfd.readouterr().out
+
+
+def test_where_actionlint_cannot_be_had_lint_says_so_and_fails_if_it_must_not(
+    repository, monkeypatch, tmp_path, capfd
+):
+    monkeypatch.setattr(check_ci, "BIN", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("TRAINYARD_NEEDS_ACTIONLINT", raising=False)
+    assert check_ci.check(repository)
+    assert "GitHub's workflows stay unchecked" in capfd.readouterr().err
+    monkeypatch.setenv("TRAINYARD_NEEDS_ACTIONLINT", "1")
+    assert not check_ci.check(repository)
+
+
+@pytest.fixture
+def ci_run(tmp_path):
+    """Return a function that runs the script where programs only say how they were called."""
+    programs = tmp_path / "bin"
+    for path in (programs, tmp_path / ".ci", tmp_path / ".venv" / "bin"):
+        path.mkdir(parents=True)
+    (tmp_path / ".ci" / "run").write_bytes((ROOT / ".ci" / "run").read_bytes())
+    shell = "#!/bin/sh\n"
+    make = shell + 'echo "make: $*, browser: $TRAINYARD_NEEDS_BROWSER"\ntest "$1" != "$FAILING"\n'
+    called = {"make": make} | dict.fromkeys(("docker", "dockerd", "docker-registry", "newuidmap"), shell)
+    called |= dict.fromkeys(("apt-get", "sysctl", "sudo"), shell)
+    for name, text in called.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.write_text(shell + "echo looking for a browser\necho /usr/bin/browser\n")
+    python.chmod(0o755)
+
+    def run(*arguments, failing=""):
+        environment = {"PATH": f"{programs}:{os.defpath}", "FAILING": failing}
+        command = ["bash", str(tmp_path / ".ci" / "run"), *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        made = re.findall(r"^make: (.+), browser: (.*)$", done.stdout, flags=re.MULTILINE)
+        return done, [f"{call} with a browser" if browser else call for call, browser in made]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ([], ["test with a browser", "run with a browser"]),
+        (["environment"], []),
+        (["tests"], ["test with a browser"]),
+        (["tests", "unit", "node"], ["test-quick TESTS=tests/unit tests/node with a browser"]),
+        (["run"], ["run with a browser"]),
+        (["run", "05", "06"], ["run NOTEBOOKS=05 06 with a browser"]),
+    ],
+)
+def test_the_script_runs_its_parts_after_the_environment(ci_run, arguments, wanted):
+    done, made = ci_run(*arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert made == ["setup", *wanted]
+
+
+def test_the_script_goes_on_after_a_failed_step_and_fails_at_the_end(ci_run):
+    done, made = ci_run(failing="test")
+    assert done.returncode == 1
+    assert made[-1].startswith("run")
+    assert done.stdout.splitlines()[-1] == "FAILED: make test"
+
+
+def test_the_script_ends_where_there_is_no_environment(ci_run):
+    done, made = ci_run(failing="setup")
+    assert done.returncode != 0
+    assert made == ["setup"]
+
+
+def test_the_script_refuses_a_part_that_it_does_not_have(ci_run):
+    done, made = ci_run("test")
+    assert (done.returncode, made) == (2, [])
+    assert "There is no part 'test': environment, tests, run" in done.stderr
