@@ -5,11 +5,12 @@ import secrets
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kitlib import clusters, config
-from kitlib.cli.options import OPTION, options_of
+from kitlib.cli.options import OPTION
 from kitlib.errors import BadInput
 
 
@@ -72,12 +73,12 @@ def delete(names: tuple[str, ...], every: bool, really: bool, regions: tuple[str
 @click.option("--yes", "confirm", is_flag=True, help="Agree to the price of the hours that are added.")
 @click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")
 @OPTION
-def extend(name: str, hours: float, provider: str | None, option: tuple[str, ...], **money) -> None:
+def extend(name: str, hours: float, provider: str | None, option: dict[str, Any], **money) -> None:
     """Let the cloud delete the cluster NAME so many hours from now, and not before.
 
     What the further hours cost is shown, and asked for.
     """
-    found = clusters.connect(name, provider=provider, **options_of(option))
+    found = clusters.connect(name, provider=provider, **option)
     if not hasattr(found, "extend"):
         raise BadInput(
             f"a cluster of the provider {found.provider} has no end that could be put off",

@@ -13,7 +13,7 @@ import click
 
 from kitlib import clusters, config
 from kitlib.cli.course import course
-from kitlib.cli.options import CLUSTER, OPTION, ErrorGroup, options_of
+from kitlib.cli.options import CLUSTER, OPTION, ErrorGroup
 from kitlib.cli.quickstart import quickstart
 from kitlib.cli.run import launch, run
 from kitlib.cli.volume import volume
@@ -61,13 +61,13 @@ def cluster() -> None:
 @click.option("--port", type=int, help="Port of the API on 127.0.0.1 (local only).")
 @click.option("--recreate", is_flag=True, help="Delete a cluster of this name first.")
 @OPTION
-def create(name: str, provider: str, port: int | None, option: tuple[str, ...], **shape) -> None:
+def create(name: str, provider: str, port: int | None, option: dict[str, Any], **shape) -> None:
     """Create the cluster NAME, or find it running.
 
     Options of one provider have their names in Python:
     kit cluster create lab --provider eks -o region=eu-central-1 -o instance_type=g4dn.xlarge -o hours=4
     """
-    options = options_of(option) | ({} if port is None else {"port": port})
+    options = option | ({} if port is None else {"port": port})
     made = clusters.create_cluster(provider, name=name, **shape, **options)
     click.echo(made.nodes())
     click.echo(f"\nTry: kit kubectl -c {name} get pods -A", err=True)
@@ -114,13 +114,13 @@ def stop(name: str) -> None:
 @NAME
 @click.option("--provider", help="By default any that this machine has used.")
 @OPTION
-def delete(name: str, provider: str | None, option: tuple[str, ...]) -> None:
+def delete(name: str, provider: str | None, option: dict[str, Any]) -> None:
     """Delete the cluster NAME and all that is in it; harmless when there is none.
 
     A cluster at a cloud that another machine created is found with its location:
     kit cluster delete lab --provider eks -o region=eu-central-1
     """
-    found = clusters.find(name, provider=provider, **options_of(option))
+    found = clusters.find(name, provider=provider, **option)
     if found is None:
         click.echo(f"there is no cluster {name}; kit resources list says what is left at clouds", err=True)
     else:
@@ -142,12 +142,12 @@ def template(provider: str, part: str) -> None:
 @click.option("--yes", "confirm", is_flag=True, help="Agree to the price of more nodes.")
 @click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")
 @OPTION
-def scale(nodes: int, cluster: str, provider: str | None, option: tuple[str, ...], **money) -> None:
+def scale(nodes: int, cluster: str, provider: str | None, option: dict[str, Any], **money) -> None:
     """Change the number of training nodes to NODES; a local cluster restarts for it.
 
     What more nodes cost at a cloud is shown, and asked for; 0 costs nothing for them.
     """
-    found = clusters.connect(cluster, provider=provider, **options_of(option))
+    found = clusters.connect(cluster, provider=provider, **option)
     if not hasattr(found, "scale"):
         raise BadInput(
             f"the nodes of a cluster of the provider {found.provider} cannot be scaled",
@@ -328,11 +328,11 @@ def clear_cache(what: str | None) -> None:
 @OPTION
 @click.pass_context
 def doctor(
-    context: click.Context, provider: str | None, nodes: int, name: str, option: tuple[str, ...]
+    context: click.Context, provider: str | None, nodes: int, name: str, option: dict[str, Any]
 ) -> None:
     """Show what this machine can do, and the credentials that each provider would use."""
     if provider is not None:
-        report = clusters.preflight(provider, name=name, nodes=nodes, **options_of(option))
+        report = clusters.preflight(provider, name=name, nodes=nodes, **option)
         click.echo(report)
         context.exit(0 if report.ok else 1)
     click.echo(machine.doctor())

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -17,9 +18,7 @@ CLUSTER = click.option(
     show_default=True,
     help="Its name; or TRAINYARD_CLUSTER.",
 )
-OPTION = click.option(
-    "--option", "-o", multiple=True, metavar="KEY=VALUE", help="The provider's own; repeat it."
-)
+OF_ALL_PROVIDERS = {"name", "provider", "nodes", "cpus", "memory", "gpus", "recreate"}
 
 
 class ErrorGroup(click.Group):
@@ -34,7 +33,7 @@ class ErrorGroup(click.Group):
             ctx.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
 
-def options_of(given: Sequence[str]) -> dict[str, object]:
+def options_of(given: Sequence[str]) -> dict[str, Any]:
     """Parse options to Python values: ``spot=true`` is True, ``hours=4`` is 4, all else is text.
 
     Raises:
@@ -60,3 +59,24 @@ def _value(text: str) -> object:
     if isinstance(value, float) and repr(value) != text:  # a version, such as 1.30
         return text
     return value if isinstance(value, int | float | dict | list) else text
+
+
+def _own(context: click.Context, _: click.Parameter, given: Sequence[str]) -> dict[str, Any]:
+    read = options_of(given)
+    if taken := sorted(OF_ALL_PROVIDERS & read.keys()):
+        raise BadInput(
+            "this is no option of one provider",
+            about=f"--option {taken[0]}={read[taken[0]]}",
+            fix=f"{context.command_path} --help shows the flags and arguments of all",
+        )
+    return read
+
+
+OPTION = click.option(
+    "--option",
+    "-o",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_own,
+    help="The provider's own; repeat it.",
+)

@@ -88,6 +88,15 @@ def test_a_cluster_is_created_with_its_providers_own_options(rented):
     assert rented == [("create", "lab", {"region": "eu-1"}, 2)]
 
 
+@pytest.mark.parametrize("verb", ["create", "delete", "scale"])
+def test_an_option_that_all_providers_have_is_refused_in_a_sentence(rented, verb):
+    done = run("cluster", verb, "2", "-o", "name=other")
+    assert done.exit_code == 1
+    assert "this is no option" in done.stderr
+    assert "--option name=other" in done.stderr
+    assert rented == []
+
+
 def test_a_cluster_of_any_provider_is_deleted_by_its_name(rented):
     assert run("cluster", "delete", "lab").exit_code == 0
     assert rented == [("delete", "lab")]
