@@ -7,7 +7,7 @@ differs. What the flags mean is in `kitlib.cli.elasticdl_flags`.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,6 +29,10 @@ from kitlib.cli.elasticdl_flags import (
 from kitlib.cli.options import ErrorGroup
 from kitlib.clusters import Cluster
 from kitlib.errors import BadInput, NoContainerEngine, RunExists
+
+if TYPE_CHECKING:
+    from kitlib.container_images.engines import Engine
+    from kitlib.jobs.model_zoo import ModelZooJob
 
 PATHS = {
     "training_data",
@@ -59,12 +63,12 @@ def main() -> None:
 @number_flag("checkpoint_steps", 0, "Updates between two checkpoints; 0: a hundred.", least=0)
 @text_flag("checkpoint_dir_for_init", INIT)
 @text_flag("output", "The model file, or a folder for model.pt; by default none is written.")
-def train(**given: object) -> None:
+def train(use_async: bool | None, grads_to_wait: int, **given: object) -> None:
     """Train a model, and evaluate it meanwhile."""
-    if given["use_async"] and given["grads_to_wait"] > 1:
+    if use_async and grads_to_wait > 1:
         raise BadInput(
             "asynchronous training applies each gradient at once",
-            about=f"--use_async=True --grads_to_wait={given['grads_to_wait']}",
+            about=f"--use_async=True --grads_to_wait={grads_to_wait}",
             fix="leave one of them out",
         )
     if given["evaluation_steps"] and not given["validation_data"]:
@@ -85,7 +89,7 @@ def train(**given: object) -> None:
         validation=given["validation_data"],
         epochs=given["num_epochs"],
         evaluation_steps=given["evaluation_steps"],
-        grads_to_wait=given["grads_to_wait"],
+        grads_to_wait=grads_to_wait,
         state_dir=given["checkpoint_dir"],
         init=given["checkpoint_dir_for_init"],
         output=given["output"],
@@ -112,7 +116,7 @@ def predict(**given: object) -> None:
     _submit(given, mode="prediction", data=given["prediction_data"], init=given["checkpoint_dir_for_init"])
 
 
-def _submit(given: Mapping[str, Any], **job: object) -> None:
+def _submit(given: Mapping[str, Any], **job: Any) -> None:
     """Launch a job, or write its manifest."""
     from kitlib.jobs import launch
 
@@ -132,7 +136,7 @@ def _submit(given: Mapping[str, Any], **job: object) -> None:
     click.echo(f"Try: kit kubectl -c {cluster.name} logs -f elasticdl-{name}-master", err=True)
 
 
-def _make_job(given: Mapping[str, Any], cluster: Cluster, **job: object) -> object:
+def _make_job(given: Mapping[str, Any], cluster: Cluster, **job: Any) -> "ModelZooJob":
     from kitlib.jobs.model_zoo import ModelZooJob, find_zoo
 
     names = ("loss", "optimizer", "feed", "eval_metrics_fn")
@@ -227,7 +231,7 @@ def push_zoo(image: str) -> None:
     click.echo(f"{image} is pushed: {digest}")
 
 
-def _engine(image: str):
+def _engine(image: str) -> "Engine":
     from kitlib.container_images import engine_missing, engines
 
     found = engines.find()

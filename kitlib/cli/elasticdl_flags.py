@@ -10,6 +10,7 @@ import click
 from kitlib.cli.options import CLUSTER
 from kitlib.errors import BadInput
 
+Flag = Callable[[Callable[..., None]], Callable[..., None]]
 ROLES = ("master", "ps", "worker")
 KINDS = {"cpu": "cpu", "memory": "memory", "disk": "ephemeral-storage", "gpu": "gpu"}
 REQUESTS = {"master": "cpu=0.1,memory=1024Mi", "ps": "cpu=1,memory=4096Mi", "worker": "cpu=1,memory=4096Mi"}
@@ -58,10 +59,10 @@ class Command(click.Command):
             raise BadInput("there is no such flag", about=about, fix=fix) from error
 
 
-def combine(*options: Callable) -> Callable:
+def combine(*options: Flag) -> Flag:
     """Combine options to one decorator."""
 
-    def add(command: Callable) -> Callable:
+    def add(command: Callable[..., None]) -> Callable[..., None]:
         for each in reversed(options):
             command = each(command)
         return command
@@ -69,17 +70,17 @@ def combine(*options: Callable) -> Callable:
     return add
 
 
-def number_flag(name: str, default: int, help: str, *, least: int = 1) -> Callable:
+def number_flag(name: str, default: int, help: str, *, least: int = 1) -> Flag:
     return click.option(
         f"--{name}", type=click.IntRange(min=least), default=default, show_default=True, help=help
     )
 
 
-def text_flag(name: str, help: str, default: str = "", **more: object) -> Callable:
-    return click.option(f"--{name}", default=default, show_default=bool(default), help=help, **more)
+def text_flag(name: str, help: str, default: str = "") -> Flag:
+    return click.option(f"--{name}", default=default, show_default=bool(default), help=help)
 
 
-def choice_flag(name: str, choices: list[str], default: str, help: str) -> Callable:
+def choice_flag(name: str, choices: list[str], default: str, help: str) -> Flag:
     kind = click.Choice(choices, case_sensitive=name != "log_level")
     return click.option(f"--{name}", type=kind, default=default, show_default=True, help=help)
 

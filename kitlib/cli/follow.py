@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +22,9 @@ from kitlib.metrics.log_format import json_of
 from kitlib.metrics.run_progress import RunProgress
 from kitlib.runs.logs import Log, readable
 from kitlib.runs.run import Run
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 PLAIN_SECONDS = 10.0
 
@@ -62,7 +66,7 @@ class LinePrinter:
     def __enter__(self) -> "LinePrinter":
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         return None
 
 
@@ -78,16 +82,17 @@ class BarPrinter(LinePrinter):
         above = self.above
 
         class Bar(bars.Progress):
-            def get_renderables(self) -> Iterable:
+            def get_renderables(self) -> "Iterable[RenderableType]":
                 yield from above()
                 yield from super().get_renderables()
 
-        fixed = {"table_column": Column(no_wrap=True, overflow="ellipsis"), "markup": False}
+        narrow = Column(no_wrap=True, overflow="ellipsis")
+        text = partial(bars.TextColumn, markup=False, table_column=narrow)
         self.bar = Bar(
-            bars.TextColumn("{task.description}", **fixed),
+            text("{task.description}"),
             bars.BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
-            bars.TextColumn("{task.fields[count]}", **fixed),
-            bars.TextColumn("{task.fields[figures]}", **fixed),
+            text("{task.fields[count]}"),
+            text("{task.fields[figures]}"),
             bars.TimeElapsedColumn(),
             console=Console(stderr=True, highlight=False, emoji=False),
             expand=True,
@@ -105,23 +110,25 @@ class BarPrinter(LinePrinter):
         """Show how far the pods are, until the first event comes."""
         self.bar.update(self.task, count=printable(text))
 
-    def above(self) -> Iterable:
+    def above(self) -> "Iterable[RenderableType]":
         """What is drawn above the bar, for rich."""
         return ()
 
     def report(self) -> None:
         done, total, _ = self.progress.position
-        words = {"count": self.progress.count, "figures": self.progress.figures}
+        count, figures = self.progress.count, self.progress.figures
         if not self.began:
             self.began = True
-            self.bar.reset(self.task, total=total, **words)  # its clock begins with the first event
-        self.bar.update(self.task, completed=done, total=total, **words)
+            self.bar.reset(
+                self.task, total=total, count=count, figures=figures
+            )  # its clock begins with the first event
+        self.bar.update(self.task, completed=done, total=total, count=count, figures=figures)
 
     def __enter__(self) -> "BarPrinter":
         self.bar.start()
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.bar.stop()
 
 

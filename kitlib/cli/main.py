@@ -61,14 +61,26 @@ def cluster() -> None:
 @click.option("--port", type=int, help="Port of the API on 127.0.0.1 (local only).")
 @click.option("--recreate", is_flag=True, help="Delete a cluster of this name first.")
 @OPTION
-def create(name: str, provider: str, port: int | None, option: dict[str, Any], **shape) -> None:
+def create(
+    name: str,
+    provider: str,
+    nodes: int,
+    cpus: float | None,
+    memory: str | None,
+    gpus: int | None,
+    port: int | None,
+    recreate: bool,
+    option: dict[str, Any],
+) -> None:
     """Create the cluster NAME, or find it running.
 
     Options of one provider have their names in Python:
     kit cluster create lab --provider eks -o region=eu-central-1 -o instance_type=g4dn.xlarge -o hours=4
     """
     options = option | ({} if port is None else {"port": port})
-    made = clusters.create_cluster(provider, name=name, **shape, **options)
+    made = clusters.create_cluster(
+        provider, name=name, nodes=nodes, cpus=cpus, memory=memory, gpus=gpus, recreate=recreate, **options
+    )
     click.echo(made.nodes())
     click.echo(f"\nTry: kit kubectl -c {name} get pods -A", err=True)
 
@@ -142,7 +154,14 @@ def template(provider: str, part: str) -> None:
 @click.option("--yes", "confirm", is_flag=True, help="Agree to the price of more nodes.")
 @click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")
 @OPTION
-def scale(nodes: int, cluster: str, provider: str | None, option: dict[str, Any], **money) -> None:
+def scale(
+    nodes: int,
+    cluster: str,
+    provider: str | None,
+    confirm: bool,
+    budget: float | None,
+    option: dict[str, Any],
+) -> None:
     """Change the number of training nodes to NODES; a local cluster restarts for it.
 
     What more nodes cost at a cloud is shown, and asked for; 0 costs nothing for them.
@@ -154,7 +173,7 @@ def scale(nodes: int, cluster: str, provider: str | None, option: dict[str, Any]
             about=f'cluster "{cluster}"',
             fix="create it with other nodes: kit cluster create --nodes N --recreate",
         )
-    click.echo(found.scale(nodes, **money))
+    click.echo(found.scale(nodes, confirm=confirm, budget=budget))
 
 
 @main.group()

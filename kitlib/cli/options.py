@@ -24,7 +24,7 @@ OF_ALL_PROVIDERS = {"name", "provider", "nodes", "cpus", "memory", "gpus", "recr
 class ErrorGroup(click.Group):
     """Commands whose KitErrors are shown without a traceback."""
 
-    def invoke(self, ctx: click.Context):
+    def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except KitError as error:

@@ -3,6 +3,7 @@
 import math
 import signal
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from kitlib.errors import BadInput, Interrupted
 from kitlib.metrics import events
 from kitlib.metrics.log_format import number
 from kitlib.runs.run import Run
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 RUN = "digits"
 WIDTH, HEIGHT = 60, 8  # of the picture, in characters
@@ -62,7 +66,7 @@ class LossPrinter(BarPrinter):
         if events.is_number(step) and events.is_number(loss) and math.isfinite(loss):
             self.losses.setdefault(int(step), []).append(float(loss))
 
-    def above(self) -> list[object]:
+    def above(self) -> "list[RenderableType]":
         from rich.text import Text
 
         means = [sum(each) / len(each) for _, each in sorted(self.losses.copy().items())]

@@ -36,19 +36,16 @@ def run_status(name: str, cluster: str) -> None:
     click.echo(found.pods())
 
 
-class RankOrRole(click.ParamType):
-    """A rank, or the name of a replica of parameter servers."""
-
-    name = "rank"
-
-    def convert(self, value: str, param: object, context: object) -> int | str:
-        return int(value) if value.isdecimal() else value
+def _rank_or_role(value: str) -> int | str:
+    return int(value) if value.isdecimal() else value
 
 
 @run.command()
 @click.argument("name")
 @CLUSTER
-@click.option("--rank", type=RankOrRole(), help="Of one pod only: 3, or worker-3 of parameter servers.")
+@click.option(
+    "--rank", type=_rank_or_role, metavar="RANK", help="Of one pod only: 3, or worker-3 of parameter servers."
+)
 @click.option("--follow", "-f", "following", is_flag=True, help="Continue until it ends.")
 @OUTPUT
 def logs(name: str, cluster: str, rank: int | str | None, following: bool, output: str) -> None:
@@ -133,7 +130,16 @@ def delete_run(name: str, cluster: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Print the manifest and launch nothing.")
 @OUTPUT
 def launch(
-    trainer: str, args: tuple[str, ...], cluster: str, dry_run: bool, output: str, **job: object
+    trainer: str,
+    args: tuple[str, ...],
+    cluster: str,
+    nodes: int,
+    cpu: str | None,
+    memory: str | None,
+    gpus: int | None,
+    name: str | None,
+    dry_run: bool,
+    output: str,
 ) -> None:
     """Train with TRAINER on several nodes and follow it; ARGS after -- are the trainer's.
 
@@ -142,7 +148,7 @@ def launch(
     from kitlib import jobs
     from kitlib.cli.follow import follow
 
-    made = jobs.IndexedJob(trainer, args=args, **job)
+    made = jobs.IndexedJob(trainer, args=args, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus, name=name)
     if dry_run:
         click.echo(made.manifest(), nl=False)
         return

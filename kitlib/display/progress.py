@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from html import escape
-from typing import Self
+from typing import Protocol, Self
 
 from kitlib.display.tables import printable
 
@@ -118,10 +118,18 @@ class NotebookProgress(Progress):
     finish = show
 
 
+class Whole(Protocol):
+    """What a `PartialProgress` is a part of: a `Progress`, or a bar of the command line."""
+
+    title: str
+
+    def update(self, text: str) -> None: ...
+
+
 class PartialProgress(Progress):
     """A part of something longer: it updates the line of the whole, and leaves the result to that."""
 
-    def __init__(self, whole: Progress) -> None:
+    def __init__(self, whole: Whole) -> None:
         super().__init__(whole.title)
         self.whole = whole
 

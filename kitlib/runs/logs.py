@@ -12,7 +12,7 @@ from functools import partial
 from typing import Self
 
 from kitlib.display import tracebacks
-from kitlib.display.progress import PartialProgress, Progress, progress
+from kitlib.display.progress import PartialProgress, Whole, progress
 from kitlib.display.tables import Text
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput, Interrupted, RunFailed
@@ -181,7 +181,7 @@ class LogStream:
         *,
         rank: int | str | None = None,
         timeout: float,
-        part_of: Progress | None = None,
+        part_of: Whole | None = None,
     ) -> None:
         self.objects, self.cache, self.rank = objects, cache, rank
         self.timeout, self.part_of = timeout, part_of

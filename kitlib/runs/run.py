@@ -6,7 +6,7 @@ It keeps no state that the cluster does not have, but for the logs of deleted po
 import time
 from collections.abc import Callable, Iterator
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from kitlib.display.progress import Progress, progress
 from kitlib.display.tables import Table, Text
@@ -84,6 +84,16 @@ class Run(Reports):
             if each["involvedObject"].get("name") in ours
             or (each["metadata"].get("labels") or {}).get(names.RUN) == self.name
         )
+
+    @overload
+    def logs(
+        self, *, rank: int | str | None = ..., follow: Literal[False] = ..., timeout: float = ...
+    ) -> Log: ...
+
+    @overload
+    def logs(
+        self, *, rank: int | str | None = ..., follow: Literal[True], timeout: float = ...
+    ) -> LogStream: ...
 
     def logs(
         self, *, rank: int | str | None = None, follow: bool = False, timeout: float = 3600
